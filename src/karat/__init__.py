@@ -1,0 +1,74 @@
+"""karat measures how good an LLM system is, and keeps every step of the measurement."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from karat import aggregators, evaluators, models, stats, traces
+    from karat.datasets import Dataset
+    from karat.errors import KaratError, NotApplicable
+    from karat.records import Estimate, Example, Output, Result
+    from karat.stages.aggregate import aggregate, aggregate_async
+    from karat.stages.evaluate import evaluate, evaluate_async
+    from karat.stages.run import run, run_async
+    from karat.store import open_store
+
+_WHERE = {
+    "Dataset": "datasets",
+    "Estimate": "records",
+    "Example": "records",
+    "KaratError": "errors",
+    "NotApplicable": "errors",
+    "Output": "records",
+    "Result": "records",
+    "aggregate": "stages.aggregate",
+    "aggregate_async": "stages.aggregate",
+    "evaluate": "stages.evaluate",
+    "evaluate_async": "stages.evaluate",
+    "open_store": "store",
+    "run": "stages.run",
+    "run_async": "stages.run",
+}
+_MODULES = ("aggregators", "evaluators", "models", "stats", "traces")
+
+__all__ = [
+    "Dataset",
+    "Estimate",
+    "Example",
+    "KaratError",
+    "NotApplicable",
+    "Output",
+    "Result",
+    "aggregate",
+    "aggregate_async",
+    "aggregators",
+    "evaluate",
+    "evaluate_async",
+    "evaluators",
+    "models",
+    "open_store",
+    "run",
+    "run_async",
+    "stats",
+    "traces",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Names are imported when first used, so that `import karat` costs next to nothing.
+    if name in _WHERE:
+        found = getattr(importlib.import_module(f"karat.{_WHERE[name]}"), name)
+    elif name in _MODULES:
+        found = importlib.import_module(f"karat.{name}")
+    else:
+        raise AttributeError(f"module 'karat' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,29 @@
+"""Aggregators: what folds results into estimates."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_WHERE = {
+    "Aggregate": "base",
+    "Aggregator": "base",
+    "Group": "base",
+    "aggregators": "base",
+    "register_aggregator": "base",
+    "Accuracy": "means",
+    "Mean": "means",
+    "WinRate": "comparisons",
+}
+
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"karat.aggregators.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

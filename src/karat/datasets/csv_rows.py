@@ -1,0 +1,99 @@
+"""Rows of CSV and TSV files: one object for each record, keyed by the header; all values are text."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from karat.datasets.rows import BYTE_ORDER_MARK, BadRow, Rows, describe, short, undecodable
+from karat.errors import DataError
+
+LONGEST_FIELD = 1 << 28
+"""Bounds what a quote that is never closed can swallow. The csv module's own bound is 128 KiB, less than many
+contexts that models are given."""
+
+
+def read_csv(file: BinaryIO, source: str) -> Rows:
+    """Comma-separated records."""
+    return _read(file, source, ",")
+
+
+def read_tsv(file: BinaryIO, source: str) -> Rows:
+    """Tab-separated records."""
+    return _read(file, source, "\t")
+
+
+def _read(file: BinaryIO, source: str, delimiter: str) -> Rows:
+    if csv.field_size_limit() < LONGEST_FIELD:
+        csv.field_size_limit(LONGEST_FIELD)
+    undecoded: list[BadRow] = []
+    lines = _lines(file, undecoded)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    width = 0
+    while True:
+        start = reader.line_num + 1  # a record may go over several lines: it is named by its first
+        try:
+            record = next(reader)
+        except StopIteration:
+            if header is None:
+                raise DataError(f"{source} is empty") from None
+            return
+        except csv.Error as error:
+            bad = _bad_record(error, start, source)
+            undecoded.clear()
+            if header is None:
+                raise DataError(describe(source, "line", bad)) from None
+            yield start, bad
+            continue
+        if not record:
+            continue
+        if header is None:
+            if undecoded:
+                raise DataError(describe(source, "line", undecoded[0]))
+            header = _checked_header(record, start, source)
+            width = len(header)
+        elif undecoded:
+            yield start, undecoded[0]
+            undecoded.clear()
+        elif len(record) != width:
+            yield start, BadRow(start, None, f"the row has {len(record)} columns, the header has {width}")
+        else:
+            yield start, dict(zip(header, record, strict=True))
+
+
+def _lines(file: BinaryIO, undecoded: list[BadRow]) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            column = len(line[: error.start].decode()) + 1
+            undecoded.append(BadRow(number, column, undecodable(error, file.tell() - len(line))))
+            yield line.decode(errors="replace")
+
+
+def _bad_record(error: csv.Error, line: int, source: str) -> BadRow:
+    reason = str(error)
+    if "end of data" in reason or "field limit" in reason:
+        # The quote has swallowed the rows after it: there is nothing to go on with.
+        raise DataError(f"{source} line {line}: a quote that is opened in this row is never closed") from None
+    if "new-line character" in reason:
+        reason = (
+            "a line ends with a bare carriage return: save the file with \\n or \\r\\n at the ends of lines"
+        )
+    elif "expected after" in reason:
+        reason = 'text follows a closing quote (a quote inside a quoted field is written "")'
+    return BadRow(line, None, reason)
+
+
+def _checked_header(header: list[str], line: int, source: str) -> list[str]:
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice:
+        raise DataError(
+            f"{source} line {line}: two columns are named {short(twice[0])}: give each its own name"
+        )
+    return header

@@ -1,0 +1,245 @@
+"""Rows of JSON Lines files and of JSON files, a line or an element at a time."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import re
+from typing import BinaryIO
+
+import msgspec
+
+from karat.datasets.rows import BYTE_ORDER_MARK, BadRow, Rows, describe, short, undecodable
+from karat.errors import DataError
+
+_decode = msgspec.json.Decoder().decode
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|NaN|-?Infinity|-?\d[\d.eE+-]*')
+_SPACE = re.compile(r"[ \t\n\r]*")
+_SEPARATOR = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
+_CHUNK = 1 << 18
+_LONGEST_TOKEN = 16
+"""Longer than any literal or escape: an error nearer to the end of what was read may only be that end."""
+
+
+def read_jsonl(file: BinaryIO, source: str) -> Rows:
+    """One JSON value to a line; blank lines do not count as rows."""
+    for number, line in enumerate(file, 1):
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        try:
+            row = _decode(line)
+        except _UNREADABLE:
+            if not line.strip():
+                continue
+            row = _bad_line(number, line, file.tell() - len(line))
+        yield number, row
+
+
+def _bad_line(number: int, line: bytes, offset: int) -> BadRow:
+    line = line.rstrip(b"\r\n")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        return BadRow(number, len(line[: error.start].decode()) + 1, undecodable(error, offset))
+    position, reason = _diagnose(text)
+    if number == 1 and text.strip() in ("[", "{"):
+        reason += " (a JSON document that goes over several lines is format='json')"
+    return BadRow(number, position + 1, reason)
+
+
+def _diagnose(text: str) -> tuple[int, str]:
+    """Where and why text is not JSON, in words; only asked when it is known not to be."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos, f"not JSON: {error.msg}"
+    except RecursionError:
+        return 0, "not readable: nested too deeply"
+    except ValueError:
+        return 0, "not readable: an integer has more digits than can be read"
+    for token in _TOKEN.finditer(text):
+        word = token.group()
+        if word[0] == '"':
+            if _has_lone_surrogate(json.loads(word)):
+                return token.start(), "not JSON: a \\u escape names half of a character (a lone surrogate)"
+        elif word[-1] in "Ny":
+            return token.start(), f"not JSON: {word} is not a JSON number"
+        elif not math.isfinite(float(word)) and ("." in word or "e" in word.lower()):
+            return token.start(), f"not readable: the number {short(word, 20)} is out of range"
+    return 0, "not readable as JSON"
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def read_json(file: BinaryIO, source: str) -> Rows:
+    """The elements of an array, or of the one array that an object holds."""
+    text = _Text(file, source)
+    first = text.peek()
+    if first == "[":
+        yield from _elements(text)
+    elif first == "{":
+        yield from _elements_of_object(text)
+    elif first:
+        raise text.error("the file holds a single value, not an array of rows")
+    if text.peek():
+        raise text.error(
+            "something follows the end of the JSON document (one row to a line is format='jsonl')"
+        )
+
+
+def _elements(text: _Text) -> Rows:
+    text.take("[")
+    if text.peek() == "]":
+        text.take("]")
+        return
+    while True:
+        line, column = text.place()
+        element = text.value()
+        try:
+            row = _decode(element)
+        except _UNREADABLE:
+            position, reason = _diagnose(element)
+            before = element[:position]
+            line += before.count("\n")
+            column = column + position if "\n" not in before else position - before.rindex("\n")
+            row = BadRow(line, column, reason)
+        yield line, row
+        if text.take_separator() == "]":
+            return
+
+
+def _elements_of_object(text: _Text) -> Rows:
+    text.take("{")
+    found: str | None = None
+    ended = text.peek() == "}" and text.take("}") == "}"
+    while not ended:
+        if text.peek() != '"':
+            raise text.error("not JSON: expecting a name in double quotes")
+        name = json.loads(text.value())
+        text.take(":")
+        if text.peek() != "[":
+            text.value()
+        elif found is None:
+            found = name
+            yield from _elements(text)
+        else:
+            both = f"{short(found)} and {short(name)}"
+            raise text.error(f"the object holds two arrays, {both}: give a file with one")
+        ended = text.take(",", "}") == "}"
+    if found is None:
+        raise text.error("the object holds no array of rows (one row to a line is format='jsonl')")
+
+
+class _Text:
+    """The text of a JSON file, of which only the value being read is in memory."""
+
+    def __init__(self, file: BinaryIO, source: str) -> None:
+        self._file = file
+        self._source = source
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._scan = json.JSONDecoder().raw_decode
+        self._text = ""
+        self._position = 0
+        self._read = 0
+        """Bytes read from the file."""
+        self._dropped = 0
+        """Characters that stood before the text in memory."""
+        self._counted = 0
+        self._line = 1
+        self._line_start = 0
+        """Line and first character of the line (from the start of the file), as of `_counted`."""
+        self._ended = False
+
+    def peek(self) -> str:
+        """The next character that is not space; empty at the end."""
+        while True:
+            match = _SPACE.match(self._text, self._position)
+            assert match is not None, "the pattern matches the empty text"
+            self._position = match.end()
+            if self._position < len(self._text):
+                return self._text[self._position]
+            if self._ended:
+                return ""
+            self._more()
+
+    def take(self, *wanted: str) -> str:
+        """Go past one of the wanted characters."""
+        found = self.peek()
+        if found not in wanted or not found:
+            names = " or ".join(repr(character) for character in wanted)
+            if found:
+                raise self.error(f"not JSON: expecting {names}")
+            raise self.error(f"not JSON: the file ends where {names} is expected")
+        self._position += 1
+        return found
+
+    def take_separator(self) -> str:
+        """Go past what follows an element, and the space around it: in one step where that is possible."""
+        match = _SEPARATOR.match(self._text, self._position)
+        if match is not None and match.end() < len(self._text):
+            self._position = match.end()
+            return match[1]
+        found = self.take(",", "]")
+        self.peek()
+        return found
+
+    def value(self) -> str:
+        """The text of the value that begins here; space was passed already."""
+        while True:
+            text = self._text
+            try:
+                _, end = self._scan(text, self._position)
+                if end < len(text) or self._ended:
+                    value = text[self._position : end]
+                    self._position = end
+                    return value
+            except json.JSONDecodeError as error:
+                open_string = error.msg.startswith("Unterminated string")
+                if self._ended or (not open_string and error.pos < len(text) - _LONGEST_TOKEN):
+                    self._position = error.pos
+                    raise self.error(f"not JSON: {error.msg}") from None
+            except RecursionError:
+                raise self.error("not readable: nested too deeply") from None
+            except ValueError:
+                raise self.error("not readable: an integer has more digits than can be read") from None
+            self._more()
+
+    def place(self) -> tuple[int, int]:
+        """Line and column of the next character."""
+        self._count(self._position)
+        return self._line, self._dropped + self._position - self._line_start + 1
+
+    def error(self, reason: str) -> DataError:
+        """What is wrong at the next character."""
+        line, column = self.place()
+        return DataError(describe(self._source, "line", BadRow(line, column, reason)))
+
+    def _count(self, position: int) -> None:
+        newlines = self._text.count("\n", self._counted, position)
+        if newlines:
+            self._line += newlines
+            self._line_start = self._dropped + self._text.rindex("\n", self._counted, position) + 1
+        self._counted = position
+
+    def _more(self) -> None:
+        """Read on, twice as much as is held, so that a long value is not scanned again and again."""
+        self._count(self._position)
+        self._dropped += self._position
+        kept = self._text[self._position :]
+        data = self._file.read(max(_CHUNK, len(kept)))
+        try:
+            decoded = self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            # The decoder may have held back a few bytes of the chunk before: they are part of its object.
+            begin = self._read + len(data) - len(error.object)
+            self._text = kept + error.object[: error.start].decode()
+            self._counted, self._position = 0, len(self._text)
+            raise self.error(undecodable(error, begin)) from None
+        self._read += len(data)
+        self._text = kept + decoded
+        self._position = self._counted = 0
+        self._ended = not data

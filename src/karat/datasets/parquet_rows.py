@@ -1,0 +1,61 @@
+"""Rows of Parquet files, a row group at a time. Needs the extra `parquet`.
+
+Dates, times and decimals become text, as msgspec writes them; binary columns become base64 text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, BinaryIO
+
+import msgspec
+
+from karat.datasets.plain import plain
+from karat.datasets.rows import BadRow, Rows, short
+from karat.errors import DataError, MissingDependency, UnsupportedType
+
+_BATCH = 1024
+
+
+def read_parquet(file: BinaryIO, source: str) -> Rows:
+    """Every row as an object keyed by the columns."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingDependency("pyarrow", "parquet", "reading Parquet files") from None
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{source} is not an intact Parquet file: {_first_line(error)}") from error
+    with table:
+        _refuse_double_columns(table.schema_arrow.names, source)
+        number = 0
+        # A batch could also span row groups; one group after the other keeps only one of them in memory.
+        for group in range(table.num_row_groups):
+            try:
+                for batch in table.iter_batches(batch_size=_BATCH, row_groups=[group], use_threads=False):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield number, _row(row, number)
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+                raise DataError(f"{source} row {number + 1} and on: {_first_line(error)}") from error
+
+
+def _row(row: dict[str, Any], number: int) -> Any:
+    try:
+        return plain(msgspec.to_builtins(row))
+    except UnsupportedType as error:
+        return BadRow(number, None, str(error))
+    except TypeError as error:
+        return BadRow(number, None, f"a value has no JSON form: {error}")
+
+
+def _refuse_double_columns(names: list[str], source: str) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"{source}: two columns are named {short(twice[0])}: give each its own name")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

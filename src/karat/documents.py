@@ -1,0 +1,123 @@
+"""A YAML file with the line of every value, so that a mistake can be shown where it stands.
+
+Loading is safe, and plain words mean what YAML 1.2 and editors say they mean: `no` is a text, `12:30` is not a
+number of seconds, `2024-01-01` is not an object that JSON cannot hold. A key that stands twice is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from karat.errors import ConfigError
+
+LONGEST = 10_000_000
+MOST_VALUES = 100_000
+DEEPEST = 60
+
+Place = tuple[str | int, ...]
+"""Where a value stands: keys and indices from the top."""
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's form
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+0123456789.")),
+    ("merge", r"<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+class Document:
+    """What a file says, and where it says it."""
+
+    def __init__(self, path: Path, value: Any, lines: dict[Place, int]) -> None:
+        self.path = path
+        self.value = value
+        self._lines = lines
+
+    def line(self, place: Place) -> int:
+        """The line of a value; of what it would stand in, where it is missing."""
+        while place and place not in self._lines:
+            place = place[:-1]
+        return self._lines.get(place, 1)
+
+
+def read_document(path: Path) -> Document:
+    """Reads a file; what makes it unreadable is raised as a ConfigError with its line."""
+    try:
+        if path.stat().st_size > LONGEST:
+            raise ConfigError([f"is larger than {LONGEST:,} bytes: keep the data in a file of its own"], str(path))
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError([f"cannot be read: {error.strerror}"], str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"byte {error.start + 1} is not UTF-8: convert the file to UTF-8"], str(path)) from error
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError(["is empty"], str(path))
+        lines, problems = _look(node)
+        if problems:
+            raise ConfigError(problems, str(path))
+        return Document(path, loader.construct_document(node), lines)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError([f"{where}{error.problem or error.context}"], str(path)) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError([f"cannot be read as YAML: {reason}"], str(path)) from error
+    finally:
+        loader.dispose()
+
+
+def _look(root: yaml.Node) -> tuple[dict[Place, int], list[str]]:
+    """The line of every value, and the keys that stand twice. Aliases are followed, within bounds."""
+    lines: dict[Place, int] = {}
+    problems: list[str] = []
+    waiting: list[tuple[Place, yaml.Node, int]] = [((), root, root.start_mark.line + 1)]
+    while waiting:
+        place, node, line = waiting.pop()
+        if len(place) > DEEPEST or len(lines) > MOST_VALUES:
+            raise ConfigError([f"line {line}: is nested too deeply, or repeats itself too often"])
+        lines[place] = line
+        if isinstance(node, yaml.SequenceNode):
+            waiting += [((*place, i), item, item.start_mark.line + 1) for i, item in enumerate(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            waiting += _members(place, node, problems)
+    return lines, problems
+
+
+def _members(
+    place: Place, node: yaml.MappingNode, problems: list[str]
+) -> list[tuple[Place, yaml.Node, int]]:
+    found: list[tuple[Place, yaml.Node, int]] = []
+    first: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            problems.append(f"line {line}: a key has to be a word")
+            continue
+        if key.value in first and key.value != "<<":
+            problems.append(f"line {line}: {key.value!r} stands twice, first on line {first[key.value]}")
+        first[key.value] = line
+        found.append(((*place, key.value), value, line))
+    return found
+
+
+def written(place: Place) -> str:
+    """A place as a person writes it: `evaluators[1].params`."""
+    out = ""
+    for step in place:
+        out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else str(step)
+    return out

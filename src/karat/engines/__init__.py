@@ -1,0 +1,5 @@
+"""Where a stage's work happens."""
+
+from karat.registry import Registry
+
+engines: Registry[object] = Registry("engine")

@@ -1,0 +1,57 @@
+"""Evaluators: what looks at an output and says how good it is.
+
+Names are imported where they are used, so that importing this package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_WHERE = {
+    "CannotJudge": "base",
+    "Evaluator": "base",
+    "FunctionEvaluator": "base",
+    "build_evaluator": "base",
+    "evaluators": "base",
+    "list_evaluators": "base",
+    "register_evaluator": "base",
+    "ExactMatch": "text",
+    "Contains": "text",
+    "RegexMatch": "text",
+    "EditDistance": "text",
+    "NumericMatch": "answers",
+    "SetMatch": "overlap",
+    "TokenF1": "overlap",
+    "ChoiceMatch": "answers",
+    "JSONValid": "structured",
+    "JSONSchemaMatch": "structured",
+    "EmbeddingDistance": "similarity",
+    "Bleu": "similarity",
+    "Chrf": "similarity",
+    "Rouge": "similarity",
+    "TrajectoryMatchEvaluator": "trajectory",
+    "ToolUseEvaluator": "tools",
+    "ToolCallAccuracyEvaluator": "tools",
+    "RedundantCallsEvaluator": "tools",
+    "GraphTrajectoryMatchEvaluator": "graph_trajectory",
+    "UnitMetricRegistry": "unit",
+    "unit_metric": "unit",
+    "BaseUnitMetric": "unit",
+    "UnitMetricResult": "unit",
+    "discover": "unit",
+}
+
+__all__ = sorted([*_WHERE, "agentevals_adapter"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "agentevals_adapter":
+        return importlib.import_module("karat.evaluators.agentevals_adapter")
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"karat.evaluators.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

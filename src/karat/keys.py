@@ -1,0 +1,319 @@
+"""Fingerprints, identities and reuse keys: what is the same, what may be continued, what may be copied.
+
+Identity says where a record belongs; the first commit of an identity wins. A reuse key says that something
+was computed before from exactly the same things. `decide` is the table of cases in docs/keys.md: given what
+is asked and what is there, continue, return, retry, create, or refuse.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from karat.errors import CodeChanged, StoreBusy, UnsupportedType
+from karat.values import canonical
+
+__all__ = [
+    "Decision",
+    "Holder",
+    "Previous",
+    "Wanted",
+    "canonical",
+    "code_fingerprint",
+    "content_hash",
+    "decide",
+    "fingerprint",
+    "output_item",
+    "result_item",
+    "reuse_key",
+]
+
+
+def digest(data: bytes) -> str:
+    """128 bits of BLAKE2b, as hex."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def content_hash(value: Any) -> str:
+    """A hash of exactly this content; only the order of keys in an object does not matter."""
+    return digest(canonical(value))
+
+
+def fingerprint(**parts: Any) -> str:
+    """A hash of named parts, each JSON-able."""
+    return content_hash(parts)
+
+
+# ---------------------------------------------------------------- identities
+
+
+def output_item(attempt: int, unit: str = "") -> str:
+    """The part of an output's identity beside its run and example: `attempt/unit`."""
+    return f"{attempt}/{unit}" if unit else str(attempt)
+
+
+def result_item(evaluator: int, runs: Sequence[int], attempt: int, unit: str = "") -> str:
+    """The same for a result: the evaluator's and the runs' places in the header, in the order shown."""
+    shown = runs[0] if len(runs) == 1 else ".".join(map(str, runs))
+    return f"{evaluator}.{shown}.{attempt}/{unit}" if unit else f"{evaluator}.{shown}.{attempt}"
+
+
+def reuse_key(evaluator: str, example: str, outputs: Iterable[str]) -> bytes:
+    """Of an evaluator's fingerprint and the content hashes of the example and of the outputs, in order."""
+    return hashlib.blake2b("\n".join((evaluator, example, *outputs)).encode(), digest_size=16).digest()
+
+
+# ---------------------------------------------------------------- the code part of a fingerprint
+
+
+def code_fingerprint(part: Any) -> str | None:
+    """A hash of the source a callable depends on; None where it cannot be known.
+
+    It covers the module that defines it, the project modules that one imports (not the standard library,
+    not installed packages, not karat itself) and JSON-able closure cells, defaults and attributes.
+    A declared `version` stands in for all of it.
+    """
+    version = getattr(part, "version", None)
+    if isinstance(version, str):
+        return digest(f"version {_qualified(part)} {version}".encode())
+    try:
+        sources = _sources(part, set())
+    except _UnknownSourceError:
+        return None
+    return digest("\n".join(sources).encode("utf-8", "surrogatepass"))
+
+
+class _UnknownSourceError(Exception):
+    pass
+
+
+def _qualified(part: Any) -> str:
+    target = part if hasattr(part, "__qualname__") else type(part)
+    return f"{target.__module__}.{target.__qualname__}"
+
+
+def _sources(part: Any, seen: set[int]) -> list[str]:
+    if id(part) in seen:
+        return []
+    seen.add(id(part))
+    if isinstance(part, functools.partial):
+        return [*_sources(part.func, seen), _json_or_type({"args": part.args, "keywords": part.keywords})]
+    if isinstance(part, types.MethodType):
+        return [*_sources(part.__func__, seen), *_sources_of_instance(part.__self__, seen)]
+    if isinstance(part, types.BuiltinFunctionType):
+        raise _UnknownSourceError
+    if isinstance(part, types.FunctionType):
+        return _sources_of_function(part, seen)
+    if isinstance(part, type):
+        return _sources_of_definition(part, seen)
+    if inspect.iscoroutinefunction(part) or callable(part):
+        wrapped = getattr(part, "__wrapped__", None)
+        if wrapped is not None:
+            return _sources(wrapped, seen)
+    return _sources_of_instance(part, seen)
+
+
+def _sources_of_instance(instance: Any, seen: set[int]) -> list[str]:
+    if isinstance(instance, types.ModuleType):
+        return []
+    out = _sources_of_definition(type(instance), seen)
+    out.append(_json_or_type(getattr(instance, "__dict__", {})))
+    return out
+
+
+def _sources_of_function(function: types.FunctionType, seen: set[int]) -> list[str]:
+    out = _sources_of_definition(function, seen)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        if isinstance(value, (types.FunctionType, types.MethodType, type, functools.partial)):
+            out += [name, *_sources(value, seen)]
+        else:
+            out.append(f"{name}={_json_or_type(value)}")
+    out.append(_json_or_type([function.__defaults__, function.__kwdefaults__]))
+    return out
+
+
+def _sources_of_definition(part: Any, seen: set[int]) -> list[str]:
+    """Source of a function or class, of its module, and of the project modules that one imports."""
+    if part.__module__.partition(".")[0] == "karat" and _is_karats_own(part):
+        return [_qualified(part)]
+    module = sys.modules.get(part.__module__)
+    out = [part.__qualname__]
+    file = _file(module)
+    if file is not None and _is_definition_in(part, file):
+        if isinstance(part, types.FunctionType) and part.__name__ == "<lambda>":
+            out.append(_source_text(part))  # several lambdas of one module share a name
+        out += _module_sources(module, set())
+        return out
+    out.append(_source_text(part))
+    if isinstance(part, types.FunctionType):
+        # Defined in a notebook cell or with exec: there is no module file, so follow the names it uses.
+        for name in part.__code__.co_names:
+            used = part.__globals__.get(name)
+            if isinstance(used, types.FunctionType) and used.__module__ == part.__module__:
+                out += _sources(used, seen)
+    return out
+
+
+def _is_karats_own(part: Any) -> bool:
+    file = _file(sys.modules.get(part.__module__))
+    return file is not None and file.is_relative_to(_KARAT)
+
+
+def _is_definition_in(part: Any, file: Path) -> bool:
+    """Whether a function really stands in its module's file (not exec'd under the module's name)."""
+    if isinstance(part, types.FunctionType):
+        return Path(part.__code__.co_filename).name == file.name
+    return True
+
+
+def _source_text(part: Any) -> str:
+    try:
+        return inspect.getsource(part)
+    except (OSError, TypeError) as error:
+        raise _UnknownSourceError from error
+
+
+_KARAT = Path(__file__).resolve().parent
+_INSTALLED = tuple(
+    {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+def _file(module: types.ModuleType | None) -> Path | None:
+    name = getattr(module, "__file__", None)
+    if not name or not name.endswith((".py", ".pyw")):
+        return None
+    path = Path(name).resolve()
+    return path if path.is_file() else None
+
+
+def _is_project(path: Path) -> bool:
+    return not path.is_relative_to(_KARAT) and not any(path.is_relative_to(folder) for folder in _INSTALLED)
+
+
+def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str]:
+    """The source of a module and of every project module reachable from its names, in a stable order."""
+    file = _file(module)
+    if module is None or file is None or str(file) in seen:
+        return []
+    seen.add(str(file))
+    out = [file.name, file.read_text(encoding="utf-8", errors="surrogateescape")]
+    used: dict[str, types.ModuleType] = {}
+    for value in vars(module).values():
+        found = value if isinstance(value, types.ModuleType) else sys.modules.get(_module_name(value))
+        path = _file(found)
+        if found is not None and path is not None and _is_project(path):
+            used[str(path)] = found
+    for _, found in sorted(used.items()):
+        out += _module_sources(found, seen)
+    return out
+
+
+def _module_name(value: Any) -> str:
+    name = getattr(value, "__module__", "") if isinstance(value, (types.FunctionType, type)) else ""
+    return name if isinstance(name, str) else ""
+
+
+def _json_or_type(value: Any) -> str:
+    """JSON of a value; where a part of it has none, the type of that part stands in its place."""
+    try:
+        return canonical(value).decode()
+    except UnsupportedType:
+        pass
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{k}:{_json_or_type(v)}" for k, v in sorted(value.items(), key=str)) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_json_or_type(v) for v in value) + "]"
+    return f"<{_qualified(type(value))}>"
+
+
+# ---------------------------------------------------------------- the table of cases
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A live process that holds something."""
+
+    who: str
+    since: str
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a command asks for."""
+
+    configuration: str
+    code: str | None
+    new: bool = False
+    retry_failed: bool = False
+    accept_code_change: bool = False
+    what: str = "run"
+
+
+class Previous(msgspec.Struct, frozen=True):
+    """What there is already under the same configuration."""
+
+    id: str
+    code: str | None
+    replicate: int
+    finished: bool
+    failed: int = 0
+    holder: Holder | None = None
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What is to be done, and why, in words for the person who asked."""
+
+    action: Literal["create", "continue", "return", "retry"]
+    id: str | None = None
+    replicate: int = 1
+    why: str = ""
+
+
+def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
+    """The table of cases. `previous` are those with the same configuration, in any order."""
+    what = wanted.what
+    if not previous:
+        return Decision("create")
+    last = max(previous, key=lambda p: p.replicate)
+    create = Decision("create", replicate=last.replicate + 1)
+    if wanted.new:
+        return msgspec.structs.replace(create, why=f"--new: replicate {create.replicate}")
+    if last.holder is not None:
+        raise StoreBusy(
+            f"{what} {last.id} is held by {last.holder.who} since {last.holder.since}: --wait or --new"
+        )
+    if wanted.code is None or last.code is None:
+        return msgspec.structs.replace(
+            create,
+            why=f"{what} {last.id} is not continued: the source of what it calls cannot be known"
+            " (declare version= to allow it)",
+        )
+    changed = wanted.code != last.code
+    if last.finished and not (wanted.retry_failed and last.failed):
+        if changed and not wanted.accept_code_change:
+            return msgspec.structs.replace(create, why=f"the code changed since {what} {last.id}")
+        return Decision(
+            "return", last.id, last.replicate, f"{what} {last.id} is finished already: --new for another"
+        )
+    if changed and not wanted.accept_code_change:
+        raise CodeChanged(
+            f"{what} {last.id} was made with other code than it would be continued with:"
+            " --accept-code-change to continue it (recorded with each output) or --new for another"
+        )
+    if last.finished:
+        return Decision(
+            "retry", last.id, last.replicate, f"{what} {last.id}: {last.failed} failed items are tried again"
+        )
+    return Decision("continue", last.id, last.replicate, f"continues {what} {last.id}")

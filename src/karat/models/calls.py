@@ -1,0 +1,169 @@
+"""What a task or a judge asks through karat, kept as it happens: a context variable, and a list of calls.
+
+A stage enters `recording(…)` around the work of one item. Calls made inside, in the same task, in tasks it
+starts or in threads that carry its context, are appended in the order in which they began.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+
+from karat.records import Call, Usage, add_usage
+
+if TYPE_CHECKING:
+    from karat.models.budget import Budget
+
+CacheMode = Literal["use", "refresh", "off"]
+"""`use` kept answers; `refresh` them (ask again, keep the new ones); `off`: neither read nor keep."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class recording(list[Call]):
+    """The calls of one item, as a list, while it is entered.
+
+    `example`, `attempt`, `replicate` and `scope` say where sampled answers belong in the cache: a stage gives
+    as `scope` whatever else tells two items apart (the unit, the evaluator's key).
+    """
+
+    # One is made for every record, so it is a plain list with slots: under a microsecond to enter and leave.
+    __slots__ = ("_seen", "_token", "attempt", "budget", "cache", "example", "replicate", "scope")
+
+    def __init__(
+        self,
+        example: str | None = None,
+        attempt: int = 1,
+        replicate: int = 1,
+        cache: CacheMode = "use",
+        budget: Budget | None = None,
+        scope: str = "",
+    ) -> None:
+        self.example = example
+        self.attempt = attempt
+        self.replicate = replicate
+        self.cache = cache
+        self.budget = budget
+        self.scope = scope
+        self._seen: dict[bytes, int] | None = None
+        self._token: Token[recording | None] | None = None
+
+    def __enter__(self) -> recording:
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._token is not None
+        _current.reset(self._token)
+        self._token = None
+
+    def occurrence(self, request: bytes) -> int:
+        """How often this request was made in this item, this time included."""
+        if self._seen is None:
+            self._seen = {}
+        count = self._seen.get(request, 0) + 1
+        self._seen[request] = count
+        return count
+
+    def begin(self, call: Call) -> int:
+        """Keeps the place of a call that has begun; `finish` fills it. Unfinished, it says so."""
+        self.append(call)
+        return len(self) - 1
+
+    def finish(self, place: int, call: Call) -> None:
+        """Fills the place of a call that has ended."""
+        self[place] = call
+
+    def usage(self) -> dict[str, Usage]:
+        """Tokens and cost of the model calls so far, per model."""
+        total: dict[str, Usage] = {}
+        for call in self:
+            if call.usage is not None:
+                total = add_usage(total, {call.name: call.usage})
+        return total
+
+
+_current: ContextVar[recording | None] = ContextVar("karat_recording", default=None)
+
+
+def current() -> recording | None:
+    """The recording this code runs in, if any."""
+    return _current.get()
+
+
+def record_tool_call(
+    name: str,
+    arguments: Any = None,
+    result: Any = None,
+    error: str | BaseException | None = None,
+    seconds: float = 0.0,
+) -> None:
+    """Adds a tool call to the trace of the item being worked on; outside of one it does nothing."""
+    calls = _current.get()
+    if calls is not None:
+        calls.append(_tool_call(name, arguments, result, error, seconds))
+
+
+def _tool_call(name: str, arguments: Any, result: Any, error: Any, seconds: float) -> Call:
+    if isinstance(error, BaseException):
+        error = f"{type(error).__name__}: {error}"
+    if isinstance(arguments, Mapping):
+        arguments = dict(arguments)
+    return Call(kind="tool", name=name, input=arguments, output=result, error=error, seconds=seconds)
+
+
+def tool(function: Callable[P, T]) -> Callable[P, T]:
+    """A decorator: each call of the function, plain or async, is recorded as a tool call."""
+    name = getattr(function, "__name__", type(function).__name__)
+    signature = inspect.signature(function)
+
+    def begin(args: Any, kwargs: Any) -> tuple[recording, int, dict[str, Any]] | None:
+        calls = _current.get()
+        if calls is None:
+            return None
+        arguments = dict(signature.bind(*args, **kwargs).arguments)
+        return (
+            calls,
+            calls.begin(Call(kind="tool", name=name, input=arguments, error="unfinished")),
+            arguments,
+        )
+
+    def finish(
+        begun: tuple[recording, int, dict[str, Any]] | None, start: float, result: Any, error: Any
+    ) -> None:
+        if begun is not None:
+            calls, place, arguments = begun
+            calls.finish(place, _tool_call(name, arguments, result, error, time.perf_counter() - start))
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def recorded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            begun, start = begin(args, kwargs), time.perf_counter()
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as error:
+                finish(begun, start, None, error)
+                raise
+            finish(begun, start, result, None)
+            return result
+
+        return cast("Callable[P, T]", recorded_async)
+
+    @functools.wraps(function)
+    def recorded(*args: P.args, **kwargs: P.kwargs) -> T:
+        begun, start = begin(args, kwargs), time.perf_counter()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            finish(begun, start, None, error)
+            raise
+        finish(begun, start, result, None)
+        return result
+
+    return recorded

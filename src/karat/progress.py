@@ -1,0 +1,94 @@
+"""Progress of long work: what a stage tells, and a line on the terminal that shows it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+import msgspec
+
+
+class Progress(msgspec.Struct):
+    """How far a stage is. A stage changes it in place and calls the listener now and then."""
+
+    what: str
+    total: int
+    done: int = 0
+    failed: int = 0
+    cost: float = 0.0
+    started: float = 0.0
+    before: int = 0
+    """Items that were there when the stage began."""
+
+    @property
+    def rate(self) -> float:
+        """Items per second since the stage began."""
+        seconds = time.monotonic() - self.started
+        return (self.done - self.before) / seconds if seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At this rate; None before there is one."""
+        rate = self.rate
+        return (self.total - self.done) / rate if rate > 0 else None
+
+
+Listener = Callable[[Progress], None]
+
+
+class ProgressLine:
+    """One line, rewritten in place on a terminal; nothing where the stream is not one."""
+
+    WIDTH = 24
+    EVERY = 0.1
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._shown = 0.0
+        self._length = 0
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        finished = progress.done >= progress.total
+        if not self._stream.isatty() or (now - self._shown < self.EVERY and not finished):
+            return
+        self._shown = now
+        line = self.line(progress)
+        self._stream.write("\r" + line.ljust(self._length))
+        self._length = len(line)
+        if finished:
+            self._stream.write("\n")
+            self._length = 0
+        self._stream.flush()
+
+    def line(self, progress: Progress) -> str:
+        """`run ████████········ 4,200/10,000  1,234/s  3 failed  $0.42  0:05 left`."""
+        share = progress.done / progress.total if progress.total else 1.0
+        full = int(share * self.WIDTH)
+        parts = [
+            f"{progress.what} {'█' * full}{'·' * (self.WIDTH - full)} {progress.done:,}/{progress.total:,}",
+            f"{progress.rate:,.0f}/s" if progress.rate >= 10 else f"{progress.rate:.1f}/s",
+        ]
+        if progress.failed:
+            parts.append(f"{progress.failed:,} failed")
+        if progress.cost:
+            parts.append(f"${progress.cost:.2f}")
+        left = progress.seconds_left
+        if left is not None and progress.done < progress.total:
+            parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
+        return "  ".join(parts)
+
+    def end(self) -> None:
+        """Leaves the line when work stops before its end."""
+        if self._length:
+            self._stream.write("\n")
+            self._length = 0
+
+
+def listener(progress: bool | Listener | None) -> Listener | None:
+    """What a caller gave as `progress`: True for a line on the terminal, or a function."""
+    if progress is True:
+        return ProgressLine()
+    return progress or None

@@ -1,0 +1,244 @@
+"""Names → parts. One `Registry` type, one instance for each kind of part.
+
+A part is found by its registered name, by an alias, by an entry point of the group `karat.plugins`, by a
+dotted path (`package.module.Name`) or by a file (`file.py:Name`). Where a part of one kind is used as
+another it is said with a prefix: `unit:exact_match` among evaluators.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from karat.errors import RequestError, UnknownName, did_you_mean
+
+T = TypeVar("T")
+
+PLUGIN_GROUP = "karat.plugins"
+
+
+class Registry(Generic[T]):
+    """The parts of one kind, by name."""
+
+    def __init__(self, kind: str, *, builtin: Iterable[str] = ()) -> None:
+        self.kind = kind
+        self._parts: dict[str, T] = {}
+        self._aliases: dict[str, str] = {}
+        self._prefixes: dict[str, Callable[[str], T]] = {}
+        self._builtin = list(builtin)
+        """Modules whose import registers karat's own parts; imported one by one until a name is found."""
+
+    def register(self, name: str, *aliases: str) -> Callable[[T], T]:
+        """A decorator that registers a part. A name is registered once; the same object may say it twice."""
+
+        def add(part: T) -> T:
+            for each in (name, *aliases):
+                owner = self._parts.get(self._aliases.get(each, each))
+                if owner is not None and not _same_part(owner, part):
+                    raise RequestError(f"{self.kind} {each!r} is registered already, by {_origin(owner)}")
+            self._parts[name] = part
+            for alias in aliases:
+                self._aliases[alias] = name
+            return part
+
+        return add
+
+    def prefix(self, word: str, resolve: Callable[[str], T]) -> None:
+        """Parts of another kind, used as this one when their name is written `word:name`."""
+        self._prefixes[word] = resolve
+
+    def get(self, name: str) -> T:
+        """The part registered under a name, or found by its path. Unknown: the nearest known names."""
+        if self._find(name):
+            return self._parts[self._aliases.get(name, name)]
+        head, colon, rest = name.partition(":")
+        if colon and head in self._prefixes:
+            return self._prefixes[head](rest)
+        if colon and head.endswith(".py"):
+            return self._checked(load_object(name))
+        if "." in name and not colon and all(part.isidentifier() for part in name.split(".")):
+            return self._checked(load_object(name))
+        raise UnknownName(f"unknown {self.kind} {name!r}: {did_you_mean(name, self.list())}")
+
+    def has(self, name: str) -> bool:
+        """Whether a name is registered."""
+        return self._find(name)
+
+    def list(self) -> list[str]:
+        """All registered names, sorted, without aliases."""
+        self._find(None)
+        return sorted(self._parts)
+
+    def aliases(self, name: str) -> builtins.list[str]:
+        """Other names of a part."""
+        return sorted(a for a, n in self._aliases.items() if n == name)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Name, first line of the docstring, parameters with defaults, and where it comes from."""
+        part = self.get(name)
+        return {
+            "name": name,
+            "aliases": self.aliases(name),
+            "description": (inspect.getdoc(part) or "").partition("\n")[0],
+            "params": parameters_of(part),
+            "from": _origin(part),
+        }
+
+    def _checked(self, part: Any) -> T:
+        if not callable(part):
+            raise RequestError(f"{part!r} cannot be used as {self.kind}: it cannot be called")
+        return part  # type: ignore[no-any-return]  # its user checks what it can do
+
+    def _find(self, name: str | None) -> bool:
+        """Whether a name is known; imports what registers parts until it is. None imports all there is."""
+        while self._aliases.get(name or "", name) not in self._parts:
+            if self._builtin:
+                importlib.import_module(self._builtin.pop(0))
+            elif not load_plugins():
+                return False
+        return True
+
+
+_plugins_loaded = False
+
+
+def load_plugins() -> bool:
+    """Imports every entry point of `karat.plugins` once; a broken one is named and does not stop the rest.
+
+    Whether it was now that they were imported.
+    """
+    global _plugins_loaded
+    if _plugins_loaded or os.environ.get("KARAT_PLUGINS") == "0":
+        return False
+    _plugins_loaded = True
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=PLUGIN_GROUP):
+        try:
+            loaded = point.load()
+            if callable(loaded) and not isinstance(loaded, type):
+                loaded()
+        except Exception as error:
+            sys.stderr.write(f"karat: plug-in {point.name} ({point.value}) did not load: {error}\n")
+    return True
+
+
+def load_object(path: str) -> Any:
+    """The object at `package.module.Name` or `file.py:Name`."""
+    head, colon, name = path.partition(":")
+    if colon or head.endswith(".py"):
+        if not name:
+            raise RequestError(f"{path}: say which object of the file, as {head}:NAME")
+        module = load_file(head)
+        return _member(module, name, head)
+    module_name, _, _ = path.rpartition(".")
+    if not module_name:
+        raise UnknownName(f"{path!r} is not a dotted path")
+    parts = path.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        module_name = ".".join(parts[:cut])
+        try:
+            found = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+                continue
+            raise RequestError(f"{path}: importing {module_name} failed: {error}") from error
+        except Exception as error:
+            raise RequestError(f"{path}: importing {module_name} failed: {error}") from error
+        return _member(found, ".".join(parts[cut:]), module_name)
+    raise UnknownName(f"{path}: no module {parts[0]!r} on the import path")
+
+
+def load_file(path: str | Path) -> ModuleType:
+    """Imports a Python file by its path, once; its folder is importable while and after it loads."""
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise RequestError(f"no file {path}")
+    name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise RequestError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise RequestError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+    return module
+
+
+def parameters_of(part: Any) -> dict[str, Any]:
+    """The parameters a part is built with: name → `{default, type}` (`required` where there is none)."""
+    try:
+        signature = inspect.signature(part)
+    except (TypeError, ValueError):
+        return {}
+    out: dict[str, Any] = {}
+    for parameter in signature.parameters.values():
+        if parameter.name == "self" or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        entry: dict[str, Any] = {}
+        if parameter.annotation is not parameter.empty:
+            annotation = parameter.annotation
+            entry["type"] = (
+                annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+            )
+        if parameter.default is parameter.empty:
+            entry["required"] = True
+        else:
+            entry["default"] = parameter.default
+        out[parameter.name] = entry
+    return out
+
+
+def check_parameters(part: Any, params: dict[str, Any], what: str) -> None:
+    """Refuses a parameter the part does not take, naming the nearest one it does, and a missing one."""
+    try:
+        signature = inspect.signature(part)
+    except (TypeError, ValueError):
+        return
+    takes = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
+    if not any(p.kind is p.VAR_KEYWORD for p in takes):
+        known = [p.name for p in takes]
+        for name in params:
+            if name not in known:
+                raise RequestError(f"{what} has no parameter {name!r}: {did_you_mean(name, known)}")
+    for p in takes:
+        if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in params:
+            raise RequestError(f"{what} needs the parameter {p.name!r}")
+
+
+def _member(module: ModuleType, name: str, where: str) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = [k for k in vars(module) if not k.startswith("_")]
+            raise UnknownName(f"{where} has no {name!r}: {did_you_mean(part, known)}")
+        found = getattr(found, part)
+    return found
+
+
+def _same_part(a: Any, b: Any) -> bool:
+    """The same object, or the same definition imported again."""
+    return a is b or (
+        _origin(a) == _origin(b) and getattr(a, "__qualname__", a) == getattr(b, "__qualname__", b)
+    )
+
+
+def _origin(part: Any) -> str:
+    target = part if hasattr(part, "__qualname__") else type(part)
+    return f"{target.__module__}.{target.__qualname__}"

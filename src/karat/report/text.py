@@ -1,0 +1,85 @@
+"""Reports as plain text, for a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from karat.records import Counts, Estimate
+
+if TYPE_CHECKING:
+    from karat.store.handles import Aggregation
+
+
+def clean(text: Any, longest: int = 200) -> str:
+    """Text from outside, on one line: control characters cannot reach the terminal, and it is bounded."""
+    shown = "".join(
+        c if unicodedata.category(c)[0] != "C" else " " if c in "\n\t\r" else "�"
+        for c in str(text)[: longest + 1]
+    )
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Columns padded to their widest cell; the first row is the head."""
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+        if number == 0:
+            lines.append("  ".join("─" * w for w in widths))
+    return "\n".join(lines)
+
+
+def counts_text(counts: Counts) -> str:
+    """`1,000 items: 950 ok, 50 failed`."""
+    parts = [f"{counts.ok:,} ok"]
+    for name in ("failed", "skipped", "pending"):
+        if value := getattr(counts, name):
+            note = (
+                f" ({counts.not_applicable:,} not applicable)"
+                if name == "skipped" and counts.not_applicable
+                else ""
+            )
+            parts.append(f"{value:,} {name}{note}")
+    if counts.reused:
+        parts[0] += f" ({counts.reused:,} reused)"
+    return f"{counts.total:,} items: {', '.join(parts)}"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number as reports show it; an em dash where there is none."""
+    return "—" if value is None else f"{value:.{digits}f}"
+
+
+def estimate_row(name: str, estimate: Estimate) -> list[str]:
+    """A row of the table of estimates."""
+    interval = "—"
+    if estimate.low is not None and estimate.high is not None:
+        interval = f"[{estimate.low:.3f}, {estimate.high:.3f}]"
+    missing = estimate.of - estimate.n
+    bounds = ""
+    if missing and estimate.lowest is not None and estimate.highest is not None:
+        bounds = f"between {estimate.lowest:.3f} and {estimate.highest:.3f} whatever the {missing:,} were"
+    return [clean(name, 80), number(estimate.value), interval, f"{estimate.n:,} of {estimate.of:,}", bounds]
+
+
+def aggregation_report(aggregation: Aggregation) -> str:
+    """Estimates with their intervals and denominators, tables by name, failures in their place."""
+    header = aggregation.header
+    lines = [f"aggregation {aggregation.id}  {header.status}  {counts_text(header.counts)}", ""]
+    rows = [["metric", "value", "95 % interval", "n", ""]]
+    confidences = {e.confidence for e in header.estimates.values()}
+    if len(confidences) == 1:
+        rows[0][2] = f"{100 * confidences.pop():g} % interval"
+    rows += [estimate_row(name, estimate) for name, estimate in header.estimates.items()]
+    lines.append(table(rows, right=(1, 3)))
+    for name, failure in header.failures.items():
+        lines.append(f"{clean(name, 80)} failed: {clean(failure.type, 60)}: {clean(failure.message)}")
+    return "\n".join(lines)

@@ -1,0 +1,571 @@
+"""The second stage: evaluators over one or more runs give an evaluation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, permutations
+from typing import Any
+
+import msgspec
+
+from karat.engines.local import LocalEngine
+from karat.errors import Aborted, RequestError, Stopped, StoreBusy
+from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
+from karat.progress import Listener, Progress, listener
+from karat.records import (
+    FORMAT,
+    EvaluationHeader,
+    Example,
+    ItemResult,
+    Ok,
+    Output,
+    Usage,
+    add_usage,
+    usage_of,
+)
+from karat.stages.environment import defaults, environment
+from karat.stages.judging import Judge, Judged, Judging, Judgment, arguments
+from karat.stages.plain import run_plain
+from karat.stages.run import DEFAULT_CONCURRENCY
+from karat.store import Store, open_store
+from karat.store.appender import Appender
+from karat.store.backend import FAILED, REUSED, SKIPPED, Mark, Row
+from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
+from karat.store.lease import Held
+from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
+
+
+def evaluate(runs: Any, evaluators: Any = None, **options: Any) -> Evaluation:
+    """Judges the outputs of one or more runs. Options as `evaluate_async`."""
+    return run_plain(evaluate_async(runs, evaluators, **options))
+
+
+async def evaluate_async(
+    runs: Any,
+    evaluators: Any = None,
+    *,
+    amend: Any = None,
+    store: str | Store | None = None,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    timeout: float | None = None,
+    abort_on_error: bool = False,
+    labels: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    description: str = "",
+    new: bool = False,
+    retry_failed: bool = False,
+    wait: bool = False,
+    cache: Any = "use",
+    budget: Any = None,
+    progress: bool | Listener | None = None,
+) -> Evaluation:
+    """Evaluates runs of one dataset: a single run, several, or new ones added to earlier evaluations.
+
+    `amend` names earlier evaluations: their runs are found and come first, their evaluators are used where
+    none are given, their results are copied, and only what is missing is computed.
+    """
+    given = _as_list(runs)
+    the_store = _store_of(store, given, _as_list(amend))
+    amended = [the_store.evaluations.get(_id(each)) for each in _as_list(amend)]
+    handles = _runs(the_store, given, amended)
+    judges = _judges(evaluators, amended)
+    data = handles[0].dataset
+    ids = [run.id for run in handles]
+    configuration = fingerprint(
+        runs=ids,
+        evaluators=[[j.spec.key, j.spec.fingerprint] for j in judges],
+        amends=[each.id for each in amended],
+        environment=defaults(),
+    )
+    known = all(judge.known for judge in judges)
+    wanted = Wanted(configuration, "known" if known else None, new, retry_failed, what="evaluation")
+    header = EvaluationHeader(
+        format=FORMAT,
+        id="",
+        dataset=data.id,
+        runs=ids,
+        evaluators=[judge.spec for judge in judges],
+        configuration=configuration,
+        amends=[each.id for each in amended],
+        labels=list(labels),
+        metadata=dict(metadata or {}),
+        description=description,
+        environment=environment(),
+    )
+    handle, decision, held = await _open(the_store, header, wanted, ids, amended, wait)
+    handle.notice = decision.why
+    if held is None and _is_current(handle, handles):
+        return handle
+    if held is None:
+        held = Held.take(the_store.backend, handle.number)
+        decision = Decision("continue", handle.id, handle.header.replicate, f"adds to evaluation {handle.id}")
+        handle.notice = decision.why
+    stage = _EvaluationStage(handle, handles, amended, judges, data, held, decision.action)
+    stage.abort_on_error, stage.cache, stage.budget = abort_on_error, cache, budget
+    stage.retry_failed = retry_failed
+    await stage.work(concurrency, timeout, listener(progress))
+    return handle
+
+
+def _as_list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _id(given: Any) -> str:
+    return given if isinstance(given, str) else str(given.id)
+
+
+def _store_of(store: str | Store | None, *groups: list[Any]) -> Store:
+    for group in groups:
+        for each in group:
+            if store is None and isinstance(getattr(each, "store", None), Store):
+                return each.store  # type: ignore[no-any-return]  # a handle's store is one
+    return open_store(store)
+
+
+def _runs(store: Store, given: list[Any], amended: list[Evaluation]) -> list[Run]:
+    """The runs of amended evaluations first, in their order, then the new ones; each once."""
+    ids = [run for evaluation in amended for run in evaluation.header.runs]
+    handles = [
+        store.runs.get(each) for each in dict.fromkeys([*ids, *(store.runs.get(_id(g)).id for g in given)])
+    ]
+    if not handles:
+        raise RequestError("no run to evaluate: give one or more runs, or evaluations to amend")
+    first = handles[0].header.dataset
+    for handle in handles:
+        if handle.header.dataset != first:
+            raise RequestError(
+                f"runs {handles[0].id} and {handle.id} are of different datasets: runs that are evaluated"
+                " together must be of the same one"
+            )
+    return handles
+
+
+def _judges(given: Any, amended: list[Evaluation]) -> list[Judge]:
+    specs = _as_list(given)
+    if not specs:
+        for evaluation in amended:
+            for spec in evaluation.header.evaluators:
+                entry = {"name": spec.name, "params": spec.params, "key": spec.key}
+                if entry not in specs:
+                    specs.append(entry)
+    if not specs:
+        raise RequestError("no evaluator: name at least one, such as 'exact_match'")
+    judges = [Judge(place, spec) for place, spec in enumerate(specs)]
+    keys = [judge.key for judge in judges]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise RequestError(f"two evaluators have the key {key!r}: give one of them another key")
+    return judges
+
+
+async def _open(
+    store: Store,
+    header: EvaluationHeader,
+    wanted: Wanted,
+    ids: list[str],
+    amended: list[Evaluation],
+    wait: bool,
+) -> tuple[Evaluation, Decision, Held | None]:
+    while True:
+        try:
+            return store.evaluations.open(header, wanted, [*ids, *(each.id for each in amended)])
+        except StoreBusy:
+            if not wait:
+                raise
+            await asyncio.sleep(0.5)
+
+
+def _is_current(evaluation: Evaluation, runs: Sequence[Run]) -> bool:
+    """Whether nothing was added to the runs since the evaluation was finished."""
+    finished = evaluation.header.finished
+    return finished is not None and all(
+        run.header.finished is not None and run.header.finished <= finished for run in runs
+    )
+
+
+class _EvaluationStage:
+    """One evaluation being worked on."""
+
+    abort_on_error = False
+    retry_failed = False
+    cache: Any = "use"
+    budget: Any = None
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        runs: list[Run],
+        amended: list[Evaluation],
+        judges: list[Judge],
+        data: StoredDataset,
+        held: Held,
+        action: str,
+    ) -> None:
+        self.evaluation = evaluation
+        self.runs = runs
+        self.amended = amended
+        self.judges = judges
+        self.data = data
+        self.held = held
+        self.action = action
+        self.run_ids = [run.id for run in runs]
+        self._backend = evaluation.store.backend
+        self._first = min(run.header.offset for run in runs)
+        self._last = max(_end(run, len(data)) for run in runs)
+        self._total = 0
+        self._usage: dict[str, Usage] = {}
+        self._aborted: str | None = None
+
+    # What there is to judge -----------------------------------------------------
+
+    def _judgments(self, judges: Sequence[Judge]) -> Iterator[list[Judgment]]:
+        """What is missing of some judges, a chunk of positions at a time."""
+        fresh = self.action == "create"
+        shown = [(judge, self._shown(judge)) for judge in judges]
+        decode = example_decoder.decode
+        for start in range(self._first, self._last, CHUNK):
+            self.held.check()
+            stop = min(start + CHUNK, self._last)
+            found = () if fresh else self._backend.marks(self.evaluation.number, start, stop)
+            marks = {(mark.position, mark.item): mark for mark in found}
+            outputs = [self._outputs(run, start, stop) for run in self.runs]
+            chunk: list[Judgment] = []
+            for row in self._backend.scan(self.data.number, start, stop):
+                position, example = row.position, decode(row.payload)
+                hashes = _Hashes(example)
+                for judge, together in shown:
+                    for places, first, last, attempts in together:
+                        expected = attempts if first <= position < last else 0
+                        present = _shared([outputs[place].get(position) for place in places])
+                        self._total += max(expected, len(present))
+                        for these in present:
+                            self._add_judgment(chunk, judge, position, example, places, these, marks, hashes)
+            yield chunk
+
+    def _shown(self, judge: Judge) -> list[tuple[tuple[int, ...], int, int, int]]:
+        """Which runs a judge sees together, the positions that all of them have, and how many attempts."""
+        out = []
+        for places in _places(judge, len(self.runs)):
+            headers = [self.runs[place].header for place in places]
+            first = max(header.offset for header in headers)
+            last = min(_end(self.runs[place], len(self.data)) for place in places)
+            out.append((places, first, last, min(header.attempts for header in headers)))
+        return out
+
+    def _outputs(self, run: Run, start: int, stop: int) -> dict[int, list[Output]]:
+        found: dict[int, list[Output]] = {}
+        decode = output_decoder.decode
+        for row in latest(self._backend.scan(run.number, start, stop)):
+            output = decode(row.payload)
+            here = found.get(row.position)
+            if here is None:
+                found[row.position] = [output]
+            else:
+                here.append(output)
+        return found
+
+    def _add_judgment(
+        self,
+        chunk: list[Judgment],
+        judge: Judge,
+        position: int,
+        example: Example,
+        places: tuple[int, ...],
+        outputs: tuple[Output, ...],
+        marks: dict[tuple[int, str], Mark],
+        hashes: _Hashes,
+    ) -> None:
+        try_number: int | None = 1
+        if marks:
+            item = result_item(judge.place, places, outputs[0].attempt, outputs[0].unit)
+            try_number = self._try_number(marks.get((position, item)), outputs)
+        if try_number is not None:
+            reuse = hashes.reuse_key(judge, outputs) if judge.reuse else None
+            chunk.append(Judgment(position, example, judge.place, places, outputs, try_number, reuse))
+
+    def _try_number(self, mark: Mark | None, outputs: tuple[Output, ...]) -> int | None:
+        """1 for what is not there, the next for what may be tried again, None for what is done."""
+        if mark is None:
+            return 1
+        if mark.status == FAILED and (self.retry_failed or self.action == "retry"):
+            return mark.try_number + 1
+        if mark.status == SKIPPED and all(isinstance(output.outcome, Ok) for output in outputs):
+            return mark.try_number + 1  # the output failed then and has been computed since
+        return None
+
+    # What need not be computed ---------------------------------------------------
+
+    def _without_known(self, judging: Judging, chunk: list[Judgment]) -> tuple[list[Row], list[Judgment]]:
+        """Rows for what is skipped or was computed before, and the judgments that remain."""
+        rows: list[Row] = []
+        remaining: list[Judgment] = []
+        amended = self._amended_results(chunk) if self.amended and chunk else {}
+        for judgment in chunk:
+            skipped = judging.skipped(judgment)
+            if skipped is not None:
+                rows.append(skipped)
+                continue
+            found = self._from_amended(judgment, amended) if amended else None
+            if found is not None:
+                rows.append(self._copied(judging, *found))
+            else:
+                remaining.append(judgment)
+        keys = [j.reuse for j in remaining if j.reuse is not None]
+        known = self._backend.reusable(keys) if keys else {}
+        if not known:
+            return rows, remaining
+        left = []
+        for judgment in remaining:
+            hit = known.get(judgment.reuse) if judgment.reuse is not None else None
+            if hit is None:
+                left.append(judgment)
+                continue
+            parent = self._backend.header(hit[0])
+            rows.append(
+                self._copied(judging, judgment, result_decoder.decode(hit[1]), parent.id if parent else "")
+            )
+        return rows, left
+
+    def _copied(self, judging: Judging, judgment: Judgment, old: ItemResult, source: str) -> Row:
+        return judging.row(
+            judgment, old.outcome, REUSED, seconds=old.seconds, reused_from=old.reused_from or source
+        )
+
+    def _amended_results(self, chunk: list[Judgment]) -> dict[tuple[Any, ...], tuple[ItemResult, str]]:
+        """Results of the amended evaluations in this range of positions, where the evaluator is the same."""
+        prints = {judge.key: judge.spec.fingerprint for judge in self.judges}
+        start, stop = chunk[0].position, chunk[-1].position + 1
+        found: dict[tuple[Any, ...], tuple[ItemResult, str]] = {}
+        for evaluation in self.amended:
+            same = {s.key for s in evaluation.header.evaluators if prints.get(s.key) == s.fingerprint}
+            for row in latest(self._backend.scan(evaluation.number, start, stop)):
+                old = result_decoder.decode(row.payload)
+                if old.key in same and isinstance(old.outcome, Ok):
+                    found.setdefault(
+                        (row.position, old.key, old.runs, old.attempt, old.unit), (old, evaluation.id)
+                    )
+        return found
+
+    def _from_amended(
+        self, judgment: Judgment, amended: dict[tuple[Any, ...], tuple[ItemResult, str]]
+    ) -> tuple[Judgment, ItemResult, str] | None:
+        """An earlier judgment of the same item; a pair judged the other way round stays the other way round."""
+        judge, first = self.judges[judgment.evaluator], judgment.outputs[0]
+        orders = [judgment.runs]
+        if judge.kind == "pair" and not judge.both_orders:
+            orders.append(judgment.runs[::-1])
+        for order in orders:
+            runs = tuple(self.run_ids[place] for place in order)
+            hit = amended.get((judgment.position, judge.key, runs, first.attempt, first.unit))
+            if hit is not None:
+                if order != judgment.runs:
+                    judgment = judgment._replace(runs=order, outputs=judgment.outputs[::-1], reuse=None)
+                return judgment, *hit
+        return None
+
+    # The stage -------------------------------------------------------------------
+
+    async def work(self, concurrency: int, timeout: float | None, listen: Listener | None) -> None:
+        """Judges what is missing, keeps it, and closes the evaluation; or leaves it to be continued."""
+        if self.action != "create":
+            self.evaluation.header = msgspec.structs.replace(
+                self.evaluation.header, status="running", finished=None, error=None
+            )
+            self.evaluation.store.evaluations.save(self.evaluation.number, self.evaluation.header)
+            for old in self.evaluation.results(history=True):
+                if old.trace:
+                    self._usage = add_usage(self._usage, usage_of(old.trace))
+        expected = self._expected()
+        self._progress = Progress("evaluate", expected, started=time.monotonic())
+        if self.action != "create":
+            counts = self.evaluation.store.evaluations.count(self.evaluation.number, expected)
+            self._progress.done = self._progress.before = counts.total - counts.pending
+        self._listen = listen
+        error: BaseException | None = None
+        appenders: list[Appender] = []
+        try:
+            batched = [judge for judge in self.judges if judge.batched]
+            if batched:
+                await self._work_batched(batched, concurrency)
+            for is_async in (True, False):
+                judges = [j for j in self.judges if not j.batched and j.is_async == is_async]
+                if judges and self._aborted is None:
+                    appender = Appender(self._backend, self.evaluation.number, concurrency if is_async else 1)
+                    appenders.append(appender)
+                    await self._work_single(judges, is_async, LocalEngine(concurrency, timeout), appender)
+            if self._aborted is not None:
+                raise Aborted(
+                    f"evaluation {self.evaluation.id} stopped at the first failure: {self._aborted}"
+                )
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            await self._close(appenders, error)
+
+    def _expected(self) -> int:
+        """How many items there are, for the progress line; exact but for units and partial selections."""
+        total = 0
+        for judge in self.judges:
+            for places in _places(judge, len(self.runs)):
+                total += min(self.runs[p].counts.total for p in places)
+        return total
+
+    def _judging(self, is_async: bool) -> Judging:
+        judging = Judging(
+            self.judges, self.run_ids, is_async=is_async, replicate=self.evaluation.header.replicate
+        )
+        judging.cache, judging.budget = self.cache, self.budget
+        return judging
+
+    async def _work_batched(self, judges: list[Judge], size: int) -> None:
+        """Evaluators that take many at once and wait for nothing: on the loop, a commit for each batch."""
+        judging = self._judging(False)
+        for chunk in self._judgments(judges):
+            rows, remaining = self._without_known(judging, chunk)
+            if rows:
+                await self._keep(rows)
+                self._told(rows)
+            for judge in judges:
+                mine = [j for j in remaining if j.evaluator == judge.place]
+                for start in range(0, len(mine), size):
+                    batch = mine[start : start + size]
+                    began = time.perf_counter()
+                    results = judge.evaluator.evaluate_many([arguments(j) for j in batch])
+                    each = (time.perf_counter() - began) / len(batch)
+                    judged = [
+                        judging.judged(j, _keyed(r, judge.key), each, [])
+                        for j, r in zip(batch, results, strict=True)
+                    ]
+                    await self._keep([each.row for each in judged])
+                    self._told([], judged)
+                    if self._aborted is not None:
+                        return
+            await asyncio.sleep(0)
+
+    async def _keep(self, rows: list[Row]) -> None:
+        if self._backend.commits_briefly:
+            self._backend.append(self.evaluation.number, rows)
+        else:
+            await asyncio.to_thread(self._backend.append, self.evaluation.number, rows)
+
+    async def _work_single(
+        self, judges: list[Judge], is_async: bool, engine: LocalEngine[Judgment, Judged], appender: Appender
+    ) -> None:
+        judging = self._judging(is_async)
+
+        def items() -> Iterator[Judgment]:
+            for chunk in self._judgments(judges):
+                rows, remaining = self._without_known(judging, chunk)
+                if rows:
+                    self._backend.append(self.evaluation.number, rows)
+                    self._told(rows)
+                yield from remaining
+
+        async def deliver(done: Sequence[tuple[Judgment, Judged]]) -> None:
+            await appender.append(*[judged.row for _, judged in done])
+            self._told([], [judged for _, judged in done])
+            if self._aborted is not None:
+                engine.stop()
+
+        await engine.map(judging, items(), deliver)
+
+    def _told(self, rows: list[Row], judged: Sequence[Judged] = ()) -> None:
+        progress = self._progress
+        progress.done += len(rows) + len(judged)
+        for each in judged:
+            if each.failed is not None:
+                progress.failed += 1
+                if self.abort_on_error and self._aborted is None:
+                    self._aborted = f"{each.failed.type}: {each.failed.message}"
+            if each.usage:
+                self._usage = add_usage(self._usage, each.usage)
+                progress.cost = sum(u.cost or 0.0 for u in self._usage.values())
+        if self._listen is not None:
+            self._listen(progress)
+
+    async def _close(self, appenders: list[Appender], error: BaseException | None) -> None:
+        evaluations, number = self.evaluation.store.evaluations, self.evaluation.number
+        try:
+            for appender in appenders:
+                await appender.close()
+            counts = evaluations.count(number, self._total if error is None else self._progress.total)
+            stopped = str(error) if isinstance(error, Stopped) else None
+            self.evaluation.header = msgspec.structs.replace(
+                self.evaluation.header,
+                counts=counts,
+                usage=self._usage,
+                error=stopped,
+                status=counts.status if error is None else "fatal_error" if stopped else "running",
+                finished=time.time() if error is None else None,
+            )
+            evaluations.save(number, self.evaluation.header)
+            self.held.release()
+        except Stopped:
+            if error is None:
+                raise
+
+
+class _Hashes:
+    """Content hashes of an example and its outputs, made when first needed."""
+
+    def __init__(self, example: Example) -> None:
+        self._example = example
+        self._of_example: str | None = None
+        self._of_outputs: dict[int, str] = {}
+
+    def reuse_key(self, judge: Judge, outputs: tuple[Output, ...]) -> bytes | None:
+        if not all(isinstance(output.outcome, Ok) for output in outputs):
+            return None
+        if self._of_example is None:
+            self._of_example = content_hash(self._example)
+        return reuse_key(judge.spec.fingerprint, self._of_example, [self._output(o) for o in outputs])
+
+    def _output(self, output: Output) -> str:
+        found = self._of_outputs.get(id(output))
+        if found is None:
+            # The trace is part of what trajectory evaluators and judges look at.
+            calls = [[call.kind, call.name, call.input, call.output, call.error] for call in output.trace]
+            found = self._of_outputs[id(output)] = content_hash([output.value, calls])
+        return found
+
+
+def _shared(outputs: Sequence[list[Output] | None]) -> list[tuple[Output, ...]]:
+    """The outputs of several runs for one example, attempt against attempt and unit against unit."""
+    first = outputs[0]
+    if first is None:
+        return []
+    if len(outputs) == 1:
+        return [(output,) for output in first]
+    others = [{(output.attempt, output.unit): output for output in other or ()} for other in outputs[1:]]
+    keys = [(output.attempt, output.unit) for output in first]
+    return [
+        (output, *(other[key] for other in others))
+        for output, key in zip(first, keys, strict=True)
+        if all(key in other for other in others)
+    ]
+
+
+def _places(judge: Judge, runs: int) -> Iterator[tuple[int, ...]]:
+    """Which runs are shown to a judge together, by their places."""
+    if judge.kind == "single":
+        return ((place,) for place in range(runs))
+    if judge.kind == "joint":
+        return iter([tuple(range(runs))])
+    return iter((permutations if judge.both_orders else combinations)(range(runs), 2))
+
+
+def _end(run: Run, count: int) -> int:
+    limit = run.header.limit
+    return count if limit is None else min(count, run.header.offset + limit)
+
+
+def _keyed(result: Any, key: str) -> Any:
+    if isinstance(result, BaseException) or result.key == key:
+        return result
+    return msgspec.structs.replace(result, key=key)

@@ -1,0 +1,236 @@
+"""Agreement between raters, be they people or judges: percent, Cohen's, weighted and Fleiss' kappa."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from karat.records import Estimate
+from karat.stats.clusters import Sizes
+from karat.stats.distributions import critical
+from karat.stats.krippendorff import krippendorff_alpha
+from karat.stats.proportions import proportion, wilson_limits
+from karat.stats.validation import StatisticsError, check_confidence, count, same_length
+
+Weights = Literal["linear", "quadratic"]
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """How far two raters agree, said in the three usual ways, and where they do not."""
+
+    percent: Estimate
+    kappa: Estimate
+    alpha: Estimate
+    labels: list[Any]
+    matrix: list[list[int]]
+    """Rows are the first rater's labels, columns the second's."""
+
+
+def agreement_between(
+    a: Sequence[Any], b: Sequence[Any], clusters: Iterable[Hashable] | None = None, confidence: float = 0.95
+) -> Agreement:
+    """Percent agreement, Cohen's kappa and Krippendorff's alpha (nominal) of two raters, and their table."""
+    kept = None if clusters is None else list(clusters)
+    pairs, _ = _both(a, b, None)
+    labels, matrix, _ = _table(pairs, None)
+    return Agreement(
+        percent=percent_agreement(a, b, kept, confidence),
+        kappa=cohen_kappa(a, b, clusters=kept, confidence=confidence),
+        alpha=krippendorff_alpha(list(zip(a, b, strict=True)), confidence=confidence),
+        labels=list(labels),
+        matrix=matrix,
+    )
+
+
+def percent_agreement(
+    a: Sequence[Any], b: Sequence[Any], clusters: Iterable[Hashable] | None = None, confidence: float = 0.95
+) -> Estimate:
+    """The share of items that two raters label the same, with Wilson's interval.
+
+    None is a missing label: such items are left out and counted in `of`.
+    """
+    pairs, kept = _both(a, b, clusters)
+    return proportion([x == y for x, y in pairs], kept, confidence, of=len(a))
+
+
+def cohen_kappa(
+    a: Sequence[Any],
+    b: Sequence[Any],
+    weights: Weights | None = None,
+    *,
+    labels: Sequence[Hashable] | None = None,
+    clusters: Iterable[Hashable] | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Cohen's kappa of two raters, plain or weighted: (p_o − p_e) / (1 − p_e) (Cohen 1960, 1968).
+
+    p_o is the agreement seen and p_e that expected from the two raters' own shares. `weights` gives credit
+    for near misses by how far apart the classes stand in `labels` (sorted unless given): 1 − d or 1 − d². The
+    variance is that of Fleiss, Cohen & Everitt (1969), here the spread of each item's influence, summed
+    within clusters where there are any; the interval is t's, at most 1. Where they agree on everything,
+    Wilson's limit on the agreement takes its place. One class only: kappa is undefined, and None with the
+    reason.
+    """
+    confidence = check_confidence(confidence)
+    if weights not in (None, "linear", "quadratic"):
+        raise StatisticsError(f"weights is {weights!r}: known are 'linear', 'quadratic' and None")
+    pairs, kept = _both(a, b, clusters)
+    n, of = len(pairs), len(a)
+    method = "cohen" if weights is None else f"cohen, {weights}"
+    names, matrix, index = _table(pairs, labels)
+    if len({label for pair in pairs for label in pair}) < 2:
+        reason = (
+            "no items both have labelled" if not n else "only one class was used: chance agreement is total"
+        )
+        return Estimate(None, n=n, of=of, method=method, confidence=confidence, metadata={"reason": reason})
+    k = len(names)
+    credit = [[_credit(i, j, k, weights) for j in range(k)] for i in range(k)]
+    rows = [sum(row) / n for row in matrix]
+    columns = [sum(matrix[i][j] for i in range(k)) / n for j in range(k)]
+    observed = math.fsum(credit[i][j] * matrix[i][j] for i in range(k) for j in range(k)) / n
+    by_row = [math.fsum(credit[i][j] * columns[j] for j in range(k)) for i in range(k)]
+    by_column = [math.fsum(credit[i][j] * rows[i] for i in range(k)) for j in range(k)]
+    chance = math.fsum(rows[i] * by_row[i] for i in range(k))
+    rest = 1.0 - chance
+    value = 1.0 - (1.0 - observed) / rest
+    influence = [
+        [(credit[i][j] - (by_row[i] + by_column[j]) * (1.0 - observed) / rest) / rest for j in range(k)]
+        for i in range(k)
+    ]
+    items = [influence[index[x]][index[y]] for x, y in pairs]
+    return _with_interval(value, items, kept, chance, of, confidence, method)
+
+
+kappa = cohen_kappa
+"""The same, by its short name."""
+
+
+def fleiss_kappa(ratings: Sequence[Sequence[Any]], *, confidence: float = 0.95) -> Estimate:
+    """Fleiss' kappa of several raters: `ratings[item]` holds the labels that item got, as many for each.
+
+    (P̄ − P_e) / (1 − P_e), with P̄ the mean share of agreeing pairs of raters and P_e the sum of the squared
+    shares of the classes (Fleiss 1971). The interval is t's on the spread of the items' influence. Items with
+    missing labels: use `krippendorff_alpha`. One class only: None with the reason.
+    """
+    confidence = check_confidence(confidence)
+    n = len(ratings)
+    raters = {len(row) for row in ratings}
+    if len(raters) > 1 or any(label is None for row in ratings for label in row):
+        raise StatisticsError(
+            "Fleiss' kappa needs as many labels for every item: use krippendorff_alpha otherwise"
+        )
+    m = raters.pop() if raters else 0
+    if n and m < 2:
+        raise StatisticsError(f"every item has {m} label: agreement needs at least two raters")
+    classes = sorted({label for row in ratings for label in row}, key=str)
+    if len(classes) < 2:
+        reason = "only one class was used: chance agreement is total" if n else "no items"
+        return Estimate(None, n=n, of=n, method="fleiss", confidence=confidence, metadata={"reason": reason})
+    tallies = [[sum(label == name for label in row) for name in classes] for row in ratings]
+    shares = [sum(tally[j] for tally in tallies) / (n * m) for j in range(len(classes))]
+    agreeing = [sum(times * (times - 1) for times in tally) / (m * (m - 1)) for tally in tallies]
+    observed = math.fsum(agreeing) / n
+    chance = math.fsum(share * share for share in shares)
+    rest = 1.0 - chance
+    value = 1.0 - (1.0 - observed) / rest
+    items = [
+        (
+            agree
+            - 2.0 * (1.0 - observed) / rest * math.fsum(s * t / m for s, t in zip(shares, tally, strict=True))
+        )
+        / rest
+        for agree, tally in zip(agreeing, tallies, strict=True)
+    ]
+    return _with_interval(value, items, None, chance, n, confidence, "fleiss")
+
+
+def _both(
+    a: Sequence[Any], b: Sequence[Any], clusters: Iterable[Hashable] | None
+) -> tuple[list[tuple[Any, Any]], list[Hashable] | None]:
+    """The pairs in which neither label is missing, and their clusters."""
+    same_length("agreement", a=a, b=b)
+    kept = [i for i in range(len(a)) if a[i] is not None and b[i] is not None]
+    for i in kept:
+        for label in (a[i], b[i]):
+            if isinstance(label, float) and math.isnan(label):
+                raise StatisticsError(f"label {i} is NaN: write None for a missing label")
+    if clusters is None:
+        return [(a[i], b[i]) for i in kept], None
+    names = list(clusters)
+    same_length("agreement", a=a, clusters=names)
+    return [(a[i], b[i]) for i in kept], [names[i] for i in kept]
+
+
+def _table(
+    pairs: list[tuple[Any, Any]], labels: Sequence[Hashable] | None
+) -> tuple[list[Any], list[list[int]], dict[Any, int]]:
+    seen = {label for pair in pairs for label in pair}
+    if labels is None:
+        try:
+            names = sorted(seen)
+        except TypeError:  # labels of several types have no order of their own
+            names = sorted(seen, key=str)
+    else:
+        names = list(labels)
+        unknown = [label for label in seen if label not in set(names)]
+        if unknown:
+            raise StatisticsError(
+                f"labels lack {unknown[0]!r}, which a rater used: list every class in order"
+            )
+    index = {name: position for position, name in enumerate(names)}
+    matrix = [[0] * len(names) for _ in names]
+    for x, y in pairs:
+        matrix[index[x]][index[y]] += 1
+    return names, matrix, index
+
+
+def _credit(i: int, j: int, k: int, weights: Weights | None) -> float:
+    if weights is None:
+        return float(i == j)
+    distance = abs(i - j) / (k - 1)
+    return 1.0 - (distance if weights == "linear" else distance * distance)
+
+
+def _with_interval(
+    value: float,
+    influence: list[float],
+    clusters: list[Hashable] | None,
+    chance: float,
+    of: int,
+    confidence: float,
+    method: str,
+) -> Estimate:
+    """value ± t·√(G/(G−1) · Σ(the cluster's summed influence − its share)²) / n."""
+    n = len(influence)
+    centre = math.fsum(influence) / n
+    sums: dict[Hashable, float] = {}
+    counts: dict[Hashable, int] = {}
+    for position, each in enumerate(influence):
+        key = position if clusters is None else clusters[position]
+        sums[key] = sums.get(key, 0.0) + each - centre
+        counts[key] = counts.get(key, 0) + 1
+    sizes = Sizes()
+    for size in counts.values():
+        sizes.add(size)
+    groups = sizes.clusters
+    if groups < 2:
+        metadata: dict[str, Any] = {"reason": "one item or one cluster has no spread"}
+        return Estimate(value, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
+    robust = math.fsum(s * s for s in sums.values()) * groups / (groups - 1) / (n * n)
+    plain = math.fsum((each - centre) ** 2 for each in influence) / (n * count(n - 1, "n"))
+    if plain <= 1e-24:
+        # Agreement on everything: what is left is how much disagreement could have gone unseen.
+        share, _ = wilson_limits(1.0, sizes.fully_correlated(), critical(confidence))
+        low = max(-1.0, 1.0 - (1.0 - share) / (1.0 - chance)) if value >= 1.0 else value
+        return Estimate(value, low, value, n, of, method, confidence, metadata={"standard_error": 0.0})
+    effect = robust / plain
+    df = sizes.degrees(effect)
+    half = critical(confidence, df) * math.sqrt(robust)
+    metadata = {"standard_error": math.sqrt(robust), "df": df}
+    if sizes.clustered:
+        metadata |= {"design_effect": effect, "clusters": groups}
+    low, high = max(-1.0, value - half), min(1.0, value + half)
+    return Estimate(value, min(low, value), max(high, value), n, of, method, confidence, metadata=metadata)

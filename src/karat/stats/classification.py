@@ -1,0 +1,327 @@
+"""Accuracy, precision, recall and F1 from a confusion matrix, each with an interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from karat.records import Estimate
+from karat.stats.bounds import with_bounds
+from karat.stats.confusion import ConfusionState, state_of_matrix
+from karat.stats.distributions import critical
+from karat.stats.proportions import wilson_limits
+from karat.stats.validation import StatisticsError, check_confidence, count, items_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+METRICS = ("precision", "recall", "f1")
+_BLOCK = 1 << 21
+"""Numbers drawn at a time, so that memory does not grow with the resamples."""
+_MOST_CELLS = 20_000
+"""With more distinct cells resampling takes longer than it tells; the linearised variance is used."""
+
+
+class ClassMetrics(msgspec.Struct, frozen=True):
+    """Of one class: its metrics and how many items had it as golden (`support`) and as predicted."""
+
+    precision: Estimate
+    recall: Estimate
+    f1: Estimate
+    support: int
+    predicted: int
+
+
+class Averages(msgspec.Struct, frozen=True):
+    """One kind of average of precision, recall and F1 over the classes."""
+
+    precision: Estimate
+    recall: Estimate
+    f1: Estimate
+
+
+class Classification(msgspec.Struct, frozen=True):
+    """All that a confusion matrix says. Rows of `matrix` are golden classes, columns predicted ones."""
+
+    accuracy: Estimate
+    classes: dict[str, ClassMetrics]
+    micro: Averages
+    macro: Averages
+    weighted: Averages
+    labels: list[Any]
+    matrix: list[list[int]]
+    n: int
+
+
+def classification_metrics(
+    labels: Sequence[Hashable],
+    counts: Iterable[Iterable[int]],
+    *,
+    of: int | None = None,
+    confidence: float = 0.95,
+    n_resamples: int = 2000,
+    seed: int = 0,
+) -> Classification:
+    """All classification metrics of a confusion matrix: `counts[golden][predicted]`, of independent items.
+
+    See `metrics_of` for what each interval is, and for items that come in clusters.
+    """
+    rows = [[count(cell, "a cell of the confusion matrix") for cell in row] for row in counts]
+    if len(set(labels)) != len(labels):
+        raise StatisticsError("labels hold one class twice: name each class once")
+    if len(rows) != len(labels) or any(len(row) != len(labels) for row in rows):
+        raise StatisticsError(f"counts must be a square of {len(labels)} rows, one for each label")
+    state = state_of_matrix(labels, rows)
+    return metrics_of(state, of=of, confidence=confidence, n_resamples=n_resamples, seed=seed)
+
+
+def metrics_of(
+    state: ConfusionState,
+    *,
+    of: int | None = None,
+    confidence: float = 0.95,
+    n_resamples: int = 2000,
+    seed: int = 0,
+) -> Classification:
+    """All classification metrics of a state, over the union of the classes that are golden or predicted.
+
+    Accuracy, and precision and recall of a class, are proportions: Wilson. So is tp / (tp + fp + fn), of
+    which F1 = 2J / (1 + J) is a monotone function: Wilson's limits carried over. Macro and weighted averages:
+    percentiles over multinomial resamples of the matrix, seeded; where the matrix leaves nothing to resample
+    (all right, all wrong) the Wilson limits of the classes combined as if independent (Zou & Donner 2008).
+    Clustered: every variance is linearised, Σ_g of the squared derivative along the cluster's matrix with the
+    factor G/(G−1), and becomes Wilson's interval on the effective number of items.
+
+    A precision without predictions of the class, or a recall without items of it, is None with the reason; in
+    averages it counts as 0, as scikit-learn has it. A class absent from a resample is no part of its average.
+    """
+    confidence = check_confidence(confidence)
+    of = items_of(state.n, of)
+    table = _Table(state, confidence, of, n_resamples, seed)
+    accuracy = with_bounds(table.ratio(table.numbers.diagonal, table.numbers.everything), of)
+    macro, weighted = table.averages()
+    micro = Averages(precision=accuracy, recall=accuracy, f1=accuracy)
+    labels, matrix = state.matrix()
+    classes = {str(label): table.of_class(index) for index, label in enumerate(labels)}
+    if len(classes) < len(labels):
+        raise StatisticsError("two classes are written the same, such as 1 and '1': make them one type")
+    return Classification(accuracy, classes, micro, macro, weighted, list(labels), matrix, state.n)
+
+
+class _Numbers:
+    """The occupied cells of the matrix as arrays: which row, which column, how many."""
+
+    def __init__(self, state: ConfusionState) -> None:
+        import numpy as np
+
+        labels = state.labels()
+        index = {label: position for position, label in enumerate(labels)}
+        cells = sorted(((index[g], index[p]), times) for (g, p), times in state.counts.items())
+        self.k = len(labels)
+        self.rows = np.array([cell[0] for cell, _ in cells], dtype=np.int64)
+        self.columns = np.array([cell[1] for cell, _ in cells], dtype=np.int64)
+        self.counts = np.array([times for _, times in cells], dtype=np.int64)
+        self.diagonal = (self.rows == self.columns).astype(np.float64)
+        self.everything = np.ones(len(cells))
+        where = {cell: position for position, (cell, _) in enumerate(cells)}
+        pairs = sorted(
+            (where[index[a[0]], index[a[1]]], where[index[b[0]], index[b[1]]], times)
+            for (a, b), times in state.pairs.items()
+        )
+        self.left = np.array([a for a, _, _ in pairs], dtype=np.int64)
+        self.right = np.array([b for _, b, _ in pairs], dtype=np.int64)
+        self.together = np.array([times for _, _, times in pairs], dtype=np.float64)
+
+    def tallies(self, counts: Floats | Integers) -> tuple[Floats, Floats, Floats]:
+        """True positives, supports and predictions of each class, for one matrix or many (one to a row)."""
+        import numpy as np
+
+        many = np.atleast_2d(counts).astype(np.float64)
+        found = [np.zeros((len(many), self.k)) for _ in range(3)]
+        right = self.rows == self.columns
+        found[0][:, self.rows[right]] = many[:, right]
+        for tally, classes in ((found[1], self.rows), (found[2], self.columns)):
+            order = np.argsort(classes, kind="stable")
+            present, starts = np.unique(classes[order], return_index=True)
+            tally[:, present] = np.add.reduceat(many[:, order], starts, axis=1)
+        return found[0], found[1], found[2]
+
+    def squared(self, direction: Floats) -> float:
+        """Σ over clusters of (direction · the cluster's matrix)²."""
+        import numpy as np
+
+        single = float(np.dot(direction * direction, self.counts))
+        if not len(self.left):
+            return single
+        return single + float(np.dot(direction[self.left] * direction[self.right], self.together))
+
+
+class _Table:
+    """The estimates of one confusion matrix at one confidence."""
+
+    def __init__(
+        self, state: ConfusionState, confidence: float, of: int, n_resamples: int, seed: int
+    ) -> None:
+        self.numbers = _Numbers(state)
+        self.sizes = state.sizes
+        self.confidence = confidence
+        self.of = of
+        self.n_resamples = n_resamples
+        self.seed = seed
+        if state.n:
+            self.tp, self.support, self.predicted = (
+                tally[0] for tally in self.numbers.tallies(self.numbers.counts)
+            )
+
+    def of_class(self, k: int) -> ClassMetrics:
+        """Precision, recall and F1 of one class."""
+        numbers = self.numbers
+        right = numbers.diagonal * (numbers.rows == k)
+        golden, said = (numbers.rows == k) * 1.0, (numbers.columns == k) * 1.0
+        precision = self.ratio(right, said, "nothing was predicted as this class")
+        recall = self.ratio(right, golden, "no item has this class")
+        jaccard = self.ratio(right, golden + said - right)
+        f1 = msgspec.structs.replace(
+            jaccard, value=_dice(jaccard.value), low=_dice(jaccard.low), high=_dice(jaccard.high)
+        )
+        return ClassMetrics(precision, recall, f1, int(self.support[k]), int(self.predicted[k]))
+
+    def ratio(self, top: Floats, bottom: Floats, reason: str = "no items") -> Estimate:
+        """A share of cells among others, with Wilson's interval, linearised when clustered."""
+        counts = self.numbers.counts
+        total = round(float(bottom @ counts)) if len(counts) else 0
+        method = "wilson, clustered" if self.sizes.clustered else "wilson"
+        if not total:
+            return Estimate(
+                None, of=total, method=method, confidence=self.confidence, metadata={"reason": reason}
+            )
+        value = float(top @ counts) / total
+        if not self.sizes.clustered:
+            low, high = wilson_limits(value, total, critical(self.confidence))
+            return Estimate(value, low, high, total, total, method, self.confidence)
+        return self.linearised(value, (top - value * bottom) / total, total, method)
+
+    def linearised(self, value: float, direction: Floats, n: int, method: str) -> Estimate:
+        """Wilson's interval on the effective sample size that the clusters' variance amounts to."""
+        clusters = self.sizes.clusters
+        if clusters < 2:
+            metadata: dict[str, Any] = {"clusters": clusters, "reason": "one cluster has no spread"}
+            return Estimate(value, n=n, of=n, method=method, confidence=self.confidence, metadata=metadata)
+        robust = self.numbers.squared(direction) * clusters / (clusters - 1)
+        plain = float((direction * direction) @ self.numbers.counts)
+        if plain > 0.0 and robust > 0.0 and 0.0 < value < 1.0:
+            effect = max(1.0, robust / plain) if self.sizes.clustered else 1.0
+            df = self.sizes.degrees(effect) if self.sizes.clustered else math.inf
+            effective = value * (1.0 - value) / (plain * effect)
+        else:
+            # Nothing varies: the items of a cluster count as one.
+            effect, df = self.sizes.items / self.sizes.fully_correlated(), math.inf
+            effective = n / effect
+        low, high = wilson_limits(value, effective, critical(self.confidence, df))
+        metadata = {"design_effect": effect, "clusters": clusters} if self.sizes.clustered else {}
+        return Estimate(value, low, high, n, n, method, self.confidence, metadata=metadata)
+
+    def averages(self) -> tuple[Averages, Averages]:
+        """The macro and the support-weighted averages."""
+        n = self.sizes.items
+        if not n:
+            none = Estimate(None, of=self.of, confidence=self.confidence, metadata={"reason": "no items"})
+            return Averages(none, none, none), Averages(none, none, none)
+        values = _averaged(self.tp[None], self.support[None], self.predicted[None])[:, :, 0]
+        if self.sizes.clustered or len(self.numbers.counts) > _MOST_CELLS:
+            found = [
+                [self._average_linearised(a, m, float(values[a, m])) for m in range(3)] for a in range(2)
+            ]
+        else:
+            limits = self._resampled()
+            found = [
+                [self._average_resampled(a, m, float(values[a, m]), limits[a][m]) for m in range(3)]
+                for a in range(2)
+            ]
+        return Averages(*found[0]), Averages(*found[1])
+
+    def _resampled(self) -> Floats:
+        """Lower and upper percentiles of both averages of the three metrics over multinomial resamples."""
+        import numpy as np
+
+        numbers, n = self.numbers, self.sizes.items
+        rng = np.random.default_rng(self.seed)
+        shares = numbers.counts / n
+        step = max(1, _BLOCK // max(len(shares), numbers.k))
+        drawn = [
+            _averaged(*numbers.tallies(rng.multinomial(n, shares, size=min(step, self.n_resamples - start))))
+            for start in range(0, self.n_resamples, step)
+        ]
+        tails = (0.5 * (1.0 - self.confidence), 0.5 * (1.0 + self.confidence))
+        limits: Floats = np.moveaxis(np.quantile(np.concatenate(drawn, axis=2), tails, axis=2), 0, -1)
+        return limits
+
+    def _average_resampled(self, average: int, metric: int, value: float, limits: Floats) -> Estimate:
+        n, method = self.sizes.items, f"multinomial, {self.n_resamples} resamples"
+        low, high = min(value, float(limits[0])), max(value, float(limits[1]))
+        if low == high:
+            low, high = self._combined(average, metric, value)
+            method = "wilson, combined over classes"
+        return Estimate(value, low, high, n, n, method, self.confidence, metadata={"seed": self.seed})
+
+    def _combined(self, average: int, metric: int, value: float) -> tuple[float, float]:
+        """Limits of an average from those of the classes: value ∓ √Σ(weight · distance of the limit)²."""
+        weights = [
+            1.0 / self.numbers.k if average == 0 else float(s) / self.sizes.items for s in self.support
+        ]
+        below = above = 0.0
+        for k, weight in enumerate(weights):
+            part: Estimate = getattr(self.of_class(k), METRICS[metric])
+            if part.value is None or part.low is None or part.high is None:
+                continue
+            below += (weight * (part.value - part.low)) ** 2
+            above += (weight * (part.high - part.value)) ** 2
+        return max(0.0, value - math.sqrt(below)), min(1.0, value + math.sqrt(above))
+
+    def _average_linearised(self, average: int, metric: int, value: float) -> Estimate:
+        """The average with the variance of its derivative with respect to every cell."""
+        import numpy as np
+
+        n, k, numbers = self.sizes.items, self.numbers.k, self.numbers
+        tp, support, predicted = self.tp, self.support, self.predicted
+        bottom = (predicted, support, support + predicted)[metric]
+        twice = 2.0 if metric == 2 else 1.0
+        safe = np.where(bottom > 0, bottom, 1.0)
+        score = twice * tp / safe
+        weight = np.full(k, 1.0 / k) if average == 0 else support / n
+        by_tp = weight * twice / safe
+        by_bottom = -weight * score / safe
+        by_support = by_bottom if metric in (1, 2) else np.zeros(k)
+        by_predicted = by_bottom if metric in (0, 2) else np.zeros(k)
+        if average == 1:
+            by_support = by_support + (score - value) / n
+        direction = by_support[numbers.rows] + by_predicted[numbers.columns]
+        direction = direction + by_tp[numbers.rows] * numbers.diagonal
+        method = "linearised, clustered" if self.sizes.clustered else "linearised"
+        return self.linearised(value, direction, n, method)
+
+
+def _dice(jaccard: float | None) -> float | None:
+    return None if jaccard is None else 2.0 * jaccard / (1.0 + jaccard)
+
+
+def _averaged(tp: Floats, support: Floats, predicted: Floats) -> Floats:
+    """[macro, weighted] × [precision, recall, F1] × matrices, over the classes each matrix holds."""
+    import numpy as np
+
+    present = (support + predicted) > 0
+    classes = np.maximum(present.sum(axis=1), 1)
+    total = np.maximum(support.sum(axis=1), 1.0)
+    out = np.empty((2, 3, len(tp)))
+    for metric, bottom in enumerate((predicted, support, 0.5 * (support + predicted))):
+        score = np.divide(tp, bottom, out=np.zeros_like(tp), where=bottom > 0)
+        out[0, metric] = score.sum(axis=1) / classes
+        out[1, metric] = (score * support).sum(axis=1) / total
+    return out

@@ -1,0 +1,96 @@
+"""A confusion matrix, folded cluster by cluster and merged exactly, with the moments its variance needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+from karat.stats.clusters import Sizes
+
+Cell = tuple[Hashable, Hashable]
+"""What was right, and what was said."""
+
+
+class ConfusionState:
+    """Counts of (golden, predicted), and of how often two of them fall in one cluster.
+
+    All are whole numbers, so `merge` in any grouping and order gives the same metrics to the last bit. The
+    memory is that of the distinct cells, and of the distinct pairs of cells seen within clusters of several
+    items.
+    """
+
+    __slots__ = ("counts", "pairs", "sizes")
+
+    def __init__(self) -> None:
+        self.counts: Counter[Cell] = Counter()
+        self.pairs: Counter[tuple[Cell, Cell]] = Counter()
+        """Σ over clusters of several items of count(cell)·count(other), less the count where both are one
+        cell: with the counts themselves this is the second moment of the clusters' matrices."""
+        self.sizes = Sizes()
+
+    def add_one(self, golden: Hashable, predicted: Hashable) -> None:
+        """Adds a cluster of one item."""
+        self.counts[golden, predicted] += 1
+        sizes = self.sizes
+        sizes.clusters += 1
+        sizes.items += 1
+        sizes.squares += 1
+        sizes.cubes += 1
+        sizes.fourths += 1
+        sizes.fifths += 1
+
+    def add(self, items: Iterable[Cell]) -> None:
+        """Adds the (golden, predicted) pairs of one cluster: the attempts at one example."""
+        inside = Counter(items)
+        size = inside.total()
+        if not size:
+            return
+        self.sizes.add(size)
+        self.counts.update(inside)
+        if size == 1:
+            return
+        for cell, times in inside.items():
+            for other, others in inside.items():
+                product = times * (others - 1) if cell == other else times * others
+                if product:
+                    self.pairs[cell, other] += product
+
+    def merge(self, other: ConfusionState) -> ConfusionState:
+        """This state with the clusters of another added; a cluster must be wholly in one of them."""
+        self.counts.update(other.counts)
+        self.pairs.update(other.pairs)
+        self.sizes.merge(other.sizes)
+        return self
+
+    @property
+    def n(self) -> int:
+        """How many items were added."""
+        return self.sizes.items
+
+    def labels(self) -> list[Hashable]:
+        """The union of the golden and the predicted classes, in an order that does not depend on arrival."""
+        seen = {label for cell in self.counts for label in cell}
+        return sorted(seen, key=lambda label: (type(label).__name__, _sortable(label)))
+
+    def matrix(self) -> tuple[list[Hashable], list[list[int]]]:
+        """The labels and the counts: one row for each golden class, one column for each predicted."""
+        labels = self.labels()
+        return labels, [[self.counts.get((row, column), 0) for column in labels] for row in labels]
+
+
+def _sortable(label: Hashable) -> tuple[int, float, str]:
+    if isinstance(label, (int, float)):
+        return 0, float(label), ""
+    return 1, 0.0, str(label)
+
+
+def state_of_matrix(labels: Iterable[Hashable], counts: Iterable[Iterable[int]]) -> ConfusionState:
+    """The state of a confusion matrix of independent items."""
+    names = list(labels)
+    state = ConfusionState()
+    for golden, row in zip(names, counts, strict=True):
+        for predicted, times in zip(names, row, strict=True):
+            if times:
+                state.counts[golden, predicted] += int(times)
+                state.sizes.add(1, int(times))
+    return state

@@ -1,0 +1,88 @@
+"""Sums that are exact, so that merging them in any grouping and order gives the same value to the last bit.
+
+Every finite float is an integer over a power of two. The sum is kept in that form, as one Python integer and
+one shift; it is rounded once, when it is read. That is simpler than the expansions of Shewchuk (1997), and
+the state itself, not only its value, does not depend on the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from karat.stats.validation import StatisticsError
+
+
+class ExactSum:
+    """A sum of numbers and of their products: `numerator / 2**shift`, with no rounding anywhere."""
+
+    __slots__ = ("numerator", "shift")
+
+    def __init__(self, numerator: int = 0, shift: int = 0) -> None:
+        self.numerator = numerator
+        self.shift = shift
+        """The largest power of two among the denominators seen."""
+
+    def add(self, value: float) -> None:
+        """Adds one finite number."""
+        try:
+            numerator, denominator = value.as_integer_ratio()
+        except (ValueError, OverflowError):
+            raise StatisticsError(f"value is {value}: NaN and infinities cannot be summed") from None
+        self._add(numerator, denominator.bit_length() - 1)
+
+    def add_square(self, value: float) -> None:
+        """Adds the exact square of a finite number."""
+        try:
+            numerator, denominator = value.as_integer_ratio()
+        except (ValueError, OverflowError):
+            raise StatisticsError(f"value is {value}: NaN and infinities cannot be summed") from None
+        self._add(numerator * numerator, 2 * (denominator.bit_length() - 1))
+
+    def add_product(self, a: ExactSum, b: ExactSum) -> None:
+        """Adds the exact product of two sums."""
+        self._add(a.numerator * b.numerator, a.shift + b.shift)
+
+    def add_multiple(self, a: ExactSum, factor: int) -> None:
+        """Adds a whole multiple of a sum."""
+        self._add(a.numerator * factor, a.shift)
+
+    def merge(self, other: ExactSum) -> None:
+        """Adds all that another sum holds."""
+        self._add(other.numerator, other.shift)
+
+    def _add(self, numerator: int, shift: int) -> None:
+        if shift <= self.shift:
+            self.numerator += numerator << (self.shift - shift)
+        else:
+            self.numerator = (self.numerator << (shift - self.shift)) + numerator
+            self.shift = shift
+
+    @property
+    def fraction(self) -> Fraction:
+        """The sum as a fraction."""
+        return Fraction(self.numerator, 1 << self.shift)
+
+    @property
+    def value(self) -> float:
+        """The sum, rounded once to the nearest float."""
+        try:
+            return self.numerator / (1 << self.shift)
+        except OverflowError:
+            raise StatisticsError("a sum of these values exceeds the largest float: rescale them") from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExactSum) and self.fraction == other.fraction
+
+    __hash__ = None  # type: ignore[assignment]  # it changes as it is added to
+
+    def __repr__(self) -> str:
+        return f"ExactSum({self.value!r})"
+
+
+def exact_sum(values: Iterable[float]) -> ExactSum:
+    """The exact sum of numbers."""
+    total = ExactSum()
+    for value in values:
+        total.add(value)
+    return total

@@ -1,0 +1,192 @@
+"""Intervals and tests by resampling, seeded: the bootstrap and the sign-flip permutation test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from karat.records import Estimate
+from karat.stats.distributions import normal_cdf, normal_quantile
+from karat.stats.validation import StatisticsError, check_confidence, count, finite_values, grouped
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+_BLOCK = 1 << 22
+"""Numbers drawn at a time, so that memory does not grow with the number of resamples."""
+
+
+def bootstrap(
+    values: Sequence[Any],
+    statistic: Callable[[Floats], float | None] | None = None,
+    n_resamples: int = 2000,
+    seed: int = 0,
+    *,
+    clusters: Iterable[Hashable] | None = None,
+    method: Literal["bca", "percentile"] = "bca",
+    confidence: float = 0.95,
+) -> Estimate:
+    """Any statistic of values, with a bootstrap interval (Efron & Tibshirani 1993).
+
+    `values` are numbers, or rows of numbers that are drawn together (paired scores, columns of a table);
+    `statistic` takes the NumPy array of those drawn and is the mean unless given. With `clusters`, whole
+    clusters are drawn. `bca` corrects bias and skewness with the jackknife; `percentile` takes the quantiles
+    as they are. Resamples for which the statistic is undefined (None or NaN) are left out and counted in the
+    metadata; when they are over half there is no interval.
+    """
+    import numpy as np
+
+    confidence = check_confidence(confidence)
+    if method not in ("bca", "percentile"):
+        raise StatisticsError(f"method is {method!r}: known are 'bca' and 'percentile'")
+    data = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(data).all():
+        raise StatisticsError("values hold NaN or infinities: leave such items out")
+    n = len(data)
+    name = f"bootstrap, {method}" + (", clustered" if clusters is not None else "")
+    if n == 0:
+        return Estimate(None, method=name, confidence=confidence)
+    count(n_resamples, "n_resamples")
+    blocks = _blocks(n, clusters)
+    value = _defined(statistic(data) if statistic else float(data.mean()))
+    metadata: dict[str, Any] = {"resamples": n_resamples, "seed": seed}
+    if clusters is not None:
+        metadata["clusters"] = len(blocks)
+    if value is None or len(blocks) < 2 or n_resamples < 2:
+        metadata["reason"] = "the statistic is undefined" if value is None else "nothing to resample"
+        return Estimate(value, n=n, of=n, method=name, confidence=confidence, metadata=metadata)
+    draws = np.array(list(_resampled(data, blocks, statistic, n_resamples, seed)), dtype=np.float64)
+    known = draws[~np.isnan(draws)]
+    if len(known) < len(draws):
+        metadata["undefined"] = len(draws) - len(known)
+    if 2 * len(known) < len(draws):
+        metadata["reason"] = "the statistic is undefined in most resamples"
+        return Estimate(value, n=n, of=n, method=name, confidence=confidence, metadata=metadata)
+    tails = (0.5 * (1.0 - confidence), 0.5 * (1.0 + confidence))
+    if method == "bca":
+        tails = _corrected(tails, known, value, _jackknife(data, blocks, statistic))
+    low, high = (float(q) for q in np.quantile(known, tails))
+    return Estimate(value, low, high, n, n, name, confidence, metadata=metadata)
+
+
+def _defined(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def _blocks(n: int, clusters: Iterable[Hashable] | None) -> list[Integers]:
+    """The positions of the items of each cluster; of each item when there are none."""
+    import numpy as np
+
+    if clusters is None:
+        return list(np.arange(n, dtype=np.int64).reshape(n, 1))
+    return [np.array(group, dtype=np.int64) for group in grouped(list(range(n)), clusters)]
+
+
+def _resampled(
+    data: Floats,
+    blocks: list[Integers],
+    statistic: Callable[[Floats], float | None] | None,
+    n_resamples: int,
+    seed: int,
+) -> Iterator[float]:
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    g = len(blocks)
+    if statistic is None and data.ndim == 1:
+        sums = np.array([data[block].sum() for block in blocks])
+        sizes = np.array([len(block) for block in blocks], dtype=np.float64)
+        step = max(1, _BLOCK // g)
+        for start in range(0, n_resamples, step):
+            picks = rng.integers(0, g, size=(min(step, n_resamples - start), g))
+            yield from (sums[picks].sum(axis=1) / sizes[picks].sum(axis=1)).tolist()
+        return
+    whole = len(data) == g
+    for _ in range(n_resamples):
+        picks = rng.integers(0, g, size=g)
+        rows = picks if whole else np.concatenate([blocks[pick] for pick in picks])
+        drawn = statistic(data[rows]) if statistic else float(data[rows].mean())
+        yield math.nan if drawn is None else float(drawn)
+
+
+def _jackknife(
+    data: Floats, blocks: list[Integers], statistic: Callable[[Floats], float | None] | None
+) -> list[float]:
+    """The statistic with each cluster left out in turn, where it is defined."""
+    import numpy as np
+
+    if statistic is None and data.ndim == 1:
+        sums = np.array([data[block].sum() for block in blocks])
+        sizes = np.array([len(block) for block in blocks], dtype=np.float64)
+        rest: list[float] = ((sums.sum() - sums) / (sizes.sum() - sizes)).tolist()
+        return rest
+    keep = np.ones(len(data), dtype=bool)
+    found = []
+    for block in blocks:
+        keep[block] = False
+        value = _defined(statistic(data[keep]) if statistic else float(data[keep].mean()))
+        keep[block] = True
+        if value is not None:
+            found.append(value)
+    return found
+
+
+def _corrected(
+    tails: tuple[float, float], draws: Floats, value: float, jackknife: list[float]
+) -> tuple[float, float]:
+    """The quantiles that BCa reads (Efron 1987): z0 from the share below, a from the skewness."""
+    below = (float((draws < value).mean()) + float((draws <= value).mean())) / 2.0
+    if not 0.0 < below < 1.0:
+        return tails
+    bias = normal_quantile(below)
+    centre = math.fsum(jackknife) / len(jackknife) if jackknife else 0.0
+    deviations = [centre - each for each in jackknife]
+    spread = math.fsum(d * d for d in deviations)
+    skew = math.fsum(d**3 for d in deviations) / (6.0 * spread**1.5) if spread > 0.0 else 0.0
+
+    def moved(tail: float) -> float:
+        z = bias + normal_quantile(tail)
+        return normal_cdf(bias + z / (1.0 - skew * z)) if skew * z < 1.0 else float(z > 0.0)
+
+    return moved(tails[0]), moved(tails[1])
+
+
+def permutation(
+    differences: Sequence[Any],
+    *,
+    clusters: Iterable[Hashable] | None = None,
+    n_resamples: int = 10_000,
+    seed: int = 0,
+) -> tuple[float | None, str]:
+    """The two-sided p-value of "differences are as likely up as down", by flipping signs, and its method.
+
+    The test of Fisher (1935): the share of sign assignments whose absolute sum is at least the one seen. All
+    2^G assignments are enumerated when there are at most `n_resamples` of them; otherwise that many are drawn
+    and the p-value is (hits + 1) / (drawn + 1), which is never 0. With `clusters` whole clusters are flipped.
+    """
+    import numpy as np
+
+    numbers = finite_values(differences, "differences")
+    groups = [[number] for number in numbers] if clusters is None else grouped(numbers, clusters)
+    sums = np.array([total for group in groups if (total := math.fsum(group)) != 0.0])
+    if not numbers:
+        return None, "permutation"
+    if not len(sums):
+        return 1.0, "permutation, exact"
+    # Equal sums in another order differ in their last bits; those are ties and count.
+    seen = abs(math.fsum(sums)) - 1e-12 * math.fsum(abs(sums))
+    g = len(sums)
+    if 2**g <= n_resamples:
+        signs = 1.0 - 2.0 * ((np.arange(2**g)[:, None] >> np.arange(g)) & 1)
+        return float((np.abs(signs @ sums) >= seen).mean()), "permutation, exact"
+    rng = np.random.default_rng(seed)
+    hits, step = 0, max(1, _BLOCK // g)
+    for start in range(0, n_resamples, step):
+        flips = rng.integers(0, 2, size=(min(step, n_resamples - start), g), dtype=np.int8)
+        hits += int((np.abs((1.0 - 2.0 * flips) @ sums) >= seen).sum())
+    return (hits + 1) / (n_resamples + 1), f"permutation, {n_resamples} drawn"

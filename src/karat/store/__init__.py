@@ -1,0 +1,166 @@
+"""Where records live. `open_store(url)` gives the four repositories over memory, SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
+
+from karat.errors import RequestError, StoreBusy, UnknownName, did_you_mean
+from karat.registry import Registry
+from karat.store.backend import OK, Backend, HeaderRow
+
+DEFAULT_URL = "sqlite:///karat.db"
+
+stores: Registry[Any] = Registry("store")
+"""Kinds of stores by the scheme of their URL: each part takes the URL and gives a Backend."""
+
+
+class Store:
+    """The four repositories over one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        from karat.store.repositories import Aggregations, Datasets, Evaluations, Runs
+
+        self.backend = backend
+        self.datasets = Datasets(self)
+        self.runs = Runs(self)
+        self.evaluations = Evaluations(self)
+        self.aggregations = Aggregations(self)
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets."""
+        return self.backend.url
+
+    def get(self, id: str) -> Any:
+        """Whatever has this id, or this beginning of an id, or is `latest`; datasets by name as well."""
+        from karat.store.repositories import find
+
+        rows = self._rows(id_prefix=id)
+        if not any(row.id == id for row in rows):
+            named = self.datasets.by_name(id)
+            if named is not None:
+                return named
+        row = find(id, self._rows() if id == "latest" else rows)
+        if row is None:
+            known = [row.id for row in self._rows()] + [name for name, _, _ in self.backend.named()]
+            raise UnknownName(f"nothing called {id!r} in {self.url}: {did_you_mean(id, known)}")
+        kinds = {r.kind: r for r in (self.runs, self.evaluations, self.aggregations, self.datasets)}
+        return kinds[row.kind].get(row.id)
+
+    def _rows(self, id_prefix: str | None = None) -> list[HeaderRow]:
+        rows = self.backend.headers(id_prefix=id_prefix)
+        return [row for row in rows if row.kind != "dataset" or row.finished is not None]
+
+    def parents(self, id: str) -> list[str]:
+        """What something was made from."""
+        return self.backend.links(child=id)
+
+    def children(self, id: str) -> list[str]:
+        """What was made from it."""
+        return self.backend.links(parent=id)
+
+    def descendants(self, id: str) -> list[str]:
+        """Everything made from it, and from that, nearest first."""
+        found: dict[str, None] = {}
+        front = [id]
+        while front:
+            front = [child for each in front for child in self.children(each) if child not in found]
+            found.update(dict.fromkeys(front))
+        return list(found)
+
+    def remove(self, id: str, *, cascade: bool = False) -> list[str]:
+        """Deletes something; refused while others were made from it, unless `cascade`, or while it is held."""
+        from karat.store.lease import holder_of
+
+        target = self.get(id)
+        below = self.descendants(target.id)
+        if below and not cascade:
+            raise _made_from(target.id, below)
+        doomed = [*reversed(below), target.id]
+        for each in doomed:
+            for row in self.backend.headers(id_prefix=each):
+                holder = holder_of(self.backend, row.number)
+                if holder is not None:
+                    raise StoreBusy(f"{each} cannot be removed, {holder.who} holds it since {holder.since}")
+        left = self.backend.delete(doomed)
+        if left:
+            raise _made_from(target.id, left)
+        return doomed
+
+    def check(self) -> list[str]:
+        """The problems of an integrity check; empty when all is well."""
+        problems = self.backend.check()
+        for dataset in self.datasets.list():
+            have = self.backend.counts(dataset.number).get(OK, 0)
+            if have != len(dataset):
+                problems.append(f"dataset {dataset.id} has {have:,} of its {len(dataset):,} examples")
+        return problems
+
+    def close(self) -> None:
+        """Lets go of connections and files."""
+        self.backend.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<store {self.url}>"
+
+
+def _made_from(id: str, below: list[str]) -> RequestError:
+    return RequestError(
+        f"{id} cannot be removed, {', '.join(below)} were made from it: --cascade removes all"
+    )
+
+
+def open_store(url: str | os.PathLike[str] | Store | None = None) -> Store:
+    """A store by its URL: `memory://`, `sqlite:///path`, `postgresql://…`; a plain path is an SQLite file.
+
+    Without one, `KARAT_STORE` or `sqlite:///karat.db` in the working folder.
+    """
+    if isinstance(url, Store):
+        return url
+    text = os.fspath(url) if url is not None else os.environ.get("KARAT_STORE") or DEFAULT_URL
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, text = "sqlite", f"sqlite:///{quote(os.fsencode(text))}"
+    if not stores.has(scheme):
+        raise RequestError(
+            f"unknown kind of store {scheme!r} in {rest.rpartition('@')[2]!r}: {did_you_mean(scheme, stores.list())}"
+        )
+    return Store(stores.get(scheme)(text))
+
+
+@stores.register("memory")
+def _memory(_: str) -> Backend:
+    from karat.store.sqlite import SqliteBackend
+
+    return SqliteBackend(None)
+
+
+@stores.register("sqlite")
+def _sqlite(url: str) -> Backend:
+    from karat.store.sqlite import SqliteBackend
+
+    parts = urlsplit(url)
+    path = os.fsdecode(unquote_to_bytes(parts.netloc + parts.path if parts.netloc else parts.path[1:]))
+    if not path:
+        raise RequestError(f"{url} names no file: write sqlite:///karat.db")
+    options = dict(parse_qsl(parts.query))
+    synchronous = options.pop("synchronous", "normal").upper()
+    if options or synchronous not in ("NORMAL", "FULL", "EXTRA"):
+        raise RequestError(f"{url}: the only option is synchronous=normal, full or extra")
+    return SqliteBackend(Path(path), synchronous=synchronous)
+
+
+@stores.register("postgresql", "postgres")
+def _postgresql(url: str) -> Backend:
+    from karat.store.postgres import PostgresBackend
+
+    return PostgresBackend(url)

@@ -1,0 +1,173 @@
+"""The small interface that a kind of store implements, and the rows it keeps.
+
+A backend knows nothing of runs or results. It keeps headers (one for each dataset, run, evaluation and
+aggregation), links between them, names of datasets, and rows: numbered by the example's position, so that a
+scan is in dataset order, and unique by (parent, position, item, try), so that the first commit wins.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+SCHEMA = 1
+"""Version of the tables. A store with a newer one is refused untouched; an older one is upgraded."""
+
+OK, FAILED, SKIPPED, NOT_APPLICABLE, REUSED = range(5)
+"""What became of an item, as the rows keep it; `REUSED` is ok, copied from an earlier evaluation."""
+
+
+class Row(NamedTuple):
+    """One stored record."""
+
+    position: int
+    item: str
+    try_number: int
+    status: int
+    reuse: bytes | None
+    payload: bytes
+
+
+@functools.lru_cache(4096)
+def item_order(item: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """What items are sorted by: the numbers in them as numbers, attempt 2 before 10."""
+    parts = re.split("([0-9]+)", item)
+    # A number is compared by its length and its digits: int() refuses long ones, and a unit may be anything.
+    parts[1::2] = (number.lstrip("0") for number in parts[1::2])
+    return tuple((len(part) if place % 2 else 0, part) for place, part in enumerate(parts)), item
+
+
+def latest(rows: Sequence[Row]) -> Iterator[Row]:
+    """The current try of every item; rows come by position, item and try, as a scan gives them."""
+    previous: Row | None = None
+    for row in rows:
+        if previous is not None and (previous.item != row.item or previous.position != row.position):
+            yield previous
+        previous = row
+    if previous is not None:
+        yield previous
+
+
+class Mark(NamedTuple):
+    """A row without its payload."""
+
+    position: int
+    item: str
+    try_number: int
+    status: int
+
+
+class HeaderRow(NamedTuple):
+    """One header, with what can be searched."""
+
+    number: int
+    kind: str
+    id: str
+    configuration: str
+    created: float
+    finished: float | None
+    payload: bytes
+
+
+class LeaseRow(NamedTuple):
+    """Who holds a header: `owner` is unique to a process and a moment."""
+
+    owner: str
+    host: str
+    process: int
+    process_started: float
+    since: float
+    heartbeat: float
+
+
+class Backend(Protocol):
+    """What a kind of store can do. Every method is safe to call from any thread."""
+
+    url: str
+    """Where it is, without secrets."""
+    commits_briefly: bool
+    """Whether a commit is so short that it may be made on the event loop."""
+    shared: bool
+    """Whether another process can open the same store."""
+
+    def close(self) -> None:
+        """Lets go of connections and files."""
+
+    def check(self) -> list[str]:
+        """The problems of an integrity check; empty when all is well."""
+
+    def now(self) -> float:
+        """The clock that leases are measured by."""
+
+    def append(self, parent: int, rows: Sequence[Row]) -> int:
+        """Commits a batch as a whole and returns how many were new; an identity that exists stays as it is.
+
+        A batch for a header that has been deleted is refused.
+        """
+
+    def scan(self, parent: int, start: int, stop: int) -> list[Row]:
+        """All rows with start ≤ position < stop, by position, item (in `item_order`) and try."""
+
+    def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
+        """The same without payloads, the tries of an item in their order."""
+
+    def extent(self, parent: int) -> int:
+        """One more than the largest position."""
+
+    def counts(self, parent: int) -> dict[int, int]:
+        """How many items there are of each status, by their latest try."""
+
+    def reusable(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
+        """For each reuse key that an ok row has: the number of its parent, and its payload; the oldest wins."""
+
+    def insert_header(
+        self, header: HeaderRow, parents: Sequence[str], lease: LeaseRow | None, siblings: int | None = None
+    ) -> int | None:
+        """Adds a header with its links, all or nothing, and returns its number; the first of an id wins.
+
+        `siblings` says how many of its kind and configuration there are thought to be: where there are more
+        by now, nothing is added and None returned. A parent that does not exist is refused.
+        """
+
+    def update_header(self, number: int, payload: bytes, finished: float | None) -> None:
+        """Replaces what a header says."""
+
+    def headers(
+        self, kind: str | None = None, *, id_prefix: str | None = None, configuration: str | None = None
+    ) -> list[HeaderRow]:
+        """Headers by what is asked for, oldest first."""
+
+    def header(self, number: int) -> HeaderRow | None:
+        """A header by its number."""
+
+    def links(self, *, child: str | None = None, parent: str | None = None) -> list[str]:
+        """The parents of a child, or the children of a parent."""
+
+    def delete(self, ids: Sequence[str]) -> list[str]:
+        """Deletes headers with their rows and links, all or nothing.
+
+        Returns what else was made from them; if there is anything, nothing was deleted.
+        """
+
+    def name_dataset(self, name: str, dataset: str) -> int:
+        """The version a dataset has under a name; a new one gets the next number.
+
+        A number is never given twice: the versions of deleted datasets stay theirs.
+        """
+
+    def named(self, name: str | None = None, dataset: str | None = None) -> list[tuple[str, int, str]]:
+        """`(name, version, dataset)` of a name or a dataset or of all that exist, oldest version first."""
+
+    def lease(self, number: int) -> LeaseRow | None:
+        """Who holds a header."""
+
+    def take_lease(self, number: int, lease: LeaseRow, from_owner: str | None) -> bool:
+        """Takes a lease that `from_owner` (None: nobody) has; False when somebody was quicker."""
+
+    def beat(self, number: int, owner: str, heartbeat: float) -> bool:
+        """Renews a lease; False when it is no longer ours."""
+
+    def release(self, number: int, owner: str) -> None:
+        """Gives a lease back."""

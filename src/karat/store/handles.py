@@ -1,0 +1,202 @@
+"""What callers hold: a dataset, run, evaluation or aggregation in a store, with its records behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from karat.records import (
+    AggregationHeader,
+    Counts,
+    DatasetHeader,
+    Estimate,
+    EvaluationHeader,
+    Example,
+    ItemResult,
+    Output,
+    RunHeader,
+    Status,
+    to_builtins,
+)
+from karat.store.backend import latest
+
+if TYPE_CHECKING:
+    from karat.store import Store
+
+CHUNK = 512
+"""Positions read at a time: large enough to amortise a query, small enough to stay in cache."""
+
+
+class StoredDataset:
+    """A dataset as a store keeps it."""
+
+    def __init__(self, store: Store, number: int, header: DatasetHeader) -> None:
+        self.store = store
+        self.number = number
+        self.header = header
+        self.name = header.name
+        self.version = header.version
+
+    @property
+    def id(self) -> str:
+        """A hash of its content."""
+        return self.header.id
+
+    @property
+    def source(self) -> str:
+        """The file it came from, if any."""
+        return self.header.source
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was said about it."""
+        return self.header.metadata
+
+    @property
+    def label(self) -> str:
+        """`name@version`."""
+        return f"{self.name}@{self.version}"
+
+    def __len__(self) -> int:
+        return self.header.count
+
+    def __iter__(self) -> Iterator[Example]:
+        decode = msgspec.json.Decoder(Example).decode
+        for payload in _payloads(self.store, self.number, self.header.count):
+            yield decode(payload)
+
+    def encoded(self) -> Iterator[tuple[str, bytes]]:
+        """`(id, JSON)` of every example: what another store writes."""
+        decode = msgspec.json.Decoder(_Identified).decode
+        for payload in _payloads(self.store, self.number, self.header.count):
+            yield decode(payload).id, payload
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that is known of it, without its examples."""
+        return {"kind": "dataset", **to_builtins(self.header), "name": self.name, "version": self.version}
+
+    def __repr__(self) -> str:
+        return f"<dataset {self.label} {self.id}: {len(self):,} examples>"
+
+
+class _Identified(msgspec.Struct):
+    id: str
+
+
+class _Handle:
+    """A header in a store."""
+
+    kind: str
+
+    def __init__(self, store: Store, number: int, header: Any) -> None:
+        self.store = store
+        self.number = number
+        self.header = header
+        self.notice = ""
+        """What happened when it was asked for: made, continued, or returned as it was."""
+
+    @property
+    def id(self) -> str:
+        """Its id in the store."""
+        return str(self.header.id)
+
+    @property
+    def counts(self) -> Counts:
+        """Its items: ok, failed, skipped, pending."""
+        counts: Counts = self.header.counts
+        return counts
+
+    @property
+    def status(self) -> Status:
+        """`running`, `success`, `partial`, `no_data` or `fatal_error`."""
+        status: Status = self.header.status
+        return status
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that is known of it, without its records."""
+        return {"kind": self.kind, **to_builtins(self.header), "counts": self.counts.to_dict()}
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.id}: {self.status}, {self.counts.ok} ok of {self.counts.total}>"
+
+
+class Run(_Handle):
+    """One task over one dataset."""
+
+    kind = "run"
+    header: RunHeader
+
+    @property
+    def dataset(self) -> StoredDataset:
+        """What it ran over."""
+        return self.store.datasets.get(self.header.dataset)
+
+    def outputs(self, *, history: bool = False) -> Iterator[Output]:
+        """The current output of every item in dataset order; with `history`, all tries."""
+        decode = msgspec.json.Decoder(Output).decode
+        yield from _records(self.store, self.number, decode, history)
+
+
+class Evaluation(_Handle):
+    """Evaluators over one or more runs."""
+
+    kind = "evaluation"
+    header: EvaluationHeader
+
+    @property
+    def runs(self) -> list[Run]:
+        """What it judged."""
+        return [self.store.runs.get(each) for each in self.header.runs]
+
+    @property
+    def dataset(self) -> StoredDataset:
+        """What the runs ran over."""
+        return self.store.datasets.get(self.header.dataset)
+
+    def results(self, *, history: bool = False) -> Iterator[ItemResult]:
+        """The current result of every item in dataset order; with `history`, all tries."""
+        decode = msgspec.json.Decoder(ItemResult).decode
+        yield from _records(self.store, self.number, decode, history)
+
+
+class Aggregation(_Handle):
+    """Aggregators over one or more evaluations."""
+
+    kind = "aggregation"
+    header: AggregationHeader
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """What it folded."""
+        return [self.store.evaluations.get(each) for each in self.header.evaluations]
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Every number with its interval, by `evaluator-aggregator` (and `@run` where there are several)."""
+        return self.header.estimates
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """What is no single number, such as a confusion matrix."""
+        return self.header.tables
+
+    def report(self) -> str:
+        """The estimates as a table for a terminal."""
+        from karat.report.text import aggregation_report
+
+        return aggregation_report(self)
+
+
+def _payloads(store: Store, number: int, extent: int) -> Iterator[bytes]:
+    for start in range(0, extent, CHUNK):
+        for row in store.backend.scan(number, start, start + CHUNK):
+            yield row.payload
+
+
+def _records(store: Store, number: int, decode: Callable[[bytes], Any], history: bool) -> Iterator[Any]:
+    for start in range(0, store.backend.extent(number), CHUNK):
+        rows = store.backend.scan(number, start, start + CHUNK)
+        for row in rows if history else latest(rows):
+            yield decode(row.payload)

@@ -1,0 +1,152 @@
+"""Who holds a run or an evaluation: a lease with a heartbeat, taken over from a process that died."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from karat.errors import StoreBusy, StoreError
+from karat.keys import Holder
+from karat.store.backend import Backend, LeaseRow
+
+HEARTBEAT_SECONDS = 5.0
+EXPIRES_AFTER_SECONDS = 30.0
+"""A holder that this process cannot look up, and that has been silent for so long, is taken for dead."""
+
+UNKNOWN, ENDED = 0.0, -1.0
+
+
+@functools.cache
+def _machine() -> str:
+    """Where a process number means the same as here: this machine since its start, this table of processes."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def process_started(process: int) -> float:
+    """When a process started, in clock ticks since boot, which tells it from a later one of the same number;
+    ENDED when it is gone, UNKNOWN where the system does not tell."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return ENDED if Path("/proc/self/stat").exists() else UNKNOWN
+    except OSError:
+        return UNKNOWN
+    state, *fields = stat.rpartition(")")[2].split()
+    return ENDED if state in "ZX" else float(fields[18])  # a zombie only waits for its parent to look
+
+
+def new_lease(now: float) -> LeaseRow:
+    """A lease of this process, from now."""
+    process = os.getpid()
+    owner = f"{_machine()}-{uuid.uuid4().hex}"
+    return LeaseRow(owner, platform.node(), process, process_started(process), now, now)
+
+
+def is_alive(lease: LeaseRow, now: float) -> bool:
+    """Whether the holder still works: by the table of processes on this machine, by its heartbeat elsewhere."""
+    if lease.owner.partition("-")[0] == _machine():
+        if lease.process == os.getpid():
+            return lease.owner in _held
+        started = process_started(lease.process)
+        if started != UNKNOWN:
+            return started == lease.process_started
+    return now - lease.heartbeat < EXPIRES_AFTER_SECONDS
+
+
+def holder_of(backend: Backend, number: int) -> Holder | None:
+    """The live holder of a header, in words; None when it is free or its holder is dead."""
+    lease = backend.lease(number)
+    if lease is None or not is_alive(lease, backend.now()):
+        return None
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(lease.since))
+    return Holder(f"process {lease.process} on {lease.host}", since)
+
+
+class Held:
+    """A lease that is kept alive by a thread of its own until it is released.
+
+    A thread, because a task that blocks the event loop must not cost the run its lease.
+    """
+
+    def __init__(self, backend: Backend, number: int, lease: LeaseRow) -> None:
+        self._backend = backend
+        self._number = number
+        self._owner = lease.owner
+        self._stop = threading.Event()
+        self.lost = False
+        _held[self._owner] = self
+        if backend.shared:
+            threading.Thread(target=self._keep, name="karat-heartbeat", daemon=True).start()
+
+    @classmethod
+    def take(cls, backend: Backend, number: int) -> Held:
+        """Takes a free lease or that of a dead process; refuses if a live one has it."""
+        old = backend.lease(number)
+        now = backend.now()
+        if old is not None and is_alive(old, now):
+            raise _busy(backend, number)
+        lease = new_lease(now)
+        if not backend.take_lease(number, lease, old.owner if old else None):
+            raise _busy(backend, number)
+        return cls(backend, number, lease)
+
+    def _keep(self) -> None:
+        while not self._stop.wait(HEARTBEAT_SECONDS) and not self.lost:
+            with suppress(StoreError):  # the stage meets the same trouble at its next commit, and tells it
+                self.beat()
+
+    def beat(self) -> None:
+        """Says that this process still works, and learns whether another took the lease."""
+        if not self._backend.beat(self._number, self._owner, self._backend.now()) and not self._stop.is_set():
+            self.lost = True
+
+    def check(self) -> None:
+        """Raises when another process took the lease, because this one was silent for too long."""
+        if self.lost:
+            raise _busy(self._backend, self._number)
+
+    def release(self) -> None:
+        """Gives the lease back. Where the store cannot be told, the lease ends with this process."""
+        self.let_go()
+        with suppress(StoreError):
+            self._backend.release(self._number, self._owner)
+
+    def let_go(self) -> None:
+        """Holds it no longer, without telling the store: this process may take it again."""
+        self._stop.set()
+        _held.pop(self._owner, None)
+
+    def is_of(self, backend: Backend, number: int) -> bool:
+        """Whether it is the lease of this header."""
+        return self._backend is backend and self._number == number
+
+
+_held: dict[str, Held] = {}
+"""The leases of this process by their owners. One that the store has and this has not is of a stage that
+ended without being able to say so, or of an earlier process with the same number."""
+
+
+def let_go(backend: Backend, number: int) -> None:
+    """Ends this process's lease of a header that could not be written: the stage that held it is over."""
+    for held in list(_held.values()):
+        if held.is_of(backend, number):
+            held.let_go()
+
+
+def _busy(backend: Backend, number: int) -> StoreBusy:
+    header, holder = backend.header(number), holder_of(backend, number)
+    if header is None:
+        return StoreBusy(f"what was being worked on was removed from {backend.url} by another process: --new")
+    who = f"{holder.who} since {holder.since}" if holder else "another process"
+    return StoreBusy(f"{header.id} is held by {who}: --wait or --new")

@@ -1,0 +1,311 @@
+"""Four typed repositories, written once over the backend interface: datasets, runs, evaluations, aggregations."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from karat.errors import RequestError, StoreError, UnknownName, did_you_mean
+from karat.keys import Decision, Previous, Wanted, decide
+from karat.records import (
+    FORMAT,
+    AggregationHeader,
+    Counts,
+    DatasetHeader,
+    EvaluationHeader,
+    Example,
+    ItemResult,
+    Output,
+    RunHeader,
+)
+from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Backend, HeaderRow, Row, latest
+from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
+from karat.store.lease import Held, holder_of, let_go, new_lease
+from karat.values import encode
+
+if TYPE_CHECKING:
+    from karat.store import Store
+
+__all__ = [
+    "Aggregations",
+    "Datasets",
+    "Evaluations",
+    "Runs",
+    "example_decoder",
+    "find",
+    "latest",
+    "output_decoder",
+    "result_decoder",
+]
+
+H = TypeVar("H", RunHeader, EvaluationHeader, AggregationHeader, DatasetHeader)
+B = TypeVar("B")
+
+SHORTEST_PREFIX = 6
+"""Of an id: shorter ones would be unique by chance today and mean something else tomorrow."""
+
+BATCH_ROWS, BATCH_BYTES = 2000, 4 << 20
+
+
+class Repository(Generic[H, B]):
+    """The headers of one kind, and the handles made from them."""
+
+    kind: str
+    header_type: type[H]
+    handle_type: type[B]
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._decoder: msgspec.json.Decoder[H] = msgspec.json.Decoder(self.header_type)
+
+    @property
+    def _backend(self) -> Backend:
+        return self.store.backend
+
+    def _handle(self, row: HeaderRow) -> B:
+        return self.handle_type(self.store, row.number, self._decoder.decode(row.payload))  # type: ignore[call-arg]  # every handle is made so
+
+    def _rows(self, **conditions: Any) -> list[HeaderRow]:
+        return self._backend.headers(self.kind, **conditions)
+
+    def list(self) -> list[B]:
+        """All of them, oldest first."""
+        return [self._handle(row) for row in self._rows()]
+
+    def get(self, id: str) -> B:
+        """By id, by the beginning of an id that only one has, or `latest`."""
+        row = find(id, self._rows(id_prefix=id)) or (find(id, self._rows()) if id == "latest" else None)
+        if row is None:
+            known = [row.id for row in self._rows()]
+            raise UnknownName(f"no {self.kind} {id!r} in {self._backend.url}: {did_you_mean(id, known)}")
+        return self._handle(row)
+
+    def _insert(
+        self, header: H, parents: Sequence[str], *, leased: bool, siblings: int | None = None
+    ) -> tuple[int, Held | None] | None:
+        lease = new_lease(self._backend.now()) if leased else None
+        row = HeaderRow(
+            0,
+            self.kind,
+            header.id,
+            getattr(header, "configuration", ""),
+            header.created,
+            getattr(header, "finished", None),
+            encode(header),
+        )
+        number = self._backend.insert_header(row, parents, lease, siblings)
+        if number is None:
+            return None
+        return number, Held(self._backend, number, lease) if lease else None
+
+    def save(self, number: int, header: H) -> None:
+        """Replaces what a header says."""
+        try:
+            self._backend.update_header(number, encode(header), getattr(header, "finished", None))
+        except StoreError:
+            let_go(self._backend, number)
+            raise
+
+
+def find(id: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
+    """The one of some headers, all beginning so, that an id or the beginning of one means; or the `latest`."""
+    if id == "latest":
+        return rows[-1] if rows else None
+    exact = [row for row in rows if row.id == id]
+    if exact or not rows:
+        return exact[0] if exact else None
+    if len(id) < SHORTEST_PREFIX:
+        raise RequestError(
+            f"{id!r} is too short for the beginning of an id: give {SHORTEST_PREFIX} characters"
+        )
+    if len(rows) > 1:
+        raise RequestError(f"{id!r} is not unique: {', '.join(row.id for row in rows[:5])}")
+    return rows[0]
+
+
+class Datasets(Repository[DatasetHeader, StoredDataset]):
+    """Datasets by content; a name is a list of versions."""
+
+    kind = "dataset"
+    header_type = DatasetHeader
+    handle_type = StoredDataset
+
+    def _rows(self, **conditions: Any) -> list[HeaderRow]:
+        # One that is still being written, or whose writer died, is not there yet.
+        return [row for row in super()._rows(**conditions) if row.finished is not None]
+
+    def put(self, dataset: Any) -> StoredDataset:
+        """Stores a dataset unless its content is here already, and returns it as stored."""
+        if isinstance(dataset, StoredDataset) and dataset.store is self.store:
+            return dataset
+        if not self._rows(id_prefix=dataset.id):
+            self._write(dataset)
+        version = self._backend.name_dataset(dataset.name, dataset.id)
+        return self._named(dataset.name, version, dataset.id)
+
+    def _write(self, dataset: Any) -> None:
+        header = DatasetHeader(
+            format=FORMAT,
+            id=dataset.id,
+            name=dataset.name,
+            count=len(dataset),
+            created=time.time(),
+            source=getattr(dataset, "source", ""),
+            metadata=getattr(dataset, "metadata", {}),
+        )
+        inserted = self._insert(header, (), leased=False)
+        assert inserted is not None
+        number, _ = inserted
+        batch, size = list[Row](), 0
+        for position, (_, payload) in enumerate(dataset.encoded()):
+            batch.append(Row(position, "", 1, OK, None, payload))
+            size += len(payload)
+            if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
+                self._backend.append(number, batch)
+                batch, size = [], 0
+        if batch:
+            self._backend.append(number, batch)
+        self._backend.update_header(number, encode(header), time.time())
+
+    def get(self, id: str) -> StoredDataset:
+        """By id, by name (its newest version), `name@version`, or the beginning of an id."""
+        if not any(row.id == id for row in self._rows(id_prefix=id)):
+            named = self.by_name(id)
+            if named is not None:
+                return named
+        try:
+            stored = super().get(id)
+        except UnknownName:
+            names = sorted({name for name, _, _ in self._backend.named()})
+            raise UnknownName(
+                f"no dataset {id!r} in {self._backend.url}: {did_you_mean(id, names)}"
+            ) from None
+        for name, version, _ in self._backend.named(dataset=stored.id)[:1]:
+            stored.name, stored.version = name, version
+        return stored
+
+    def by_name(self, text: str) -> StoredDataset | None:
+        """The newest version of a name, or `name@version`; None where nothing has that name."""
+        versions = self._backend.named(name=text)
+        if versions:
+            return self._named(*versions[-1])
+        name, at, number = text.rpartition("@")
+        versions = self._backend.named(name=name) if at and re.fullmatch("[0-9]+", number) else []
+        for version in versions:
+            if str(version[1]) == number:
+                return self._named(*version)
+        if versions:
+            known = ", ".join(str(version) for _, version, _ in versions[-20:])
+            raise UnknownName(f"dataset {name!r} has no version {number}: it has {known}")
+        return None
+
+    def _named(self, name: str, version: int, id: str) -> StoredDataset:
+        stored = super().get(id)
+        stored.name, stored.version = name, version
+        return stored
+
+    def examples(
+        self, number: int, start: int, stop: int, decoder: msgspec.json.Decoder[Any]
+    ) -> list[tuple[int, Any]]:
+        """`(position, example)` of a range of positions."""
+        decode = decoder.decode
+        return [(row.position, decode(row.payload)) for row in self._backend.scan(number, start, stop)]
+
+
+class Staged(Repository[H, B]):
+    """What runs and evaluations share: they are opened, appended to and closed."""
+
+    def open(self, header: H, wanted: Wanted, parents: Sequence[str]) -> tuple[B, Decision, Held | None]:
+        """Finds or makes the one that is wanted, by the table of cases; a lease comes with one to be worked on."""
+        while True:
+            rows = self._rows(configuration=wanted.configuration)
+            decision = decide(wanted, [self._previous(row) for row in rows])
+            if decision.action != "create":
+                row = next(row for row in rows if row.id == decision.id)
+                held = None if decision.action == "return" else Held.take(self._backend, row.number)
+                return self._handle(row), decision, held
+            new = msgspec.structs.replace(
+                header,
+                id=f"{self._short}-{secrets.token_hex(5)}",
+                replicate=decision.replicate,
+                created=time.time(),
+            )
+            inserted = self._insert(new, parents, leased=True, siblings=len(rows))
+            if inserted is not None:
+                number, held = inserted
+                return self.handle_type(self.store, number, new), decision, held  # type: ignore[call-arg]  # as above
+            # Another process made one at the same moment: look again.
+
+    _short: str
+
+    def _previous(self, row: HeaderRow) -> Previous:
+        header: Any = self._decoder.decode(row.payload)
+        return Previous(
+            id=row.id,
+            code=self._code(header),
+            replicate=header.replicate,
+            finished=row.finished is not None,
+            failed=header.counts.failed,
+            holder=None if row.finished is not None else holder_of(self._backend, row.number),
+        )
+
+    def _code(self, header: Any) -> str | None:
+        """What must be the same for a continuation, beside the configuration; None where it is unknown."""
+        return header.code  # type: ignore[no-any-return]  # of a run
+
+    def count(self, number: int, total: int) -> Counts:
+        """The counts of what is stored; what is not there of the total is pending."""
+        by_status = self._backend.counts(number)
+        reused = by_status.get(REUSED, 0)
+        ok = by_status.get(OK, 0) + reused
+        failed = by_status.get(FAILED, 0)
+        not_applicable = by_status.get(NOT_APPLICABLE, 0)
+        skipped = by_status.get(SKIPPED, 0) + not_applicable
+        return Counts(ok, failed, skipped, max(0, total - ok - failed - skipped), not_applicable, reused)
+
+
+class Runs(Staged[RunHeader, Run]):
+    """Runs and their outputs."""
+
+    kind = "run"
+    header_type = RunHeader
+    handle_type = Run
+    _short = "run"
+
+
+class Evaluations(Staged[EvaluationHeader, Evaluation]):
+    """Evaluations and their results."""
+
+    kind = "evaluation"
+    header_type = EvaluationHeader
+    handle_type = Evaluation
+    _short = "eval"
+
+    def _code(self, header: Any) -> str | None:
+        # The code of its evaluators is in the configuration; what matters is only that all of it is known.
+        return "known" if all(spec.fingerprint for spec in header.evaluators) else None
+
+
+class Aggregations(Repository[AggregationHeader, Aggregation]):
+    """Aggregations: small, all in the header."""
+
+    kind = "aggregation"
+    header_type = AggregationHeader
+    handle_type = Aggregation
+
+    def add(self, header: AggregationHeader) -> Aggregation:
+        """Stores an aggregation, under an id of its own."""
+        header = msgspec.structs.replace(header, id=f"agg-{secrets.token_hex(5)}")
+        inserted = self._insert(header, header.evaluations, leased=False)
+        assert inserted is not None
+        return Aggregation(self.store, inserted[0], header)
+
+
+output_decoder = msgspec.json.Decoder(Output)
+result_decoder = msgspec.json.Decoder(ItemResult)
+example_decoder = msgspec.json.Decoder(Example)

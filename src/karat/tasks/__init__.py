@@ -1,0 +1,34 @@
+"""Tasks: what is measured. A function, a callable object, recorded outputs; graphs are in `tasks.graph`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from karat.errors import RequestError
+from karat.registry import Registry
+from karat.tasks.base import Context, Task
+from karat.tasks.function import FunctionTask
+
+__all__ = ["Context", "FunctionTask", "Task", "as_task", "tasks"]
+
+tasks: Registry[Any] = Registry("task")
+
+
+def as_task(given: Any) -> Task:
+    """A task from a task, a function, a callable object, or `module.function` / `file.py:function`."""
+    if isinstance(given, Task):
+        return given
+    if isinstance(given, str):
+        return as_task(tasks.get(given))
+    if isinstance(given, type):
+        try:
+            return as_task(given())
+        except TypeError as error:
+            raise RequestError(
+                f"task {given.__qualname__} cannot be made without parameters: {error}"
+            ) from error
+    if callable(given):
+        return FunctionTask(given)
+    raise RequestError(
+        f"{given!r} is not a task: give a function, an object with __call__, or file.py:function"
+    )

@@ -1,0 +1,56 @@
+"""The contract of a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from karat.records import Example
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What a task may know about the call beside its input, when it asks for `context`."""
+
+    run: str
+    example: Example
+    attempt: int
+    replicate: int
+    parameters: dict[str, Any]
+
+
+class Task:
+    """Override `call` or, with `is_async = True`, `call_async`.
+
+    A task whose examples have several outputs declares them with `units` and returns a mapping of unit to
+    output.
+    """
+
+    name: str = "task"
+    is_async: bool = False
+    units_declared: bool = False
+
+    def call(self, example: Example, context: Context) -> Any:
+        """What the task gives for an example, in a thread."""
+        raise TypeError(f"task {self.name!r} has no call")
+
+    async def call_async(self, example: Example, context: Context) -> Any:
+        """The same, on the event loop."""
+        raise TypeError(f"task {self.name!r} has no call_async")
+
+    def units(self, example: Example) -> list[str]:
+        """The named parts an example's output consists of; one unnamed part for most tasks."""
+        return [""]
+
+    def configuration(self) -> Any:
+        """Everything configured that the outputs depend on, JSON-able."""
+        return {"task": self.name}
+
+    def code(self) -> str | None:
+        """A fingerprint of the code the outputs depend on; None where it cannot be known."""
+        from karat.keys import code_fingerprint
+
+        return code_fingerprint(self)
+
+    def close(self) -> None:
+        """Called when the run is over."""

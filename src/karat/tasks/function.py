@@ -1,0 +1,121 @@
+"""A Python function, or an object with `__call__`, as a task."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from karat.errors import RequestError
+from karat.keys import code_fingerprint
+from karat.records import Example
+from karat.tasks.base import Context, Task
+from karat.values import annotations_of, canonical, converter
+
+ASKED = ("example", "attempt", "context")
+
+
+class FunctionTask(Task):
+    """It gets the example's input and, if it asks by parameter name, `example`, `attempt`, `context`.
+
+    The input is decoded to the type its first parameter annotates. `parameters` are passed by keyword and
+    are part of the configuration.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
+        self.function = function
+        self.parameters = parameters or {}
+        self.name = name or _name(function)
+        self.is_async = _is_async(function)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            signature = None
+        self._first: str | None = None
+        self._asked: list[str] = []
+        annotations = annotations_of(function)
+        if signature is not None:
+            self._read_signature(signature)
+        self._convert = converter(annotations.get(self._first or ""))
+
+    def _read_signature(self, signature: inspect.Signature) -> None:
+        for parameter in signature.parameters.values():
+            if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                continue
+            if parameter.name in ASKED:
+                self._asked.append(parameter.name)
+            elif self._first is None and parameter.name not in self.parameters:
+                self._first = parameter.name
+            elif parameter.default is parameter.empty and parameter.name not in self.parameters:
+                raise RequestError(
+                    f"task {self.name!r} asks for {parameter.name!r}: a task gets the example's input and,"
+                    f" by name, {', '.join(ASKED)}; anything else needs a default or parameters={{…}}"
+                )
+        known = set(signature.parameters)
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        for name in self.parameters:
+            if name not in known and not takes_all:
+                raise RequestError(f"task {self.name!r} has no parameter {name!r}")
+
+    def call(self, example: Example, context: Context) -> Any:
+        value = example.input if self._convert is None else self._convert(example.input)
+        if not self._asked and not self.parameters:
+            return self.function(value)
+        return self.function(*self._positional(value), **self._keywords(example, context))
+
+    async def call_async(self, example: Example, context: Context) -> Any:
+        return await self.call(example, context)
+
+    def _positional(self, value: Any) -> tuple[Any, ...]:
+        return () if self._first is None else (value,)
+
+    def _keywords(self, example: Example, context: Context) -> dict[str, Any]:
+        have = {"example": example, "attempt": context.attempt, "context": context}
+        return {**self.parameters, **{name: have[name] for name in self._asked}}
+
+    def configuration(self) -> Any:
+        function = self.function
+        extra: dict[str, Any] = {}
+        if isinstance(function, functools.partial):
+            extra = {"args": _jsonable(function.args), "keywords": _jsonable(function.keywords)}
+        elif not inspect.isroutine(function):
+            extra = {"attributes": _jsonable(getattr(function, "__dict__", {}))}
+        return {"task": self.name, "parameters": _jsonable(self.parameters), **extra}
+
+    def code(self) -> str | None:
+        return code_fingerprint(self.function)
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, functools.partial):
+        return _name(function.func)
+    target = function if hasattr(function, "__qualname__") else type(function)
+    return str(target.__qualname__).replace("<locals>.", "")
+
+
+def _is_async(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or (
+        callable(function) and inspect.iscoroutinefunction(type(function).__call__)
+    )
+
+
+def _jsonable(value: Any) -> Any:
+    """The value, or the type in place of what has no JSON: its content then counts as code, not configuration."""
+    try:
+        canonical(value)
+        return value
+    except Exception:
+        if isinstance(value, dict):
+            return {str(key): _jsonable(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [_jsonable(item) for item in value]
+        return f"<{type(value).__module__}.{type(value).__qualname__}>"

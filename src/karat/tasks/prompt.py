@@ -1,0 +1,158 @@
+"""A prompt as a task: a template filled from the example's input and answered by a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from karat.errors import RequestError, did_you_mean
+from karat.records import Example
+from karat.tasks.base import Context, Task
+
+_FIELD = r"[^\W\d]\w*(?:\.\w+)*"
+_VARIABLE = re.compile(r"\{\{(" + _FIELD + r")\}\}|\{(" + _FIELD + r")\}")
+"""`{name}` or `{name.field}`; doubled, it stands for itself. Any other brace is a brace."""
+
+_MISSING: Any = object()
+
+
+class PromptTask(Task):
+    """Asks a model. `{question}` in the prompt is that field of the input, `{input}` the whole of it.
+
+    `prompt` is a text, or a list of `{role, content}`. With a `schema` (JSON Schema or a pydantic model) the
+    output is what the model's answer parses to, otherwise its text.
+    """
+
+    is_async = True
+
+    def __init__(
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        model: Any = None,
+        system: str | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        schema: Any = None,
+        name: str = "prompt",
+    ) -> None:
+        from karat import models
+        from karat.models.messages import read_messages
+
+        self.name = name
+        self.messages = read_messages(prompt)
+        if system is not None:
+            self.messages.insert(0, {"role": "system", "content": system})
+        if not self.variables():
+            raise RequestError(
+                f"task {name!r}: the prompt has no {{variable}}, every example would get the same answer:"
+                " write {input} or a field of it"
+            )
+        self.model = models.get(model)
+        self._schema = schema
+        given = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "stop": stop}
+        self._parameters = {key: value for key, value in given.items() if value is not None}
+
+    def variables(self) -> list[str]:
+        """The variables the prompt asks for, each once, in their order."""
+        found: dict[str, None] = {}
+        for text in _texts(self.messages):
+            found.update(dict.fromkeys(m.group(2) for m in _VARIABLE.finditer(text) if m.group(2)))
+        return list(found)
+
+    def check(self, example: Example) -> list[str]:
+        """What is wrong with the prompt for an example: variables that its input does not have."""
+        return [
+            problem
+            for name in self.variables()
+            if isinstance(problem := _value(name, example.input), _Unknown)
+        ]
+
+    async def call_async(self, example: Example, context: Context) -> Any:
+        reply = await self.model.generate(
+            _filled(self.messages, example.input), schema=self._schema, **self._parameters
+        )
+        return reply.text if self._schema is None else reply.parsed
+
+    def configuration(self) -> Any:
+        endpoint = self.model.endpoint
+        out = {
+            "task": self.name,
+            "messages": self.messages,
+            "model": self.model.spec,
+            "base_url": endpoint.base_url,
+            "endpoint": self.model.identity(),
+            **self._parameters,
+        }
+        if self._schema is not None:
+            from karat.models.structured import form_of
+
+            out["schema"] = form_of(self._schema).schema
+        return out
+
+    def code(self) -> str | None:
+        return "prompt"
+
+
+class _Unknown(str):
+    """The sentence about a variable that an input does not have."""
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in value.values() for text in _texts(item)]
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in _texts(item)]
+    return []
+
+
+def _filled(value: Any, given: Any) -> Any:
+    """The template with its variables replaced, once: what an input contains is never taken for a variable."""
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda match: _text(match, given), value)
+    if isinstance(value, Mapping):
+        return {key: _filled(item, given) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_filled(item, given) for item in value]
+    return value
+
+
+def _text(match: re.Match[str], given: Any) -> str:
+    if match.group(1):
+        return "{" + match.group(1) + "}"
+    value = _value(match.group(2), given)
+    if isinstance(value, _Unknown):
+        raise RequestError(value)
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _value(name: str, given: Any) -> Any:
+    """The value of a variable: a field of the input (also inside of it), or for `input` the whole."""
+    found = _look_up(given, name.split("."))
+    if found is _MISSING and name.partition(".")[0] == "input":
+        found = _look_up({"input": given}, name.split("."))
+    if found is not _MISSING:
+        return found
+    known = ["input", *(str(key) for key in given)] if isinstance(given, Mapping) else ["input"]
+    return _Unknown(
+        f"the prompt asks for {{{name}}} and the input has no such field: {did_you_mean(name, known)}"
+        f" ({{{{{name}}}}} for the braces themselves)"
+    )
+
+
+def _look_up(value: Any, path: Sequence[str]) -> Any:
+    for step in path:
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return _MISSING
+    return value

@@ -1,0 +1,174 @@
+"""The aggregation stage: every number with its interval and denominator; one that raises spoils no other."""
+
+from __future__ import annotations
+
+import pytest
+
+import karat
+from karat.aggregators import Aggregate, Aggregator
+from karat.errors import RequestError
+from karat.records import Estimate
+from tests.stages.test_evaluate import DATA, Closer, equal, run_adding
+
+
+@pytest.fixture
+def store(tmp_path):
+    with karat.open_store(tmp_path / "karat.db") as opened:
+        yield opened
+
+
+def half_right(outputs, expected):
+    return outputs == expected and expected < 3
+
+
+def test_accuracy_and_mean_with_interval_and_denominator(store):
+    aggregation = karat.aggregate(karat.evaluate(run_adding(store, 0), [half_right]), ["accuracy", "mean"])
+    accuracy = aggregation.estimates["half_right-accuracy"]
+    assert (accuracy.value, accuracy.n, accuracy.of, accuracy.method) == (0.5, 6, 6, "wilson")
+    assert accuracy.low < 0.5 < accuracy.high
+    assert aggregation.estimates["half_right-mean"].value == 0.5
+    assert "0.500  [0.188, 0.812]  6 of 6" in aggregation.report()
+
+
+def test_failures_stay_in_the_denominator_and_bound_the_number(store):
+    run = run_adding(store, 0, broken={0, 1})
+    estimate = karat.aggregate(karat.evaluate(run, [equal]), ["accuracy"]).estimates["equal-accuracy"]
+    assert (estimate.value, estimate.n, estimate.of) == (1.0, 4, 6)
+    assert (estimate.lowest, estimate.highest) == (pytest.approx(4 / 6), 1.0)
+    assert "between 0.667 and 1.000 whatever the 2 were" in str(estimate)
+
+
+def test_attempts_of_an_example_are_a_cluster(store):
+    run = run_adding(store, 0, attempts=5)
+    estimate = karat.aggregate(karat.evaluate(run, [half_right]), ["accuracy"]).estimates[
+        "half_right-accuracy"
+    ]
+    assert estimate.n == 30
+    assert estimate.metadata["clusters"] == 6
+    assert estimate.metadata["design_effect"] > 4
+
+
+def test_several_runs_have_numbers_of_their_own(store):
+    runs = [run_adding(store, 0), run_adding(store, 1)]
+    aggregation = karat.aggregate(karat.evaluate(runs, [equal]), ["accuracy"])
+    assert {name: e.value for name, e in aggregation.estimates.items()} == {
+        f"equal-accuracy@{runs[0].id}": 1.0,
+        f"equal-accuracy@{runs[1].id}": 0.0,
+    }
+
+
+def test_win_rates_of_runs(store):
+    a, b, c = (run_adding(store, amount) for amount in (0, 1, 1 + 1))
+    aggregation = karat.aggregate(karat.evaluate([a, b, c], [Closer()]), ["win_rate"])
+    rates = {name: e.value for name, e in aggregation.estimates.items()}
+    assert rates[f"closer-win_rate@{a.id}"] == 1.0
+    assert rates[f"closer-win_rate@{b.id}"] == 0.5
+    assert rates[f"closer-win_rate@{c.id}"] == 0.0
+    assert rates["closer-win_rate.shown_first"] == 1.0
+    assert len(aggregation.tables["closer-win_rate.pairs"]) == 3
+
+
+def test_aggregating_an_amended_comparison_with_the_old_one_counts_nothing_twice(store):
+    a, b, c = (run_adding(store, amount) for amount in (0, 1, 2))
+    judge = Closer()
+    first = karat.evaluate([a, b], [judge])
+    amended = karat.evaluate(c, [judge], amend=first)
+    alone = karat.aggregate(amended, ["win_rate"]).estimates
+    both = karat.aggregate([first, amended], ["win_rate"]).estimates
+    assert alone == both
+
+
+def test_several_evaluations_together_serve_a_comparison_that_grew(store):
+    a, b, c = (run_adding(store, amount) for amount in (0, 1, 2))
+    judge = Closer()
+    parts = [karat.evaluate(pair, [judge]) for pair in ([a, b], [a, c], [b, c])]
+    aggregation = karat.aggregate(parts, ["win_rate"])
+    assert aggregation.estimates[f"closer-win_rate@{a.id}"].n == 12
+
+
+def test_an_aggregator_that_raises_is_reported_and_the_others_stand(store):
+    class Broken(Aggregator[int]):
+        name = "broken"
+
+        def start(self):
+            return 0
+
+        def add(self, state, group):
+            if group.example == "e3":
+                raise ZeroDivisionError("e3")
+            return state
+
+        def merge(self, a, b):
+            return a + b
+
+        def finish(self, state):
+            return Aggregate({"": Estimate(1.0)})
+
+    aggregation = karat.aggregate(karat.evaluate(run_adding(store, 0), [equal]), [Broken(), "accuracy"])
+    assert aggregation.header.failures["equal-broken"].type == "ZeroDivisionError"
+    assert aggregation.estimates["equal-accuracy"].value == 1.0
+    assert aggregation.status == "partial"
+    assert "equal-broken failed: ZeroDivisionError: e3" in aggregation.report()
+
+
+def test_labels_without_scores_have_no_mean(store):
+    def label(outputs):
+        return "small" if outputs < 3 else "large"
+
+    aggregation = karat.aggregate(karat.evaluate(run_adding(store, 0), [label]), ["mean"])
+    assert "labels and no scores" in aggregation.header.failures["label-mean"].message
+
+
+def test_an_aggregator_for_certain_evaluators(store):
+    evaluation = karat.evaluate(run_adding(store, 0), [equal, half_right])
+    aggregation = karat.aggregate(evaluation, [{"name": "accuracy", "of": "equal"}, "mean"])
+    assert set(aggregation.estimates) == {"equal-accuracy", "equal-mean", "half_right-mean"}
+    with pytest.raises(RequestError, match=r"'equl': did you mean 'equal'"):
+        karat.aggregate(evaluation, [{"name": "accuracy", "of": "equl"}])
+
+
+def test_requests_that_make_no_sense_are_refused(store):
+    evaluation = karat.evaluate(run_adding(store, 0), [equal])
+    with pytest.raises(RequestError, match="did you mean 'accuracy'"):
+        karat.aggregate(evaluation, ["acuracy"])
+    with pytest.raises(RequestError, match="folds results of pair evaluators, and there are none"):
+        karat.aggregate(evaluation, ["win_rate"])
+    with pytest.raises(RequestError, match="confidence is 95"):
+        karat.aggregate(evaluation, ["accuracy"], confidence=95)
+    with pytest.raises(RequestError, match="no parameter 'threshhold': did you mean 'threshold'"):
+        karat.aggregate(evaluation, [{"name": "accuracy", "params": {"threshhold": 1}}])
+
+
+def test_the_same_aggregation_is_returned_and_new_results_make_another(store):
+    run = run_adding(store, 0, broken={1})
+    first = karat.aggregate(karat.evaluate(run, ["exact_match"]), ["accuracy"])
+    assert karat.aggregate(karat.evaluate(run, ["exact_match"]), ["accuracy"]).id == first.id
+    run = run_adding(store, 0, retry_failed=True)
+    again = karat.aggregate(karat.evaluate(run, ["exact_match"]), ["accuracy"])
+    assert again.id != first.id
+    assert again.estimates["exact_match-accuracy"].n == len(DATA)
+
+
+def test_confidence_widens_the_interval(store):
+    evaluation = karat.evaluate(run_adding(store, 0), [half_right])
+    narrow = karat.aggregate(evaluation, ["accuracy"], confidence=0.8).estimates["half_right-accuracy"]
+    wide = karat.aggregate(evaluation, ["accuracy"], confidence=0.99).estimates["half_right-accuracy"]
+    assert wide.low < narrow.low < narrow.high < wide.high
+    assert "80 % interval" in karat.aggregate(evaluation, ["accuracy"], confidence=0.8).report()
+
+
+def test_pending_items_are_in_the_denominator(store):
+    from karat.errors import StoreError
+    from karat.tasks import FunctionTask
+
+    def stops(number):
+        if number >= 3:
+            raise StoreError("gone")
+        return number
+
+    task = FunctionTask(stops, name="stops")
+    with pytest.raises(StoreError):
+        karat.run(task, karat.Dataset.from_examples(DATA), store=store, concurrency=1)
+    evaluation = karat.evaluate(store.runs.get("latest"), [equal])
+    estimate = karat.aggregate(evaluation, ["accuracy"]).estimates["equal-accuracy"]
+    assert (estimate.n, estimate.of, estimate.lowest, estimate.highest) == (3, 6, 0.5, 1.0)

@@ -1,0 +1,275 @@
+"""Fingerprints, identities, reuse keys, and the table of cases of the design, row by row."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from karat.errors import CodeChanged, StoreBusy, UnsupportedType
+from karat.keys import (
+    Holder,
+    Previous,
+    Wanted,
+    canonical,
+    code_fingerprint,
+    content_hash,
+    decide,
+    output_item,
+    result_item,
+    reuse_key,
+)
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+# ------------------------------------------------------------------ content
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=6))
+def test_order_of_keys_does_not_matter(value):
+    assert content_hash(value) == content_hash(dict(reversed(value.items())))
+
+
+@given(json_values, json_values)
+def test_different_content_has_different_hashes(a, b):
+    assert (content_hash(a) == content_hash(b)) == (canonical(a) == canonical(b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (1, True),
+        (0, False),
+        (1, 1.0),
+        (1, "1"),
+        (None, "null"),
+        ([1, 2], [2, 1]),
+        ("é", "e\u0301"),
+        ("", None),
+        ([], {}),
+    ],
+)
+def test_content_hashes_are_exact(a, b):
+    assert content_hash({"value": a}) != content_hash({"value": b})
+
+
+def test_hashes_are_stable_across_processes_and_versions():
+    assert content_hash({"b": [1, 2.5, None], "a": "é"}) == "3276393bf8a5a8df0e5ddcb8f78302ef"
+    program = "from karat.keys import content_hash; print(content_hash({'b': [1, 2.5, None], 'a': 'é'}))"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == content_hash({"a": "é", "b": [1, 2.5, None]})
+
+
+@pytest.mark.parametrize("value", [float("nan"), {"a": [1, float("inf")]}, object(), {"f": print}, "\ud800"])
+def test_what_cannot_be_stored_is_refused(value):
+    with pytest.raises(UnsupportedType):
+        content_hash(value)
+
+
+def test_dataclasses_and_bytes_have_hashes():
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        y: int
+
+    assert content_hash(Point(1, 2)) == content_hash({"x": 1, "y": 2})
+    assert content_hash(b"a") != content_hash(b"b")
+
+
+# ------------------------------------------------------------------ identities and reuse keys
+
+
+@given(st.integers(1, 99), st.text(), st.integers(1, 99), st.text())
+def test_identities_of_outputs_do_not_collide(attempt, unit, other_attempt, other_unit):
+    same = (attempt, unit) == (other_attempt, other_unit)
+    assert (output_item(attempt, unit) == output_item(other_attempt, other_unit)) == same
+
+
+def test_identities_of_results_tell_evaluator_pair_order_attempt_and_unit_apart():
+    items = {
+        result_item(evaluator, runs, attempt, unit)
+        for evaluator in (0, 1)
+        for runs in ((0,), (0, 1), (1, 0), (0, 1, 2))
+        for attempt in (1, 2, 11)
+        for unit in ("", "session/S01", "1", "0.1")
+    }
+    assert len(items) == 2 * 4 * 3 * 4
+
+
+def test_reuse_key_depends_on_evaluator_example_outputs_and_their_order():
+    keys = {
+        reuse_key(e, x, o)
+        for e in ("e1", "e2")
+        for x in ("x1", "x2")
+        for o in (["a"], ["b"], ["a", "b"], ["b", "a"])
+    }
+    assert len(keys) == 16
+
+
+# ------------------------------------------------------------------ code
+
+
+def write_module(folder, name, source):
+    (folder / f"{name}.py").write_text(textwrap.dedent(source))
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def load(name):
+        for loaded in set(sys.modules) - before:
+            file = getattr(sys.modules[loaded], "__file__", "") or ""
+            if file.startswith(str(tmp_path)):
+                del sys.modules[loaded]
+        importlib.invalidate_caches()
+        sys.dont_write_bytecode = True
+        return importlib.import_module(name)
+
+    yield tmp_path, load
+    for loaded in set(sys.modules) - before:
+        del sys.modules[loaded]
+
+
+def test_code_covers_the_module_and_the_project_modules_it_imports(project):
+    folder, load = project
+    write_module(folder, "wording_k", "def clean(text):\n    return text.strip()\n")
+    write_module(
+        folder,
+        "answering_k",
+        "import json\nfrom wording_k import clean\ndef answer(q):\n    return clean(q)\n",
+    )
+    first = code_fingerprint(load("answering_k").answer)
+    assert first == code_fingerprint(load("answering_k").answer)
+    write_module(folder, "wording_k", "def clean(text):\n    return text.strip().lower()\n")
+    assert code_fingerprint(load("answering_k").answer) != first
+
+
+def test_code_covers_json_closure_cells_defaults_and_partial_arguments():
+    def make(factor):
+        def scale(x):
+            return x * factor
+
+        return scale
+
+    assert code_fingerprint(make(2)) == code_fingerprint(make(2))
+    assert code_fingerprint(make(2)) != code_fingerprint(make(3))
+    assert code_fingerprint(functools.partial(make, 2)) != code_fingerprint(functools.partial(make, 3))
+
+
+def test_code_of_callable_objects_covers_their_attributes():
+    class Prefix:
+        def __init__(self, prefix):
+            self.prefix = prefix
+
+        def __call__(self, text):
+            return self.prefix + text
+
+    assert code_fingerprint(Prefix("a")) == code_fingerprint(Prefix("a"))
+    assert code_fingerprint(Prefix("a")) != code_fingerprint(Prefix("b"))
+
+
+def test_source_that_cannot_be_known_is_none_unless_a_version_is_declared():
+    from_shell = eval("lambda text: text")
+    assert code_fingerprint(from_shell) is None
+    assert code_fingerprint(len) is None
+    from_shell.version = "1"
+    declared = code_fingerprint(from_shell)
+    assert declared is not None
+    from_shell.version = "2"
+    assert code_fingerprint(from_shell) not in (None, declared)
+
+
+# ------------------------------------------------------------------ the table of cases (docs/keys.md)
+
+WANTED = Wanted(configuration="c", code="code 1")
+UNFINISHED = Previous(id="run-1", code="code 1", replicate=1, finished=False)
+FINISHED = Previous(id="run-1", code="code 1", replicate=1, finished=True)
+
+
+def wanted(**changes):
+    return Wanted(**{"configuration": "c", "code": "code 1", **changes})
+
+
+def test_case_nothing_before():
+    assert decide(WANTED, []).action == "create"
+
+
+def test_case_unfinished_and_nothing_changed_continues():
+    decision = decide(WANTED, [UNFINISHED])
+    assert (decision.action, decision.id) == ("continue", "run-1")
+
+
+def test_case_finished_is_returned_and_it_says_so():
+    decision = decide(WANTED, [FINISHED])
+    assert (decision.action, decision.id) == ("return", "run-1")
+    assert "finished already" in decision.why
+
+
+def test_case_new_makes_the_next_replicate():
+    decision = decide(wanted(new=True), [FINISHED, Previous("run-2", "code 1", 2, True)])
+    assert (decision.action, decision.replicate) == ("create", 3)
+
+
+def test_case_code_changed_and_unfinished_is_refused():
+    with pytest.raises(CodeChanged, match="--accept-code-change"):
+        decide(wanted(code="code 2"), [UNFINISHED])
+
+
+def test_case_code_changed_unfinished_and_accepted_continues():
+    assert decide(wanted(code="code 2", accept_code_change=True), [UNFINISHED]).action == "continue"
+
+
+def test_case_code_changed_unfinished_and_new_creates():
+    assert decide(wanted(code="code 2", new=True), [UNFINISHED]).replicate == 2
+
+
+def test_case_code_changed_after_a_finished_run_is_another_run():
+    assert decide(wanted(code="code 2"), [FINISHED]).action == "create"
+
+
+@pytest.mark.parametrize("previous", [UNFINISHED, FINISHED])
+def test_case_unknown_source_is_never_continued(previous):
+    decision = decide(wanted(code=None), [previous])
+    assert (decision.action, decision.replicate) == ("create", 2)
+    assert "version=" in decision.why
+
+
+def test_case_retry_failed_retries_only_when_something_failed():
+    failed = Previous("run-1", "code 1", 1, True, failed=3)
+    assert decide(wanted(retry_failed=True), [failed]).action == "retry"
+    assert decide(wanted(retry_failed=True), [FINISHED]).action == "return"
+    with pytest.raises(CodeChanged):
+        decide(wanted(retry_failed=True, code="code 2"), [failed])
+    assert (
+        decide(wanted(retry_failed=True, code="code 2", accept_code_change=True), [failed]).action == "retry"
+    )
+
+
+def test_case_held_by_another_live_process_says_who_and_since_when():
+    held = Previous("run-1", "code 1", 1, False, holder=Holder("process 17 on box", "12:00:01"))
+    with pytest.raises(StoreBusy, match=r"process 17 on box since 12:00:01.*--wait or --new"):
+        decide(WANTED, [held])
+    assert decide(wanted(new=True), [held]).action == "create"
+
+
+def test_case_only_the_latest_replicate_counts():
+    decision = decide(WANTED, [Previous("run-1", "code 1", 1, False), Previous("run-2", "code 1", 2, True)])
+    assert (decision.action, decision.id) == ("return", "run-2")

@@ -1,0 +1,134 @@
+"""Names → parts: decorator, look-ups, plug-ins, dotted paths, files, and what an unknown name says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from karat.errors import RequestError, UnknownName
+from karat.registry import Registry, check_parameters, load_object
+
+
+@pytest.fixture
+def fruit():
+    registry = Registry("fruit")
+
+    @registry.register("apple", "malus")
+    class Apple:
+        """A crisp one.
+
+        More about it.
+        """
+
+        def __init__(self, size: int, colour: str = "red"):
+            self.size = size
+
+    return registry
+
+
+def test_a_part_is_found_by_its_name_and_its_aliases(fruit):
+    assert fruit.get("apple") is fruit.get("malus")
+    assert fruit.has("apple")
+    assert fruit.has("malus")
+    assert not fruit.has("pear")
+    assert fruit.list() == ["apple"]
+
+
+def test_a_description_has_the_first_line_and_the_parameters(fruit):
+    described = fruit.describe("apple")
+    assert described["description"] == "A crisp one."
+    assert described["params"] == {
+        "size": {"type": "int", "required": True},
+        "colour": {"type": "str", "default": "red"},
+    }
+    assert described["aliases"] == ["malus"]
+
+
+def test_an_unknown_name_says_the_nearest_known_ones(fruit):
+    with pytest.raises(UnknownName, match=r"unknown fruit 'aple': did you mean 'apple'\?"):
+        fruit.get("aple")
+    with pytest.raises(UnknownName, match="known: apple"):
+        fruit.get("zucchini")
+
+
+def test_a_name_belongs_to_one_part(fruit):
+    with pytest.raises(RequestError, match="'apple' is registered already, by"):
+        fruit.register("apple")(lambda: None)
+    with pytest.raises(RequestError, match="'malus' is registered already"):
+        fruit.register("pear", "malus")(lambda: None)
+
+
+def test_parts_of_another_kind_are_used_with_their_prefix(fruit):
+    fruit.prefix("dried", lambda name: f"dried {name}")
+    assert fruit.get("dried:apricot") == "dried apricot"
+
+
+def test_dotted_paths_and_files(fruit, tmp_path):
+    assert fruit.get("collections.OrderedDict").__name__ == "OrderedDict"
+    (tmp_path / "own.py").write_text("class Pear:\n    class Seed:\n        pass\n")
+    assert fruit.get(f"{tmp_path}/own.py:Pear").__name__ == "Pear"
+    assert load_object(f"{tmp_path}/own.py:Pear.Seed").__name__ == "Seed"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("collections.OrderedDct", "collections has no 'OrderedDct': did you mean 'OrderedDict'"),
+        ("no_such_module.thing", "no module 'no_such_module' on the import path"),
+        ("{folder}/missing.py:Pear", "no file"),
+        ("{folder}/own.py:Peer", "has no 'Peer': did you mean 'Pear'"),
+        ("{folder}/own.py", "say which object of the file"),
+        ("{folder}/broken.py:Pear", "importing .* failed: ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said(tmp_path, path, message):
+    (tmp_path / "own.py").write_text("class Pear:\n    pass\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(RequestError, match=message):
+        load_object(path.format(folder=tmp_path))
+
+
+def test_parameters_are_checked_with_the_nearest_name(fruit):
+    apple = fruit.get("apple")
+    check_parameters(apple, {"size": 1}, "fruit 'apple'")
+    with pytest.raises(RequestError, match=r"fruit 'apple' has no parameter 'color': did you mean 'colour'\?"):
+        check_parameters(apple, {"size": 1, "color": "green"}, "fruit 'apple'")
+    with pytest.raises(RequestError, match="needs the parameter 'size'"):
+        check_parameters(apple, {}, "fruit 'apple'")
+
+
+def test_plugins_are_found_by_their_entry_point_and_can_be_switched_off(tmp_path):
+    package = tmp_path / "karat_fruit"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        textwrap.dedent("""
+        from karat.evaluators import register_evaluator
+
+        @register_evaluator("is_ripe")
+        def is_ripe(outputs):
+            return outputs == "ripe"
+        """)
+    )
+    info = tmp_path / "karat_fruit-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: karat-fruit\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[karat.plugins]\nfruit = karat_fruit\nrotten = karat_fruit:no_such\n")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from karat.evaluators import evaluators\nprint(evaluators.has('is_ripe'))"
+    )
+
+    def run(**environment):
+        import os
+
+        return subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment}
+        )
+
+    on = run(KARAT_PLUGINS="1")
+    assert on.stdout.strip() == "True"
+    assert "plug-in rotten (karat_fruit:no_such) did not load" in on.stderr
+    assert run(KARAT_PLUGINS="0").stdout.strip() == "False"

@@ -228,6 +228,7 @@ class _EvaluationStage:
         fresh = self.action == "create"
         shown = [(judge, self._shown(judge)) for judge in judges]
         decode = example_decoder.decode
+        reuse = any(judge.reuse for judge in judges)
         for start in range(self._first, self._last, CHUNK):
             self.held.check()
             stop = min(start + CHUNK, self._last)
@@ -237,7 +238,7 @@ class _EvaluationStage:
             chunk: list[Judgment] = []
             for row in self._backend.scan(self.data.number, start, stop):
                 position, example = row.position, decode(row.payload)
-                hashes = _Hashes(example)
+                hashes = _Hashes(example) if reuse else None
                 for judge, together in shown:
                     for places, first, last, attempts in together:
                         expected = attempts if first <= position < last else 0
@@ -278,14 +279,14 @@ class _EvaluationStage:
         places: tuple[int, ...],
         outputs: tuple[Output, ...],
         marks: dict[tuple[int, str], Mark],
-        hashes: _Hashes,
+        hashes: _Hashes | None,
     ) -> None:
         try_number: int | None = 1
         if marks:
             item = result_item(judge.place, places, outputs[0].attempt, outputs[0].unit)
             try_number = self._try_number(marks.get((position, item)), outputs)
         if try_number is not None:
-            reuse = hashes.reuse_key(judge, outputs) if judge.reuse else None
+            reuse = hashes.reuse_key(judge, outputs) if judge.reuse and hashes is not None else None
             chunk.append(Judgment(position, example, judge.place, places, outputs, try_number, reuse))
 
     def _try_number(self, mark: Mark | None, outputs: tuple[Output, ...]) -> int | None:

@@ -1,0 +1,189 @@
+"""Trajectory match per second at 5, 50 and 500 tool calls, karat beside its peers.
+
+Every evaluation starts from OpenAI-style messages: reading both sides is part of what is measured. The calls
+of both sides are equal; where order does not matter the agent's are shuffled. In the rows marked `respelt` the
+agent writes the keys of its arguments in another order, so that no two texts are the same to the letter.
+
+    python bench/trajectories.py --peers FOLDER      # a virtual environment that has the peers
+    python bench/trajectories.py --install-peers     # makes one in a temporary folder
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROWS = ("5", "50", "500", "500 respelt")
+MODES = ("strict", "unordered", "subset", "superset")
+PEERS = {"potato": "potato-annotation", "agentevals": "agentevals", "openevals": "openevals"}
+SECONDS = 0.1
+"""How long each figure is measured; the best of five such rounds is taken."""
+
+TARGETS = {
+    f"{mode}/{size}": 560 if mode == "strict" else 520 for mode in MODES for size in ("500", "500 respelt")
+}
+TARGETS |= {f"{mode}/5": 17_400 if mode == "strict" else 16_800 for mode in MODES}
+"""Per second; from figures of Potato: ten times at 500 calls (strict four times), and not slower at 5."""
+
+
+def trajectory(calls: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Messages with one assistant turn and one tool result for each call."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Please plan the journey."}]
+    for number, (name, arguments) in enumerate(calls):
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        call = {"id": f"call_{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": "done"})
+    messages.append({"role": "assistant", "content": "It is planned."})
+    return messages
+
+
+def case(mode: str, size: int, respelt: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Two trajectories that match in the mode."""
+    chance = random.Random(size)
+    reference = [
+        (
+            f"tool_{number % 10}",
+            {"query": f"item {number}", "limit": number, "options": {"deep": True, "n": 3}},
+        )
+        for number in range(size)
+    ]
+    agent = list(reference)
+    if respelt:
+        agent = [(name, dict(reversed(arguments.items()))) for name, arguments in reference]
+    if mode != "strict":
+        chance.shuffle(agent)
+    if mode == "subset":
+        agent = agent[: max(1, size - size // 10)]
+    if mode == "superset":
+        agent += [(f"other_{number}", {"x": number}) for number in range(size // 10)]
+    return trajectory(agent), trajectory(reference)
+
+
+def measure(build: Callable[[str], Callable[..., Any]]) -> dict[str, float]:
+    """Evaluations per second for every mode and row, as `mode/row`."""
+    out = {}
+    for mode in MODES:
+        judge = build(mode)
+        for row in ROWS:
+            agent, reference = case(mode, int(row.split()[0]), "respelt" in row)
+            verdict = judge(outputs=agent, reference_outputs=reference)
+            score = verdict["score"] if isinstance(verdict, dict) else verdict.score
+            if not score:
+                raise SystemExit(f"{mode} at {row} calls: a match was not recognised")
+            out[f"{mode}/{row}"] = max(_rate(judge, agent, reference) for _ in range(5))
+    return out
+
+
+def _rate(judge: Callable[..., Any], agent: Any, reference: Any) -> float:
+    # Time of this process alone: other work on the machine slows both sides, and not evenly.
+    count, start = 0, time.process_time()
+    while (spent := time.process_time() - start) < SECONDS:
+        judge(outputs=agent, reference_outputs=reference)
+        count += 1
+    return count / spent
+
+
+def build_karat(mode: str) -> Callable[..., Any]:
+    """karat's evaluator."""
+    from karat.evaluators import TrajectoryMatchEvaluator
+
+    return TrajectoryMatchEvaluator(mode=mode).evaluate
+
+
+def build_potato(mode: str) -> Callable[..., Any]:
+    """Potato's evaluator."""
+    from potato.evaluators import TrajectoryMatchEvaluator
+
+    return TrajectoryMatchEvaluator(mode=mode).evaluate
+
+
+def build_agentevals(mode: str) -> Callable[..., Any]:
+    """The evaluator of agentevals."""
+    from agentevals.trajectory.match import create_trajectory_match_evaluator
+
+    return create_trajectory_match_evaluator(trajectory_match_mode=mode, tool_args_match_mode="exact")
+
+
+def measure_peer(python: Path, peer: str) -> dict[str, float] | str:
+    """A peer's figures, measured in its own interpreter; or a word on why there are none."""
+    environment = {**os.environ, "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [str(python), str(Path(__file__).resolve()), "--measure", peer],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return f"skipped: {lines[-1] if lines else 'it ended with an error'}"
+    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
+
+
+def find_peers(folder: str | None, install: bool) -> Path | None:
+    """The interpreter of the peers' virtual environment; made anew where that was asked for."""
+    if install and not folder:
+        folder = tempfile.mkdtemp(prefix="karat-peers-")
+        venv.create(folder, with_pip=True)
+        python = Path(folder, "bin", "python")
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS.values()], check=False, timeout=900)
+        return python
+    python = Path(folder, "bin", "python") if folder else None
+    return python if python is not None and python.exists() else None
+
+
+def table(figures: dict[str, dict[str, float] | str]) -> str:
+    """Evaluations per second, a row for each mode and size, a column for each package."""
+    shown = {name: each for name, each in figures.items() if not isinstance(each, str)}
+    lines = ["| mode | calls | " + " | ".join(f"{name} /s" for name in shown) + " | target |"]
+    lines.append("|---" * (len(shown) + 3) + "|")
+    for mode in MODES:
+        for row in ROWS:
+            cells = [f"{each[f'{mode}/{row}']:,.0f}" for each in shown.values()]
+            wanted, own = TARGETS.get(f"{mode}/{row}"), shown["karat"][f"{mode}/{row}"]
+            verdict = "" if wanted is None else f"≥ {wanted:,} {'met' if own >= wanted else 'MISSED'}"
+            if "potato" in shown:
+                verdict += f", {own / shown['potato'][f'{mode}/{row}']:.1f}× Potato"
+            lines.append(f"| {mode} | {row} | " + " | ".join(cells) + f" | {verdict.removeprefix(', ')} |")
+    lines += [f"{name}: {each}" for name, each in figures.items() if isinstance(each, str)]
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the table; 1 where a target is missed."""
+    parser = argparse.ArgumentParser(description="Trajectory match per second, beside peers.")
+    parser.add_argument("--peers", help="folder of a virtual environment that has the peers")
+    parser.add_argument("--install-peers", action="store_true", help="make one in a temporary folder")
+    parser.add_argument("--measure", choices=("karat", *PEERS), help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    builders = {"karat": build_karat, "potato": build_potato, "agentevals": build_agentevals}
+    if options.measure:
+        print(json.dumps(measure(builders[options.measure])))
+        return 0
+    figures: dict[str, dict[str, float] | str] = {"karat": measure(build_karat)}
+    python = find_peers(options.peers, options.install_peers)
+    for peer in ("potato", "agentevals"):
+        figures[peer] = measure_peer(python, peer) if python else "skipped: give --peers or --install-peers"
+    # openevals has no trajectory match of its own: agentevals is built on it.
+    print(table(figures))
+    own = figures["karat"]
+    assert not isinstance(own, str)
+    return int(any(own[row] < wanted for row, wanted in TARGETS.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

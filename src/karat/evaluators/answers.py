@@ -1,0 +1,243 @@
+"""Evaluators of final answers: a number, or the letter of a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from karat.errors import RequestError
+from karat.evaluators.base import CannotJudge, register_evaluator
+from karat.evaluators.choices import ChoiceReader
+from karat.evaluators.normalise import clip, plain, text_of
+from karat.evaluators.numbers import EXACT, NumberReader, Quantity
+from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.paths import value_at
+from karat.evaluators.reference import ReferenceEvaluator
+from karat.records import Result
+
+
+@register_evaluator("numeric_match")
+class NumericMatch(ReferenceEvaluator):
+    """Whether the output is the number the reference is, within a tolerance.
+
+    The difference may be `tolerance`, or `relative_tolerance` times the reference, whichever is more; the
+    default is exact, in decimal arithmetic. `extract` takes the `whole` text, or its `first` or `last`
+    number. `units` is a mapping of units to factors (`{km: 1000, m: 1}`: both sides are converted) or a list
+    of units (both sides have to name the same; an output that names none is accepted unless `require_unit`).
+    `thousands` holds the characters that may group digits by three, `decimal` is the decimal point.
+    """
+
+    name: ClassVar[str] = "numeric_match"
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"tolerance": 0.5, "extract": "last"},
+        "outputs": "So the total is 1,234.4",
+        "reference_outputs": 1234,
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        tolerance: float = 0.0,
+        relative_tolerance: float = 0.0,
+        extract: str = "whole",
+        units: Mapping[str, float] | Sequence[str] | None = None,
+        require_unit: bool = False,
+        thousands: str = ",",
+        decimal: str = ".",
+        path: str | None = None,
+        any_of: bool = False,
+    ) -> None:
+        super().__init__(path=path, any_of=any_of)
+        check = ParameterCheck(self.name)
+        self._tolerance = Decimal(repr(check.number("tolerance", tolerance, low=0.0)))
+        self._relative = Decimal(repr(check.number("relative_tolerance", relative_tolerance, low=0.0)))
+        self._require_unit = check.flag("require_unit", require_unit)
+        factors = self._factors(units, check)
+        self._same_unit = units is not None and not isinstance(units, Mapping)
+        if not isinstance(thousands, str) or any(c.isalnum() or c in "+-" for c in thousands):
+            raise check.refuse("thousands", "text of separator characters", thousands)
+        if not isinstance(decimal, str) or len(decimal) != 1 or decimal.isalnum() or decimal in thousands:
+            raise check.refuse("decimal", "one character that does not group thousands", decimal)
+        reader = NumberReader(thousands, decimal, factors)
+        check.choice("extract", extract, ["whole", "first", "last"])
+        self._reader = reader
+        self._read = {"whole": reader.whole, "first": reader.first, "last": reader.last}[extract]
+        self.params = {
+            "tolerance": tolerance,
+            "relative_tolerance": relative_tolerance,
+            "extract": extract,
+            "units": dict(units) if isinstance(units, Mapping) else None if units is None else list(factors),
+            "require_unit": require_unit,
+            "thousands": thousands,
+            "decimal": decimal,
+            "path": path,
+            "any_of": any_of,
+        }
+
+    @staticmethod
+    def _factors(units: Any, check: ParameterCheck) -> dict[str, Decimal]:
+        if units is None:
+            return {}
+        if not isinstance(units, Mapping):
+            return dict.fromkeys(check.texts("units", units), Decimal(1))
+        factors = {}
+        for unit, factor in units.items():
+            factors[check.text("units", unit)] = Decimal(repr(check.number(f"units.{unit}", factor)))
+        if not factors or any(factor == 0 for factor in factors.values()):
+            raise RequestError(f"{check.who}: units needs at least one unit, and no factor may be zero")
+        return factors
+
+    def _quantity(self, value: Any, what: str) -> Quantity | None:
+        if isinstance(value, Decimal):
+            return self._reader.of_number(value)
+        value = plain(value, what)
+        if isinstance(value, bool) or value is None:
+            return None
+        if isinstance(value, (int, float)):
+            return self._reader.of_number(value)
+        text = text_of(value, what)
+        return None if text is None else self._read(text)
+
+    def judge(self, output: Any, reference: Any) -> Result:
+        expected = self._quantity(reference, "the reference")
+        if expected is None:
+            raise CannotJudge(f"{self.key}: no number can be read from the reference {clip(reference)}")
+        given = self._quantity(output, "the output")
+        if given is None:
+            hint = (
+                "; extract takes the first or last number of a text"
+                if self.params["extract"] == "whole"
+                else ""
+            )
+            return Result(self.key, 0.0, False, f"no number can be read from the output {clip(output)}{hint}")
+        metadata = {
+            "output_number": _shown(given.value),
+            "reference_number": _shown(expected.value),
+            "output_unit": given.unit,
+            "reference_unit": expected.unit,
+        }
+        unit = self._unit_problem(given, expected)
+        if unit:
+            return Result(self.key, 0.0, False, unit, metadata)
+        difference = abs(EXACT.subtract(given.value, expected.value))
+        allowed = max(self._tolerance, EXACT.multiply(self._relative, abs(expected.value)))
+        passed = given.value == expected.value or bool(difference <= allowed)
+        metadata["difference"] = _shown(difference)
+        said = (
+            f"{_words(given)} is {_words(expected)}"
+            if passed
+            else f"{_words(given)} is not {_words(expected)}"
+        )
+        if given.value != expected.value:
+            said += f": they differ by {float(difference):g}, {float(allowed):g} is allowed"
+        return Result(self.key, float(passed), passed, said, metadata)
+
+    def _unit_problem(self, given: Quantity, expected: Quantity) -> str:
+        if not given.unit and self._require_unit and expected.unit:
+            return f"the output names no unit; the reference is in {expected.unit}"
+        if self._same_unit and given.unit and expected.unit and given.unit != expected.unit:
+            return f"the output is in {given.unit}, the reference in {expected.unit}"
+        return ""
+
+
+def _shown(number: Decimal) -> float | None:
+    """For metadata; None where a float cannot hold it."""
+    value = float(number)
+    return value if value - value == 0 else None
+
+
+def _words(quantity: Quantity) -> str:
+    return f"{quantity.number:.15g} {quantity.unit}".rstrip()
+
+
+@register_evaluator("choice_match")
+class ChoiceMatch(ReferenceEvaluator):
+    """Whether the output chooses what the reference chooses: the letter is found in the answer.
+
+    `choices` are the letters, as a text (`ABCD`) or a list of labels. A letter is found when the output is
+    that letter, opens with it (`B) Paris`), or states it (`the answer is B`, `\\boxed{B}`; the last statement
+    counts), or names one letter alone. The reference is a letter or a position from 0. `options_path` leads
+    to the texts of the options in `inputs`, so that an answer in full text is recognised too.
+    """
+
+    name: ClassVar[str] = "choice_match"
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"choices": "ABCD"},
+        "outputs": "Lyon is in the south, so the answer is (B).",
+        "reference_outputs": "B",
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        choices: str | list[str] = "ABCDE",
+        case_sensitive: bool = False,
+        options_path: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        super().__init__(path=path)
+        check = ParameterCheck(self.name)
+        labels = check.texts("choices", list(choices) if isinstance(choices, str) else choices)
+        if len(set(labels)) != len(labels):
+            raise check.refuse("choices", "labels that all differ", choices)
+        self._reader = ChoiceReader(labels, check.flag("case_sensitive", case_sensitive))
+        self._options_path = check.path("options_path", options_path)
+        self.params = {
+            "choices": choices if isinstance(choices, str) else labels,
+            "case_sensitive": case_sensitive,
+            "options_path": options_path,
+            "path": path,
+        }
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        if self._options_path is None:
+            return super().evaluate(outputs=outputs, reference_outputs=reference_outputs)
+        options = value_at(inputs, self._options_path, "the input")
+        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+            raise CannotJudge(f"{self.key}: {self._options_path!r} of the input is not a list of texts")
+        if reference_outputs is None:
+            raise CannotJudge(f"{self.key} compares with a reference and this item has none")
+        if self._path is not None:
+            outputs = value_at(outputs, self._path, "the output")
+            reference_outputs = value_at(reference_outputs, self._path, "the reference")
+        return self.judge(outputs, reference_outputs, options)
+
+    def evaluate_many(self, items: Sequence[Any]) -> list[Result | Exception]:
+        """Many at once; the options of each item are its own."""
+        if self._options_path is None:
+            return super().evaluate_many(items)
+        out: list[Result | Exception] = []
+        for item in items:
+            try:
+                out.append(self.evaluate(**item))
+            except Exception as error:
+                out.append(error)
+        return out
+
+    def judge(self, output: Any, reference: Any, options: Sequence[str] = ()) -> Result:
+        expected = self._expected(plain(reference, "the reference"), options)
+        text = text_of(output, "the output")
+        if text is None:
+            return Result(self.key, 0.0, None, "there is no output")
+        chosen, how = self._reader.read(text, options)
+        if chosen is None:
+            return Result(self.key, 0.0, None, f"no choice can be read from the output {clip(text)}: {how}")
+        passed = chosen == expected
+        said = f"the output chooses {clip(chosen, 20)} ({how}); the reference is {clip(expected, 20)}"
+        return Result(self.key, float(passed), chosen, said, {"expected": expected})
+
+    def _expected(self, reference: Any, options: Sequence[str]) -> str:
+        if isinstance(reference, int) and not isinstance(reference, bool):
+            label = self._reader.label(str(reference)) if abs(reference) < 1_000_000 else None
+            if label is None and 0 <= reference < len(self._reader.labels):
+                label = self._reader.labels[reference]
+        else:
+            text = text_of(reference, "the reference")
+            label = None if text is None else self._reader.read(text, options)[0]
+        if label is None:
+            known = ", ".join(self._reader.labels[:10])
+            raise CannotJudge(f"{self.key}: the reference {clip(reference)} is none of the choices {known}")
+        return label

@@ -1,0 +1,94 @@
+"""Equality and inclusion of JSON values: True is not 1, 1 is 1.0, the order of keys does not matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import msgspec
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_ATOMS = frozenset((str, int, bool, type(None)))
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Equality of JSON values: True is not 1, 1 is 1.0, NaN is NaN, the order of keys does not matter."""
+    if a is b:
+        return True
+    kind, other = type(a), type(b)
+    if kind is other:
+        if kind in _ATOMS:
+            return bool(a == b)
+        if kind is dict:
+            return len(a) == len(b) and all(k in b and equal(v, b[k]) for k, v in a.items())
+        if kind is list:
+            return len(a) == len(b) and all(map(equal, a, b))
+        if kind is float:
+            return bool(a == b) or (math.isnan(a) and math.isnan(b))
+    if kind is bool or other is bool:
+        return False
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping) and (kind is not dict or other is not dict):
+        return equal(dict(a), dict(b))
+    try:
+        return bool(a == b)
+    except Exception:  # a foreign object's comparison may raise anything
+        return False
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """part ⊆ whole: every key of the part is in the whole, with a value that contains the part's."""
+    if isinstance(part, Mapping) and isinstance(whole, Mapping):
+        return all(key in whole and contains(whole[key], value) for key, value in part.items())
+    if isinstance(part, (list, tuple)) and isinstance(whole, (list, tuple)):
+        return len(part) == len(whole) and all(map(contains, whole, part))
+    return equal(whole, part)
+
+
+def canonical(value: Any) -> Hashable | None:
+    """Bytes that are equal exactly when the values are; None for what is not JSON."""
+    floats = _floats_in(value)
+    if floats is None:
+        return None
+    try:
+        return _encode(_with_integers(value) if floats else value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _floats_in(value: Any) -> bool | None:
+    """Whether a JSON value has floats in it; None where it is no JSON, or not a finite number."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return False
+    if kind is float:
+        return True if math.isfinite(value) else None
+    if kind is dict:
+        if not all(type(key) is str for key in value):
+            return None
+        parts: Any = value.values()
+    elif kind is list or kind is tuple:
+        parts = value
+    else:
+        return None
+    found = False
+    for part in parts:
+        if type(part) in _ATOMS:
+            continue
+        floats = _floats_in(part)
+        if floats is None:
+            return None
+        found = found or floats
+    return found
+
+
+def _with_integers(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, dict):
+        return {key: _with_integers(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_integers(part) for part in value]
+    return value

@@ -1,0 +1,294 @@
+"""When the arguments of two tool calls count as the same: modes, paths, per-field rules, functions.
+
+`subset` is agent ⊆ reference, `superset` reference ⊆ agent, both into nested dicts; lists are values with an
+order, compared item by item. True is not 1, and 1 is 1.0. Arguments that could not be read equal only the
+same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from karat.errors import ConfigError, RequestError, did_you_mean
+from karat.evaluators.argument_fields import FieldCheck, build_check
+from karat.evaluators.argument_values import canonical, contains, equal
+from karat.registry import load_object
+from karat.traces import TraceError
+
+ArgumentMode = Literal["exact", "ignore", "subset", "superset"]
+MODES: tuple[str, ...] = ("exact", "ignore", "subset", "superset")
+MISSING: Any = type("Missing", (), {"__repr__": lambda _: "missing", "__slots__": ()})()
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    """Arguments that could not be read, as they were written."""
+
+    raw: str
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One place where arguments differ."""
+
+    path: str
+    agent: Any
+    reference: Any
+
+
+class Rule(Protocol):
+    """When two calls' arguments match."""
+
+    relation: Literal["equivalence", "preorder", "any"]
+    """What may be taken for granted: equal keys say all; equal arguments may be paired first; nothing."""
+
+    def matches(self, agent: Any, reference: Any) -> bool:
+        """Whether the agent's arguments pass for the reference's."""
+
+    def key(self, arguments: Any) -> Hashable | None:
+        """Equal keys match; for an equivalence, unequal keys do not. None: compare one by one."""
+
+    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+        """Where they differ, in the eyes of this rule."""
+
+
+class ModeRule:
+    """Arguments compared as a whole, in one of the four modes."""
+
+    relation: Literal["equivalence", "preorder", "any"]
+
+    def __init__(self, mode: ArgumentMode) -> None:
+        self.mode = mode
+        self.relation = "equivalence" if mode in ("exact", "ignore") else "preorder"
+
+    def matches(self, agent: Any, reference: Any) -> bool:
+        """Whether the agent's arguments pass for the reference's."""
+        if self.mode == "exact":
+            return equal(agent, reference)
+        if self.mode == "ignore":
+            return True
+        return contains(reference, agent) if self.mode == "subset" else contains(agent, reference)
+
+    def key(self, arguments: Any) -> Hashable | None:
+        """One key for all where arguments are ignored."""
+        return b"" if self.mode == "ignore" else canonical(arguments)
+
+    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+        """Where they differ, in the eyes of this mode."""
+        found: list[Difference] = []
+        _collect(agent, reference, self.mode, "", found)
+        return found
+
+
+class PathsRule:
+    """Only the values at some dotted paths are compared; a value missing on one side only is a difference."""
+
+    relation: Literal["equivalence", "preorder", "any"] = "equivalence"
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = list(paths)
+
+    def matches(self, agent: Any, reference: Any) -> bool:
+        """Whether all paths lead to equal values."""
+        if isinstance(agent, Malformed) or isinstance(reference, Malformed):
+            return bool(agent == reference)
+        return all(equal(value_at(agent, path), value_at(reference, path)) for path in self.paths)
+
+    def key(self, arguments: Any) -> Hashable | None:
+        """The values at the paths."""
+        if isinstance(arguments, Malformed):
+            return arguments
+        keys = []
+        for path in self.paths:
+            value = value_at(arguments, path)
+            key = MISSING if value is MISSING else canonical(value)
+            if key is None:
+                return None
+            keys.append(key)
+        return tuple(keys)
+
+    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+        """The paths with unequal values."""
+        found = ((path, value_at(agent, path), value_at(reference, path)) for path in self.paths)
+        return [Difference(path, a, b) for path, a, b in found if not equal(a, b)]
+
+
+class FieldsRule:
+    """A rule for each of some fields; all other arguments are compared in one mode."""
+
+    relation: Literal["equivalence", "preorder", "any"] = "any"
+
+    def __init__(self, fields: Mapping[str, FieldCheck], mode: ArgumentMode) -> None:
+        self.fields = dict(fields)
+        self.base = ModeRule(mode)
+
+    def matches(self, agent: Any, reference: Any) -> bool:
+        """Whether every field passes its rule and the rest matches."""
+        if isinstance(agent, Malformed) or isinstance(reference, Malformed):
+            return bool(agent == reference)
+        if not self.base.matches(self._others(agent), self._others(reference)):
+            return False
+        return not any(self._fails(path, agent, reference) for path in self.fields)
+
+    def key(self, arguments: Any) -> Hashable | None:
+        """None: a tolerance has no classes."""
+        return None
+
+    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+        """The fields that fail, and what differs in the rest."""
+        found = [
+            Difference(path, value_at(agent, path), value_at(reference, path))
+            for path in self.fields
+            if self._fails(path, agent, reference)
+        ]
+        return found + self.base.differences(self._others(agent), self._others(reference))
+
+    def _others(self, arguments: Any) -> Any:
+        for path in self.fields:
+            arguments = without(arguments, path)
+        return arguments
+
+    def _fails(self, path: str, agent: Any, reference: Any) -> bool:
+        a, b = value_at(agent, path), value_at(reference, path)
+        check, mode = self.fields[path], self.base.mode
+        if check.always or (a is MISSING and b is MISSING and not check.agent_only):
+            return False
+        if a is MISSING:
+            return mode not in ("subset", "ignore")
+        if b is MISSING and not check.agent_only:
+            return mode not in ("superset", "ignore")
+        return not check.test(a, b)
+
+
+class CallableRule:
+    """A function of the two arguments decides."""
+
+    relation: Literal["equivalence", "preorder", "any"] = "any"
+
+    def __init__(self, function: Callable[[Any, Any], Any], tool: str) -> None:
+        self.function = function
+        self.tool = tool
+
+    def matches(self, agent: Any, reference: Any) -> bool:
+        """What the function says; arguments that could not be read are not shown to it."""
+        if isinstance(agent, Malformed) or isinstance(reference, Malformed):
+            return bool(agent == reference)
+        try:
+            return bool(self.function(agent, reference))
+        except Exception as error:
+            raise TraceError(
+                f"the argument comparison of tool {self.tool!r} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def key(self, arguments: Any) -> Hashable | None:
+        """None: nothing is known about the function."""
+        return None
+
+    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+        """The arguments as a whole: the function does not say which part it minds."""
+        return [] if self.matches(agent, reference) else [Difference("", agent, reference)]
+
+
+def value_at(arguments: Any, path: str) -> Any:
+    """The value at a dotted path (`filter.city`, `items.0.id`), or MISSING; a key with dots comes first."""
+    if isinstance(arguments, Mapping) and path in arguments:
+        return arguments[path]
+    head, dot, tail = path.partition(".")
+    if isinstance(arguments, Mapping) and head in arguments:
+        found = arguments[head]
+    elif (
+        isinstance(arguments, (list, tuple))
+        and head.isdecimal()
+        and len(head) < 9
+        and int(head) < len(arguments)
+    ):
+        found = arguments[int(head)]
+    else:
+        return MISSING
+    return value_at(found, tail) if dot else found
+
+
+def without(arguments: Any, path: str) -> Any:
+    """The arguments without the value at a path, as a copy; a dict that is left empty goes with it."""
+    if not isinstance(arguments, Mapping):
+        return arguments
+    if path in arguments:
+        return {key: value for key, value in arguments.items() if key != path}
+    head, dot, tail = path.partition(".")
+    if not dot or not isinstance(arguments.get(head), Mapping):
+        return arguments
+    inner = without(arguments[head], tail)
+    return {
+        key: (inner if key == head else value) for key, value in arguments.items() if key != head or inner
+    }
+
+
+def build_rule(tool: str, given: Any, mode: ArgumentMode) -> Rule:
+    """The rule an override asks for: a mode, a function (or its dotted path), a list of paths, fields."""
+    if isinstance(given, str):
+        if given in MODES:
+            return ModeRule(given)  # type: ignore[arg-type]  # it is one of them
+        if "." in given or ":" in given:
+            found = load_object(given)
+            if not callable(found):
+                raise RequestError(f"the override of tool {tool!r}: {given} is no function")
+            return CallableRule(found, tool)
+        raise RequestError(
+            f"the override of tool {tool!r}: unknown mode {given!r}: {did_you_mean(given, MODES)}"
+        )
+    if callable(given):
+        return CallableRule(given, tool)
+    if isinstance(given, Mapping):
+        return _build_fields(tool, given, mode)
+    if isinstance(given, Sequence) and all(isinstance(path, str) for path in given):
+        return PathsRule(given)
+    raise RequestError(
+        f"the override of tool {tool!r} is {type(given).__name__}: "
+        "give a mode, a function, a list of paths, or a rule for each field"
+    )
+
+
+def _build_fields(tool: str, given: Mapping[str, Any], mode: ArgumentMode) -> Rule:
+    problems: list[str] = []
+    fields: dict[str, FieldCheck] = {}
+    for path, rule in given.items():
+        if path == "*":
+            if rule not in MODES:
+                problems.append(f"field '*' takes a mode, not {rule!r}: {did_you_mean(str(rule), MODES)}")
+            else:
+                mode = rule
+            continue
+        try:
+            fields[path] = build_check(rule)
+        except ValueError as error:
+            problems.append(f"field {path!r}: {error}")
+    if problems:
+        raise ConfigError(problems, f"the override of tool {tool!r}")
+    return FieldsRule(fields, mode)
+
+
+def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Difference]) -> None:
+    """Walks both values; stops at a hundred differences, which nobody reads to the end."""
+    if mode == "ignore" or len(found) >= 100:
+        return
+    if isinstance(agent, Mapping) and isinstance(reference, Mapping):
+        for key in {**reference, **agent}:
+            place = f"{path}.{key}" if path else str(key)
+            if key not in agent:
+                if mode != "subset":
+                    found.append(Difference(place, MISSING, reference[key]))
+            elif key not in reference:
+                if mode != "superset":
+                    found.append(Difference(place, agent[key], MISSING))
+            else:
+                _collect(agent[key], reference[key], mode, place, found)
+    elif (
+        isinstance(agent, (list, tuple))
+        and isinstance(reference, (list, tuple))
+        and len(agent) == len(reference)
+    ):
+        for position, (a, b) in enumerate(zip(agent, reference, strict=True)):
+            _collect(a, b, mode, f"{path}.{position}" if path else str(position), found)
+    elif not equal(agent, reference):
+        found.append(Difference(path, agent, reference))

@@ -1,0 +1,133 @@
+"""How calls and the differences between them are told: as metadata, and as words in a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from karat.evaluators.arguments import MISSING, Difference, Malformed, Rule
+from karat.evaluators.calls import Calls
+from karat.evaluators.matching import Pairs
+
+SHOWN = 300
+"""Characters of a value that comments and metadata show."""
+
+
+def pair_mismatched(
+    agent: Calls, extra: Sequence[int], reference: Calls, missing: Sequence[int], told: Pairs
+) -> Pairs:
+    """Calls left on both sides that name the same tool, in their order: one call with other arguments."""
+    waiting: dict[str, list[int]] = {}
+    taken = set(told.values())
+    for j in reversed(missing):
+        if j not in taken:
+            waiting.setdefault(reference.names[j], []).append(j)
+    pairs: Pairs = {}
+    for i in extra:
+        open_ = waiting.get(agent.names[i])
+        if open_ and i not in told:
+            pairs[i] = open_.pop()
+    return pairs
+
+
+def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
+    """A call for metadata: its name, arguments and place."""
+    arguments = calls.arguments(position)
+    if isinstance(arguments, Malformed):
+        return {"name": calls.names[position], side: position, "raw": bounded(arguments.raw)}
+    given = calls.given[position]
+    # Arguments that were read from a short JSON text here are plain already, and nobody else's.
+    short = calls.as_text and len(given) <= 4 * SHOWN
+    return {
+        "name": calls.names[position],
+        side: position,
+        "arguments": arguments if short else bounded(arguments),
+    }
+
+
+def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule) -> dict[str, Any]:
+    """A pair of calls of one tool with what differs in their arguments."""
+    have, want = agent.arguments(i), reference.arguments(j)
+    return {
+        "name": agent.names[i],
+        "agent": i,
+        "reference": j,
+        "malformed": isinstance(have, Malformed),
+        "differences": [_difference(each) for each in rule.differences(have, want)],
+    }
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    out: dict[str, Any] = {"path": difference.path}
+    for side in ("agent", "reference"):
+        value = getattr(difference, side)
+        if value is not MISSING:
+            out[side] = bounded(value.raw if isinstance(value, Malformed) else value)
+    return out
+
+
+def bounded(value: Any) -> Any:
+    """A value that is valid JSON and short: longer ones become their first characters."""
+    if value is None or (isinstance(value, (bool, int)) and abs(value) < 2**63):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= SHOWN else value[:SHOWN] + "…"
+    try:
+        # Through JSON and back: what comes out is plain, and a copy.
+        encoded = msgspec.json.encode(value)
+        if len(encoded) <= 4 * SHOWN:
+            return msgspec.json.decode(encoded)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass
+    try:
+        return repr(value)[:SHOWN]
+    except Exception:  # a foreign object's repr may raise anything
+        return f"<{type(value).__name__}>"
+
+
+def show(call: Mapping[str, Any]) -> str:
+    """A described call as text: `search({"q": "x"})`."""
+    given = call["raw"] if "raw" in call else _text(call.get("arguments"))
+    return f"{call['name'][:SHOWN]}({given})" + (" (arguments could not be read)" if "raw" in call else "")
+
+
+def show_mismatch(call: Mapping[str, Any]) -> str:
+    """What a mismatched call got wrong, in words."""
+    name = call["name"][:SHOWN]
+    if call["malformed"]:
+        return f"{name}: the arguments could not be read"
+    parts = []
+    for each in call["differences"]:
+        what = each["path"] or "the arguments"
+        if "agent" not in each:
+            parts.append(f"{what} is missing, expected {_text(each['reference'])}")
+        elif "reference" not in each:
+            parts.append(f"{what} is {_text(each['agent'])}, expected to be absent")
+        else:
+            parts.append(f"{what} is {_text(each['agent'])}, expected {_text(each['reference'])}")
+    return f"{name}: {listed(parts) or 'other arguments'}"
+
+
+def listed(parts: Sequence[str], most: int = 5) -> str:
+    """The first few, and how many more there are."""
+    more = f"; and {len(parts) - most} more" if len(parts) > most else ""
+    return "; ".join(parts[:most]) + more
+
+
+def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:
+    """Adds what the traces held and could not be used; a clause for the comment where it may matter."""
+    found = [part for side in sides if side.trajectory is not None for part in side.trajectory.unused]
+    doubtful = [part for part in found if not part.harmless]
+    if not doubtful:
+        return ""
+    metadata["unused"] = [{"where": part.where, "reason": part.reason} for part in doubtful[:50]]
+    first = doubtful[0].where or "the top"
+    return f" ({len(doubtful)} part(s) of the traces could not be used, the first at {first})"
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = repr(text) if isinstance(value, str) else text
+    return text if len(text) <= 120 else text[:120] + "…"

@@ -1,0 +1,143 @@
+"""The tool calls that evaluators compare, and where they come from: the output, its trace, the reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from karat.evaluators.argument_values import canonical
+from karat.evaluators.arguments import Malformed
+from karat.records import Output
+from karat.traces import TraceError, Trajectory, normalize
+from karat.traces.literals import read_arguments
+from karat.traces.openai_chat import quick_calls
+from karat.traces.own import is_bare_call
+
+_UNREAD: Any = object()
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _number(text: str) -> int | float:
+    """A JSON number with a fraction or an exponent; 1.0 becomes 1, for equal numbers need equal keys."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("out of range")
+    return int(value) if value.is_integer() else value
+
+
+_decode = msgspec.json.Decoder(float_hook=_number).decode
+
+
+class Calls:
+    """Tool calls by position; arguments written as JSON text are read when they are needed."""
+
+    __slots__ = ("_values", "as_text", "given", "names", "trajectory")
+
+    def __init__(self, names: list[str], given: list[Any], *, as_text: bool = False) -> None:
+        self.names = names
+        self.given = given
+        self.as_text = as_text
+        """Whether all arguments are JSON text, so that equal texts are equal arguments."""
+        self.trajectory: Trajectory | None = None
+        self._values: list[Any] = [_UNREAD] * len(given)
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Calls:
+        """The calls of a trajectory that was normalised."""
+        found = trajectory.calls
+        values = [call.arguments if call.raw is None else Malformed(call.raw) for call in found]
+        calls = cls([call.name for call in found], values)
+        calls.trajectory = trajectory
+        calls._values = values
+        return calls
+
+    @classmethod
+    def written(cls, names: list[str], given: list[Any]) -> Calls:
+        """Calls whose arguments are as they were written: JSON text, or dicts."""
+        return cls(names, given, as_text=dict not in set(map(type, given)))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, positions: Sequence[int]) -> Calls:
+        """Some of the calls, by their positions."""
+        names, given = [self.names[i] for i in positions], [self.given[i] for i in positions]
+        taken = Calls(names, given, as_text=self.as_text)
+        taken._values = [self._values[i] for i in positions]
+        return taken
+
+    def arguments(self, position: int) -> Any:
+        """The arguments as values; `Malformed` where they could not be read."""
+        value = self._values[position]
+        if value is _UNREAD:
+            value, raw = read_arguments(self.given[position])
+            if raw is not None:
+                value = Malformed(raw)
+            self._values[position] = value
+        return value
+
+    def keys(self) -> list[Hashable | None]:
+        """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""
+        if self.as_text:
+            try:
+                # In C from one end to the other, and no value outlives its key, which spares the garbage
+                # collector; whatever is out of the ordinary takes the way below.
+                keys: list[Hashable | None] = list(map(_encode, map(_decode, self.given)))
+            except (ValueError, RecursionError):
+                pass
+            else:
+                if b"null" not in keys:
+                    return keys
+        return [canonical(self.arguments(position)) for position in range(len(self))]
+
+
+def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:
+    """The agent's calls: from its output, or from the recorded trace where the output is no trajectory."""
+    output = context.get("output")
+    trace = output.trace if isinstance(output, Output) else []
+    if not trace:
+        quick = quick_calls(outputs)
+        if quick is not None:
+            return Calls.written(*quick)
+    return Calls.of(read_trajectory(outputs, trace))
+
+
+def read_trajectory(outputs: Any, trace: Sequence[Any] = ()) -> Trajectory:
+    """The agent's trajectory: its output, or the recorded trace where the output is only an answer."""
+    recorded = list(trace)
+    if recorded and (
+        outputs is None or outputs == [] or (isinstance(outputs, dict) and is_bare_call(outputs))
+    ):
+        return normalize(recorded)
+    try:
+        trajectory = normalize(outputs)
+    except TraceError:
+        if recorded:
+            return normalize(recorded)
+        raise
+    if trajectory.is_plain_text:
+        if recorded:
+            return normalize(recorded)
+        raise TraceError(
+            "the output is plain text, not a trajectory, and no calls were traced: "
+            "return the messages from the task, or make its calls through karat"
+        )
+    return trajectory
+
+
+def read_reference(reference_outputs: Any, key: str) -> Calls:
+    """The calls of the reference, which has to be there."""
+    quick = quick_calls(reference_outputs)
+    if quick is not None:
+        return Calls.written(*quick)
+    if reference_outputs is None:
+        raise TraceError(f"{key!r} compares with a reference, and there is none: give `reference_outputs`")
+    trajectory = normalize(reference_outputs)
+    if trajectory.is_plain_text:
+        raise TraceError(
+            f"the reference of {key!r} is plain text, not a trajectory: give messages or tool calls"
+        )
+    return Calls.of(trajectory)

@@ -1,0 +1,331 @@
+"""Which call of the agent answers which call of the reference: maximum matchings and ordered alignments.
+
+Whatever the order in which calls are tried, the number of pairs is the greatest possible. Required calls of
+the reference are covered before optional ones, at no cost to that number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
+from typing import Any
+
+from karat.evaluators.arguments import Rule
+from karat.evaluators.calls import Calls
+from karat.traces import TraceError
+
+RuleOf = Callable[[str], Rule]
+Pairs = dict[int, int]
+"""Position of the agent's call → position of the reference's."""
+
+CELLS = 4_000_000
+"""Up to so many pairs of calls an ordered alignment with optional calls is computed."""
+
+
+def pair_in_any_order(
+    agent: Calls,
+    reference: Calls,
+    rule_of: RuleOf,
+    *,
+    optional: Collection[int] = (),
+    exact_first: bool = True,
+) -> Pairs:
+    """A maximum matching. `exact_first`: all rules let calls with the same arguments be paired first."""
+    pairs: Pairs = {}
+    left: Iterable[int] = range(len(agent))
+    open_: Iterable[int] = range(len(reference))
+    if exact_first and not optional and len(agent) and len(reference):
+        left, open_ = _pair_equal(agent, reference, pairs)
+    asked = _by_name(reference, open_)
+    for name, positions in _by_name(agent, left).items():
+        if name in asked:
+            _pair_one_tool(agent, positions, reference, asked[name], rule_of(name), optional, pairs)
+    return pairs
+
+
+def _pair_equal(agent: Calls, reference: Calls, pairs: Pairs) -> tuple[list[int], list[int]]:
+    """Pairs calls with the same arguments, first by their letters, then by their values; gives what is left.
+
+    It loses no pair: where arguments are compared by an equivalence or an inclusion, whatever matches one of
+    two equal calls matches the other.
+    """
+    if agent.as_text and reference.as_text:
+        have = list(zip(agent.names, agent.given, strict=True))
+        want = list(zip(reference.names, reference.given, strict=True))
+        # Two samples: where the texts differ in their spelling, the values decide about all at once.
+        if want[0] in have or want[-1] in have:
+            found = _pair_same(have, want)
+            if None not in found or len(want) == sum(each is not None for each in found):
+                return _settled(found, len(want), pairs)
+    have = list(zip(agent.names, agent.keys(), strict=True))
+    want = list(zip(reference.names, reference.keys(), strict=True))
+    return _settled(_pair_same(have, want), len(want), pairs)
+
+
+def _pair_same(have: list[tuple[str, Any]], want: list[tuple[str, Any]]) -> list[int | None]:
+    """For each of the agent's calls the position of an equal one of the reference, each used once."""
+    waiting = dict(zip(want, range(len(want)), strict=True))
+    if len(waiting) == len(want):
+        found: list[int | None] = list(map(waiting.pop, have, repeat(None)))
+    else:
+        queues: dict[Any, deque[int]] = {}
+        for position, call in enumerate(want):
+            queues.setdefault(call, deque()).append(position)
+        rows = map(queues.get, have)
+        found = [row.popleft() if row else None for row in rows]
+    # A call without a key is equal to none by its key.
+    if any(call[1] is None for call in have):
+        found = [None if call[1] is None else each for call, each in zip(have, found, strict=True)]
+    return found
+
+
+def _settled(found: list[int | None], width: int, pairs: Pairs) -> tuple[list[int], list[int]]:
+    """Adds what was found to the pairs; the positions left on both sides."""
+    if None not in found:
+        pairs.update(enumerate(found))  # type: ignore[arg-type]  # there is no None in it
+        left = []
+    else:
+        pairs.update((i, j) for i, j in enumerate(found) if j is not None)
+        left = [i for i, j in enumerate(found) if j is None]
+    if len(pairs) == width:
+        return left, []
+    taken = set(found)
+    return left, [j for j in range(width) if j not in taken]
+
+
+def _by_name(calls: Calls, positions: Iterable[int]) -> dict[str, list[int]]:
+    names = calls.names
+    out: dict[str, list[int]] = {}
+    for position in positions:
+        out.setdefault(names[position], []).append(position)
+    return out
+
+
+def _pair_one_tool(
+    agent: Calls,
+    agents: list[int],
+    reference: Calls,
+    references: list[int],
+    rule: Rule,
+    optional: Collection[int],
+    pairs: Pairs,
+) -> None:
+    """Adds a maximum matching of one tool's calls to the pairs."""
+    if optional:
+        # Of equal calls the required one is taken first.
+        references = sorted(references, key=lambda position: (position in optional, position))
+    if rule.relation == "equivalence" or (rule.relation == "preorder" and not optional):
+        have = {position: rule.key(agent.arguments(position)) for position in agents}
+        want = {position: rule.key(reference.arguments(position)) for position in references}
+        keyed = None not in have.values() and None not in want.values()
+        if keyed or not optional:
+            agents, references = _pair_keyed(have, want, pairs)
+        if rule.relation == "equivalence" and keyed:
+            return
+    if agents and references:
+        _pair_compared(agent, agents, reference, references, rule, optional, pairs)
+
+
+def _pair_keyed(have: dict[int, Any], want: dict[int, Any], pairs: Pairs) -> tuple[list[int], list[int]]:
+    """Pairs equal keys; gives back what is left. Calls without a key have to be compared."""
+    waiting: dict[Any, deque[int]] = {}
+    for position, key in want.items():
+        waiting.setdefault(key, deque()).append(position)
+    left = []
+    for position, key in have.items():
+        queue = waiting.get(key) if key is not None else None
+        if queue:
+            pairs[position] = queue.popleft()
+        else:
+            left.append(position)
+    return left, [position for queue in waiting.values() for position in queue]
+
+
+def _pair_compared(
+    agent: Calls,
+    agents: list[int],
+    reference: Calls,
+    references: list[int],
+    rule: Rule,
+    optional: Collection[int],
+    pairs: Pairs,
+) -> None:
+    wanted = [reference.arguments(position) for position in references]
+    edges = []
+    for position in agents:
+        given = agent.arguments(position)
+        edges.append([j for j, other in enumerate(wanted) if rule.matches(given, other)])
+    found = [-1] * len(agents)
+    if optional:
+        required = {j for j, position in enumerate(references) if position not in optional}
+        found = maximum_matching([[j for j in row if j in required] for row in edges], len(wanted), found)
+    for i, j in enumerate(maximum_matching(edges, len(wanted), found)):
+        if j >= 0:
+            pairs[agents[i]] = references[j]
+
+
+def maximum_matching(edges: Sequence[Sequence[int]], right: int, found: Sequence[int]) -> list[int]:
+    """Hopcroft–Karp: for each left node its partner or -1, starting from a matching that is grown.
+
+    What was covered stays covered: an augmenting path only re-pairs.
+    """
+    partner = list(found)
+    owner = [-1] * right
+    for i, j in enumerate(partner):
+        if j >= 0:
+            owner[j] = i
+    while True:
+        depth = _layers(edges, partner, owner)
+        if depth is None:
+            return partner
+        nexts = [0] * len(edges)
+        for i, j in enumerate(partner):
+            if j < 0:
+                _augment(i, edges, partner, owner, depth, nexts)
+
+
+def _layers(edges: Sequence[Sequence[int]], partner: list[int], owner: list[int]) -> list[int] | None:
+    """Breadth first from all free left nodes; None where no augmenting path is left."""
+    depth = [-1] * len(edges)
+    queue: deque[int] = deque()
+    for i, j in enumerate(partner):
+        if j < 0:
+            depth[i] = 0
+            queue.append(i)
+    reaches = False
+    while queue:
+        i = queue.popleft()
+        for j in edges[i]:
+            following = owner[j]
+            if following < 0:
+                reaches = True
+            elif depth[following] < 0:
+                depth[following] = depth[i] + 1
+                queue.append(following)
+    return depth if reaches else None
+
+
+def _augment(
+    root: int,
+    edges: Sequence[Sequence[int]],
+    partner: list[int],
+    owner: list[int],
+    depth: list[int],
+    nexts: list[int],
+) -> None:
+    """Depth first along the layers, with a stack of its own: a path may be longer than Python recurses."""
+    path: list[tuple[int, int]] = []
+    node = root
+    while True:
+        row = edges[node]
+        if nexts[node] >= len(row):
+            if not path:
+                return
+            node = path.pop()[0]
+            continue
+        j = row[nexts[node]]
+        nexts[node] += 1
+        following = owner[j]
+        if following < 0:
+            path.append((node, j))
+            for i, k in path:
+                partner[i], owner[k] = k, i
+            return
+        if depth[following] == depth[node] + 1:
+            path.append((node, j))
+            node = following
+
+
+def pair_in_order(
+    agent: Calls, reference: Calls, rule_of: RuleOf, *, optional: Collection[int] = ()
+) -> Pairs:
+    """The longest alignment in which both sides keep their order."""
+    if optional:
+        return _weighted_alignment(_masks(agent, reference, rule_of), len(reference), optional)
+    return _longest_alignment(_masks(agent, reference, rule_of), len(reference))
+
+
+def _masks(agent: Calls, reference: Calls, rule_of: RuleOf) -> list[int]:
+    """For each call of the agent, the set of reference calls it matches, as bits."""
+    masks = [0] * len(agent)
+    asked = _by_name(reference, range(len(reference)))
+    for name, agents in _by_name(agent, range(len(agent))).items():
+        if name not in asked:
+            continue
+        rule = rule_of(name)
+        wanted = [(position, reference.arguments(position)) for position in asked[name]]
+        known = _masks_by_key(rule, wanted)
+        for position in agents:
+            given = agent.arguments(position)
+            key = rule.key(given)
+            if known is not None and key is not None:
+                masks[position] = known.get(key, 0)
+            else:
+                masks[position] = sum(1 << j for j, other in wanted if rule.matches(given, other))
+    return masks
+
+
+def _masks_by_key(rule: Rule, wanted: list[tuple[int, Any]]) -> dict[Any, int] | None:
+    """The reference calls of each class, where the rule has classes and knows that of every call."""
+    if rule.relation != "equivalence":
+        return None
+    masks: dict[Any, int] = {}
+    for position, arguments in wanted:
+        key = rule.key(arguments)
+        if key is None:
+            return None
+        masks[key] = masks.get(key, 0) | 1 << position
+    return masks
+
+
+def _longest_alignment(masks: list[int], width: int) -> Pairs:
+    """Longest common subsequence, a row of bits at a time (Hyyrö 2004), and the way back through the rows."""
+    full = (1 << width) - 1
+    row = full
+    rows = [row]
+    for mask in masks:
+        both = row & mask
+        row = ((row + both) | (row - both)) & full
+        rows.append(row)
+    pairs: Pairs = {}
+    j = width
+    for i in range(len(masks), 0, -1):
+        cells = (1 << j) - 1
+        length = j - (rows[i] & cells).bit_count()
+        if not length:
+            break
+        if length == j - (rows[i - 1] & cells).bit_count():
+            continue
+        # A clear bit is where the length grows: the last one within reach is where this call was paired.
+        j = (~rows[i] & cells).bit_length() - 1
+        pairs[i - 1] = j
+    return pairs
+
+
+def _weighted_alignment(masks: list[int], width: int, optional: Collection[int]) -> Pairs:
+    """The alignment that covers most required calls, and among those most calls."""
+    if len(masks) * width > CELLS:
+        raise TraceError(
+            f"{len(masks)} calls against {width} are too many to be aligned in order with optional calls: "
+            "leave `optional` out, or use the mode 'superset'"
+        )
+    weights = [1 if j in optional else width + 1 for j in range(width)]
+    table = [[0] * (width + 1)]
+    for mask in masks:
+        above, row = table[-1], [0]
+        for j in range(width):
+            best = max(above[j + 1], row[j])
+            if mask >> j & 1:
+                best = max(best, above[j] + weights[j])
+            row.append(best)
+        table.append(row)
+    pairs: Pairs = {}
+    j = width
+    for i in range(len(masks), 0, -1):
+        while j and table[i][j] == table[i][j - 1]:
+            j -= 1
+        if j and table[i][j] != table[i - 1][j]:
+            j -= 1
+            pairs[i - 1] = j
+    return pairs

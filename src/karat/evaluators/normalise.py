@@ -1,0 +1,219 @@
+"""How values become text, and how two of them are compared.
+
+Outputs and references are text or parsed JSON (also structs, dataclasses, pydantic models, UTF-8 bytes).
+None is nothing: it equals None alone and never the text "None" or "null". True is not 1.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from karat.evaluators.base import CannotJudge
+from karat.evaluators.jsontext import NotJSON, parse_json
+from karat.evaluators.parameters import ParameterCheck
+
+Normaliser = Callable[[str], str]
+
+TEXT_FIELDS = ("output", "text", "content", "answer", "final_answer")
+"""Where an object keeps its text, by the custom of many frameworks; read when exactly one is there."""
+
+SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+class TextRules(msgspec.Struct, frozen=True):
+    """What counts as the same text."""
+
+    case_sensitive: bool = True
+    strip: bool = False
+    """Whitespace at both ends does not count."""
+    normalize_whitespace: bool = False
+    """Every run of whitespace counts as one space, at the ends as none."""
+    nfkc: bool = False
+    """Unicode compatibility forms (ﬁ and fi, composed and decomposed é) count as the same."""
+
+    def checked(self, who: str) -> TextRules:
+        """Itself, when every field is true or false."""
+        check = ParameterCheck(who)
+        for name in self.__struct_fields__:
+            check.flag(name, getattr(self, name))
+        return self
+
+    def normaliser(self) -> Normaliser:
+        """The rules as one function; the plain `str` method where that is all there is to do."""
+        steps: list[Normaliser] = []
+        if self.nfkc:
+            steps.append(_nfkc)
+        if not self.case_sensitive:
+            steps.append(str.casefold)
+        if self.nfkc and not self.case_sensitive:
+            steps.append(_nfkc)  # folding can leave a text that is no longer in normal form
+        if self.normalize_whitespace:
+            steps.append(_collapse)
+        elif self.strip:
+            steps.append(str.strip)
+        if len(steps) == 1:
+            return steps[0]
+        return _chain(steps) if steps else unchanged
+
+
+def unchanged(text: str) -> str:
+    """The rules when there is none; a loop may skip calling it."""
+    return text
+
+
+def _nfkc(text: str) -> str:
+    return unicodedata.normalize("NFKC", text)
+
+
+def _collapse(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _chain(steps: list[Normaliser]) -> Normaliser:
+    def apply(text: str) -> str:
+        for step in steps:
+            text = step(text)
+        return text
+
+    return apply
+
+
+def clip(value: Any, limit: int = 60) -> str:
+    """A value quoted for a comment: short, on one line, control characters escaped."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= limit else value[:limit] + "…")
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a value that contains itself
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def plain(value: Any, what: str) -> Any:
+    """A value as text, numbers, lists and dicts; anything else is a `CannotJudge` that names its type."""
+    if type(value) in SCALARS:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            raise CannotJudge(f"{what} is bytes that are not UTF-8 text") from None
+    try:
+        return _lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode))
+    except RecursionError:
+        raise CannotJudge(f"{what} is nested too deeply to be judged") from None
+    except (TypeError, ValueError, NotImplementedError) as error:
+        kind = type(value).__name__
+        raise CannotJudge(f"{what} is a {kind}, which is neither text nor JSON: {str(error)[:120]}") from None
+
+
+def _lists(value: Any) -> Any:
+    """Tuples, which JSON does not have, as lists."""
+    if isinstance(value, dict):
+        return {key: _lists(each) for key, each in value.items()}
+    return [_lists(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _encode(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise NotImplementedError(f"a {type(value).__name__} is in it")
+
+
+def text_of(value: Any, what: str) -> str | None:
+    """A value as text: itself, or its JSON; of an object, the one text field it has. None stays None."""
+    if type(value) is str:
+        return value
+    value = plain(value, what)
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, dict):
+        fields = [name for name in TEXT_FIELDS if isinstance(value.get(name), str)]
+        if len(fields) == 1:
+            return str(value[fields[0]])
+        if fields:
+            raise CannotJudge(f"{what} has text in {' and in '.join(fields)}: say which with path")
+    return json_text(value, what)
+
+
+def json_text(value: Any, what: str) -> str:
+    """A plain value as JSON, keys sorted."""
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    except RecursionError:
+        raise CannotJudge(f"{what} is nested too deeply to be judged") from None
+    except ValueError as error:
+        raise CannotJudge(f"{what} cannot be written as JSON: {str(error)[:120]}") from None
+
+
+def same(a: Any, b: Any, normalise: Normaliser) -> bool:
+    """Whether two plain values are the same: texts by the rules, text and JSON by what the text says."""
+    if a is None or b is None:
+        return a is b
+    if isinstance(a, str) and isinstance(b, str):
+        return a == b or normalise(a) == normalise(b)
+    if isinstance(a, str):
+        a, b = b, a
+    if isinstance(b, str):
+        return _same_as_text(a, b, normalise)
+    try:
+        return _same_json(a, b, normalise)
+    except RecursionError:
+        raise CannotJudge("the values are nested too deeply to be compared") from None
+
+
+def _same_as_text(value: Any, text: str, normalise: Normaliser) -> bool:
+    if not isinstance(value, (dict, list)):
+        return normalise(json_text(value, "the value")) == normalise(text)
+    try:
+        parsed = parse_json(text)
+    except NotJSON:
+        parsed = None
+    if isinstance(parsed, (dict, list)):
+        return same(value, parsed, normalise)
+    if isinstance(value, list):
+        return False
+    field = text_of(value, "the object compared with a text")
+    return field is not None and normalise(field) == normalise(text)
+
+
+def _same_json(a: Any, b: Any, normalise: Normaliser) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return a == b
+    if isinstance(a, str) and isinstance(b, str):
+        return a == b or normalise(a) == normalise(b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_same_json(x, y, normalise) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same_json(a[key], b[key], normalise) for key in a)
+    return a is None and b is None
+
+
+def jsonable(value: Any) -> Any:
+    """A value as it can be stored as JSON: half characters are replaced.
+
+    NaN, infinities and integers of more digits than Python writes become None.
+    """
+    if type(value) is float:
+        return value if value - value == 0 else None
+    if type(value) is str:
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if type(value) is int:
+        return value if value.bit_length() <= 14_000 else None
+    if type(value) in SCALARS:
+        return value
+    if isinstance(value, dict):
+        return {jsonable(key): jsonable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [jsonable(each) for each in value]
+    return jsonable(plain(value, "the value"))

@@ -1,0 +1,87 @@
+"""Reading numbers from text: separators, units, exact decimals."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import regex
+
+EXACT = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
+"""Differences are computed with 60 digits; nothing raises, what does not fit becomes NaN or infinite."""
+
+MAX_DIGITS = 400
+"""A longer run of digits is not read as a number."""
+
+
+class Quantity(msgspec.Struct, frozen=True):
+    """A number as written, its unit ("" for none), and its value in the base unit."""
+
+    number: Decimal
+    unit: str = ""
+    value: Decimal = Decimal(0)
+
+
+class NumberReader:
+    """Finds numbers in text by fixed conventions: what groups thousands, what is the decimal point."""
+
+    def __init__(self, thousands: str, decimal_point: str, units: Mapping[str, Decimal]) -> None:
+        self._thousands = thousands
+        self._point = decimal_point
+        self._factors = units
+        group = f"[{regex.escape(thousands)}]" if thousands else ""
+        grouped = rf"\d{{1,3}}(?:{group}\d{{3}})+(?!\d)|" if thousands else ""
+        point = regex.escape(decimal_point)
+        names = "|".join(regex.escape(unit) for unit in sorted(units, key=len, reverse=True))
+        before = rf"(?P<before>{names})?[ \u00a0\u202f]?" if units else ""
+        after = rf"(?:[ \u00a0\u202f]?(?P<after>{names})(?![^\W\d_]))?" if units else ""
+        self._pattern = regex.compile(
+            rf"(?P<lead>(?<![\w]){before})?(?P<sign>(?<![\w)])[-+\u2212])?{before.replace('before', 'inner')}"
+            rf"(?P<digits>(?:{grouped}\d+)(?:{point}\d+)?|{point}\d+)(?P<exponent>[eE][-+]?\d{{1,4}}(?!\d))?{after}"
+        )
+
+    def whole(self, text: str) -> Quantity | None:
+        """The number that the whole text is, or None; a full stop may end it."""
+        text = text.strip()
+        return self._quantity(
+            self._pattern.fullmatch(text) or self._pattern.fullmatch(text.removesuffix("."))
+        )
+
+    def first(self, text: str) -> Quantity | None:
+        """The first number in a text, or None."""
+        return next((q for m in self._pattern.finditer(text) if (q := self._quantity(m))), None)
+
+    def last(self, text: str) -> Quantity | None:
+        """The last number in a text, or None."""
+        found = None
+        for match in self._pattern.finditer(text):
+            found = self._quantity(match) or found
+        return found
+
+    def of_number(self, value: int | float | Decimal) -> Quantity | None:
+        """A number that is one already; None when it is not finite."""
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        if isinstance(value, int) and value.bit_length() > MAX_DIGITS * 3:
+            return None
+        number = value if isinstance(value, Decimal) else Decimal(repr(value))
+        return Quantity(number, "", number) if number.is_finite() else None
+
+    def _quantity(self, match: Any) -> Quantity | None:
+        if match is None:
+            return None
+        digits = match["digits"]
+        if len(digits) > MAX_DIGITS:
+            return None
+        for separator in self._thousands:
+            digits = digits.replace(separator, "")
+        sign = "-" if match["sign"] in ("-", "\u2212") else ""
+        number = Decimal(sign + digits.replace(self._point, ".") + (match["exponent"] or ""))
+        named = match.groupdict()
+        unit = named.get("after") or named.get("inner") or named.get("before") or ""
+        factor = self._factors.get(unit, Decimal(1))
+        return Quantity(number, unit, EXACT.multiply(number, factor))

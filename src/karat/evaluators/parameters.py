@@ -1,0 +1,70 @@
+"""Checks of the parameters that evaluators and unit metrics are built with: a mistake is said at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from karat.errors import RequestError, did_you_mean
+
+
+class ParameterCheck:
+    """Checks values one by one and gives them back; the first wrong one is a `RequestError`."""
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+
+    def refuse(self, name: str, wanted: str, value: Any) -> RequestError:
+        """The error that says what a parameter has to be and what was given."""
+        given = repr(value)
+        return RequestError(f"{self.who}: {name} has to be {wanted}, not {given[:80]}")
+
+    def flag(self, name: str, value: Any) -> bool:
+        """True or false, and nothing that merely looks like it."""
+        if not isinstance(value, bool):
+            raise self.refuse(name, "true or false", value)
+        return value
+
+    def number(self, name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
+        """A finite number within bounds."""
+        wanted = "a number"
+        if low != -math.inf:
+            wanted += f" of {low:g} or more" if high == math.inf else f" between {low:g} and {high:g}"
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.refuse(name, wanted, value)
+        if not math.isfinite(value) or not low <= value <= high:
+            raise self.refuse(name, wanted, value)
+        return float(value)
+
+    def whole(self, name: str, value: Any, low: int) -> int:
+        """A whole number of at least `low`."""
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise self.refuse(name, f"a whole number of {low} or more", value)
+        return value
+
+    def choice(self, name: str, value: Any, known: Iterable[str]) -> str:
+        """One of a few words."""
+        known = list(known)
+        if not isinstance(value, str) or value not in known:
+            hint = did_you_mean(value, known) if isinstance(value, str) else f"known: {', '.join(known)}"
+            raise RequestError(f"{self.who}: {name} has no {str(value)[:80]!r}: {hint}")
+        return value
+
+    def text(self, name: str, value: Any) -> str:
+        """Text that is not empty."""
+        if not isinstance(value, str) or not value:
+            raise self.refuse(name, "text that is not empty", value)
+        return value
+
+    def path(self, name: str, value: Any) -> str | None:
+        """A dotted path, or None for the value itself."""
+        return None if value is None else self.text(name, value)
+
+    def texts(self, name: str, value: Any) -> list[str]:
+        """One text or a list of them, as a list; none of them empty."""
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)) or not value:
+            raise self.refuse(name, "text or a list of texts", value)
+        return [self.text(name, each) for each in value]

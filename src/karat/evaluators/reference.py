@@ -1,0 +1,101 @@
+"""The flow of evaluators that compare an output with a reference: paths, several references, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from karat.evaluators.base import CannotJudge, Evaluator, Item
+from karat.evaluators.normalise import plain, text_of
+from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.paths import value_at
+from karat.records import Result
+
+
+class ReferenceEvaluator(Evaluator):
+    """Base of them: override `judge`, which gets the value at `path` and one reference that is not None.
+
+    `any_of` says that the reference is a list of acceptable ones; the best of them counts.
+    """
+
+    reuse: ClassVar[bool] = False
+    batched: ClassVar[bool] = True
+
+    def __init__(self, *, path: str | None = None, any_of: bool = False) -> None:
+        super().__init__()
+        check = ParameterCheck(self.name)
+        self._path = check.path("path", path)
+        self._any_of = check.flag("any_of", any_of)
+
+    def judge(self, output: Any, reference: Any) -> Result:
+        """The judgment of one value against one reference."""
+        raise CannotJudge(f"{self.name} does not say how it compares")
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        """The judgment of one output against its reference."""
+        try:
+            return self._judge(outputs, reference_outputs)
+        except RecursionError:
+            raise CannotJudge(f"{self.key}: the values are nested too deeply to be judged") from None
+
+    def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
+        """Many at once; an item that cannot be judged yields its exception in its place."""
+        out: list[Result | Exception] = []
+        for item in items:
+            try:
+                out.append(self._judge(item.get("outputs"), item.get("reference_outputs")))
+            except RecursionError:
+                out.append(CannotJudge(f"{self.key}: the values are nested too deeply to be judged"))
+            except Exception as error:
+                out.append(error)
+        return out
+
+    def _judge(self, outputs: Any, reference: Any) -> Result:
+        output, references = self._sides(outputs, reference)
+        if self._any_of:
+            return self._best(output, references)
+        return self.judge(output, references[0])
+
+    def _sides(self, outputs: Any, reference: Any) -> tuple[Any, list[Any]]:
+        """What is compared: the output at its path, and the reference or references at theirs."""
+        if reference is None:
+            raise CannotJudge(f"{self.key} compares with a reference and this item has none")
+        if self._path is not None:
+            outputs = value_at(outputs, self._path, "the output")
+        if self._any_of:
+            return outputs, self._several(reference)
+        if self._path is not None:
+            reference = value_at(reference, self._path, "the reference")
+        return outputs, [reference]
+
+    def _several(self, reference: Any) -> list[Any]:
+        references = plain(reference, "the reference")
+        if isinstance(references, dict) and self._path is not None:
+            references = value_at(references, self._path, "the reference")
+        if not isinstance(references, list) or not references:
+            raise CannotJudge(f"{self.key}: with any_of the reference has to be a list of at least one")
+        if self._path is None:
+            return references
+        return [value_at(each, self._path, f"reference {at}") for at, each in enumerate(references)]
+
+    def _best(self, output: Any, references: list[Any]) -> Result:
+        judged = [self.judge(output, reference) for reference in references]
+        at = max(range(len(judged)), key=lambda index: judged[index].score or 0.0)
+        best = judged[at]
+        return msgspec.structs.replace(
+            best,
+            comment=f"{best.comment} (the best of {len(references)} references, number {at + 1})",
+            metadata={**best.metadata, "reference": at},
+        )
+
+
+def reference_text(reference: Any, who: str) -> str:
+    """The reference as text; null has none to compare with."""
+    text = text_of(reference, "the reference")
+    if text is None:
+        raise CannotJudge(f"{who}: the reference is null, there is no text to compare with")
+    return text

@@ -1,0 +1,311 @@
+"""Evaluators of similarity: embeddings, and the n-gram measures of translation and summarisation."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from karat.errors import MissingDependency, RequestError, Stopped
+from karat.evaluators.base import CannotJudge, Item, register_evaluator
+from karat.evaluators.embedding import Embedder, cosine, embedder_of
+from karat.evaluators.normalise import clip, jsonable, text_of
+from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.reference import ReferenceEvaluator, reference_text
+from karat.records import Result
+
+
+@register_evaluator("embedding_similarity")
+class EmbeddingDistance(ReferenceEvaluator):
+    """How close output and reference are in meaning: the cosine of their embeddings, below 0 counted as 0.
+
+    The embeddings come from `embed_fn` (one text in, one vector out), from `embedder` (a model that
+    `karat.models` knows), from sentence-transformers when `model_name` is given, else from the local
+    embedder, which needs no network. It is loaded on first use. `value` is the cosine itself. An empty
+    text has no meaning: two are the same, one is as far as can be.
+    """
+
+    name: ClassVar[str] = "embedding_similarity"
+    reuse: ClassVar[bool] = True
+    example: ClassVar[dict[str, Any]] = {
+        "params": {},
+        "outputs": "a happy dog",
+        "reference_outputs": "a happy dog",
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        embed_fn: Callable[[str], Sequence[float]] | None = None,
+        model_name: str | None = None,
+        embedder: Any = None,
+        path: str | None = None,
+        any_of: bool = False,
+    ) -> None:
+        super().__init__(path=path, any_of=any_of)
+        self._embedder: Embedder = embedder_of(embed_fn, model_name, embedder)
+        # of this instance: a function's results are not told by its parameters; a remote embedder is awaited
+        self.reuse = embed_fn is None  # type: ignore[misc]
+        self.is_async = self._embedder.is_remote  # type: ignore[misc]
+        self.batched = self._embedder.is_local  # type: ignore[misc]
+        self.params = {**self._embedder.params, "path": path, "any_of": any_of}
+
+    def judge(self, output: Any, reference: Any) -> Result:
+        expected = reference_text(reference, self.key)
+        text = text_of(output, "the output")
+        if text is None:
+            return Result(self.key, 0.0, None, "there is no output")
+        if not text.strip() or not expected.strip():
+            score = float(not text.strip() and not expected.strip())
+            return Result(
+                self.key, score, score, "both texts are empty" if score else "one of the texts is empty"
+            )
+        first, second = self._embedder.embed([jsonable(text), jsonable(expected)])  # no half characters
+        similarity = cosine(first, second, self.key)
+        said = f"cosine {similarity:.3f} between the output {clip(text)} and the reference {clip(expected)}"
+        return Result(self.key, min(1.0, max(0.0, similarity)), similarity, said)
+
+    async def evaluate_async(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        """The same, without holding a thread while a remote embedder answers."""
+        if not self._embedder.is_remote:
+            return await super().evaluate_async(outputs=outputs, reference_outputs=reference_outputs)
+        texts = self._texts([{"outputs": outputs, "reference_outputs": reference_outputs}])
+        vectors = await self._embedder.embed_async(texts)
+        with self._embedder.holding(dict(zip(texts, vectors, strict=True))):
+            return self.evaluate(outputs=outputs, reference_outputs=reference_outputs)
+
+    def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
+        """Many at once: every text is embedded once, together with the others."""
+        texts = self._texts(items)
+        try:
+            vectors = self._embedder.embed(texts)
+        except (Stopped, RequestError):
+            raise
+        except Exception:
+            # one text may be at fault: each item is asked for alone, and fails alone
+            return super().evaluate_many(items)
+        with self._embedder.holding(dict(zip(texts, vectors, strict=True))):
+            return super().evaluate_many(items)
+
+    def _texts(self, items: Sequence[Item]) -> list[str]:
+        """The texts whose vectors these items need; items that cannot be judged say so later."""
+        wanted: dict[str, None] = {}
+        for item in items:
+            try:
+                output, references = self._sides(item.get("outputs"), item.get("reference_outputs"))
+                texts = [text_of(each, "the value") for each in (output, *references)]
+            except CannotJudge:
+                continue
+            wanted.update((jsonable(text), None) for text in texts if text is not None and text.strip())
+        return list(wanted)
+
+
+class _NgramEvaluator(ReferenceEvaluator):
+    """What the n-gram measures share: a package of the extra `text`, one or several references."""
+
+    package: ClassVar[str]
+
+    def __init__(self, path: str | None, any_of: bool) -> None:
+        super().__init__(path=path, any_of=any_of)
+        if importlib.util.find_spec(self.package) is None:
+            raise MissingDependency(self.package.replace("_", "-"), "text", f"the evaluator {self.name}")
+
+    def judge(self, output: Any, reference: Any) -> Result:
+        return self._measured(output, [reference_text(reference, self.key)])
+
+    def _best(self, output: Any, references: list[Any]) -> Result:
+        return self._measured(output, [reference_text(each, self.key) for each in references])
+
+    def _measured(self, output: Any, references: list[str]) -> Result:
+        text = text_of(output, "the output")
+        if text is None:
+            return Result(self.key, 0.0, None, "there is no output")
+        if not text.strip() and any(not reference.strip() for reference in references):
+            return Result(self.key, 1.0, 1.0, "both texts are empty")
+        return self._score(text, references)
+
+    def _score(self, text: str, references: list[str]) -> Result:
+        raise CannotJudge(f"{self.name} does not say how it measures")
+
+
+@register_evaluator("bleu")
+class Bleu(_NgramEvaluator):
+    """BLEU of the output against one or, with `any_of`, several references, from 0 to 1 (sacrebleu).
+
+    It is the sentence score with effective order: n-grams longer than the text do not count against it.
+    """
+
+    name: ClassVar[str] = "bleu"
+    package: ClassVar[str] = "sacrebleu"
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"lowercase": True},
+        "outputs": "The cat sat on the mat",
+        "reference_outputs": "the cat sat on the mat",
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        lowercase: bool = False,
+        tokenize: str = "13a",
+        max_order: int = 4,
+        path: str | None = None,
+        any_of: bool = False,
+    ) -> None:
+        super().__init__(path, any_of)
+        check = ParameterCheck(self.name)
+        check.flag("lowercase", lowercase)
+        # the other tokenizers of sacrebleu download models or need further packages
+        check.choice("tokenize", tokenize, ["13a", "char", "intl", "none", "zh"])
+        check.whole("max_order", max_order, 1)
+        self.params = {
+            "lowercase": lowercase,
+            "tokenize": tokenize,
+            "max_order": max_order,
+            "path": path,
+            "any_of": any_of,
+        }
+
+    @cached_property
+    def _metric(self) -> Any:
+        from sacrebleu.metrics.bleu import BLEU
+
+        given = self.params
+        return BLEU(
+            lowercase=given["lowercase"],
+            tokenize=given["tokenize"],
+            max_ngram_order=given["max_order"],
+            effective_order=True,
+        )
+
+    def _score(self, text: str, references: list[str]) -> Result:
+        measured = self._metric.sentence_score(text, references)
+        score = min(1.0, measured.score / 100)
+        metadata = {
+            "precisions": [precision / 100 for precision in measured.precisions],
+            "brevity_penalty": measured.bp,
+        }
+        said = f"BLEU {score:.3f}: {measured.sys_len} words against {measured.ref_len}"
+        return Result(self.key, score, score, said, metadata)
+
+
+@register_evaluator("chrf")
+class Chrf(_NgramEvaluator):
+    """chrF of the output against one or, with `any_of`, several references, from 0 to 1 (sacrebleu).
+
+    `word_order: 2` makes it chrF++.
+    """
+
+    name: ClassVar[str] = "chrf"
+    package: ClassVar[str] = "sacrebleu"
+    example: ClassVar[dict[str, Any]] = {
+        "params": {},
+        "outputs": "the cat sat",
+        "reference_outputs": "the cat sat",
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        char_order: int = 6,
+        word_order: int = 0,
+        beta: int = 2,
+        lowercase: bool = False,
+        path: str | None = None,
+        any_of: bool = False,
+    ) -> None:
+        super().__init__(path, any_of)
+        check = ParameterCheck(self.name)
+        check.whole("char_order", char_order, 1)
+        check.whole("word_order", word_order, 0)
+        check.whole("beta", beta, 1)
+        check.flag("lowercase", lowercase)
+        self.params = {
+            "char_order": char_order,
+            "word_order": word_order,
+            "beta": beta,
+            "lowercase": lowercase,
+            "path": path,
+            "any_of": any_of,
+        }
+
+    @cached_property
+    def _metric(self) -> Any:
+        from sacrebleu.metrics.chrf import CHRF
+
+        given = self.params
+        return CHRF(
+            char_order=given["char_order"],
+            word_order=given["word_order"],
+            beta=given["beta"],
+            lowercase=given["lowercase"],
+        )
+
+    def _score(self, text: str, references: list[str]) -> Result:
+        score = min(1.0, self._metric.sentence_score(text, references).score / 100)
+        name = "chrF++" if self.params["word_order"] else "chrF"
+        return Result(self.key, score, score, f"{name} {score:.3f} against {len(references)} references")
+
+
+@register_evaluator("rouge")
+class Rouge(_NgramEvaluator):
+    """ROUGE of the output against one or, with `any_of`, several references (rouge-score).
+
+    `variant` is `rouge1`, `rouge2`, `rougeL` or `rougeLsum`; `measure` is `f1`, `precision` or `recall`. The
+    words are runs of ASCII letters and digits, as the measure defines them. For the L variants, texts over
+    `max_length` characters are an error of their item: the time grows with the product of the lengths.
+    """
+
+    name: ClassVar[str] = "rouge"
+    batched: ClassVar[bool] = False  # two long texts can take seconds
+    package: ClassVar[str] = "rouge_score"
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"variant": "rouge1"},
+        "outputs": "the cat sat",
+        "reference_outputs": "the dog sat",
+        "score": 2 / 3,
+    }
+
+    def __init__(
+        self,
+        variant: str = "rougeL",
+        measure: str = "f1",
+        stemmer: bool = False,
+        max_length: int = 20_000,
+        path: str | None = None,
+        any_of: bool = False,
+    ) -> None:
+        super().__init__(path, any_of)
+        check = ParameterCheck(self.name)
+        check.choice("variant", variant, ["rouge1", "rouge2", "rougeL", "rougeLsum"])
+        check.choice("measure", measure, ["f1", "precision", "recall"])
+        check.flag("stemmer", stemmer)
+        check.whole("max_length", max_length, 1)
+        self.params = {
+            "variant": variant,
+            "measure": measure,
+            "stemmer": stemmer,
+            "max_length": max_length,
+            "path": path,
+            "any_of": any_of,
+        }
+
+    @cached_property
+    def _metric(self) -> Any:
+        from rouge_score.rouge_scorer import RougeScorer
+        from rouge_score.tokenizers import DefaultTokenizer
+
+        return RougeScorer([self.params["variant"]], tokenizer=DefaultTokenizer(self.params["stemmer"]))
+
+    def _score(self, text: str, references: list[str]) -> Result:
+        variant, bound = self.params["variant"], self.params["max_length"]
+        longest = max(len(text), *(len(reference) for reference in references))
+        if variant.startswith("rougeL") and longest > bound:
+            raise CannotJudge(f"{self.key}: a text of {longest} characters is over max_length ({bound})")
+        measured = self._metric.score_multi(references, text)[variant]
+        metadata = {"precision": measured.precision, "recall": measured.recall, "f1": measured.fmeasure}
+        score = float(metadata[self.params["measure"]])
+        return Result(self.key, score, score, f"{variant} {self.params['measure']} {score:.3f}", metadata)

@@ -1,0 +1,286 @@
+"""Evaluators of structure: whether an output is JSON, and whether it is the JSON that was asked for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from karat.errors import RequestError
+from karat.evaluators.base import CannotJudge, Evaluator, register_evaluator
+from karat.evaluators.jsontext import NotJSON, looks_fenced, parse_json
+from karat.evaluators.normalise import clip, jsonable, plain
+from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.paths import value_at
+from karat.records import Result
+
+SHOWN_PROBLEMS = 20
+"""How many violations of a schema are listed; a long list can have thousands."""
+
+
+class _JSONEvaluator(Evaluator):
+    """What both share: text is parsed, anything else is taken as JSON that is parsed already."""
+
+    reuse: ClassVar[bool] = False
+
+    def __init__(self, fenced: bool, path: str | None) -> None:
+        super().__init__()
+        check = ParameterCheck(self.name)
+        self._fenced = check.flag("fenced", fenced)
+        self._path = check.path("path", path)
+
+    def _value(self, outputs: Any) -> Any:
+        """The JSON value of an output; `NotJSON` when its text has none."""
+        value = plain(outputs, "the output")
+        if self._path is not None:
+            value = value_at(value, self._path, "the output")
+        if value is None:
+            raise NotJSON("there is no output")
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse_json(value, fenced=self._fenced)
+        except NotJSON as error:
+            hint = "; fenced accepts a fenced block" if not self._fenced and looks_fenced(value) else ""
+            raise NotJSON(f"{error}{hint}, in {clip(value)}") from None
+
+
+@register_evaluator("json_valid")
+class JSONValid(_JSONEvaluator):
+    """Whether the output is valid JSON; an output that is parsed already is.
+
+    `fenced` also accepts one Markdown fence with prose around it. NaN and Infinity are not JSON. `types`
+    restricts what the JSON has to be (`object`, `array`, `string`, `number`, `boolean`, `null`).
+    """
+
+    name: ClassVar[str] = "json_valid"
+    batched: ClassVar[bool] = True
+    example: ClassVar[dict[str, Any]] = {
+        "params": {},
+        "outputs": '{"city": "Paris"}',
+        "score": 1.0,
+    }
+
+    def __init__(
+        self, fenced: bool = False, types: str | list[str] | None = None, path: str | None = None
+    ) -> None:
+        super().__init__(fenced, path)
+        check = ParameterCheck(self.name)
+        self._types = None if types is None else check.texts("types", types)
+        for each in self._types or ():
+            check.choice("types", each, _KINDS)
+        self.params = {"fenced": fenced, "types": self._types, "path": path}
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        try:
+            value = self._value(outputs)
+        except NotJSON as error:
+            return Result(self.key, 0.0, False, f"not valid JSON: {error}")
+        kind = kind_of_json(value)
+        if self._types is not None and kind not in self._types:
+            return Result(
+                self.key, 0.0, False, f"valid JSON, but a {kind} and not {' or '.join(self._types)}"
+            )
+        return Result(self.key, 1.0, True, f"valid JSON: {_KINDS[kind]}")
+
+
+_KINDS = {
+    "object": "an object",
+    "array": "an array",
+    "string": "a string",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+}
+
+
+def kind_of_json(value: Any) -> str:
+    """What JSON calls a value."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float)):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object"
+
+
+@register_evaluator("json_schema_match")
+class JSONSchemaMatch(_JSONEvaluator):
+    """Whether the output is JSON that a JSON Schema accepts; the metadata lists what it violates, and where.
+
+    `schema` is the schema, its JSON text, or a pydantic model. `formats` checks `format` too (dates, e-mail
+    addresses, …). References are resolved within the schema, never over the network. A `pattern` that does
+    not decide within `timeout` seconds is an error of this item.
+    """
+
+    name: ClassVar[str] = "json_schema_match"
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"schema": {"type": "object", "required": ["city"]}},
+        "outputs": '{"country": "France"}',
+        "score": 0.0,
+    }
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any] | bool | str,
+        fenced: bool = False,
+        formats: bool = False,
+        timeout: float = 1.0,
+        path: str | None = None,
+    ) -> None:
+        super().__init__(fenced, path)
+        check = ParameterCheck(self.name)
+        check.flag("formats", formats)
+        seconds = check.number("timeout", timeout, low=0.001)
+        loaded = _schema(schema, check)
+        self._validator = _validator(loaded, formats, seconds)
+        self.params = {
+            "schema": loaded,
+            "fenced": fenced,
+            "formats": formats,
+            "timeout": timeout,
+            "path": path,
+        }
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        try:
+            value = self._value(outputs)
+        except NotJSON as error:
+            return Result(self.key, 0.0, False, f"not valid JSON: {error}", {"errors": []})
+        problems, count = self._problems(value)
+        if not count:
+            return Result(self.key, 1.0, True, "the schema accepts it", {"errors": []})
+        first = problems[0]
+        said = f"{first['path']}: {first['message']}"
+        if count > 1:
+            said += f" (and {count - 1} more)"
+        return Result(self.key, 0.0, False, said, {"errors": problems})
+
+    def _problems(self, value: Any) -> tuple[list[dict[str, str]], int]:
+        from referencing.exceptions import Unresolvable
+
+        problems: list[dict[str, str]] = []
+        count = 0
+        try:
+            for error in self._validator.iter_errors(value):
+                count += 1
+                if len(problems) < SHOWN_PROBLEMS:
+                    problems.append(
+                        {"path": jsonable(error.json_path[:200]), "message": clip(error.message, 300)[1:-1]}
+                    )
+        except Unresolvable as error:
+            raise CannotJudge(
+                f"{self.key}: the schema refers to {str(error)[:120]}, which it does not hold"
+            ) from None
+        except (ValueError, ArithmeticError) as error:  # numbers of thousands of digits, or infinite ones
+            raise CannotJudge(f"{self.key}: the output cannot be checked: {str(error)[:120]}") from None
+        except RecursionError:
+            raise CannotJudge(f"{self.key}: the output is nested too deeply to be checked") from None
+        return problems, count
+
+
+def _schema(schema: Any, check: ParameterCheck) -> Any:
+    """The schema as JSON, a copy of what was given."""
+    if isinstance(schema, str):
+        try:
+            schema = parse_json(schema)
+        except NotJSON as error:
+            raise RequestError(f"{check.who}: the schema is not JSON: {error}") from None
+    elif isinstance(schema, type) and callable(getattr(schema, "model_json_schema", None)):
+        schema = schema.model_json_schema()  # type: ignore[attr-defined]  # just looked for
+    if not isinstance(schema, (Mapping, bool)):
+        raise check.refuse("schema", "a JSON Schema", schema)
+    return schema if isinstance(schema, bool) else copy.deepcopy(dict(schema))
+
+
+def _validator(schema: Any, formats: bool, seconds: float) -> Any:
+    import jsonschema
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it has no stubs
+
+    base = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        base.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise RequestError(
+            f"json_schema_match: the schema is wrong at {error.json_path}: {error.message[:200]}"
+        ) from None
+    except RecursionError:
+        raise RequestError("json_schema_match: the schema is nested too deeply") from None
+    rules = {"pattern": _pattern(seconds), "patternProperties": _pattern_properties(seconds)}
+    rules["additionalProperties"] = _additional_properties(
+        base.VALIDATORS.get("additionalProperties"), seconds
+    )
+    cls = jsonschema.validators.extend(base, rules)  # type: ignore[no-untyped-call]  # its stub
+    return cls(schema, registry=REGISTRY, format_checker=base.FORMAT_CHECKER if formats else None)
+
+
+Rule = Callable[[Any, Any, Any, Any], Iterator[Any]]
+
+
+def _pattern(seconds: float) -> Rule:
+    """The keyword `pattern`, with a time limit that Python's own `re` does not have."""
+    from jsonschema import ValidationError
+
+    def rule(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(instance, "string") and not _found(pattern, instance, seconds):
+            yield ValidationError(f"{clip(instance)} does not match {clip(pattern)}")
+
+    return rule
+
+
+def _pattern_properties(seconds: float) -> Rule:
+    def rule(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not validator.is_type(instance, "object"):
+            return
+        for pattern, subschema in patterns.items():
+            for name, value in instance.items():
+                if _found(pattern, name, seconds):
+                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+    return rule
+
+
+def _additional_properties(usual: Any, seconds: float) -> Rule:
+    """The usual rule, except where names are told apart by patterns, which then have the time limit too."""
+    from jsonschema import ValidationError
+
+    def rule(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        patterns = list(schema.get("patternProperties", ()))
+        if usual is None or not patterns or not validator.is_type(instance, "object"):
+            yield from usual(validator, allowed, instance, schema) or () if usual else ()
+            return
+        for name, value in instance.items():
+            if name in schema.get("properties", {}) or any(_found(each, name, seconds) for each in patterns):
+                continue
+            if validator.is_type(allowed, "object"):
+                yield from validator.descend(value, allowed, path=name)
+            elif not allowed:
+                yield ValidationError(f"{clip(name)} is neither a known property nor matched by a pattern")
+
+    return rule
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> Any:
+    import regex
+
+    return regex.compile(pattern)
+
+
+def _found(pattern: str, text: str, seconds: float) -> bool:
+    try:
+        return _compiled(pattern).search(text, timeout=seconds) is not None
+    except TimeoutError:
+        raise CannotJudge(
+            f"json_schema_match: the pattern {clip(pattern)} had not decided after {seconds:g} s"
+        ) from None
+    except Exception as error:  # what `regex` raises for a bad pattern is not exported as one type
+        raise CannotJudge(f"json_schema_match: the pattern {clip(pattern)} cannot be used: {error}") from None

@@ -1,0 +1,384 @@
+"""Evaluators of plain text: equal, contained, matching a pattern, how many edits apart."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import regex
+
+from karat.errors import RequestError, did_you_mean
+from karat.evaluators.base import CannotJudge, Evaluator, Item, register_evaluator
+from karat.evaluators.normalise import TextRules, clip, plain, same, text_of, unchanged
+from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.paths import value_at
+from karat.evaluators.reference import ReferenceEvaluator, reference_text
+from karat.records import Result
+
+
+@register_evaluator("exact_match")
+class ExactMatch(ReferenceEvaluator):
+    """Whether the output is the reference, as text or as JSON.
+
+    Two texts are compared by the rules; two JSON values by value, whatever the order of keys (True is not
+    1); a text and a JSON value by what the text says. None equals None alone.
+    """
+
+    name: ClassVar[str] = "exact_match"
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"case_sensitive": False},
+        "outputs": "HI",
+        "reference_outputs": "hi",
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        case_sensitive: bool = True,
+        strip: bool = True,
+        normalize_whitespace: bool = False,
+        nfkc: bool = False,
+        path: str | None = None,
+        any_of: bool = False,
+    ) -> None:
+        super().__init__(path=path, any_of=any_of)
+        rules = TextRules(case_sensitive, strip, normalize_whitespace, nfkc).checked(self.name)
+        self._normalise = rules.normaliser()
+        self.params = {
+            "case_sensitive": case_sensitive,
+            "strip": strip,
+            "normalize_whitespace": normalize_whitespace,
+            "nfkc": nfkc,
+            "path": path,
+            "any_of": any_of,
+        }
+
+    def judge(self, output: Any, reference: Any) -> Result:
+        output, reference = plain(output, "the output"), plain(reference, "the reference")
+        if same(output, reference, self._normalise):
+            return Result(self.key, 1.0, True, "the output equals the reference")
+        return Result(self.key, 0.0, False, difference(output, reference))
+
+    def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
+        """Many at once: two texts are compared without leaving the loop."""
+        if self._path is not None or self._any_of:
+            return super().evaluate_many(items)
+        out: list[Result | Exception] = []
+        key, normalise = self.key, self._normalise
+        for item in items:
+            output, reference = item.get("outputs"), item.get("reference_outputs")
+            if type(output) is not str or type(reference) is not str:
+                out.extend(super().evaluate_many([item]))
+            elif output == reference or normalise(output) == normalise(reference):
+                out.append(Result(key, 1.0, True, "the output equals the reference"))
+            else:
+                out.append(Result(key, 0.0, False, difference(output, reference)))
+        return out
+
+
+def difference(output: Any, reference: Any) -> str:
+    """Why two values are not equal, with the option that would make them so where there is one."""
+    if output is None:
+        return f"there is no output; the reference is {clip(reference)}"
+    if type(output) is not str or type(reference) is not str:
+        return f"the output {clip(output)} is not the reference {clip(reference)}"
+    if len(output) > 60 or len(reference) > 60:
+        comment = f"the output {clip(output)} is not the reference {clip(reference)}"
+        return comment + _reason(output, reference) if len(output) <= 2_000 else comment
+    return f"the output {output!r} is not the reference {reference!r}{_reason(output, reference)}"
+
+
+def _reason(output: str, reference: str) -> str:
+    """The one thing in which two texts differ, if it is one; cheap for the many where it is not."""
+    if output.isascii() and reference.isascii():
+        if len(output) == len(reference):
+            case = output.lower() == reference.lower()
+            return ": only the case differs (case_sensitive)" if case else ""
+    elif output.casefold() == reference.casefold():
+        return ": only the case differs (case_sensitive)"
+    elif unicodedata.normalize("NFKC", output) == unicodedata.normalize("NFKC", reference):
+        return ": only the Unicode form differs (nfkc)"
+    if output.split() == reference.split():
+        return ": only whitespace differs (strip, normalize_whitespace)"
+    return ""
+
+
+@register_evaluator("contains")
+class Contains(Evaluator):
+    """Whether the output contains a text, or any or all of several; without one, the reference.
+
+    `graded` gives the share of the texts that were found instead of pass or fail.
+    """
+
+    name: ClassVar[str] = "contains"
+    reuse: ClassVar[bool] = False
+    batched: ClassVar[bool] = True
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"substring": ["error", "timeout"], "mode": "any"},
+        "outputs": "Error 504 from the gateway",
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        substring: str | list[str] | None = None,
+        case_sensitive: bool = False,
+        mode: str = "all",
+        nfkc: bool = False,
+        graded: bool = False,
+        path: str | None = None,
+    ) -> None:
+        super().__init__()
+        check = ParameterCheck(self.name)
+        self._wanted = None if substring is None else check.texts("substring", substring)
+        self._normalise = TextRules(case_sensitive=case_sensitive, nfkc=nfkc).checked(self.name).normaliser()
+        self._all = check.choice("mode", mode, ["all", "any"]) == "all"
+        self._graded = check.flag("graded", graded)
+        self._path = check.path("path", path)
+        self.params = {
+            "substring": substring if substring is None or isinstance(substring, str) else list(substring),
+            "case_sensitive": case_sensitive,
+            "mode": mode,
+            "nfkc": nfkc,
+            "graded": graded,
+            "path": path,
+        }
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        wanted = self._wanted if self._wanted is not None else self._from_reference(reference_outputs)
+        if self._path is not None:
+            outputs = value_at(outputs, self._path, "the output")
+        text = text_of(outputs, "the output")
+        if text is None:
+            return Result(
+                self.key, 0.0, False, "there is no output", {"found": [], "missing": _shown(wanted)}
+            )
+        text = self._normalise(text)
+        found = [each for each in wanted if self._normalise(each) in text]
+        missing = [each for each in wanted if each not in found]
+        passed = not missing if self._all else bool(found)
+        share = len(found) / len(wanted) if self._graded else float(passed)
+        comment = f"the output contains {_named(found)}" if found else "the output contains none of them"
+        if missing:
+            comment += f"; it does not contain {_named(missing)}"
+        return Result(self.key, share, passed, comment, {"found": _shown(found), "missing": _shown(missing)})
+
+    def _from_reference(self, reference: Any) -> list[str]:
+        if reference is None:
+            raise CannotJudge(f"{self.key} needs the parameter substring or a reference to look for")
+        reference = plain(reference, "the reference")
+        if self._path is not None:
+            reference = value_at(reference, self._path, "the reference")
+        each = reference if isinstance(reference, list) else [reference]
+        wanted = [reference_text(one, self.key) for one in each]
+        if not wanted or not all(wanted):
+            raise CannotJudge(f"{self.key}: the reference is empty, and every text contains nothing")
+        return wanted
+
+
+def _named(texts: list[str]) -> str:
+    shown = ", ".join(clip(text, 30) for text in texts[:5])
+    return shown if len(texts) <= 5 else f"{shown} and {len(texts) - 5} more"
+
+
+def _shown(texts: list[str]) -> list[str]:
+    return [clip(text, 200)[1:-1] for text in texts[:50]]
+
+
+FLAGS = {
+    "ASCII": regex.ASCII,
+    "BESTMATCH": regex.BESTMATCH,
+    "DOTALL": regex.DOTALL,
+    "ENHANCEMATCH": regex.ENHANCEMATCH,
+    "FULLCASE": regex.FULLCASE,
+    "IGNORECASE": regex.IGNORECASE,
+    "MULTILINE": regex.MULTILINE,
+    "UNICODE": regex.UNICODE,
+    "VERBOSE": regex.VERBOSE,
+}
+_LETTERS = {
+    "A": "ASCII",
+    "F": "FULLCASE",
+    "I": "IGNORECASE",
+    "M": "MULTILINE",
+    "S": "DOTALL",
+    "U": "UNICODE",
+    "X": "VERBOSE",
+}
+
+
+@register_evaluator("regex_match")
+class RegexMatch(Evaluator):
+    """Whether a pattern matches the output.
+
+    `mode` says where: anywhere (`search`), at the start (`match`) or the whole text (`fullmatch`).
+    `flags` are names (`IGNORECASE`, `i`, or a list of them). A pattern that has not decided after `timeout`
+    seconds is an error of this item, never a verdict.
+    """
+
+    name: ClassVar[str] = "regex_match"
+    reuse: ClassVar[bool] = False
+    # not batched: a pattern may take its whole time limit, and a batch is judged where nothing may wait
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"pattern": r"order #(\d+)", "flags": ["IGNORECASE"]},
+        "outputs": "Your Order #1234 is on its way",
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        pattern: str,
+        flags: str | list[str] | int = (),  # type: ignore[assignment]  # an empty list, which cannot be changed
+        mode: str = "search",
+        timeout: float = 1.0,
+        path: str | None = None,
+    ) -> None:
+        super().__init__()
+        check = ParameterCheck(self.name)
+        if not isinstance(pattern, str):
+            raise check.refuse("pattern", "text", pattern)
+        names = flag_names(flags, self.name)
+        bits = 0
+        for name in names:
+            bits |= FLAGS[name]
+        try:
+            compiled = regex.compile(pattern, bits)
+        except (regex.error, ValueError, OverflowError, RecursionError) as error:
+            raise RequestError(f"{self.name}: the pattern {clip(pattern)} cannot be used: {error}") from None
+        check.choice("mode", mode, ["search", "match", "fullmatch"])
+        self._find: Callable[..., Any] = getattr(compiled, mode)
+        self._timeout = check.number("timeout", timeout, low=0.001)
+        self._path = check.path("path", path)
+        self.params = {"pattern": pattern, "flags": names, "mode": mode, "timeout": timeout, "path": path}
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        if self._path is not None:
+            outputs = value_at(outputs, self._path, "the output")
+        text = text_of(outputs, "the output")
+        pattern = clip(self.params["pattern"])
+        if text is None:
+            return Result(self.key, 0.0, False, f"there is no output to match {pattern}")
+        try:
+            match = self._find(text, timeout=self._timeout)
+        except TimeoutError:
+            raise CannotJudge(
+                f"{self.key}: the pattern {pattern} had not decided after {self._timeout:g} s on a text of"
+                f" {len(text)} characters; make it simpler or raise timeout"
+            ) from None
+        if match is None:
+            return Result(self.key, 0.0, False, f"{pattern} does not match the output {clip(text)}")
+        metadata = {"start": match.start(), "end": match.end()}
+        return Result(self.key, 1.0, True, f"{pattern} matches {clip(match.group())}", metadata)
+
+
+def flag_names(flags: Any, who: str) -> list[str]:
+    """Flags as sorted names, from names, letters, a list of them, or Python's own `re` flags."""
+    if isinstance(flags, int) and not isinstance(flags, bool):
+        known = [name for name, bit in FLAGS.items() if flags & bit]
+        rest = int(flags) & ~sum(int(FLAGS[name]) for name in known)
+        if rest:
+            raise RequestError(
+                f"{who}: flags has bits ({rest}) that no known flag has: {', '.join(sorted(FLAGS))}"
+            )
+        return sorted(known)
+    if isinstance(flags, str):
+        flags = [part for part in regex.split(r"[\s,|]+", flags) if part]
+    names = set()
+    for flag in flags if isinstance(flags, (list, tuple)) else [flags]:
+        if not isinstance(flag, str):
+            raise RequestError(f"{who}: flags are names such as IGNORECASE, not {clip(flag)}")
+        name = flag.upper().removeprefix("RE.")
+        name = _LETTERS.get(name, name)
+        if name not in FLAGS:
+            raise RequestError(f"{who}: there is no flag {clip(flag)}: {did_you_mean(name, FLAGS)}")
+        names.add(name)
+    return sorted(names)
+
+
+@register_evaluator("edit_distance")
+class EditDistance(ReferenceEvaluator):
+    """How close the output is to the reference: 1 − edits / length of the longer one.
+
+    The edits are insertions, deletions and replacements of characters (Levenshtein); `value` is their
+    number. Two empty texts are the same. Texts over `max_length` characters are an error of their item,
+    for the time needed grows with the product of the lengths.
+    """
+
+    name: ClassVar[str] = "edit_distance"
+    example: ClassVar[dict[str, Any]] = {
+        "params": {},
+        "outputs": "kitten",
+        "reference_outputs": "sitting",
+        "score": 1 - 3 / 7,
+    }
+
+    def __init__(
+        self,
+        case_sensitive: bool = True,
+        strip: bool = False,
+        normalize_whitespace: bool = False,
+        nfkc: bool = False,
+        max_length: int = 100_000,
+        path: str | None = None,
+        any_of: bool = False,
+    ) -> None:
+        super().__init__(path=path, any_of=any_of)
+        rules = TextRules(case_sensitive, strip, normalize_whitespace, nfkc).checked(self.name)
+        self._normalise = rules.normaliser()
+        self._max_length = ParameterCheck(self.name).whole("max_length", max_length, 1)
+        self.params = {
+            "case_sensitive": case_sensitive,
+            "strip": strip,
+            "normalize_whitespace": normalize_whitespace,
+            "nfkc": nfkc,
+            "max_length": max_length,
+            "path": path,
+            "any_of": any_of,
+        }
+        from rapidfuzz.distance import Levenshtein
+
+        self._distance = Levenshtein.distance
+
+    def judge(self, output: Any, reference: Any) -> Result:
+        expected = self._normalise(reference_text(reference, self.key))
+        text = text_of(output, "the output")
+        if text is None:
+            return Result(self.key, 0.0, None, f"there is no output; the reference is {clip(expected)}")
+        text = self._normalise(text)
+        return self._measured(text, expected)
+
+    def _measured(self, text: str, expected: str) -> Result:
+        longer = max(len(text), len(expected))
+        if longer > self._max_length:
+            raise CannotJudge(
+                f"{self.key}: a text of {longer} characters is over max_length ({self._max_length})"
+            )
+        if longer == 0:
+            return Result(self.key, 1.0, 0, "both texts are empty")
+        edits = self._distance(text, expected)
+        return Result(self.key, 1.0 - edits / longer, edits, f"{edits} edits over {longer} characters")
+
+    def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
+        """Many at once: two texts are compared without leaving the loop."""
+        if self._path is not None or self._any_of:
+            return super().evaluate_many(items)
+        out: list[Result | Exception] = []
+        key, normalise, distance, bound = self.key, self._normalise, self._distance, self._max_length
+        for item in items:
+            text, expected = item.get("outputs"), item.get("reference_outputs")
+            if type(text) is str and type(expected) is str:
+                if normalise is not unchanged:
+                    text, expected = normalise(text), normalise(expected)
+                longer = len(text) if len(text) > len(expected) else len(expected)
+                if 0 < longer <= bound:
+                    edits = distance(text, expected)
+                    comment = f"{edits} edits over {longer} characters"
+                    out.append(Result(key, 1.0 - edits / longer, edits, comment))
+                    continue
+            out.extend(super().evaluate_many([item]))
+        return out

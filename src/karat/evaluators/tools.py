@@ -1,0 +1,275 @@
+"""Whether the right tools were used: `tool_use`, `tool_call_accuracy`, `redundant_calls`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from karat.errors import ConfigError, NotApplicable, did_you_mean
+from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, build_rule
+from karat.evaluators.base import Evaluator, register_evaluator
+from karat.evaluators.call_report import (
+    bounded,
+    describe,
+    describe_mismatch,
+    listed,
+    mention_unused,
+    pair_mismatched,
+    show,
+    show_mismatch,
+)
+from karat.evaluators.calls import Calls, read_calls, read_reference, read_trajectory
+from karat.evaluators.matching import pair_in_any_order
+from karat.evaluators.trajectory import rates
+from karat.records import Output, Result
+from karat.traces import ToolCall, TraceError, Trajectory
+
+
+@register_evaluator("tool_use")
+class ToolUseEvaluator(Evaluator):
+    """Whether the agent called one tool, perhaps with expected arguments, anywhere in the trajectory.
+
+    `args_match_mode` is `superset` by default: the expected arguments are among those given.
+    """
+
+    name = "tool_use"
+    reuse = False
+
+    def __init__(
+        self,
+        expected_tool: str,
+        expected_args: Mapping[str, Any] | None = None,
+        args_match_mode: ArgumentMode = "superset",
+        key: str | None = None,
+    ) -> None:
+        super().__init__(key)
+        _check_tool(expected_tool)
+        _check_mode(args_match_mode, self.name)
+        self.expected_tool = expected_tool
+        self.expected_args = None if expected_args is None else dict(expected_args)
+        self.rule = ModeRule(args_match_mode if expected_args is not None else "ignore")
+        self.params = {
+            "expected_tool": expected_tool,
+            "expected_args": self.expected_args,
+            "args_match_mode": args_match_mode,
+        }
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        """1 where a call of the tool has the expected arguments, else 0."""
+        calls = read_calls(outputs, context)
+        try:
+            return self._judge(calls)
+        except RecursionError as error:
+            raise TraceError("the arguments of a call are nested too deeply to be compared") from error
+
+    def _judge(self, calls: Calls) -> Result:
+        tool, expected = self.expected_tool, self.expected_args
+        called = [i for i in range(len(calls)) if calls.names[i] == tool]
+        found = [i for i in called if self.rule.matches(calls.arguments(i), expected)]
+        names = sorted({calls.names[i] for i in range(len(calls))})
+        metadata: dict[str, Any] = {
+            "called_tools": [calls.names[i] for i in range(len(calls))],
+            "matched": found,
+        }
+        if found:
+            with_args = " with the expected arguments" if expected is not None else ""
+            comment = f"{tool} was called{with_args}, as call {found[0] + 1} of {len(calls)}"
+        elif called:
+            wanted = Calls.written([tool], [expected])
+            near = [describe_mismatch(calls, i, wanted, 0, self.rule) for i in called]
+            metadata["mismatched"] = near
+            comment = f"{tool} was called {len(called)} time(s), never as expected: " + listed(
+                [show_mismatch(each) for each in near], 3
+            )
+        else:
+            comment = f"{tool} was not called; " + (
+                f"called: {', '.join(name[:60] for name in names[:10])}" if names else "no tool was"
+            )
+        comment += mention_unused(metadata, calls)
+        return Result(self.key, float(bool(found)), bool(found), comment, metadata)
+
+
+@register_evaluator("tool_call_accuracy")
+class ToolCallAccuracyEvaluator(Evaluator):
+    """The fraction of the reference's tool calls that the agent made, in any order: partial credit.
+
+    Precision, recall and F1 are in the metadata. Not applicable where the reference has no calls.
+    """
+
+    name = "tool_call_accuracy"
+    reuse = False
+
+    def __init__(
+        self,
+        args_match_mode: ArgumentMode = "exact",
+        args_match_overrides: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(key)
+        _check_mode(args_match_mode, self.name)
+        overrides = dict(args_match_overrides or {})
+        self.default: Rule = ModeRule(args_match_mode)
+        self.rules = {tool: build_rule(tool, given, args_match_mode) for tool, given in overrides.items()}
+        self._exact_first = all(rule.relation != "any" for rule in self.rules.values())
+        self.params = {
+            "args_match_mode": args_match_mode,
+            "args_match_overrides": {
+                tool: given if not callable(given) else getattr(given, "__qualname__", repr(type(given)))
+                for tool, given in overrides.items()
+            },
+        }
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        """Matched calls of the reference, over all of them."""
+        agent = read_calls(outputs, context)
+        reference = read_reference(reference_outputs, self.key)
+        if not len(reference):
+            raise NotApplicable("the reference has no tool calls to be reproduced")
+        try:
+            return self._judge(agent, reference)
+        except RecursionError as error:
+            raise TraceError("the arguments of a call are nested too deeply to be compared") from error
+
+    def _rule_of(self, tool: str) -> Rule:
+        return self.rules.get(tool, self.default)
+
+    def _judge(self, agent: Calls, reference: Calls) -> Result:
+        pairs = pair_in_any_order(agent, reference, self._rule_of, exact_first=self._exact_first)
+        precision, recall, f1 = rates(len(pairs), len(agent), len(reference))
+        found = set(pairs.values())
+        extra = [i for i in range(len(agent)) if i not in pairs]
+        missing = [j for j in range(len(reference)) if j not in found]
+        mismatched = pair_mismatched(agent, extra, reference, missing, {})
+        told = set(mismatched.values())
+        metadata: dict[str, Any] = {
+            "matched": len(pairs),
+            "agent_calls": len(agent),
+            "reference_calls": len(reference),
+            "precision": precision,
+            "recall": recall,
+            "f1": f1,
+            "missing": [describe(reference, j, "reference") for j in missing if j not in told],
+            "extra": [describe(agent, i, "agent") for i in extra if i not in mismatched],
+            "mismatched": [
+                describe_mismatch(agent, i, reference, j, self._rule_of(agent.names[i]))
+                for i, j in mismatched.items()
+            ],
+        }
+        faults = [f"missing {show(call)}" for call in metadata["missing"]]
+        faults += [show_mismatch(call) for call in metadata["mismatched"]]
+        comment = f"{len(pairs)} of {len(reference)} reference calls were made"
+        comment += (f": {listed(faults)}" if faults else "") + mention_unused(metadata, agent, reference)
+        return Result(self.key, recall, f"{len(pairs)}/{len(reference)}", comment, metadata)
+
+
+@register_evaluator("redundant_calls")
+class RedundantCallsEvaluator(Evaluator):
+    """The share of tool calls that do not repeat an earlier one with the same arguments; 1 is none repeated.
+
+    `ignore_tools` may be called as often as the agent likes. A call whose earlier try failed is no
+    repetition unless `allow_retries` is off. `consecutive` counts only repetitions that follow at once.
+    """
+
+    name = "redundant_calls"
+    reuse = False
+
+    def __init__(
+        self,
+        ignore_tools: Sequence[str] = (),
+        allow_retries: bool = True,
+        consecutive: bool = False,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(key)
+        if isinstance(ignore_tools, str) or not all(isinstance(tool, str) for tool in ignore_tools):
+            raise ConfigError(["ignore_tools is a list of tool names"], self.name)
+        self.ignore_tools = list(ignore_tools)
+        self.allow_retries = allow_retries
+        self.consecutive = consecutive
+        self.params = {
+            "ignore_tools": self.ignore_tools,
+            "allow_retries": allow_retries,
+            "consecutive": consecutive,
+        }
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        """One minus redundant calls over all calls; without any call nothing is redundant."""
+        output = context.get("output")
+        trajectory = read_trajectory(outputs, output.trace if isinstance(output, Output) else ())
+        calls = Calls.of(trajectory)
+        try:
+            repeats = self._repeats(calls, _failed_calls(trajectory) if self.allow_retries else set())
+        except RecursionError as error:
+            raise TraceError("the arguments of a call are nested too deeply to be compared") from error
+        total = len(calls)
+        score = 1 - len(repeats) / total if total else 1.0
+        metadata: dict[str, Any] = {
+            "calls": total,
+            "redundant": [{**describe(calls, i, "agent"), "repeats": first} for i, first in repeats.items()],
+        }
+        shown = [
+            f"{show(describe(calls, i, 'agent'))} repeats call {first + 1}" for i, first in repeats.items()
+        ]
+        comment = f"{len(repeats)} of {total} calls are redundant" + (f": {listed(shown)}" if shown else "")
+        return Result(self.key, score, len(repeats), comment + mention_unused(metadata, calls), metadata)
+
+    def _repeats(self, calls: Calls, failed: set[int]) -> dict[int, int]:
+        """Position of each redundant call → position of the call it repeats."""
+        rule = ModeRule("exact")
+        earlier: dict[str, list[tuple[int, Any]]] = {}
+        out: dict[int, int] = {}
+        by_key: dict[Any, int] = {}
+        for position in range(len(calls)):
+            name, arguments = calls.names[position], calls.arguments(position)
+            if name in self.ignore_tools:
+                continue
+            known = rule.key(arguments)
+            key = (name, known)
+            if known is not None:
+                first = by_key.get(key)
+            else:
+                same = (i for i, other in earlier.get(name, ()) if rule.matches(arguments, other))
+                first = next(same, None)
+                earlier.setdefault(name, []).append((position, arguments))
+            by_key[key] = position if self.consecutive or first is None or first in failed else first
+            if first is None or first in failed or (self.consecutive and first != position - 1):
+                continue
+            out[position] = first
+        return out
+
+
+def _failed_calls(trajectory: Trajectory) -> set[int]:
+    """Positions of the calls whose result says that they failed, found by id, else in their order."""
+    failed: set[int] = set()
+    waiting: list[tuple[int, ToolCall]] = []
+    position = 0
+    for step in trajectory.steps:
+        for call in step.tool_calls:
+            waiting.append((position, call))
+            position += 1
+        result = step.tool_result
+        if result is None:
+            continue
+        found = [each for each in waiting if result.call_id is not None and each[1].id == result.call_id]
+        answered = (found or waiting)[:1]
+        for each in answered:
+            waiting.remove(each)
+            if result.error:
+                failed.add(each[0])
+    return failed
+
+
+def _check_tool(tool: Any) -> None:
+    if not isinstance(tool, str) or not tool:
+        raise ConfigError([f"expected_tool is the name of a tool, not {bounded(tool)!r}"], "tool_use")
+
+
+def _check_mode(mode: Any, where: str) -> None:
+    if mode not in MODES:
+        raise ConfigError([f"unknown args_match_mode {mode!r}: {did_you_mean(str(mode), MODES)}"], where)

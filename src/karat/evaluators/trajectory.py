@@ -1,0 +1,295 @@
+"""Compares the tool calls of an agent with those of a reference: `trajectory_match`.
+
+| mode | passes when |
+|---|---|
+| strict | the same calls, in the same order |
+| unordered | the same calls, in any order |
+| subset | the agent made no call that the reference lacks |
+| superset | the agent made every call of the reference, and perhaps more |
+| in_order | the same, with the reference's calls in their order |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from karat.errors import ConfigError, did_you_mean
+from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, build_rule
+from karat.evaluators.base import Evaluator, register_evaluator
+from karat.evaluators.call_report import (
+    describe,
+    describe_mismatch,
+    listed,
+    mention_unused,
+    pair_mismatched,
+    show,
+    show_mismatch,
+)
+from karat.evaluators.calls import Calls, read_calls, read_reference
+from karat.evaluators.matching import Pairs, pair_in_any_order, pair_in_order
+from karat.records import Result
+from karat.traces import TraceError
+
+Mode = Literal["strict", "unordered", "subset", "superset", "in_order"]
+IN_ORDER = ("strict", "in_order")
+
+
+class Alignment(msgspec.Struct, frozen=True):
+    """Which calls were paired, and which were left; positions in the agent's and the reference's calls."""
+
+    pairs: Pairs
+    extra: list[int]
+    missing: list[int]
+    needed: list[int]
+    """Those of the missing that are not optional."""
+    repeats: list[int]
+    """Calls of the agent that repeat one of the reference's, and are forgiven."""
+
+
+@register_evaluator("trajectory_match")
+class TrajectoryMatchEvaluator(Evaluator):
+    """Whether the agent's tool calls match a reference's: strict, unordered, subset, superset or in_order.
+
+    `tool_args_match_overrides` maps a tool to a mode, a function of (agent's, reference's) arguments, a list
+    of dotted paths to compare, or rules for fields: `any`, `exact`, `ignore_case`, `{tolerance: 0.5}`,
+    `{relative_tolerance: 0.01}`, `{regex: "…"}`; `"*"` gives the mode of all other fields.
+    `optional` names tools, or positions in the reference, whose calls may be missing. `max_extra` bounds the
+    extra calls where the mode allows any. `allow_repeats` forgives repeating a call of the reference.
+    `graded` gives the F1 of the alignment as score; `value` is pass or fail all the same.
+    """
+
+    name = "trajectory_match"
+    reuse = False
+
+    def __init__(
+        self,
+        mode: Mode = "strict",
+        tool_args_match_mode: ArgumentMode = "exact",
+        tool_args_match_overrides: Mapping[str, Any] | None = None,
+        allow_repeats: bool = False,
+        optional: Sequence[str | int] = (),
+        max_extra: int | None = None,
+        graded: bool = False,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(key)
+        overrides = dict(tool_args_match_overrides or {})
+        _check(mode, tool_args_match_mode, allow_repeats, optional, max_extra)
+        self.mode = mode
+        self.allow_repeats = allow_repeats
+        self.max_extra = max_extra
+        self.graded = graded
+        self.optional = list(optional)
+        self.default: Rule = ModeRule(tool_args_match_mode)
+        self.rules = {
+            tool: build_rule(tool, given, tool_args_match_mode) for tool, given in overrides.items()
+        }
+        self._exact_first = all(rule.relation != "any" for rule in self.rules.values())
+        self.params = {
+            "mode": mode,
+            "tool_args_match_mode": tool_args_match_mode,
+            "tool_args_match_overrides": {tool: _named(given) for tool, given in overrides.items()},
+            "allow_repeats": allow_repeats,
+            "optional": self.optional,
+            "max_extra": max_extra,
+            "graded": graded,
+        }
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        """Pass or fail (or F1), with the calls that matched, are missing, extra or mismatched."""
+        agent = read_calls(outputs, context)
+        reference = read_reference(reference_outputs, self.key)
+        try:
+            return self._judge(agent, reference)
+        except RecursionError as error:
+            raise TraceError("the arguments of a call are nested too deeply to be compared") from error
+
+    def _judge(self, agent: Calls, reference: Calls) -> Result:
+        alignment = self._align(agent, reference)
+        passed = self._passes(alignment)
+        missing = len(alignment.missing) - len(alignment.needed)
+        precision, recall, f1 = rates(
+            len(alignment.pairs), len(agent) - len(alignment.repeats), len(reference) - missing
+        )
+        metadata = self._metadata(agent, reference, alignment)
+        metadata |= {"precision": precision, "recall": recall, "f1": f1}
+        comment = self._comment(passed, metadata, alignment) + mention_unused(metadata, agent, reference)
+        return Result(self.key, f1 if self.graded else float(passed), passed, comment, metadata)
+
+    def _align(self, agent: Calls, reference: Calls) -> Alignment:
+        optional = self._optional_positions(reference)
+        pairs = self._pair(agent, reference, optional)
+        extra: list[int] = []
+        missing: list[int] = []
+        if len(pairs) < len(agent):
+            extra = [i for i in range(len(agent)) if i not in pairs]
+        if len(pairs) < len(reference):
+            found = set(pairs.values())
+            missing = [j for j in range(len(reference)) if j not in found]
+        needed = [j for j in missing if j not in optional] if optional else missing
+        if not (self.allow_repeats and extra):
+            return Alignment(pairs, extra, missing, needed, [])
+        repeats = [i for i in extra if self._is_repeat(agent, i, reference)]
+        forgiven = set(repeats)
+        return Alignment(pairs, [i for i in extra if i not in forgiven], missing, needed, repeats)
+
+    def _rule_of(self, tool: str) -> Rule:
+        return self.rules.get(tool, self.default)
+
+    def _pair(self, agent: Calls, reference: Calls, optional: set[int]) -> Pairs:
+        if self.mode not in IN_ORDER:
+            return pair_in_any_order(
+                agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first
+            )
+        if len(agent) == len(reference) and self._is_same_sequence(agent, reference):
+            return dict(zip(range(len(agent)), range(len(reference)), strict=True))
+        return pair_in_order(agent, reference, self._rule_of, optional=optional)
+
+    def _is_same_sequence(self, agent: Calls, reference: Calls) -> bool:
+        if agent.names != reference.names:
+            return False
+        if self._exact_first:
+            if agent.as_text and reference.as_text and agent.given == reference.given:
+                return True
+            if (
+                not self.rules
+                and self.default.relation == "equivalence"
+                and self._same_keys(agent, reference)
+            ):
+                return True
+        return all(
+            self._rule_of(name).matches(agent.arguments(position), reference.arguments(position))
+            for position, name in enumerate(agent.names)
+        )
+
+    def _same_keys(self, agent: Calls, reference: Calls) -> bool:
+        """Whether all arguments are equal, by their keys: faster than to compare them one by one."""
+        have, want = agent.keys(), reference.keys()
+        return have == want and None not in have
+
+    def _passes(self, alignment: Alignment) -> bool:
+        if self.mode == "subset":
+            return not alignment.extra
+        if self.mode in ("superset", "in_order"):
+            bound = self.max_extra
+            return not alignment.needed and (bound is None or len(alignment.extra) <= bound)
+        return not alignment.needed and not alignment.extra
+
+    def _optional_positions(self, reference: Calls) -> set[int]:
+        if not self.optional:
+            return set()
+        return {j for j in range(len(reference)) if j in self.optional or reference.names[j] in self.optional}
+
+    def _is_repeat(self, agent: Calls, position: int, reference: Calls) -> bool:
+        name = agent.names[position]
+        rule, given = self._rule_of(name), agent.arguments(position)
+        return any(
+            reference.names[j] == name and rule.matches(given, reference.arguments(j))
+            for j in range(len(reference))
+        )
+
+    def _metadata(self, agent: Calls, reference: Calls, alignment: Alignment) -> dict[str, Any]:
+        extra, missing, names = alignment.extra, alignment.missing, agent.names
+        misplaced: Pairs = {}
+        mismatched: Pairs = {}
+        if extra and missing:
+            if self.mode in IN_ORDER:
+                misplaced = self._pair_misplaced(agent, extra, reference, missing)
+            mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
+        told = {*misplaced.values(), *mismatched.values()}
+        metadata: dict[str, Any] = {
+            "matched": [{"name": names[i], "agent": i, "reference": j} for i, j in alignment.pairs.items()],
+            "missing": [describe(reference, j, "reference") for j in missing if j not in told],
+            "extra": [
+                describe(agent, i, "agent") for i in extra if i not in misplaced and i not in mismatched
+            ],
+            "mismatched": [
+                describe_mismatch(agent, i, reference, j, self._rule_of(names[i]))
+                for i, j in mismatched.items()
+            ],
+            "agent_calls": len(agent),
+            "reference_calls": len(reference),
+        }
+        if misplaced:
+            metadata["misplaced"] = [
+                {"name": names[i], "agent": i, "reference": j} for i, j in misplaced.items()
+            ]
+        if alignment.repeats:
+            metadata["repeats"] = [describe(agent, i, "agent") for i in alignment.repeats]
+        if len(alignment.needed) < len(missing):
+            needed = set(alignment.needed)
+            metadata["optional_missing"] = [j for j in missing if j not in needed]
+        return metadata
+
+    def _pair_misplaced(self, agent: Calls, extra: list[int], reference: Calls, missing: list[int]) -> Pairs:
+        """Calls that match one another and stand in the wrong order."""
+        found = pair_in_any_order(
+            agent.take(extra), reference.take(missing), self._rule_of, exact_first=self._exact_first
+        )
+        return {extra[i]: missing[j] for i, j in found.items()}
+
+    def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment) -> str:
+        if passed:
+            matched, of, extra = len(alignment.pairs), metadata["reference_calls"], len(alignment.extra)
+            beside = f", beside {extra} more" if extra else ""
+            return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
+        faults = []
+        for call in metadata.get("misplaced", ()):
+            here, there = call["agent"] + 1, call["reference"] + 1
+            faults.append(f"{call['name']} is out of order: call {here}, in the reference {there}")
+        if self.mode != "subset":
+            optional = set(metadata.get("optional_missing", ()))
+            needed = [call for call in metadata["missing"] if call["reference"] not in optional]
+            faults += [f"missing {show(call)}" for call in needed]
+        if self.mode not in ("superset", "in_order"):
+            faults += [f"unexpected {show(call)}" for call in metadata["extra"]]
+        elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
+            faults.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
+        faults += [show_mismatch(call) for call in metadata["mismatched"]]
+        return f"failed ({self.mode}): {listed(faults)}"
+
+
+def rates(matched: int, agent: int, reference: int) -> tuple[float, float, float]:
+    """Precision, recall and F1; with nothing on a side there is nothing to miss on it."""
+    precision = matched / agent if agent else 1.0
+    recall = matched / reference if reference else 1.0
+    f1 = 2 * matched / (agent + reference) if agent + reference else 1.0
+    return precision, recall, f1
+
+
+def _named(given: Any) -> Any:
+    """An override as JSON: a function by its name."""
+    if callable(given):
+        return (
+            f"{getattr(given, '__module__', '')}.{getattr(given, '__qualname__', type(given).__qualname__)}"
+        )
+    if isinstance(given, Mapping):
+        return {path: _named(rule) for path, rule in given.items()}
+    return list(given) if isinstance(given, (list, tuple)) else given
+
+
+def _check(mode: str, arguments: str, allow_repeats: bool, optional: Any, max_extra: int | None) -> None:
+    problems = []
+    modes = get_args(Mode)
+    if mode not in modes:
+        problems.append(f"unknown mode {mode!r}: {did_you_mean(str(mode), modes)}")
+    if arguments not in MODES:
+        problems.append(f"unknown tool_args_match_mode {arguments!r}: {did_you_mean(str(arguments), MODES)}")
+    if isinstance(optional, str) or not all(isinstance(each, (str, int)) for each in optional):
+        problems.append("optional is a list of tool names or of positions in the reference")
+    if allow_repeats and mode == "strict":
+        problems.append("mode 'strict' takes no allow_repeats: a repeated call is another sequence")
+    if max_extra is not None:
+        if isinstance(max_extra, bool) or not isinstance(max_extra, int) or max_extra < 0:
+            problems.append(f"max_extra is a number from 0 up, not {max_extra!r}")
+        elif mode not in ("superset", "in_order"):
+            problems.append(
+                f"max_extra bounds the extra calls of superset and in_order; mode {mode!r} has none"
+            )
+    if problems:
+        raise ConfigError(problems, "trajectory_match")

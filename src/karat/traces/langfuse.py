@@ -1,0 +1,95 @@
+"""Langfuse exports: traces with their observations, or the observations alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from karat.traces.observations import Observation, call_of, combine, messages
+from karat.traces.plain import plain
+from karat.traces.steps import Step, ToolResult, Unused
+
+name = "langfuse"
+
+_KINDS = frozenset(
+    "GENERATION SPAN EVENT AGENT TOOL CHAIN RETRIEVER EVALUATOR EMBEDDING GUARDRAIL".split()  # noqa: SIM905 - reads as the table it is
+)
+_TOOLS = ("TOOL", "RETRIEVER")
+_MARKS = ("startTime", "start_time", "traceId", "trace_id", "parentObservationId", "parent_observation_id")
+
+
+def detect(value: Any) -> bool:
+    """A trace with observations, an observation, or a list of them."""
+    if isinstance(value, list):
+        return bool(value) and all(_is_observation(plain(item)) for item in value)
+    if isinstance(value, dict) and isinstance(value.get("observations"), (list, tuple)):
+        return all(_is_observation(plain(item)) for item in value["observations"])
+    return _is_observation(value)
+
+
+def read(value: Any) -> Iterator[Step | Unused]:
+    """The generations and tools in the order in which they began."""
+    if isinstance(value, dict) and "observations" in value:
+        given = value["observations"]
+        found = [_observe(plain(item), f"observations[{i}]") for i, item in enumerate(given)]
+        if not any(each.kind in ("model", "tool") for each in found):
+            found = [_whole(value), *found]
+    else:
+        found = [
+            _observe(plain(item), f"[{i}]")
+            for i, item in enumerate(value if isinstance(value, list) else [value])
+        ]
+    yield from combine(found)
+
+
+def _is_observation(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("type"), str)
+        and value["type"].upper() in _KINDS
+        and any(mark in value for mark in _MARKS)
+    )
+
+
+def _observe(item: dict[str, Any], where: str) -> Observation:
+    kind, called = item["type"].upper(), item.get("name")
+    start = item.get("startTime", item.get("start_time"))
+    failed = str(item.get("level", "")).upper() == "ERROR"
+    output = item.get("output")
+    content = item.get("statusMessage", output) if failed and output is None else output
+    named = called if isinstance(called, str) else kind.lower()
+    result = None if content is None and not failed else ToolResult(None, named, content, failed)
+    metadata = plain(item.get("metadata"))
+    identity = metadata.get("tool_call_id") if isinstance(metadata, dict) else None
+    call = call_of(named, item.get("input"), identity)
+    is_model = kind == "GENERATION"
+    return Observation(
+        kind="model" if is_model else "tool" if kind in _TOOLS else "group",
+        name=named,
+        where=where,
+        start=start if isinstance(start, (str, int, float)) or start is None else str(start),
+        input=_messages(item.get("input"), "user") if is_model else [],
+        output=_messages(output, "assistant") if is_model else [],
+        call=None if is_model else call,
+        result=None if is_model else result,
+        value=item,
+    )
+
+
+def _whole(trace: dict[str, Any]) -> Observation:
+    """The trace's own input and output, for exports that hold nothing else."""
+    return Observation(
+        kind="group",
+        name=str(trace.get("name") or "trace"),
+        where="",
+        input=_messages(trace.get("input"), "user"),
+        output=_messages(trace.get("output"), "assistant"),
+        value={key: part for key, part in trace.items() if key != "observations"},
+    )
+
+
+def _messages(value: Any, role: str) -> list[Step | Unused]:
+    value = plain(value)
+    if isinstance(value, dict) and isinstance(value.get("messages"), (list, tuple)):
+        value = value["messages"]
+    return messages(value, role)

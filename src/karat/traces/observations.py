@@ -1,0 +1,188 @@
+"""Puts what was observed of an agent (model calls, tool executions) together into one trajectory.
+
+Tracers see each event by itself: every model call repeats the history it was sent, and a tool is seen twice,
+when the model asks for it and when it is run. Here the history is read once and the two are joined.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from karat.traces.literals import read_loose_arguments
+from karat.traces.plain import plain
+from karat.traces.reading import read as read_any
+from karat.traces.steps import Step, ToolCall, ToolResult, Unused, text_of
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One event: a model call with its messages, a tool execution, or a span that groups others."""
+
+    kind: Literal["model", "tool", "group"]
+    name: str
+    where: str
+    start: Any = None
+    input: list[Step | Unused] = []
+    """Model: the messages it was sent."""
+    output: list[Step | Unused] = []
+    """Model: the messages it gave."""
+    call: ToolCall | None = None
+    """Tool: the call it ran."""
+    result: ToolResult | None = None
+    """Tool: what came of it."""
+    value: Any = None
+    """What was observed, as it was given."""
+
+
+def combine(observations: Iterable[Observation]) -> Iterator[Step | Unused]:
+    """The steps of all observations, in the order in which they began."""
+    ordered = _in_order(list(observations))
+    if not any(each.kind in ("model", "tool") for each in ordered):
+        yield from _from_groups(ordered)
+        return
+    story = _Story()
+    for each in ordered:
+        if each.kind == "model":
+            yield from story.model(each)
+        elif each.kind == "tool" or story.asked_for(each):
+            yield from story.tool(each)
+        else:
+            yield Unused(each.where, f"{each.name!r} only groups other spans", each.value, harmless=True)
+
+
+def messages(value: Any, role: str) -> list[Step | Unused]:
+    """The messages of a model's input or output, however they were written; bare text gets the role."""
+    value = plain(value)
+    if value is None or value == "" or value == [] or value == {}:
+        return []
+    if isinstance(value, str) and not value.lstrip().startswith(("{", "[")):
+        return [Step(role, value)]
+    parts = list(read_any(value))
+    for position, part in enumerate(parts):
+        if isinstance(part, Step) and part.extra.get("format") == "text":
+            parts[position] = Step(role, part.content)
+    return parts
+
+
+def call_of(name: str, arguments: Any, identity: Any = None) -> ToolCall:
+    """A tool execution's call; text that is neither JSON nor a Python literal is the one `input` it had."""
+    given = plain(arguments)
+    if isinstance(given, dict) and given.keys() == {"input"}:
+        given = given["input"]
+    values, raw = read_loose_arguments(given)
+    if raw is not None:
+        values, raw = {"input": given}, None
+    return ToolCall(None if identity is None else str(identity), name, values, raw)
+
+
+class _Story:
+    """What has been told so far: which messages are known, which calls wait for their execution."""
+
+    def __init__(self) -> None:
+        self.told: Counter[Any] = Counter()
+        self.answered: set[str] = set()
+        self.waiting: list[ToolCall] = []
+
+    def model(self, observation: Observation) -> Iterator[Step | Unused]:
+        history: Counter[Any] = Counter()
+        for part in observation.input:
+            if isinstance(part, Unused):
+                yield _at(part, observation, "input")
+                continue
+            key = _key(part)
+            history[key] += 1
+            if history[key] > self.told[key] and not self._is_answered(part):
+                yield self._tell(part, key)
+        for part in observation.output:
+            if isinstance(part, Unused):
+                yield _at(part, observation, "output")
+            else:
+                yield self._tell(part, _key(part))
+
+    def tool(self, observation: Observation) -> Iterator[Step | Unused]:
+        call = observation.call
+        if call is None:
+            yield Unused(observation.where, "a tool execution without a name", observation.value)
+            return
+        asked = self._take(call)
+        if asked is None:
+            step = Step("assistant", tool_calls=[call])
+            self.told[_key(step)] += 1
+            yield step
+        if observation.result is not None:
+            identity = (asked or call).id or observation.result.call_id
+            result = msgspec.structs.replace(observation.result, call_id=identity)
+            step = Step("tool", result.content, tool_result=result)
+            self._answer(step, None)
+            yield step
+
+    def asked_for(self, observation: Observation) -> bool:
+        """Whether a plain span runs a call that a model asked for: older tracers have no tool spans."""
+        return observation.call is not None and any(_same(call, observation.call) for call in self.waiting)
+
+    def _tell(self, step: Step, key: Any) -> Step:
+        self.told[key] = self.told[key] + 1
+        if step.tool_result is not None:
+            self._answer(step, key)
+            waiting = [
+                call for call in self.waiting if call.id != step.tool_result.call_id or call.id is None
+            ]
+            self.waiting = waiting
+        self.waiting.extend(step.tool_calls)
+        return step
+
+    def _answer(self, step: Step, key: Any) -> None:
+        if key is None:
+            self.told[_key(step)] += 1
+        if step.tool_result is not None and step.tool_result.call_id:
+            self.answered.add(step.tool_result.call_id)
+
+    def _is_answered(self, step: Step) -> bool:
+        return step.tool_result is not None and step.tool_result.call_id in self.answered
+
+    def _take(self, call: ToolCall) -> ToolCall | None:
+        by_id = [c for c in self.waiting if call.id is not None and c.id == call.id]
+        found = by_id or [c for c in self.waiting if _same(c, call)]
+        if not found:
+            return None
+        self.waiting = [c for c in self.waiting if c is not found[0]]
+        return found[0]
+
+
+def _same(a: ToolCall, b: ToolCall) -> bool:
+    return a.name == b.name and bool(a.arguments == b.arguments)
+
+
+def _key(step: Step) -> Any:
+    """What makes two messages the same one, seen again: not their ids, which tracers often leave out."""
+    calls = tuple((call.name, repr(call.arguments), call.raw) for call in step.tool_calls)
+    content = text_of(step.content) or (repr(step.content) if step.content else "")
+    return step.role, content, calls
+
+
+def _at(part: Unused, observation: Observation, side: str) -> Unused:
+    return msgspec.structs.replace(part, where=f"{observation.where}.{side}{part.where}")
+
+
+def _in_order(observations: list[Observation]) -> list[Observation]:
+    """By their start where all have one of the same kind, else as they were given."""
+    starts = [each.start for each in observations]
+    for kind in (str, (int, float)):
+        if all(isinstance(start, kind) for start in starts):
+            return sorted(observations, key=lambda each: each.start)
+    return observations
+
+
+def _from_groups(observations: list[Observation]) -> Iterator[Step | Unused]:
+    """Where only the outermost span was exported, the messages it ends with are the trajectory."""
+    chosen = None
+    for each in observations:
+        parts = each.output if any(isinstance(part, Step) for part in each.output) else each.input
+        if chosen is None and any(isinstance(part, Step) for part in parts):
+            chosen = each
+            yield from parts
+        else:
+            yield Unused(each.where, f"{each.name!r} holds neither a model call nor a tool", each.value)

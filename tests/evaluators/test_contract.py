@@ -1,0 +1,200 @@
+"""What holds for every evaluator that needs no model: building, examples, params, batches, documentation."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import karat.evaluators
+from karat.errors import RequestError, UnknownName
+from karat.evaluators import (
+    CannotJudge,
+    Evaluator,
+    ExactMatch,
+    UnitMetricRegistry,
+    build_evaluator,
+    evaluators,
+    list_evaluators,
+    register_evaluator,
+)
+from karat.records import Result
+
+NAMES = [
+    "bleu",
+    "choice_match",
+    "chrf",
+    "contains",
+    "edit_distance",
+    "embedding_similarity",
+    "exact_match",
+    "json_schema_match",
+    "json_valid",
+    "numeric_match",
+    "regex_match",
+    "rouge",
+    "set_match",
+    "token_f1",
+]
+METRICS = [
+    "action_within_bbox",
+    "exact_match",
+    "fuzzy_match",
+    "scroll_amount",
+    "scroll_direction",
+    "typed_value_match",
+]
+PAGE = Path(__file__).parents[2] / "docs" / "evaluators.md"
+
+
+def example_of(name):
+    example = dict(evaluators.get(name).example)
+    expected = example.pop("score")
+    return build_evaluator(name, example.pop("params")), example, expected
+
+
+def test_all_are_registered_with_description_and_parameters():
+    listed = {entry["name"]: entry for entry in list_evaluators()}
+    assert set(NAMES) <= set(listed)
+    for name in NAMES:
+        assert listed[name]["description"]
+        assert "key" not in listed[name]["params"], "the key of results is said beside the parameters"
+    assert listed["exact_match"]["params"]["case_sensitive"] == {"type": "bool", "default": True}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_gives_its_score_and_changes_nothing(name):
+    evaluator, example, expected = example_of(name)
+    before = copy.deepcopy(example)
+    result = evaluator.evaluate(**example)
+    assert isinstance(result, Result)
+    assert result.key == name
+    assert result.score == pytest.approx(expected)
+    assert result.comment
+    assert result.error is None
+    assert example == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_by_one_many_at_once_and_awaited_agree(name):
+    evaluator, example, _ = example_of(name)
+    item = {"outputs": None, "reference_outputs": None, **example}
+    one = evaluator.evaluate(**item)
+    assert evaluator.evaluate_many([item, item]) == [one, one]
+    assert asyncio.run(evaluator.evaluate_async(**item)) == one
+    assert evaluator.evaluate_many([]) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_params_are_json_and_build_the_same_again(name):
+    evaluator, example, _ = example_of(name)
+    params = json.loads(json.dumps(evaluator.params))
+    again = build_evaluator(name, params)
+    assert again.params == evaluator.params
+    assert again.configuration() == evaluator.params
+    assert again.evaluate(**example) == evaluator.evaluate(**example)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mistyped_parameter_names_the_nearest(name):
+    with pytest.raises(RequestError, match=r"has no parameter 'paht': did you mean 'path'\?"):
+        build_evaluator(name, {"paht": "x"})
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(NAMES) - {"contains", "regex_match", "json_valid", "json_schema_match"})
+)
+def test_without_a_reference_there_is_no_score(name):
+    evaluator, example, _ = example_of(name)
+    with pytest.raises(CannotJudge):
+        evaluator.evaluate(outputs=example["outputs"])
+    [error] = evaluator.evaluate_many([{"outputs": example["outputs"]}])
+    assert isinstance(error, CannotJudge)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flags_are_true_or_false_and_nothing_like_it(name):
+    part = evaluators.describe(name)["params"]
+    flags = [each for each, about in part.items() if isinstance(about.get("default"), bool)]
+    params = dict(evaluators.get(name).example["params"])
+    for flag in flags:
+        with pytest.raises(RequestError, match=f"{flag} has to be true or false, not 'yes'"):
+            build_evaluator(name, {**params, flag: "yes"})
+
+
+def test_building_by_name_with_parameters_and_key():
+    evaluator = build_evaluator("exact_match", {"case_sensitive": False}, key="close")
+    assert evaluator.evaluate(outputs="A", reference_outputs="a").key == "close"
+    assert evaluator.evaluate_many([{"outputs": "A", "reference_outputs": "a"}])[0].key == "close"
+    with pytest.raises(UnknownName, match="did you mean 'exact_match'"):
+        build_evaluator("exact_mach")
+    with pytest.raises(RequestError, match="needs the parameter 'pattern'"):
+        build_evaluator("regex_match")
+
+
+def test_registering_ones_own():
+    @register_evaluator("shouts")
+    class Shouts(Evaluator):
+        """Whether the output is in capitals."""
+
+        name = "shouts"
+
+        def evaluate(self, *, outputs, **context):
+            return Result(self.key, float(outputs.isupper()), comment="looked at the case")
+
+    assert build_evaluator("shouts").evaluate(outputs="HEY").score == 1.0
+    assert "shouts" in [entry["name"] for entry in list_evaluators()]
+    with pytest.raises(RequestError, match="registered already"):
+        register_evaluator("shouts")(ExactMatch)
+
+
+def test_every_public_name_can_be_imported():
+    for name in karat.evaluators.__all__:
+        assert getattr(karat.evaluators, name) is not None
+
+
+def test_importing_the_package_is_light():
+    heavy = ["numpy", "sacrebleu", "rouge_score", "nltk", "wordllama", "jsonschema", "rapidfuzz", "aiohttp"]
+    told = f"print([name for name in {heavy} if name in sys.modules])"
+    for work in (
+        "import karat.evaluators",
+        "from karat.evaluators import list_evaluators; list_evaluators()",
+    ):
+        program = f"import sys; {work}; {told}"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_example_of_a_unit_metric(name):
+    example = UnitMetricRegistry.get_metric_class(name).example
+    metric = UnitMetricRegistry.get_metric(name, **example["params"])
+    results = metric.evaluate(example["golden"], example["predicted"])
+    assert [result.correct for result in results] == example["correct"]
+    assert all(result.metadata["validator"] == name for result in results)
+
+
+def test_every_name_and_parameter_is_documented():
+    page = PAGE.read_text(encoding="utf-8")
+    for name in NAMES:
+        assert f"`{name}`" in page
+        for parameter in evaluators.describe(name)["params"]:
+            assert f"`{parameter}`" in page, f"{parameter} of {name}"
+    for entry in UnitMetricRegistry.describe():
+        if entry["from"].startswith("karat."):
+            assert f"`{entry['name']}`" in page
+            for parameter in entry["params"]:
+                assert f"`{parameter}`" in page, f"{parameter} of {entry['name']}"
+
+
+def test_the_examples_of_the_page_run():
+    names: dict = {}
+    blocks = PAGE.read_text(encoding="utf-8").split("```python\n")[1:]
+    assert len(blocks) >= 4
+    for block in blocks:
+        exec(compile(block.partition("```")[0], str(PAGE), "exec"), names)

@@ -1,0 +1,134 @@
+"""Graph trajectories: nodes and transitions in all modes, and the agentevals adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from karat.errors import MissingDependency, RequestError
+from karat.evaluators import GraphTrajectoryMatchEvaluator, agentevals_adapter, build_evaluator
+from karat.traces import TraceError
+
+MODES = ["strict", "unordered", "subset", "superset", "in_order"]
+
+TABLE: list[tuple[list[str], list[str], str]] = [
+    ([], [], "strict unordered subset superset in_order"),
+    (["a", "b"], ["a", "b"], "strict unordered subset superset in_order"),
+    (["a"], ["a", "b"], "subset"),
+    (["a", "b"], ["a"], "superset in_order"),
+    (["b", "a"], ["a", "b"], ""),
+    (["a", "b", "a", "b"], ["a", "b"], "superset in_order"),
+    (["a", "x", "b"], ["a", "b"], ""),
+    ([], ["a"], "subset"),
+]
+
+
+@pytest.mark.parametrize(("agent", "reference", "modes"), TABLE)
+@pytest.mark.parametrize("mode", MODES)
+def test_nodes_and_transitions(agent: list[str], reference: list[str], modes: str, mode: str) -> None:
+    result = GraphTrajectoryMatchEvaluator(mode=mode).evaluate(  # type: ignore[arg-type]  # it is one of them
+        outputs={"steps": [agent]}, reference_outputs={"steps": [reference]}
+    )
+    assert result.value == (mode in modes.split())
+    assert result.comment.startswith("passed" if result.value else "failed")
+
+
+@pytest.mark.parametrize("mode", ["unordered", "subset", "superset"])
+def test_nodes_alone(mode: str) -> None:
+    evaluator = build_evaluator("graph_trajectory_match", {"mode": mode, "compare": "nodes"})
+    assert evaluator.evaluate(outputs=["b", "a"], reference_outputs=["a", "b"]).score == 1.0
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"inputs": [], "results": [], "steps": [["__start__", "agent", "tools"]]},
+        {"outputs": {"steps": [["__start__", "agent", "tools"]]}},
+        [["__start__", "agent", "tools"]],
+        ["__start__", "agent", "tools"],
+        [{"__start__": {}}, {"agent": {"messages": []}}, {"tools": {}}],
+        [{"node": "__start__"}, {"node": "agent"}, {"node": "tools"}],
+        '{"steps": [["__start__", "agent", "tools"]]}',
+    ],
+)
+def test_the_shapes_of_a_graph_trajectory(shape: Any) -> None:
+    result = GraphTrajectoryMatchEvaluator().evaluate(
+        outputs=shape, reference_outputs={"steps": [["__start__", "agent", "tools"]]}
+    )
+    assert result.score == 1.0
+
+
+def test_turns_matter_in_strict_mode() -> None:
+    evaluator = build_evaluator("graph_trajectory_match", {"compare": ["nodes"]})
+    result = evaluator.evaluate(outputs=[["a"], ["b"]], reference_outputs=[["a", "b"]])
+    assert result.score == 0.0
+    assert "turns" in result.comment
+
+
+def test_graded_and_bounded_extras() -> None:
+    graded = build_evaluator(
+        "graph_trajectory_match", {"mode": "unordered", "compare": "nodes", "graded": True}
+    )
+    assert graded.evaluate(outputs=["a", "b"], reference_outputs=["a", "c"]).score == 0.5
+    bounded = build_evaluator(
+        "graph_trajectory_match", {"mode": "superset", "compare": "nodes", "max_extra": 1}
+    )
+    assert bounded.evaluate(outputs=["a", "b"], reference_outputs=["a"]).score == 1.0
+    assert bounded.evaluate(outputs=["a", "b", "c"], reference_outputs=["a"]).score == 0.0
+
+
+@pytest.mark.parametrize("value", [None, 3, {"x": 1}, "text", [1], [["a"], "b"]])
+def test_what_is_no_graph_trajectory_says_so(value: Any) -> None:
+    with pytest.raises(TraceError):
+        GraphTrajectoryMatchEvaluator().evaluate(outputs=value, reference_outputs=["a"])
+    with pytest.raises(TraceError):
+        GraphTrajectoryMatchEvaluator().evaluate(outputs=["a"], reference_outputs=value)
+
+
+@pytest.mark.parametrize(
+    "params", [{"mode": "strct"}, {"compare": ["edges"]}, {"compare": []}, {"max_extra": 1}]
+)
+def test_mistakes_are_found_when_it_is_built(params: dict[str, Any]) -> None:
+    with pytest.raises(RequestError):
+        build_evaluator("graph_trajectory_match", params)
+
+
+THREAD = {"inputs": [], "results": [{}], "steps": [["__start__", "agent"]]}
+
+
+@pytest.mark.skipif(not agentevals_adapter.is_available(), reason="agentevals is optional and not installed")
+def test_agentevals_judges() -> None:
+    evaluator = agentevals_adapter.graph_trajectory_strict_match()
+    assert evaluator.evaluate(outputs=THREAD, reference_outputs=THREAD).score == 1.0
+    other = {**THREAD, "steps": [["__start__", "tools"]]}
+    assert evaluator.evaluate(outputs=other, reference_outputs=THREAD).score == 0.0
+
+
+@pytest.mark.skipif(agentevals_adapter.is_available(), reason="agentevals is installed")
+def test_without_agentevals_it_says_what_to_install() -> None:
+    for build in (
+        agentevals_adapter.graph_trajectory_strict_match,
+        agentevals_adapter.graph_trajectory_llm_judge,
+    ):
+        with pytest.raises(MissingDependency, match=r"karat\[agentevals\]"):
+            build()
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [({"key": "k", "score": True, "comment": None}, 1.0), ([{"score": 0.25}], 0.25), ({"score": None}, None)],
+)
+def test_replies_become_results(reply: Any, score: float | None) -> None:
+    evaluator = agentevals_adapter.AgentEvalsEvaluator(lambda **given: reply, "mine", {})
+    result = evaluator.evaluate(outputs=THREAD, reference_outputs=THREAD)
+    assert (result.key, result.score) == ("mine", score)
+    assert (result.error is None) == (score is not None)
+
+
+def test_what_agentevals_raises_is_an_error_and_no_score() -> None:
+    def judge(**given: Any) -> Any:
+        raise KeyError("steps")
+
+    with pytest.raises(TraceError, match="KeyError"):
+        agentevals_adapter.AgentEvalsEvaluator(judge, "mine", {}).evaluate(outputs={}, reference_outputs={})

@@ -1,0 +1,157 @@
+"""Embeddings and n-gram measures, with the real packages and the local embedder."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+from sacrebleu.metrics import BLEU, CHRF
+
+from karat.errors import RequestError
+from karat.evaluators import Bleu, CannotJudge, Chrf, EmbeddingDistance, Rouge
+
+CAT = "the cat sat on the mat"
+DOG = "the dog sat on a mat today"
+
+
+def letters(text: str) -> list[float]:
+    """A small embedding: how often each letter occurs."""
+    return [float(text.count(chr(97 + at))) for at in range(26)]
+
+
+class TestEmbeddingDistance:
+    def test_an_injected_function(self):
+        evaluator = EmbeddingDistance(embed_fn=letters)
+        assert evaluator.evaluate(outputs="listen", reference_outputs="silent").score == pytest.approx(1.0)
+        result = evaluator.evaluate(outputs="aab", reference_outputs="abb")
+        assert result.score == pytest.approx(0.8)
+        assert result.value == result.score
+        assert "cosine 0.800" in result.comment
+
+    def test_the_local_embedder_by_default(self):
+        evaluator = EmbeddingDistance()
+        near = evaluator.evaluate(outputs="a happy dog", reference_outputs="a joyful puppy")
+        far = evaluator.evaluate(outputs="a happy dog", reference_outputs="stock market crash")
+        assert 0.3 < near.score < 1
+        assert far.score < near.score
+        assert evaluator.params["embedder"] == "local/wordllama"
+
+    def test_below_zero_counts_as_zero(self):
+        evaluator = EmbeddingDistance(embed_fn=lambda text: [1.0] if text == "a" else [-1.0])
+        result = evaluator.evaluate(outputs="a", reference_outputs="b")
+        assert (result.score, result.value) == (0.0, -1.0)
+
+    def test_many_at_once_ask_for_each_text_once(self):
+        asked = []
+
+        def embed(text):
+            asked.append(text)
+            return letters(text)
+
+        items = [
+            {"outputs": "abc", "reference_outputs": "abc"},
+            {"outputs": "abc", "reference_outputs": "abd"},
+        ]
+        results = EmbeddingDistance(embed_fn=embed).evaluate_many(items)
+        assert [round(result.score, 3) for result in results] == [1.0, 0.667]
+        assert asked == ["abc", "abd"]
+
+    def test_one_text_at_fault_fails_alone(self):
+        def embed(text):
+            if text == "bad":
+                raise OSError("refused")
+            return letters(text)
+
+        items = [{"outputs": text, "reference_outputs": "good"} for text in ("good", "bad", "", None)]
+        good, bad, empty, nothing = EmbeddingDistance(embed_fn=embed).evaluate_many(items)
+        assert good.score == pytest.approx(1.0)
+        assert isinstance(bad, OSError)
+        assert (empty.score, nothing.score) == (0.0, 0.0)
+
+    def test_an_embedder_object_is_awaited(self):
+        class Remote:
+            spec = "somewhere/letters"
+
+            def embed_sync(self, texts):
+                raise AssertionError("it should have been awaited")
+
+            async def embed(self, texts):
+                return [letters(text) for text in texts]
+
+        evaluator = EmbeddingDistance(embedder=Remote(), any_of=True, path="t")
+        assert evaluator.is_async
+        assert not evaluator.batched
+        result = asyncio.run(
+            evaluator.evaluate_async(outputs={"t": "abc"}, reference_outputs=[{"t": "abd"}, {"t": "cba"}])
+        )
+        assert result.score == pytest.approx(1.0)
+        assert result.metadata == {"reference": 1}
+
+    @pytest.mark.parametrize("vector", [[0.0, 0.0], [float("nan"), 1.0], "text", [[1.0]], None])
+    def test_vectors_without_an_angle_cannot_be_judged(self, vector):
+        with pytest.raises(CannotJudge):
+            EmbeddingDistance(embed_fn=lambda text: vector).evaluate(outputs="a", reference_outputs="b")
+
+    def test_two_sources_or_a_wrong_one_are_refused(self):
+        with pytest.raises(RequestError, match="embed_fn or embedder, not both"):
+            EmbeddingDistance(embed_fn=letters, embedder="local/wordllama")
+        with pytest.raises(RequestError, match="plain function"):
+            EmbeddingDistance(embed_fn=3)
+        with pytest.raises(RequestError, match="name of a model"):
+            EmbeddingDistance(embedder=3)
+
+    def test_a_function_is_not_reused_and_its_name_is_kept(self):
+        evaluator = EmbeddingDistance(embed_fn=letters)
+        assert evaluator.reuse is False
+        assert evaluator.params["embed_fn"].endswith("letters")
+        assert EmbeddingDistance().reuse is True
+
+
+class TestBleu:
+    def test_as_sacrebleu_scores_a_sentence(self):
+        expected = BLEU(effective_order=True).sentence_score(DOG, [CAT]).score / 100
+        assert Bleu().evaluate(outputs=DOG, reference_outputs=CAT).score == pytest.approx(expected)
+        both = BLEU(effective_order=True).sentence_score(DOG, [CAT, DOG]).score / 100
+        result = Bleu(any_of=True).evaluate(outputs=DOG, reference_outputs=[CAT, DOG])
+        assert result.score == pytest.approx(both) == 1.0
+
+    def test_options(self):
+        assert Bleu(lowercase=True).evaluate(outputs=CAT.upper(), reference_outputs=CAT).score == 1.0
+        assert Bleu(tokenize="char").evaluate(outputs="東京", reference_outputs="東京").score == 1.0
+        with pytest.raises(RequestError, match="tokenize"):
+            Bleu(tokenize="flores200")
+
+    def test_empty_texts(self):
+        assert Bleu().evaluate(outputs="", reference_outputs="").score == 1.0
+        assert Bleu().evaluate(outputs="", reference_outputs="a").score == 0.0
+        assert Bleu().evaluate(outputs=None, reference_outputs="a").score == 0.0
+
+
+class TestChrf:
+    def test_as_sacrebleu_scores_a_sentence(self):
+        for order in (0, 2):
+            expected = CHRF(word_order=order).sentence_score(DOG, [CAT]).score / 100
+            result = Chrf(word_order=order).evaluate(outputs=DOG, reference_outputs=CAT)
+            assert result.score == pytest.approx(expected)
+
+    def test_options_are_checked(self):
+        with pytest.raises(RequestError, match="char_order has to be a whole number of 1 or more"):
+            Chrf(char_order=0)
+
+
+class TestRouge:
+    @pytest.mark.parametrize("variant", ["rouge1", "rouge2", "rougeL", "rougeLsum"])
+    def test_as_rouge_score_scores(self, variant):
+        expected = RougeScorer([variant], use_stemmer=True).score(CAT, DOG)[variant]
+        result = Rouge(variant, stemmer=True).evaluate(outputs=DOG, reference_outputs=CAT)
+        assert result.score == pytest.approx(expected.fmeasure)
+        assert result.metadata["precision"] == pytest.approx(expected.precision)
+        recall = Rouge(variant, measure="recall", stemmer=True).evaluate(outputs=DOG, reference_outputs=CAT)
+        assert recall.score == pytest.approx(expected.recall)
+
+    def test_several_references_and_bounds(self):
+        assert Rouge(any_of=True).evaluate(outputs=DOG, reference_outputs=[CAT, DOG]).score == 1.0
+        with pytest.raises(CannotJudge, match="over max_length"):
+            Rouge().evaluate(outputs="a " * 20_000, reference_outputs="a")
+        assert Rouge("rouge1").evaluate(outputs="a " * 20_000, reference_outputs="a").score > 0

@@ -1,0 +1,137 @@
+"""Whether an output is JSON, and whether it is the JSON that was asked for."""
+
+from __future__ import annotations
+
+import math
+
+import pydantic
+import pytest
+
+from karat.errors import RequestError
+from karat.evaluators import CannotJudge, JSONSchemaMatch, JSONValid
+
+FENCED = 'Here it is:\n```json\n{"a": 1}\n```\nThat is all.'
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+class TestJSONValid:
+    @pytest.mark.parametrize("text", ['{"a": [1, 2.5, null, "x"]}', "[]", '"text"', "3", " true ", "null"])
+    def test_valid(self, text):
+        assert JSONValid().evaluate(outputs=text).score == 1.0
+
+    @pytest.mark.parametrize("text", ["", "{", "{'a': 1}", "[1,]", "NaN", "[Infinity]", "hello", FENCED])
+    def test_not_valid(self, text):
+        result = JSONValid().evaluate(outputs=text)
+        assert (result.score, result.value) == (0.0, False)
+        assert result.comment.startswith("not valid JSON: ")
+
+    def test_the_comment_says_where(self):
+        assert "at line 2, column 3" in JSONValid().evaluate(outputs='{"a": 1,\n  b}').comment
+
+    def test_fenced_json_is_an_option_which_the_comment_names(self):
+        assert JSONValid(fenced=True).evaluate(outputs=FENCED).score == 1.0
+        assert "fenced accepts" in JSONValid().evaluate(outputs=FENCED).comment
+        assert JSONValid(fenced=True).evaluate(outputs=FENCED + "\n" + FENCED).score == 0.0
+        assert JSONValid(fenced=True).evaluate(outputs="```python\n1\n```").score == 0.0
+        assert JSONValid(fenced=True).evaluate(outputs="~~~~\n[1]\n~~~~~").score == 1.0
+        assert JSONValid(fenced=True).evaluate(outputs="```json\n{}").score == 0.0
+
+    def test_parsed_json_is_valid_and_nothing_is_not(self):
+        assert JSONValid().evaluate(outputs={"a": 1}).score == 1.0
+        assert JSONValid().evaluate(outputs=None).score == 0.0
+
+    def test_types(self):
+        assert JSONValid(types="object").evaluate(outputs="{}").score == 1.0
+        result = JSONValid(types=["object", "array"]).evaluate(outputs="3")
+        assert (result.score, result.comment) == (0.0, "valid JSON, but a number and not object or array")
+        with pytest.raises(RequestError, match="did you mean 'object'"):
+            JSONValid(types="objct")
+
+    def test_deep_and_huge_texts_have_a_verdict(self):
+        assert JSONValid().evaluate(outputs="[" * 200_000).score == 0.0
+        assert JSONValid().evaluate(outputs="9" * 10_000).score == 0.0
+        assert JSONValid().evaluate(outputs="[" + "1," * 200_000 + "1]").score == 1.0
+
+    def test_a_path(self):
+        assert JSONValid(path="body").evaluate(outputs={"body": "{}"}).score == 1.0
+        with pytest.raises(CannotJudge, match="has no 'body'"):
+            JSONValid(path="body").evaluate(outputs={"boddy": "{}"})
+
+
+class TestJSONSchemaMatch:
+    def test_the_seed_example(self):
+        assert JSONSchemaMatch(CITY).evaluate(outputs='{"city": "Paris"}').score == 1.0
+        assert JSONSchemaMatch(CITY).evaluate(outputs={"city": "Paris"}).score == 1.0
+
+    def test_what_is_violated_and_where(self):
+        schema = {"type": "array", "items": CITY}
+        result = JSONSchemaMatch(schema).evaluate(outputs=[{"city": 3}, {}])
+        assert result.score == 0.0
+        assert result.comment == "$[0].city: 3 is not of type 'string' (and 1 more)"
+        assert [error["path"] for error in result.metadata["errors"]] == ["$[0].city", "$[1]"]
+
+    def test_the_list_of_violations_is_bounded(self):
+        result = JSONSchemaMatch({"items": {"type": "string"}}).evaluate(outputs=list(range(1_000)))
+        assert len(result.metadata["errors"]) == 20
+        assert "and 999 more" in result.comment
+
+    def test_text_that_is_not_json_does_not_match(self):
+        result = JSONSchemaMatch(CITY).evaluate(outputs="Paris")
+        assert (result.score, result.metadata) == (0.0, {"errors": []})
+        assert JSONSchemaMatch({}, fenced=True).evaluate(outputs=FENCED).score == 1.0
+        assert JSONSchemaMatch({}).evaluate(outputs=None).score == 0.0
+
+    def test_schemas_as_text_as_model_and_as_bool(self):
+        class Place(pydantic.BaseModel):
+            city: str
+
+        for schema in ('{"required": ["city"]}', Place):
+            assert JSONSchemaMatch(schema).evaluate(outputs={"city": "x"}).score == 1.0
+            assert JSONSchemaMatch(schema).evaluate(outputs={}).score == 0.0
+        assert JSONSchemaMatch(True).evaluate(outputs=math.pi).score == 1.0
+
+    def test_the_schema_given_is_not_changed_nor_kept(self):
+        schema = {"required": ["city"]}
+        evaluator = JSONSchemaMatch(schema)
+        schema["required"].append("country")
+        assert evaluator.evaluate(outputs={"city": "x"}).score == 1.0
+
+    def test_references_are_resolved_inside_and_never_fetched(self):
+        inside = {"$ref": "#/$defs/city", "$defs": {"city": {"type": "string"}}}
+        assert JSONSchemaMatch(inside).evaluate(outputs='"x"').score == 1.0
+        with pytest.raises(CannotJudge, match="which it does not hold"):
+            JSONSchemaMatch({"$ref": "http://localhost:9/x.json"}).evaluate(outputs="1")
+
+    def test_formats_are_an_option(self):
+        schema = {"type": "string", "format": "date"}
+        assert JSONSchemaMatch(schema).evaluate(outputs='"no date"').score == 1.0
+        assert JSONSchemaMatch(schema, formats=True).evaluate(outputs='"no date"').score == 0.0
+        assert JSONSchemaMatch(schema, formats=True).evaluate(outputs='"2026-01-01"').score == 1.0
+
+    def test_patterns_have_a_time_limit(self):
+        slow = "^(a|aa)+$"
+        text = "a" * 80 + "b"
+        for schema, value in (
+            ({"pattern": slow}, text),
+            ({"patternProperties": {slow: True}}, {text: 1}),
+            ({"additionalProperties": False, "patternProperties": {slow: True}}, {text: 1}),
+        ):
+            outputs = [value] if isinstance(value, str) else value
+            schema = {"items": schema} if isinstance(value, str) else schema
+            with pytest.raises(CannotJudge, match="had not decided"):
+                JSONSchemaMatch(schema, timeout=0.05).evaluate(outputs=outputs)
+
+    @pytest.mark.parametrize("extra", [False, {"type": "number"}])
+    def test_additional_properties_beside_patterns(self, extra):
+        schema = {"properties": {"a": True}, "patternProperties": {"^x": True}, "additionalProperties": extra}
+        evaluator = JSONSchemaMatch(schema)
+        assert evaluator.evaluate(outputs={"a": "s", "xy": "s"}).score == 1.0
+        assert evaluator.evaluate(outputs={"b": "s"}).score == 0.0
+
+    def test_a_wrong_schema_is_refused_at_once(self):
+        with pytest.raises(RequestError, match=r"the schema is wrong at \$\.type"):
+            JSONSchemaMatch({"type": "objct"})
+        with pytest.raises(RequestError, match="the schema is not JSON"):
+            JSONSchemaMatch("{")
+        with pytest.raises(RequestError, match="schema has to be a JSON Schema"):
+            JSONSchemaMatch(3)

@@ -1,0 +1,442 @@
+"""Evaluators of plain text and of final answers, by their uses."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from karat.errors import RequestError
+from karat.evaluators import (
+    CannotJudge,
+    ChoiceMatch,
+    Contains,
+    EditDistance,
+    ExactMatch,
+    NumericMatch,
+    RegexMatch,
+    SetMatch,
+    TokenF1,
+)
+
+
+def score(evaluator, outputs, reference=None, **more):
+    return evaluator.evaluate(outputs=outputs, reference_outputs=reference, **more).score
+
+
+class TestExactMatch:
+    def test_the_seed_example(self):
+        result = ExactMatch(case_sensitive=False).evaluate(outputs="HI", reference_outputs="hi")
+        assert (result.key, result.score, result.value) == ("exact_match", 1.0, True)
+        assert result.comment == "the output equals the reference"
+
+    @pytest.mark.parametrize(
+        ("params", "output", "reference", "expected"),
+        [
+            ({}, "hi", "hi", 1.0),
+            ({}, "HI", "hi", 0.0),
+            ({}, " hi\n", "hi", 1.0),
+            ({"strip": False}, " hi", "hi", 0.0),
+            ({}, "a  b", "a b", 0.0),
+            ({"normalize_whitespace": True}, " a \t b ", "a b", 1.0),
+            ({}, "cafe\u0301", "caf\u00e9", 0.0),
+            ({"nfkc": True}, "cafe\u0301", "caf\u00e9", 1.0),
+            ({"nfkc": True}, "\ufb01ne", "fine", 1.0),
+            ({"case_sensitive": False}, "STRASSE", "straße", 1.0),
+            ({"case_sensitive": False, "nfkc": True}, "\u03d2", "υ", 1.0),
+            ({}, "", "", 1.0),
+            ({}, "", "x", 0.0),
+        ],
+    )
+    def test_texts(self, params, output, reference, expected):
+        assert score(ExactMatch(**params), output, reference) == expected
+
+    @pytest.mark.parametrize(
+        ("output", "reference", "expected"),
+        [
+            ({"a": 1, "b": [1, 2]}, {"b": [1, 2], "a": 1}, 1.0),
+            ({"a": [1, 2]}, {"a": [2, 1]}, 0.0),
+            ('{"a": 1}', {"a": 1}, 1.0),
+            ({"a": 1}, '{"a":1}', 1.0),
+            ([1, "x"], '[1, "x"]', 1.0),
+            ("not json", {"a": 1}, 0.0),
+            (42, "42", 1.0),
+            ("42", 42, 1.0),
+            ("42.0", 42, 0.0),
+            (1, 1.0, 1.0),
+            (True, 1, 0.0),
+            ({"a": True}, {"a": 1}, 0.0),
+            (True, "true", 1.0),
+            ({"text": "Paris"}, "Paris", 1.0),
+            ({"other": "Paris"}, "Paris", 0.0),
+            (math.nan, math.nan, 0.0),
+            ({"a": None}, {"a": None}, 1.0),
+            ({"a": None}, {"a": "None"}, 0.0),
+            ((1, 2), [1, 2], 1.0),
+            (b"hi", "hi", 1.0),
+        ],
+    )
+    def test_parsed_json_is_accepted_where_text_is(self, output, reference, expected):
+        assert score(ExactMatch(), output, reference) == expected
+
+    @pytest.mark.parametrize("text", ["None", "null", ""])
+    def test_none_is_never_equal_to_a_text(self, text):
+        result = ExactMatch().evaluate(outputs=None, reference_outputs=text)
+        assert result.score == 0.0
+        assert "no output" in result.comment
+
+    def test_no_reference_cannot_be_judged(self):
+        with pytest.raises(CannotJudge, match="this item has none"):
+            ExactMatch().evaluate(outputs=None)
+
+    def test_a_path_leads_to_the_value_on_both_sides_or_on_one(self):
+        evaluator = ExactMatch(path="answer.text")
+        whole = {"answer": {"text": "Paris"}}
+        assert score(evaluator, whole, whole) == 1.0
+        assert score(evaluator, whole, "Paris") == 1.0
+        assert score(ExactMatch(path="0.name"), [{"name": "x"}], "x") == 1.0
+        assert score(ExactMatch(path="a.b"), {"a.b": "x"}, "x") == 1.0
+
+    def test_a_null_at_the_path_is_a_value(self):
+        assert score(ExactMatch(path="a"), {"a": None}, {"a": None}) == 1.0
+        assert score(ExactMatch(path="a"), {"a": "None"}, {"a": None}) == 0.0
+
+    def test_a_missing_key_is_an_error_not_a_match(self):
+        with pytest.raises(CannotJudge, match=r"the output has no 'answr': did you mean 'answer'\?"):
+            ExactMatch(path="answr").evaluate(outputs={"answer": 1}, reference_outputs={"answr": None})
+        with pytest.raises(CannotJudge, match="the reference has no 'a'"):
+            ExactMatch(path="a").evaluate(outputs={"a": None}, reference_outputs={})
+
+    def test_several_acceptable_references(self):
+        result = ExactMatch(any_of=True).evaluate(outputs="b", reference_outputs=["a", "b"])
+        assert (result.score, result.metadata) == (1.0, {"reference": 1})
+        with pytest.raises(CannotJudge, match="a list of at least one"):
+            ExactMatch(any_of=True).evaluate(outputs="b", reference_outputs=[])
+
+    @pytest.mark.parametrize(
+        ("output", "reference", "why"),
+        [
+            ("Paris", "paris", "only the case differs"),
+            ("a  b", "a b", "only whitespace differs"),
+            ("cafe\u0301", "caf\u00e9", "only the Unicode form differs"),
+            ("a" * 5_000, "b", "…"),
+        ],
+    )
+    def test_the_comment_says_why_and_is_short(self, output, reference, why):
+        comment = ExactMatch().evaluate(outputs=output, reference_outputs=reference).comment
+        assert why in comment
+        assert len(comment) < 300
+
+    def test_control_characters_do_not_reach_the_comment(self):
+        comment = ExactMatch().evaluate(outputs="a\x1b[31m\n\ud800", reference_outputs="b").comment
+        assert comment.isprintable()
+
+    def test_many_at_once_give_the_same_as_one_by_one(self):
+        evaluator = ExactMatch()
+        pairs = [("a", "a"), ("a", "b"), (1, "1"), (None, "a"), ({"x": 1}, '{"x": 1}'), (" a", "a ")]
+        items = [{"outputs": o, "reference_outputs": r} for o, r in pairs]
+        assert evaluator.evaluate_many(items) == [evaluator.evaluate(**item) for item in items]
+
+    def test_values_too_deep_or_unknown_cannot_be_judged(self):
+        deep: list = []
+        for _ in range(100_000):
+            deep = [deep]
+        with pytest.raises(CannotJudge, match="nested too deeply"):
+            ExactMatch().evaluate(outputs=deep, reference_outputs=deep)
+        with pytest.raises(CannotJudge, match="neither text nor JSON"):
+            ExactMatch().evaluate(outputs=object(), reference_outputs="x")
+        with pytest.raises(CannotJudge, match="not UTF-8"):
+            ExactMatch().evaluate(outputs=b"\xff", reference_outputs="x")
+        with pytest.raises(CannotJudge, match="say which with path"):
+            ExactMatch().evaluate(outputs={"text": "a", "answer": "b"}, reference_outputs="a")
+
+
+class TestContains:
+    def test_the_seed_example(self):
+        assert score(Contains(substring="error"), "An Error occurred") == 1.0
+
+    def test_any_and_all_of_several(self):
+        wanted = ["alpha", "beta"]
+        assert score(Contains(wanted), "alpha and beta") == 1.0
+        assert score(Contains(wanted), "only alpha") == 0.0
+        assert score(Contains(wanted, mode="any"), "only alpha") == 1.0
+        result = Contains(wanted, graded=True).evaluate(outputs="only alpha")
+        assert (result.score, result.value) == (0.5, False)
+        assert result.metadata == {"found": ["alpha"], "missing": ["beta"]}
+        assert result.comment == "the output contains 'alpha'; it does not contain 'beta'"
+
+    def test_without_a_substring_the_reference_is_looked_for(self):
+        assert score(Contains(), "It is Paris.", "paris") == 1.0
+        assert score(Contains(mode="any"), "It is Paris.", ["Lyon", "Paris"]) == 1.0
+        for reference in (None, "", [], ["a", ""]):
+            with pytest.raises(CannotJudge):
+                Contains().evaluate(outputs="x", reference_outputs=reference)
+
+    def test_case_forms_and_json(self):
+        assert score(Contains("Error", case_sensitive=True), "error") == 0.0
+        assert score(Contains("fi", nfkc=True), "\ufb01ne") == 1.0
+        assert score(Contains('"a": 1'), {"a": 1, "b": 2}) == 1.0
+        assert score(Contains("x"), None) == 0.0
+        assert score(Contains("x", path="a"), {"a": "xyz", "b": ""}) == 1.0
+
+    @pytest.mark.parametrize("wrong", ["", [], [""], 3, [1]])
+    def test_wrong_substrings_are_refused(self, wrong):
+        with pytest.raises(RequestError, match="contains: substring"):
+            Contains(wrong)
+
+
+class TestRegexMatch:
+    def test_modes_and_flags(self):
+        assert score(RegexMatch(r"\d+"), "abc 42") == 1.0
+        assert score(RegexMatch(r"\d+", mode="match"), "abc 42") == 0.0
+        assert score(RegexMatch(r"\d+", mode="fullmatch"), "42") == 1.0
+        for flags in ("IGNORECASE", "i", ["re.I"], ["ignorecase"], re.IGNORECASE, int(re.IGNORECASE)):
+            evaluator = RegexMatch("HELLO", flags)
+            assert score(evaluator, "hello") == 1.0
+            assert evaluator.params["flags"] == ["IGNORECASE"]
+        assert RegexMatch("x", "i|m, s").params["flags"] == ["DOTALL", "IGNORECASE", "MULTILINE"]
+
+    def test_what_matched_is_said(self):
+        result = RegexMatch(r"#(\d+)").evaluate(outputs="order #1234")
+        assert result.comment == "'#(\\\\d+)' matches '#1234'"
+        assert result.metadata == {"start": 6, "end": 11}
+
+    def test_a_catastrophic_pattern_is_an_error_not_a_stuck_run(self):
+        with pytest.raises(CannotJudge, match=r"had not decided after 0\.05 s"):
+            RegexMatch(r"^(a|aa)+$", timeout=0.05).evaluate(outputs="a" * 80 + "b")
+
+    def test_mistakes_are_named_at_construction(self):
+        with pytest.raises(RequestError, match="cannot be used"):
+            RegexMatch("(")
+        with pytest.raises(RequestError, match="did you mean 'IGNORECASE'"):
+            RegexMatch("x", ["IGNORCASE"])
+        with pytest.raises(RequestError, match="did you mean 'search'"):
+            RegexMatch("x", mode="serch")
+        with pytest.raises(RequestError, match="timeout"):
+            RegexMatch("x", timeout=0)
+        with pytest.raises(RequestError, match="bits"):
+            RegexMatch("x", 1 << 30)
+
+    def test_no_output_does_not_match(self):
+        assert score(RegexMatch(".*"), None) == 0.0
+        assert score(RegexMatch("^$"), "") == 1.0
+
+
+class TestEditDistance:
+    def test_one_minus_edits_over_the_longer(self):
+        result = EditDistance().evaluate(outputs="kitten", reference_outputs="sitting")
+        assert (result.score, result.value) == (pytest.approx(1 - 3 / 7), 3)
+        assert result.comment == "3 edits over 7 characters"
+
+    @pytest.mark.parametrize(
+        ("params", "output", "reference", "expected"),
+        [
+            ({}, "", "", 1.0),
+            ({}, "", "abc", 0.0),
+            ({}, "abc", "ABC", 0.0),
+            ({"case_sensitive": False}, "abc", "ABC", 1.0),
+            ({}, " a", "a", 0.5),
+            ({"strip": True}, " a", "a", 1.0),
+            ({"normalize_whitespace": True}, "a  b", "a b", 1.0),
+            ({"nfkc": True}, "\ufb01", "fi", 1.0),
+            ({}, None, "a", 0.0),
+            ({}, 12, 13, 0.5),
+        ],
+    )
+    def test_options(self, params, output, reference, expected):
+        assert score(EditDistance(**params), output, reference) == expected
+
+    def test_texts_that_would_take_too_long_are_an_error(self):
+        with pytest.raises(CannotJudge, match=r"over max_length \(10\)"):
+            EditDistance(max_length=10).evaluate(outputs="a" * 11, reference_outputs="b")
+        assert score(EditDistance(), "a" * 20_000, "a" * 20_000) == 1.0
+
+
+class TestNumericMatch:
+    @pytest.mark.parametrize(
+        ("params", "output", "reference", "expected"),
+        [
+            ({}, "42", 42, 1.0),
+            ({}, "42.", 42, 1.0),
+            ({}, "1,234.50", "1234.5", 1.0),
+            ({}, "-5", "\u22125", 1.0),
+            ({}, "10000000001", 10000000002, 0.0),
+            ({}, 0.1 + 0.2, 0.3, 0.0),
+            ({"tolerance": 1e-9}, 0.1 + 0.2, 0.3, 1.0),
+            ({"tolerance": 0.5}, "10.5", 10, 1.0),
+            ({"tolerance": 0.5}, "10.51", 10, 0.0),
+            ({"relative_tolerance": 0.01}, 101, 100, 1.0),
+            ({"relative_tolerance": 0.01}, 102, 100, 0.0),
+            ({}, "about 42", 42, 0.0),
+            ({"extract": "last"}, "first 3, then 42 in all", 42, 1.0),
+            ({"extract": "first"}, "first 3, then 42 in all", 3, 1.0),
+            ({"extract": "last"}, "so 3 - 5", 5, 1.0),
+            ({"extract": "last"}, "x = -3.5e2", -350, 1.0),
+            ({"extract": "last"}, "$1,200 in all", 1200, 1.0),
+            ({"extract": "last"}, "no number", 1, 0.0),
+            ({"thousands": ". ", "decimal": ","}, "1.234,5", 1234.5, 1.0),
+            ({"thousands": ""}, "1,234", 1234, 0.0),
+            ({"units": {"km": 1000, "m": 1}}, "5 km", "5000 m", 1.0),
+            ({"units": {"km": 1000, "m": 1}}, "5", "5 km", 0.0),
+            ({"units": {"%": 0.01}}, "50%", 0.5, 1.0),
+            ({"units": ["$"]}, "-$5", -5, 1.0),
+            ({"units": ["kg", "lb"]}, "5 kg", "5 lb", 0.0),
+            ({"units": ["kg"]}, "5", "5 kg", 1.0),
+            ({"units": ["kg"], "require_unit": True}, "5", "5 kg", 0.0),
+            ({}, math.nan, 1, 0.0),
+            ({}, math.inf, 1, 0.0),
+            ({}, True, 1, 0.0),
+            ({}, None, 1, 0.0),
+            ({}, "", 1, 0.0),
+            ({}, "9" * 5_000, 1, 0.0),
+            ({}, 10**400, 1, 0.0),
+        ],
+    )
+    def test_numbers(self, params, output, reference, expected):
+        assert score(NumericMatch(**params), output, reference) == expected
+
+    def test_a_reference_without_a_number_cannot_be_judged(self):
+        for reference in ("none", math.nan, True, ""):
+            with pytest.raises(CannotJudge, match="no number can be read from the reference"):
+                NumericMatch().evaluate(outputs="1", reference_outputs=reference)
+
+    def test_the_comment_names_both_and_what_is_allowed(self):
+        result = NumericMatch(tolerance=1).evaluate(outputs="12", reference_outputs=10)
+        assert result.comment == "12 is not 10: they differ by 2, 1 is allowed"
+        assert result.metadata["difference"] == 2.0
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"tolerance": -1},
+            {"tolerance": "1"},
+            {"extract": "middle"},
+            {"units": {}},
+            {"units": {"m": 0}},
+            {"thousands": "5"},
+            {"decimal": ","},
+            {"decimal": ""},
+            {"require_unit": 1},
+        ],
+    )
+    def test_wrong_parameters_are_refused(self, wrong):
+        with pytest.raises(RequestError, match="numeric_match"):
+            NumericMatch(**wrong)
+
+
+class TestChoiceMatch:
+    @pytest.mark.parametrize(
+        ("output", "chosen"),
+        [
+            ("B", "B"),
+            ("(b)", "B"),
+            ("**B**", "B"),
+            ("B.", "B"),
+            ("B) Paris", "B"),
+            ("B - Paris, not C", "B"),
+            ("Answer: B", "B"),
+            ("the answer is (B).", "B"),
+            ("The answer is A. No wait, the answer is B.", "B"),
+            ("so \\boxed{B}", "B"),
+            ("\\boxed{\\text{B}}", "B"),
+            ("A dog would choose B", "B"),
+            ("The answer is a mix, so B", "B"),
+            ("The answer is A because it is", "A"),
+            ("A or B", None),
+            ("I think a is good", None),
+            ("Both are fine", None),
+            ("", None),
+        ],
+    )
+    def test_the_letter_is_found(self, output, chosen):
+        result = ChoiceMatch("ABCD").evaluate(outputs=output, reference_outputs="B")
+        assert result.value == chosen
+        assert result.score == float(chosen == "B")
+
+    def test_references_are_letters_or_positions(self):
+        assert score(ChoiceMatch(), "C", 2) == 1.0
+        assert score(ChoiceMatch(["1", "2", "3"]), "2", 2) == 1.0
+        assert score(ChoiceMatch(["yes", "no"]), "My answer: no", "no") == 1.0
+        for reference in ("Z", 9, -1, "A or B"):
+            with pytest.raises(CannotJudge, match="none of the choices"):
+                ChoiceMatch().evaluate(outputs="A", reference_outputs=reference)
+
+    def test_the_text_of_an_option_is_recognised(self):
+        evaluator = ChoiceMatch(options_path="choices")
+        inputs = {"choices": ["Rome", "Paris"]}
+        assert score(evaluator, "Paris.", 1, inputs=inputs) == 1.0
+        assert score(evaluator, "rome", "Paris", inputs=inputs) == 0.0
+        with pytest.raises(CannotJudge, match="not a list of texts"):
+            evaluator.evaluate(outputs="A", reference_outputs="A", inputs={"choices": "no"})
+        assert (
+            evaluator.evaluate_many([{"outputs": "B", "reference_outputs": 1, "inputs": inputs}])[0].score
+            == 1
+        )
+
+    def test_long_runs_do_not_hang(self):
+        evaluator = ChoiceMatch()
+        for text in ("answer is" + " " * 100_000, "B" + "*" * 100_000 + "x", "a b " * 50_000):
+            assert evaluator.evaluate(outputs=text, reference_outputs="C").score == 0.0
+
+
+class TestSetMatch:
+    def test_precision_recall_f1(self):
+        result = SetMatch().evaluate(outputs=["a", "b", "c"], reference_outputs=["c", "d"])
+        assert result.score == pytest.approx(0.4)
+        assert result.metadata["precision"] == pytest.approx(1 / 3)
+        assert result.metadata["recall"] == 0.5
+        assert (result.metadata["missing"], result.metadata["extra"]) == (["d"], ["a", "b"])
+
+    @pytest.mark.parametrize(
+        ("params", "output", "reference", "expected"),
+        [
+            ({}, ["b", "a"], ["a", "b"], 1.0),
+            ({}, [], [], 1.0),
+            ({}, [], ["a"], 0.0),
+            ({}, ["a", "a"], ["a"], 1.0),
+            ({"duplicates": True}, ["a", "a"], ["a"], pytest.approx(2 / 3)),
+            ({"measure": "precision"}, ["a", "b"], ["a"], 0.5),
+            ({"measure": "recall"}, ["a", "b"], ["a"], 1.0),
+            ({"measure": "exact"}, ["a", "b"], ["a"], 0.0),
+            ({"separator": ","}, "b, a,", "a,b", 1.0),
+            ({}, '["a", "b"]', ["b", "a"], 1.0),
+            ({}, [1, True, "1"], [1], 0.5),
+            ({}, [1.0], [1], 1.0),
+            ({}, [{"x": 1, "y": 2}], [{"y": 2, "x": 1}], 1.0),
+            ({}, [None], ["None"], 0.0),
+            ({"case_sensitive": False}, ["A"], ["a"], 1.0),
+            ({}, [" a"], ["a"], 1.0),
+            ({}, "just text", ["a"], 0.0),
+            ({}, None, ["a"], 0.0),
+        ],
+    )
+    def test_lists(self, params, output, reference, expected):
+        assert score(SetMatch(**params), output, reference) == expected
+
+    def test_a_reference_that_is_no_list_cannot_be_judged(self):
+        with pytest.raises(CannotJudge, match="is not a list; separator cuts"):
+            SetMatch().evaluate(outputs=["a"], reference_outputs="a and b")
+
+
+class TestTokenF1:
+    @pytest.mark.parametrize(
+        ("params", "output", "reference", "expected"),
+        [
+            ({}, "It is the Eiffel Tower", "Eiffel Tower", pytest.approx(2 / 3)),
+            ({}, "The Cat!", "a cat", 1.0),
+            ({"remove_articles": False}, "the cat", "a cat", 0.5),
+            ({"remove_punctuation": False}, "cat!", "cat", 0.0),
+            ({"case_sensitive": True}, "Cat", "cat", 0.0),
+            ({}, "«chat» — noir…", "chat noir", 1.0),
+            ({"nfkc": True}, "\uff43\uff41\uff54", "cat", 1.0),
+            ({"tokens": "characters"}, "東京都", "東京", pytest.approx(0.8)),
+            ({}, "", "", 1.0),
+            ({}, "the", "a", 1.0),
+            ({}, "", "cat", 0.0),
+            ({}, "cat cat", "cat", pytest.approx(2 / 3)),
+            ({"any_of": True}, "red", ["blue", "red"], 1.0),
+        ],
+    )
+    def test_words(self, params, output, reference, expected):
+        assert score(TokenF1(**params), output, reference) == expected

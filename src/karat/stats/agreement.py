@@ -9,11 +9,11 @@ from typing import Any, Literal
 import msgspec
 
 from karat.records import Estimate
-from karat.stats.clusters import Sizes
+from karat.stats.clusters import sizes_of
 from karat.stats.distributions import critical
 from karat.stats.krippendorff import krippendorff_alpha
 from karat.stats.proportions import proportion, wilson_limits
-from karat.stats.validation import StatisticsError, check_confidence, count, same_length
+from karat.stats.validation import StatisticsError, check_confidence, same_length
 
 Weights = Literal["linear", "quadratic"]
 
@@ -70,9 +70,8 @@ def cohen_kappa(
     p_o is the agreement seen and p_e that expected from the two raters' own shares. `weights` gives credit
     for near misses by how far apart the classes stand in `labels` (sorted unless given): 1 − d or 1 − d². The
     variance is that of Fleiss, Cohen & Everitt (1969), here the spread of each item's influence, summed
-    within clusters where there are any; the interval is t's, at most 1. Where they agree on everything,
-    Wilson's limit on the agreement takes its place. One class only: kappa is undefined, and None with the
-    reason.
+    within clusters where there are any. The interval is Wilson's for the agreement at that variance, since a
+    symmetric one covers too little near 1. One class only: kappa is undefined, and None with the reason.
     """
     confidence = check_confidence(confidence)
     if weights not in (None, "linear", "quadratic"):
@@ -95,13 +94,12 @@ def cohen_kappa(
     by_column = [math.fsum(credit[i][j] * rows[i] for i in range(k)) for j in range(k)]
     chance = math.fsum(rows[i] * by_row[i] for i in range(k))
     rest = 1.0 - chance
-    value = 1.0 - (1.0 - observed) / rest
     influence = [
         [(credit[i][j] - (by_row[i] + by_column[j]) * (1.0 - observed) / rest) / rest for j in range(k)]
         for i in range(k)
     ]
     items = [influence[index[x]][index[y]] for x, y in pairs]
-    return _with_interval(value, items, kept, chance, of, confidence, method)
+    return _with_interval(observed, chance, items, kept, of, confidence, method)
 
 
 kappa = cohen_kappa
@@ -112,8 +110,8 @@ def fleiss_kappa(ratings: Sequence[Sequence[Any]], *, confidence: float = 0.95) 
     """Fleiss' kappa of several raters: `ratings[item]` holds the labels that item got, as many for each.
 
     (P̄ − P_e) / (1 − P_e), with P̄ the mean share of agreeing pairs of raters and P_e the sum of the squared
-    shares of the classes (Fleiss 1971). The interval is t's on the spread of the items' influence. Items with
-    missing labels: use `krippendorff_alpha`. One class only: None with the reason.
+    shares of the classes (Fleiss 1971). The interval is made as Cohen's, from the spread of the items' influence.
+    Items with missing labels: use `krippendorff_alpha`. One class only: None with the reason.
     """
     confidence = check_confidence(confidence)
     n = len(ratings)
@@ -135,7 +133,6 @@ def fleiss_kappa(ratings: Sequence[Sequence[Any]], *, confidence: float = 0.95) 
     observed = math.fsum(agreeing) / n
     chance = math.fsum(share * share for share in shares)
     rest = 1.0 - chance
-    value = 1.0 - (1.0 - observed) / rest
     items = [
         (
             agree
@@ -144,7 +141,7 @@ def fleiss_kappa(ratings: Sequence[Sequence[Any]], *, confidence: float = 0.95) 
         / rest
         for agree, tally in zip(agreeing, tallies, strict=True)
     ]
-    return _with_interval(value, items, None, chance, n, confidence, "fleiss")
+    return _with_interval(observed, chance, items, None, n, confidence, "fleiss")
 
 
 def _both(
@@ -195,16 +192,21 @@ def _credit(i: int, j: int, k: int, weights: Weights | None) -> float:
 
 
 def _with_interval(
-    value: float,
+    observed: float,
+    chance: float,
     influence: list[float],
     clusters: list[Hashable] | None,
-    chance: float,
     of: int,
     confidence: float,
     method: str,
 ) -> Estimate:
-    """value ± t·√(G/(G−1) · Σ(the cluster's summed influence − its share)²) / n."""
+    """Kappa, with Wilson's limits for the agreement seen, carried over by 1 − (1 − p)/(1 − chance).
+
+    The number of items they are taken on is the effective one, at which the agreement would have kappa's
+    variance: G/(G−1) · Σ(the cluster's summed influence)² / n².
+    """
     n = len(influence)
+    value = 1.0 - (1.0 - observed) / (1.0 - chance)
     centre = math.fsum(influence) / n
     sums: dict[Hashable, float] = {}
     counts: dict[Hashable, int] = {}
@@ -212,25 +214,22 @@ def _with_interval(
         key = position if clusters is None else clusters[position]
         sums[key] = sums.get(key, 0.0) + each - centre
         counts[key] = counts.get(key, 0) + 1
-    sizes = Sizes()
-    for size in counts.values():
-        sizes.add(size)
+    sizes = sizes_of(counts.values())
     groups = sizes.clusters
     if groups < 2:
         metadata: dict[str, Any] = {"reason": "one item or one cluster has no spread"}
         return Estimate(value, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
     robust = math.fsum(s * s for s in sums.values()) * groups / (groups - 1) / (n * n)
-    plain = math.fsum((each - centre) ** 2 for each in influence) / (n * count(n - 1, "n"))
-    if plain <= 1e-24:
-        # Agreement on everything: what is left is how much disagreement could have gone unseen.
-        share, _ = wilson_limits(1.0, sizes.fully_correlated(), critical(confidence))
-        low = max(-1.0, 1.0 - (1.0 - share) / (1.0 - chance)) if value >= 1.0 else value
-        return Estimate(value, low, value, n, of, method, confidence, metadata={"standard_error": 0.0})
-    effect = robust / plain
-    df = sizes.degrees(effect)
-    half = critical(confidence, df) * math.sqrt(robust)
-    metadata = {"standard_error": math.sqrt(robust), "df": df}
+    plain = math.fsum((each - centre) ** 2 for each in influence) / (n * (n - 1))
+    effective, df, effect = sizes.fully_correlated(), math.inf, 1.0
+    if robust > 1e-24 and 0.0 < observed < 1.0:
+        effect = robust / plain
+        df = sizes.degrees(effect)
+        effective = observed * (1.0 - observed) / (robust * (1.0 - chance) ** 2)
+    limits = wilson_limits(observed, effective, critical(confidence, df))
+    low, high = (1.0 - (1.0 - limit) / (1.0 - chance) for limit in limits)
+    low, high = min(max(-1.0, low), value), max(min(1.0, high), value)
+    metadata = {"standard_error": math.sqrt(robust)}
     if sizes.clustered:
         metadata |= {"design_effect": effect, "clusters": groups}
-    low, high = max(-1.0, value - half), min(1.0, value + half)
-    return Estimate(value, min(low, value), max(high, value), n, of, method, confidence, metadata=metadata)
+    return Estimate(value, low, high, n, of, method, confidence, metadata=metadata)

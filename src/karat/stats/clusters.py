@@ -42,6 +42,13 @@ class Sizes(msgspec.Struct):
         self.fourths += other.fourths
         self.fifths += other.fifths
 
+    def with_singles(self, times: int) -> Sizes:
+        """These and so many clusters of one item."""
+        total = Sizes()
+        total.merge(self)
+        total.add(1, times)
+        return total
+
     @property
     def clustered(self) -> bool:
         """Whether any cluster holds more than one item."""

@@ -107,6 +107,25 @@ class PairTable(msgspec.Struct, frozen=True):
             groups.append(sorted(group))
         return sorted(groups, key=lambda group: (-len(group), group))
 
+    def position_known(self) -> bool:
+        """Whether being first can be told from being strong.
+
+        It cannot when some heights of the runs explain every order: the first always one step above the second.
+        """
+        height = np.zeros(len(self.games))
+        seen = np.zeros(len(self.games), dtype=bool)
+        for members in self.components():
+            frontier = members[:1]
+            seen[frontier] = True
+            while frontier:
+                one = frontier.pop()
+                for beside, step in ((self.games[one], -1.0), (self.games[:, one], 1.0)):
+                    new = np.flatnonzero((beside > 0) & ~seen)
+                    height[new], seen[new] = height[one] + step, True
+                    frontier.extend(new.tolist())
+        first, second = np.nonzero(self.games)
+        return bool((height[first] - height[second] != 1.0).any())
+
     def separated(self) -> bool:
         """Whether some runs of a component never lost to the others, so that no finite maximum exists."""
         beats = (self.points + (self.games - self.points).T) > 0

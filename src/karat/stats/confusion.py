@@ -19,25 +19,22 @@ class ConfusionState:
     items.
     """
 
-    __slots__ = ("counts", "pairs", "sizes")
+    __slots__ = ("counts", "pairs", "several", "singles")
 
     def __init__(self) -> None:
         self.counts: Counter[Cell] = Counter()
         self.pairs: Counter[tuple[Cell, Cell]] = Counter()
         """Σ over clusters of several items of count(cell)·count(other), less the count where both are one
         cell: with the counts themselves this is the second moment of the clusters' matrices."""
-        self.sizes = Sizes()
+        self.several = Sizes()
+        """The sizes of the clusters of several items."""
+        self.singles = 0
+        """How many clusters have one item."""
 
     def add_one(self, golden: Hashable, predicted: Hashable) -> None:
         """Adds a cluster of one item."""
         self.counts[golden, predicted] += 1
-        sizes = self.sizes
-        sizes.clusters += 1
-        sizes.items += 1
-        sizes.squares += 1
-        sizes.cubes += 1
-        sizes.fourths += 1
-        sizes.fifths += 1
+        self.singles += 1
 
     def add(self, items: Iterable[Cell]) -> None:
         """Adds the (golden, predicted) pairs of one cluster: the attempts at one example."""
@@ -45,10 +42,11 @@ class ConfusionState:
         size = inside.total()
         if not size:
             return
-        self.sizes.add(size)
         self.counts.update(inside)
         if size == 1:
+            self.singles += 1
             return
+        self.several.add(size)
         for cell, times in inside.items():
             for other, others in inside.items():
                 product = times * (others - 1) if cell == other else times * others
@@ -59,13 +57,19 @@ class ConfusionState:
         """This state with the clusters of another added; a cluster must be wholly in one of them."""
         self.counts.update(other.counts)
         self.pairs.update(other.pairs)
-        self.sizes.merge(other.sizes)
+        self.several.merge(other.several)
+        self.singles += other.singles
         return self
 
     @property
     def n(self) -> int:
         """How many items were added."""
-        return self.sizes.items
+        return self.several.items + self.singles
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of all clusters."""
+        return self.several.with_singles(self.singles)
 
     def labels(self) -> list[Hashable]:
         """The union of the golden and the predicted classes, in an order that does not depend on arrival."""
@@ -92,5 +96,5 @@ def state_of_matrix(labels: Iterable[Hashable], counts: Iterable[Iterable[int]])
         for predicted, times in zip(names, row, strict=True):
             if times:
                 state.counts[golden, predicted] += int(times)
-                state.sizes.add(1, int(times))
+                state.singles += int(times)
     return state

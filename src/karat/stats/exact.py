@@ -25,33 +25,27 @@ class ExactSum:
 
     def add(self, value: float) -> None:
         """Adds one finite number."""
-        try:
-            numerator, denominator = value.as_integer_ratio()
-        except (ValueError, OverflowError):
-            raise StatisticsError(f"value is {value}: NaN and infinities cannot be summed") from None
-        self._add(numerator, denominator.bit_length() - 1)
+        self.add_ratio(*ratio_of(value))
 
     def add_square(self, value: float) -> None:
         """Adds the exact square of a finite number."""
-        try:
-            numerator, denominator = value.as_integer_ratio()
-        except (ValueError, OverflowError):
-            raise StatisticsError(f"value is {value}: NaN and infinities cannot be summed") from None
-        self._add(numerator * numerator, 2 * (denominator.bit_length() - 1))
+        numerator, shift = ratio_of(value)
+        self.add_ratio(numerator * numerator, 2 * shift)
 
     def add_product(self, a: ExactSum, b: ExactSum) -> None:
         """Adds the exact product of two sums."""
-        self._add(a.numerator * b.numerator, a.shift + b.shift)
+        self.add_ratio(a.numerator * b.numerator, a.shift + b.shift)
 
     def add_multiple(self, a: ExactSum, factor: int) -> None:
         """Adds a whole multiple of a sum."""
-        self._add(a.numerator * factor, a.shift)
+        self.add_ratio(a.numerator * factor, a.shift)
 
     def merge(self, other: ExactSum) -> None:
         """Adds all that another sum holds."""
-        self._add(other.numerator, other.shift)
+        self.add_ratio(other.numerator, other.shift)
 
-    def _add(self, numerator: int, shift: int) -> None:
+    def add_ratio(self, numerator: int, shift: int) -> None:
+        """Adds numerator / 2**shift."""
         if shift <= self.shift:
             self.numerator += numerator << (self.shift - shift)
         else:
@@ -78,6 +72,15 @@ class ExactSum:
 
     def __repr__(self) -> str:
         return f"ExactSum({self.value!r})"
+
+
+def ratio_of(value: float) -> tuple[int, int]:
+    """A finite number as a numerator and the power of two under it."""
+    try:
+        numerator, denominator = value.as_integer_ratio()
+    except (ValueError, OverflowError):
+        raise StatisticsError(f"value is {value}: NaN and infinities cannot be summed") from None
+    return numerator, denominator.bit_length() - 1
 
 
 def exact_sum(values: Iterable[float]) -> ExactSum:

@@ -11,7 +11,7 @@ from karat.records import Estimate
 from karat.stats.bounds import with_bounds
 from karat.stats.clusters import Sizes
 from karat.stats.distributions import critical
-from karat.stats.exact import ExactSum
+from karat.stats.exact import ExactSum, ratio_of
 from karat.stats.proportions import wilson_limits
 from karat.stats.validation import StatisticsError, check_confidence, finite, grouped, items_of
 
@@ -24,7 +24,7 @@ class MeanState:
     to the last bit.
     """
 
-    __slots__ = ("cluster_squares", "products", "sizes", "squares", "total")
+    __slots__ = ("cluster_squares", "products", "several", "singles", "squares", "total")
 
     def __init__(self) -> None:
         self.total = ExactSum()
@@ -33,19 +33,17 @@ class MeanState:
         """Σs² − Σx² over clusters of several items: what being in one cluster adds."""
         self.products = ExactSum()
         """Σs·n − Σx over clusters of several items."""
-        self.sizes = Sizes()
+        self.several = Sizes()
+        """The sizes of the clusters of several items."""
+        self.singles = 0
+        """How many clusters have one item: counted apart, since they are most and this is quick."""
 
     def add_one(self, value: float) -> None:
         """Adds a cluster of one item."""
-        self.total.add(value)
-        self.squares.add_square(value)
-        sizes = self.sizes
-        sizes.clusters += 1
-        sizes.items += 1
-        sizes.squares += 1
-        sizes.cubes += 1
-        sizes.fourths += 1
-        sizes.fifths += 1
+        numerator, shift = ratio_of(value)
+        self.total.add_ratio(numerator, shift)
+        self.squares.add_ratio(numerator * numerator, 2 * shift)
+        self.singles += 1
 
     def add(self, values: Sequence[float]) -> None:
         """Adds the values of one cluster: the attempts at one example, the questions on one document."""
@@ -64,7 +62,7 @@ class MeanState:
         self.cluster_squares.add_product(total, total)
         self.cluster_squares.add_multiple(squares, -1)
         self.products.add_multiple(total, size - 1)
-        self.sizes.add(size)
+        self.several.add(size)
 
     def merge(self, other: MeanState) -> MeanState:
         """This state with the clusters of another added; a cluster must be wholly in one of them."""
@@ -72,13 +70,19 @@ class MeanState:
         self.squares.merge(other.squares)
         self.cluster_squares.merge(other.cluster_squares)
         self.products.merge(other.products)
-        self.sizes.merge(other.sizes)
+        self.several.merge(other.several)
+        self.singles += other.singles
         return self
 
     @property
     def n(self) -> int:
         """How many items were added."""
-        return self.sizes.items
+        return self.several.items + self.singles
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of all clusters."""
+        return self.several.with_singles(self.singles)
 
     @property
     def mean(self) -> float | None:
@@ -118,8 +122,9 @@ class MeanState:
         confidence = check_confidence(confidence)
         n = self.n
         of = items_of(n, of)
-        method = "t, clustered" if self.sizes.clustered else "t"
-        if n == 0 or self.sizes.clusters < 2:
+        sizes = self.sizes
+        method = "t, clustered" if sizes.clustered else "t"
+        if n == 0 or sizes.clusters < 2:
             reason = "no items" if n == 0 else "one item" if n == 1 else "one cluster"
             metadata: dict[str, Any] = {"reason": f"{reason}: the spread cannot be estimated"}
             lone = Estimate(self.mean, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
@@ -130,7 +135,7 @@ class MeanState:
         if robust == 0.0 and plain == 0.0:
             return self._all_equal(mean, confidence, of, bounds, method)
         effect = robust / plain if plain > 0.0 else 1.0
-        df = self.sizes.degrees(effect)
+        df = sizes.degrees(effect)
         error = math.sqrt(robust)
         half = critical(confidence, df) * error
         low, high = mean - half, mean + half

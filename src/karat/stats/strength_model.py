@@ -48,19 +48,6 @@ def expected_points(gap: Any, tie: float) -> tuple[Any, Any, Any]:
     return expected, variance, tied
 
 
-def position_known(table: PairTable) -> bool:
-    """Whether being first can be told from being strong: not when some scores explain every order."""
-    games = table.games
-    total = games.sum()
-    if not total:
-        return False
-    both = games + games.T
-    laplacian = np.diag(both.sum(axis=1) + 1e-9 * total) - both
-    lean = games.sum(axis=1) - games.sum(axis=0)
-    explained = lean @ _inverse(laplacian) @ lean
-    return bool(total - explained > 1e-6 * total)
-
-
 class _Model:
     """The likelihood of one table: parameters are the strengths, then the position, then log ν."""
 
@@ -171,7 +158,7 @@ def _solved(matrix: Any, right: Any, nearby: Any) -> Any:
     towards = nearby @ residual
     direction, length = towards.copy(), float(residual @ towards)
     enough = 1e-26 * length
-    for _ in range(len(right)):
+    for _ in range(50):
         if length <= enough:
             return solution
         image = matrix @ direction

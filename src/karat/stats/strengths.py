@@ -113,7 +113,7 @@ def bradley_terry(
       ranks by that model, which is right where runs were not first equally often.
     """
     from karat.stats.comparisons import Comparisons
-    from karat.stats.strength_model import fit_strengths, position_known
+    from karat.stats.strength_model import fit_strengths
 
     confidence = check_confidence(confidence)
     if ties not in ("half", "davidson"):
@@ -135,7 +135,7 @@ def bradley_terry(
         raise StatisticsError(
             "some runs won or lost all their comparisons: give a prior above 0 to rank them"
         )
-    known = position_known(table)
+    known = table.position_known()
     if adjust_position and not known:
         raise StatisticsError("position and strength cannot be told apart: show pairs in both orders")
     davidson = ties == "davidson"

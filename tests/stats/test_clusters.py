@@ -1,0 +1,46 @@
+"""The degrees of freedom that clusters leave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from karat.stats.clusters import Sizes, sizes_of
+
+many = st.lists(st.integers(1, 50), min_size=2, max_size=30)
+
+
+@given(many, st.floats(0, 1))
+def test_the_degrees_are_those_of_the_matrix(sizes: list[int], correlation: float) -> None:
+    n = np.array(sizes, dtype=float)
+    total = sizes_of(sizes)
+    effect = 1 + correlation * (total.squares / total.items - 1)
+    variance = n * (1 + (n - 1) * correlation)
+    project = np.eye(len(n)) - np.outer(n, np.ones(len(n))) / n.sum()
+    covariance = project @ np.diag(variance) @ project.T
+    expected = np.trace(covariance) ** 2 / np.trace(covariance @ covariance)
+    if total.clustered:
+        assert total.degrees(effect) == pytest.approx(min(len(n) - 1, max(1, expected)), rel=1e-6)
+    else:
+        assert total.degrees(effect) == len(n) - 1
+
+
+@given(st.integers(2, 40), st.integers(1, 9), st.floats(0.5, 9))
+def test_equal_clusters_leave_one_less_than_there_are(groups: int, size: int, effect: float) -> None:
+    assert sizes_of([size] * groups).degrees(effect) == pytest.approx(groups - 1)
+
+
+@given(many, many)
+def test_sizes_add_up(one: list[int], other: list[int]) -> None:
+    left, right = sizes_of(one), sizes_of(other)
+    left.merge(right)
+    assert left == sizes_of(other + one)
+    assert left.items == sum(one) + sum(other)
+    assert left.fully_correlated() <= left.clusters + 1e-9
+
+
+def test_one_cluster_leaves_nothing() -> None:
+    assert sizes_of([7]).degrees(1.0) == 0
+    assert Sizes().degrees(1.0) == 0

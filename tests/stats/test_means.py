@@ -1,0 +1,132 @@
+"""Means and their intervals, folded and merged."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from karat.stats import MeanState, mean_interval
+
+scores = st.floats(-1e6, 1e6, allow_nan=False)
+clusters_of_scores = st.lists(st.lists(scores, min_size=1, max_size=4), max_size=12)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.999])
+def test_t_as_scipy_has_it(confidence: float) -> None:
+    values = np.random.default_rng(0).normal(3, 2, 25)
+    low, high = stats.t.interval(confidence, 24, values.mean(), stats.sem(values))
+    estimate = mean_interval(values, confidence=confidence)
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx(
+        (values.mean(), low, high), rel=1e-9
+    )
+    assert (estimate.n, estimate.of, estimate.method) == (25, 25, "t")
+
+
+def test_the_clustered_error_as_statsmodels_has_it() -> None:
+    rng = np.random.default_rng(1)
+    groups = np.repeat(np.arange(30), rng.integers(1, 8, 30))
+    values = rng.normal(size=30)[groups] + rng.normal(size=len(groups))
+    fit = sm.OLS(values, np.ones(len(values))).fit(
+        cov_type="cluster", cov_kwds={"groups": groups, "use_correction": True}
+    )
+    estimate = mean_interval(values, clusters=groups)
+    assert estimate.value == pytest.approx(fit.params[0])
+    # statsmodels' factor is G/(G−1)·(n−1)/(n−1) for one parameter: the same
+    assert estimate.metadata["standard_error"] == pytest.approx(fit.bse[0])
+    assert estimate.metadata["design_effect"] > 1.5
+    assert estimate.metadata["clusters"] == 30
+    assert 1 <= estimate.metadata["df"] < 29
+
+
+def test_equal_clusters_have_one_degree_less_than_there_are() -> None:
+    rng = np.random.default_rng(2)
+    estimate = mean_interval(rng.normal(size=60), clusters=np.arange(60) // 3)
+    assert estimate.metadata["df"] == 19
+
+
+def test_copies_of_an_item_add_no_information() -> None:
+    values = np.random.default_rng(3).normal(size=20)
+    once = mean_interval(values)
+    copied = mean_interval(np.repeat(values, 4), clusters=np.repeat(np.arange(20), 4))
+    assert (copied.value, copied.low, copied.high) == pytest.approx((once.value, once.low, once.high))
+
+
+@given(clusters_of_scores, st.randoms(use_true_random=False), st.integers(0, 12), st.integers(0, 12))
+def test_merging_in_any_grouping_and_order_is_the_same_to_the_last_bit(
+    clusters: list[list[float]], shuffler: random.Random, cut: int, other: int
+) -> None:
+    def folded(parts: list[list[float]]) -> MeanState:
+        state = MeanState()
+        for part in parts:
+            state.add(part)
+        return state
+
+    whole = folded(clusters).estimate(bounds=(-1e6, 1e6))
+    shuffled = [
+        shuffler.sample(cluster, len(cluster)) for cluster in shuffler.sample(clusters, len(clusters))
+    ]
+    first, second = sorted((cut, other))
+    pieces = [folded(shuffled[:first]), folded(shuffled[first:second]), folded(shuffled[second:])]
+    shuffler.shuffle(pieces)
+    merged = MeanState().merge(pieces[0]).merge(pieces[1].merge(pieces[2]))
+    assert merged.estimate(bounds=(-1e6, 1e6)) == whole
+
+
+@given(clusters_of_scores)
+def test_the_interval_holds_the_mean(clusters: list[list[float]]) -> None:
+    state = MeanState()
+    for cluster in clusters:
+        state.add(cluster)
+    estimate = state.estimate()
+    if estimate.low is not None:
+        assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_a_mean_is_rounded_once() -> None:
+    values = [0.1] * 10 + [1e16, -1e16]
+    assert mean_interval(values).value == float(sum(map(Fraction, values)) / 12)
+
+
+def test_nothing_and_one_have_no_spread() -> None:
+    none = mean_interval([])
+    assert (none.value, none.low, none.n) == (None, None, 0)
+    one = mean_interval([0.7])
+    assert (one.value, one.low, one.high, one.n) == (0.7, None, None, 1)
+    assert "one item" in one.metadata["reason"]
+    assert "one cluster" in mean_interval([0.7, 0.9], clusters="aa").metadata["reason"]
+
+
+def test_equal_values() -> None:
+    same = mean_interval([0.5] * 8)
+    assert (same.low, same.value, same.high) == (0.5, 0.5, 0.5)
+    assert same.metadata["reason"] == "all values are equal"
+    ranged = mean_interval([1.0] * 8, bounds=(0, 1))
+    assert (ranged.value, ranged.high) == (1.0, 1.0)
+    assert ranged.low == pytest.approx(8 / (8 + 1.959964**2), abs=1e-6)  # Wilson's limit for 8 of 8
+
+
+def test_bounds_cut_the_interval_and_speak_of_the_missing() -> None:
+    estimate = mean_interval([0.9, 1.0, 1.0, 0.95], of=5, bounds=(0, 1))
+    assert estimate.high == 1.0
+    assert (estimate.lowest, estimate.highest) == pytest.approx((0.77, 0.97))
+    assert (estimate.n, estimate.of) == (4, 5)
+    assert mean_interval([], of=3, bounds=(1, 5)).highest == 5.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, "x", None])
+def test_what_is_no_number_is_refused(bad: object) -> None:
+    with pytest.raises(ValueError, match=r"values\[1\] is"):
+        mean_interval([0.5, bad])
+
+
+def test_values_beyond_the_floats_are_refused() -> None:
+    with pytest.raises(ValueError, match="rescale"):
+        mean_interval([1e300, -1e300, 1e300])

@@ -1,0 +1,205 @@
+"""Two runs over the same items."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+
+from karat.stats import holm, mcnemar, newcombe, paired, smallest_effect, tango
+from karat.stats.power import fewest_discordant
+
+rng = np.random.default_rng(0)
+before = rng.normal(size=30)
+after = before + rng.normal(0.3, 0.5, size=30)
+
+
+@pytest.mark.parametrize(("b", "c"), [(0, 0), (1, 7), (5, 5), (30, 12), (0, 6), (480, 530)])
+def test_mcnemar_as_statsmodels_has_it(b: int, c: int) -> None:
+    theirs = reference_mcnemar([[10, b], [c, 10]], exact=True).pvalue if b + c else 1.0
+    assert mcnemar(b, c).p_value == pytest.approx(min(1.0, theirs), rel=1e-9)
+
+
+def test_the_mid_p_of_the_textbook() -> None:
+    # Airway responsiveness before and after transplantation: Fagerland, Lydersen & Laake (2013)
+    assert mcnemar(1, 7).p_value == pytest.approx(0.0703, abs=5e-5)
+    assert mcnemar(1, 7, mid_p=True).p_value == pytest.approx(0.0391, abs=5e-5)
+
+
+def test_published_intervals_for_paired_proportions() -> None:
+    # The same data, Fagerland, Lydersen & Laake (2014): Tango 0.026 to 0.517, Newcombe 0.026 to 0.507
+    score, squared = tango(1, 7, 21), newcombe(1, 1, 7, 12)
+    assert (score.value, score.low, score.high) == pytest.approx((6 / 21, 0.026, 0.517), abs=5e-4)
+    assert (squared.value, squared.low, squared.high) == pytest.approx((6 / 21, 0.026, 0.507), abs=5e-4)
+
+
+@pytest.mark.parametrize(("b", "c", "n"), [(1, 7, 21), (5, 9, 50), (0, 3, 30), (12, 2, 40), (3, 3, 20)])
+def test_tango_against_the_likelihood_maximised_numerically(b: int, c: int, n: int) -> None:
+    def score(delta: float) -> float:
+        def loss(q: float) -> float:
+            cells = ((b, q), (c, q + delta), (n - b - c, 1 - 2 * q - delta))
+            return -sum(times * math.log(max(p, 1e-300)) for times, p in cells if times)
+
+        span = (max(0.0, -delta), (1 - delta) / 2)
+        q = optimize.minimize_scalar(loss, bounds=span, method="bounded", options={"xatol": 1e-12}).x
+        return (c - b - n * delta) / math.sqrt(n * (2 * q + delta * (1 - delta)))
+
+    z = stats.norm.ppf(0.975)
+    estimate = tango(b, c, n)
+    assert estimate.low == pytest.approx(
+        optimize.brentq(lambda d: score(d) - z, -0.999, (c - b) / n), abs=1e-6
+    )
+    assert estimate.high == pytest.approx(
+        optimize.brentq(lambda d: score(d) + z, (c - b) / n, 0.999), abs=1e-6
+    )
+
+
+counts = st.integers(1, 60).flatmap(
+    lambda n: st.integers(0, n).flatmap(lambda b: st.tuples(st.just(b), st.integers(0, n - b), st.just(n)))
+)
+
+
+@given(counts)
+def test_tango_laws(cell: tuple[int, int, int]) -> None:
+    b, c, n = cell
+    estimate, mirrored = tango(b, c, n), tango(c, b, n)
+    assert -1 <= estimate.low <= estimate.value <= estimate.high <= 1
+    assert (mirrored.low, mirrored.high) == pytest.approx((-estimate.high, -estimate.low), abs=1e-9)
+
+
+@given(counts, st.integers(0, 40))
+def test_newcombe_laws(cell: tuple[int, int, int], both: int) -> None:
+    b, c, n = cell
+    estimate = newcombe(both, b, c, n - b - c)
+    assert -1 <= estimate.low <= estimate.value <= estimate.high <= 1
+
+
+def test_means_as_scipy_has_them() -> None:
+    result = paired(before, after)
+    theirs = stats.ttest_rel(after, before)
+    assert result.p_value == pytest.approx(theirs.pvalue)
+    assert result.difference.value == pytest.approx((after - before).mean())
+    low, high = theirs.confidence_interval()
+    assert (result.difference.low, result.difference.high) == pytest.approx((low, high))
+    assert result.wins + result.losses == 30
+    assert result.test.statistic == pytest.approx(theirs.statistic)
+
+
+def test_turning_the_sides_turns_everything() -> None:
+    one, other = paired(before, after), paired(after, before)
+    assert one.difference.low == -other.difference.high
+    assert (one.wins, one.losses, one.p_value) == (other.losses, other.wins, other.p_value)
+
+
+def test_scores_of_0_and_1_are_binary() -> None:
+    a = [1] * 20 + [0] * 10
+    b = [1] * 18 + [0] * 2 + [1] * 7 + [0] * 3
+    result = paired(a, b)
+    assert (result.losses, result.wins, result.ties) == (2, 7, 21)
+    assert result.difference == tango_with_bounds(2, 7, 30)
+    assert result.test == mcnemar(2, 7)
+    assert result.first.method == "wilson"
+    graded = paired(a, b, binary=False)
+    assert graded.difference.method == "t"
+    assert graded.difference.value == pytest.approx(result.difference.value)
+
+
+def tango_with_bounds(b: int, c: int, n: int) -> object:
+    import msgspec
+
+    estimate = tango(b, c, n)
+    return msgspec.structs.replace(estimate, lowest=estimate.value, highest=estimate.value)
+
+
+def test_missing_items_are_left_out_counted_and_bounded() -> None:
+    result = paired([1, 0, 1, None], [1, 1, None, 0])
+    assert (result.difference.n, result.difference.of) == (2, 4)
+    assert result.difference.value == 0.5
+    # at worst: 0, 1, −1, −1; at best: 0, 1, 0, 0
+    assert (result.difference.lowest, result.difference.highest) == (-0.25, 0.25)
+    assert (result.first.n, result.first.of) == (2, 4)
+
+
+def test_clusters_widen_correlated_differences() -> None:
+    change = np.repeat(rng.normal(0.2, 1, 25), 4)
+    base = rng.normal(size=100)
+    clusters = np.repeat(np.arange(25), 4)
+    plain, clustered = paired(base, base + change), paired(base, base + change, clusters)
+    assert clustered.difference.metadata["design_effect"] > 3
+    assert clustered.p_value > plain.p_value
+    assert clustered.smallest_effect > 1.8 * plain.smallest_effect
+
+
+def test_clustered_binary_scores_use_the_effective_number_of_pairs() -> None:
+    a = np.repeat(rng.integers(0, 2, 25), 4)
+    b = np.where(np.repeat(rng.random(25) < 0.5, 4), a, 1)
+    clustered = paired(a, b, np.repeat(np.arange(25), 4))
+    plain = paired(a, b)
+    assert clustered.difference.method == "tango, clustered"
+    assert clustered.difference.low < plain.difference.low
+    assert clustered.difference.value == plain.difference.value
+    assert clustered.test.method == "paired t"
+    with pytest.raises(ValueError, match="independent pairs"):
+        paired(a, b, np.repeat(np.arange(25), 4), test="mcnemar")
+
+
+def test_other_tests_can_be_asked_for() -> None:
+    assert paired(before, after, test="permutation").p_value < 0.01
+    resampled = paired(before, after, test="bootstrap")
+    assert resampled.difference.method == "bootstrap, bca"
+    assert resampled.difference.low == pytest.approx(paired(before, after).difference.low, abs=0.05)
+    with pytest.raises(ValueError, match="did you mean 'permutation'"):
+        paired(before, after, test="permutations")  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize("n", [10, 20, 50, 200])
+def test_the_smallest_effect_as_statsmodels_solves_it(n: int) -> None:
+    exact = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
+    assert smallest_effect(1 / math.sqrt(n), n - 1) == pytest.approx(exact, rel=0.01)
+
+
+def test_the_smallest_effect_of_binary_scores_is_what_the_exact_test_can_reject() -> None:
+    assert fewest_discordant(0.95) == 6
+    assert mcnemar(0, 6).p_value <= 0.05 < mcnemar(0, 5).p_value
+    same = [1, 0] * 20
+    assert paired(same, same).smallest_effect == 6 / 40
+    assert paired([1, 0, 1], [1, 0, 1]).smallest_effect is None
+
+
+def test_edges() -> None:
+    empty = paired([], [])
+    assert (empty.difference.value, empty.p_value, empty.smallest_effect) == (None, None, None)
+    one = paired([0.2], [0.9])
+    assert (one.difference.value, one.difference.low, one.p_value) == (pytest.approx(0.7), None, None)
+    alike = paired([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
+    assert (alike.difference.value, alike.p_value) == (0, 1)
+    shifted = paired([0.25, 0.5, 0.75], [0.5, 0.75, 1.0])
+    assert (shifted.test.method, shifted.p_value) == ("sign", 0.25)
+    with pytest.raises(ValueError, match=r"b\[1\] is nan"):
+        paired([1, 0], [1, math.nan])
+    with pytest.raises(ValueError, match="a has 1, b has 2"):
+        paired([1], [1, 0])
+    with pytest.raises(ValueError, match="set binary=False"):
+        paired([0.5], [1], binary=True)
+    with pytest.raises(ValueError, match="concordant"):
+        tango(3, 3, 5)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_holm_as_statsmodels_has_it(p_values: list[float]) -> None:
+    theirs = multipletests(p_values, method="holm")[1] if p_values else []
+    assert holm(p_values) == pytest.approx(list(theirs))
+
+
+def test_holm_does_not_count_tests_that_were_not_made() -> None:
+    assert holm([0.01, None, 0.04]) == [0.02, None, 0.04]
+    with pytest.raises(ValueError, match=r"p_values\[0\] is 2"):
+        holm([2])

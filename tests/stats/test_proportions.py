@@ -1,0 +1,131 @@
+"""Shares and their intervals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from statsmodels.stats.proportion import proportion_confint
+
+from karat.records import Estimate
+from karat.stats import clopper_pearson, missing_bounds, proportion, wilson, with_bounds
+from karat.stats.distributions import critical
+from karat.stats.proportions import wilson_limits
+
+
+@pytest.mark.parametrize(
+    ("successes", "n"), [(0, 1), (1, 1), (3, 10), (0, 20), (20, 20), (84, 100), (950, 1000)]
+)
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_wilson_and_clopper_pearson_as_statsmodels_has_them(
+    successes: int, n: int, confidence: float
+) -> None:
+    for method, ours in (("wilson", wilson), ("beta", clopper_pearson)):
+        low, high = proportion_confint(successes, n, alpha=1 - confidence, method=method)
+        estimate = ours(successes, n, confidence)
+        assert estimate.low == pytest.approx(low, abs=1e-9)
+        assert estimate.high == pytest.approx(high, abs=1e-9)
+        assert (estimate.value, estimate.n, estimate.of) == (successes / n, n, n)
+
+
+@given(
+    st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.999)
+)
+def test_wilson_stays_in_range_and_holds_the_share(counts: tuple[int, int], confidence: float) -> None:
+    successes, n = counts
+    estimate = wilson(successes, n, confidence)
+    assert 0.0 <= estimate.low <= successes / n <= estimate.high <= 1.0
+    mirrored = wilson(n - successes, n, confidence)
+    assert mirrored.low == pytest.approx(1 - estimate.high, abs=1e-12)
+
+
+@given(st.integers(2, 300), st.floats(1.01, 20))
+def test_a_design_effect_widens(n: int, effect: float) -> None:
+    plain, clustered = wilson(n // 2, n), wilson(n // 2, n, design_effect=effect)
+    assert clustered.low < plain.low
+    assert clustered.high > plain.high
+    assert clustered.metadata["effective_n"] == pytest.approx(n / effect)
+
+
+def test_nothing_gives_nothing() -> None:
+    assert wilson(0, 0) == Estimate(None, method="wilson")
+    assert clopper_pearson(0, 0).value is None
+    assert proportion([]).value is None
+
+
+def test_missing_items_give_bounds() -> None:
+    estimate = wilson(798, 950, of=1000)
+    assert (
+        str(estimate) == "0.840 [0.815, 0.862], n 950 of 1000; between 0.798 and 0.848 whatever the 50 were"
+    )
+    nothing_known = wilson(0, 0, of=7)
+    assert (nothing_known.value, nothing_known.lowest, nothing_known.highest) == (None, 0.0, 1.0)
+
+
+@given(st.floats(0, 1), st.integers(1, 1000), st.integers(0, 1000))
+def test_bounds_hold_the_value(value: float, n: int, missing: int) -> None:
+    lowest, highest = missing_bounds(value, n, n + missing)
+    assert lowest <= value <= highest
+    assert highest - lowest == pytest.approx(missing / (n + missing), abs=1e-9)
+
+
+def test_bounds_for_scores_of_another_range() -> None:
+    estimate = with_bounds(Estimate(3.0, n=8, of=8), 10, 1.0, 5.0)
+    assert (estimate.lowest, estimate.highest) == pytest.approx((2.6, 3.4))
+    assert missing_bounds(None, 0, 0) == (None, None)
+    with pytest.raises(ValueError, match="must not be the larger"):
+        missing_bounds(0.5, 1, 2, 1.0, 0.0)
+
+
+def test_values_instead_of_counts() -> None:
+    values = [True, False, True, True]
+    assert proportion(values) == wilson(3, 4)
+
+
+def test_clusters_of_one_change_nothing() -> None:
+    assert proportion([1, 0, 1, 1, 0], clusters=range(5)) == wilson(3, 5)
+
+
+def test_copies_of_an_item_add_no_information() -> None:
+    once = proportion([1, 0, 1, 1, 0, 1, 0, 1, 1, 0] * 3)
+    values = [value for value in [1, 0, 1, 1, 0, 1, 0, 1, 1, 0] * 3 for _ in range(5)]
+    copied = proportion(values, clusters=[i // 5 for i in range(150)])
+    assert copied.value == once.value
+    assert copied.metadata["design_effect"] == pytest.approx(5 * 149 / 150 * 30 / 29)
+    assert copied.high - copied.low == pytest.approx(once.high - once.low, rel=0.06)
+
+
+def test_where_all_succeed_a_cluster_counts_as_one() -> None:
+    estimate = proportion([1] * 40, clusters=[i // 4 for i in range(40)])
+    assert (estimate.value, estimate.high) == (1.0, 1.0)
+    assert estimate.low == pytest.approx(wilson(10, 10).low)
+    assert estimate.metadata["effective_n"] == 10
+
+
+def test_one_cluster_counts_as_one_item() -> None:
+    low, high = wilson_limits(2 / 3, 1.0, critical(0.95))
+    estimate = proportion([1, 1, 0], clusters="aaa")
+    assert (estimate.low, estimate.high) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: wilson(5, 3), "more than n"),
+        (lambda: clopper_pearson(5, 3), "more than n"),
+        (lambda: wilson(-1, 3), "not negative"),
+        (lambda: wilson(1.5, 3), "whole number"),
+        (lambda: wilson("x", 3), "whole number"),
+        (lambda: wilson(1, 3, 95), "between 0 and 1"),
+        (lambda: wilson(1, 3, of=2), "less than the 3 items"),
+        (lambda: wilson(1, 3, design_effect=0), "positive"),
+        (lambda: proportion([1, math.nan]), r"values\[1\] is nan"),
+        (lambda: proportion([1, 0.5]), "values 0 and 1"),
+        (lambda: proportion([1, 0], clusters="abc"), "values has 2, clusters has 3"),
+    ],
+)
+def test_what_is_refused(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]  # the table holds calls

@@ -62,8 +62,12 @@ def test_imports_point_one_way(path):
 
 
 def test_import_karat_is_light():
-    program = "import sys; before = set(sys.modules); import karat; print('\\n'.join(set(sys.modules) - before))"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    program = (
+        "import sys; before = set(sys.modules); import karat; print('\\n'.join(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not HEAVY & set(loaded)
     assert len(loaded) < 40, loaded
 
@@ -73,8 +77,19 @@ def test_rooms_do_not_pull_in_what_only_some_of_them_need():
         "import sys, karat.stages.run, karat.stages.evaluate, karat.stages.aggregate, karat.store, karat.datasets;"
         "print('\\n'.join(sys.modules))"
     )
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert not set(loaded) & {"numpy", "aiohttp", "ray", "rich", "pydantic", "pyarrow", "psycopg", "jsonschema"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not set(loaded) & {
+        "numpy",
+        "aiohttp",
+        "ray",
+        "rich",
+        "pydantic",
+        "pyarrow",
+        "psycopg",
+        "jsonschema",
+    }
 
 
 def test_the_public_surface():
@@ -87,7 +102,11 @@ def test_the_public_surface():
 
 
 def test_every_module_says_why_it_exists():
-    silent = [p for p in modules() if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) and p.stat().st_size]
+    silent = [
+        p
+        for p in modules()
+        if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8"))) and p.stat().st_size
+    ]
     assert silent == []
 
 
@@ -111,7 +130,11 @@ def test_outcomes_are_told_apart_by_their_tag():
 
     from karat.records import Failed, Failure, Ok, Output, Skipped
 
-    for outcome in (Ok({"error": "a value that looks like a failure"}), Failed(Failure("E", "m")), Skipped("why")):
+    for outcome in (
+        Ok({"error": "a value that looks like a failure"}),
+        Failed(Failure("E", "m")),
+        Skipped("why"),
+    ):
         output = Output(format=1, example="e", outcome=outcome)
         data = msgspec.json.encode(output)
         assert msgspec.json.decode(data, type=Output) == output

@@ -30,7 +30,7 @@ for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
     ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+0123456789.")),
+    ("float", r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+0123456789.")),
     ("merge", r"<<", ["<"]),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
@@ -55,18 +55,22 @@ def read_document(path: Path) -> Document:
     """Reads a file; what makes it unreadable is raised as a ConfigError with its line."""
     try:
         if path.stat().st_size > LONGEST:
-            raise ConfigError([f"is larger than {LONGEST:,} bytes: keep the data in a file of its own"], str(path))
+            raise ConfigError(
+                [f"is larger than {LONGEST:,} bytes: keep the data in a file of its own"], str(path)
+            )
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError([f"cannot be read: {error.strerror}"], str(path)) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([f"byte {error.start + 1} is not UTF-8: convert the file to UTF-8"], str(path)) from error
+        raise ConfigError(
+            [f"byte {error.start + 1} is not UTF-8: convert the file to UTF-8"], str(path)
+        ) from error
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             raise ConfigError(["is empty"], str(path))
-        lines, problems = _look(node)
+        lines, problems = _look(node, path)
         if problems:
             raise ConfigError(problems, str(path))
         return Document(path, loader.construct_document(node), lines)
@@ -81,7 +85,7 @@ def read_document(path: Path) -> Document:
         loader.dispose()
 
 
-def _look(root: yaml.Node) -> tuple[dict[Place, int], list[str]]:
+def _look(root: yaml.Node, path: Path) -> tuple[dict[Place, int], list[str]]:
     """The line of every value, and the keys that stand twice. Aliases are followed, within bounds."""
     lines: dict[Place, int] = {}
     problems: list[str] = []
@@ -89,7 +93,7 @@ def _look(root: yaml.Node) -> tuple[dict[Place, int], list[str]]:
     while waiting:
         place, node, line = waiting.pop()
         if len(place) > DEEPEST or len(lines) > MOST_VALUES:
-            raise ConfigError([f"line {line}: is nested too deeply, or repeats itself too often"])
+            raise ConfigError([f"line {line}: is nested too deeply, or repeats itself too often"], str(path))
         lines[place] = line
         if isinstance(node, yaml.SequenceNode):
             waiting += [((*place, i), item, item.start_mark.line + 1) for i, item in enumerate(node.value)]
@@ -98,9 +102,7 @@ def _look(root: yaml.Node) -> tuple[dict[Place, int], list[str]]:
     return lines, problems
 
 
-def _members(
-    place: Place, node: yaml.MappingNode, problems: list[str]
-) -> list[tuple[Place, yaml.Node, int]]:
+def _members(place: Place, node: yaml.MappingNode, problems: list[str]) -> list[tuple[Place, yaml.Node, int]]:
     found: list[tuple[Place, yaml.Node, int]] = []
     first: dict[str, int] = {}
     for key, value in node.value:

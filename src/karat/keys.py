@@ -312,7 +312,7 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
             f"{what} {last.id} was made with other code than it would be continued with:"
             " --accept-code-change to continue it (recorded with each output) or --new for another"
         )
-    if last.finished:
+    if last.finished or wanted.retry_failed:
         return Decision(
             "retry", last.id, last.replicate, f"{what} {last.id}: {last.failed} failed items are tried again"
         )

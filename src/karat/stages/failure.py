@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from karat.errors import KaratError
 from karat.records import Failure
 
 LONGEST_MESSAGE = 4000
@@ -29,8 +30,6 @@ def _where(error: BaseException) -> str:
 
 
 def _history(error: BaseException) -> dict[str, Any]:
-    """The attempts a model call made before it gave up."""
-    attempts = getattr(error, "attempts", None)
-    if isinstance(attempts, (list, tuple)) and attempts:
-        return {"attempts": [str(each)[:500] for each in attempts[:20]]}
-    return {}
+    """What a model call says of its attempts before it gave up."""
+    metadata = getattr(error, "metadata", None)
+    return metadata if isinstance(error, KaratError) and isinstance(metadata, dict) else {}

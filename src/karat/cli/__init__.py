@@ -1,0 +1,64 @@
+"""The command line. `main` finds the command, runs it, and turns whatever happens into an exit code.
+
+0 all well · 1 finished with failures · 2 the request was wrong · 3 stopped, can be continued · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from karat.cli.commands import COMMANDS, find_command
+from karat.cli.parser import command_parser, overview
+from karat.cli.terminal import Terminal
+from karat.errors import KaratError, Stopped
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+BUG = 70
+"""An error that is karat's own; `EX_SOFTWARE` of sysexits.h."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    terminal = Terminal(as_json="--json" in given, quiet="--quiet" in given)
+    try:
+        return _run(given, terminal)
+    except KaratError as error:
+        terminal.fail(error, go_on=_same_command(given) if isinstance(error, Stopped) else None)
+        return error.exit_code
+    except KeyboardInterrupt:
+        terminal.interrupted(_same_command(given))
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("KARAT_TRACEBACK"):
+            raise
+        terminal.bug(error, BUG)
+        return BUG
+    finally:
+        terminal.close()
+
+
+def _run(given: list[str], terminal: Terminal) -> int:
+    name, rest = find_command(given)
+    if name is None:
+        return overview(rest, terminal)
+    module = importlib.import_module(COMMANDS[name].module)
+    parser = command_parser(name, module)
+    if "-h" in rest or "--help" in rest:
+        terminal.write(parser.format_help())
+        return 0
+    return int(module.execute(parser.read(rest), terminal))
+
+
+def _same_command(given: list[str]) -> str:
+    """The command that goes on from here: the same one, without what would begin anew, and without a password."""
+    import re
+    import shlex
+
+    words = [re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:…@", each) for each in given if each != "--new"]
+    return shlex.join(["karat", *words])

@@ -1,0 +1,57 @@
+"""Folds the results of one or more evaluations into estimates, and prints them with their intervals.
+
+EVAL is an id, the beginning of one, or `latest`. An aggregator is a name, or JSON with name, params, key and of
+(the evaluator keys it is for).
+
+    karat aggregate latest -a accuracy -a mean
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from karat.cli.commands import UsageError
+from karat.cli.options import add_stage_options, import_from_here, part, share
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+
+def add_arguments(parser: Parser) -> None:
+    """Which evaluations, and by what."""
+    parser.add_argument("evaluations", metavar="EVAL", nargs="+", help="the evaluations to fold")
+    parser.option(
+        "-a", "--aggregator", action="append", default=[], type=part, metavar="NAME|JSON", help="repeatable"
+    )
+    parser.option(
+        "--confidence", type=share, default=0.95, metavar="C", help="of the intervals (default: 0.95)"
+    )
+    add_stage_options(parser)
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Aggregates, and prints the estimates."""
+    from karat.aggregators import aggregators
+    from karat.cli.outcome import exit_code
+    from karat.experiments.existing_store import open_existing
+    from karat.stages.aggregate import aggregate
+
+    if not given.aggregator:
+        raise UsageError(
+            f"karat aggregate needs an aggregator: -a NAME, such as {', '.join(aggregators.list()[:6])}"
+        )
+    import_from_here()
+    with open_existing(given.store) as store:
+        evaluations = [store.evaluations.get(each) for each in given.evaluations]
+        made = aggregate(
+            evaluations,
+            given.aggregator,
+            store=store,
+            confidence=given.confidence,
+            labels=given.label,
+            description=given.description or "",
+            new=given.new,
+            progress=terminal.progress,
+        )
+        terminal.notice(made.notice)
+        terminal.show({**made.to_dict(), "notice": made.notice}, made.report)
+        return exit_code(made.status)

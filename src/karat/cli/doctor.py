@@ -1,0 +1,194 @@
+"""Says what is installed, what works here, and what to install.
+
+Nothing is changed and nobody is asked: the store is only read, and keys are only looked for, never shown.
+
+    karat doctor
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+VARIABLES = (
+    "KARAT_STORE",
+    "KARAT_MODEL",
+    "KARAT_JUDGE_MODEL",
+    "KARAT_MODELS",
+    "KARAT_CACHE",
+    "KARAT_MODEL_PATH",
+    "KARAT_PLUGINS",
+    "OPENAI_BASE_URL",
+    "OPENAI_MODEL",
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+)
+PURPOSES = {
+    "postgres": "stores on a PostgreSQL server",
+    "parquet": "reading and writing Parquet",
+    "text": "bleu, chrf and rouge",
+    "local": "the embedded model and embeddings",
+    "hf": "datasets from the hub",
+}
+
+
+def add_arguments(parser: Parser) -> None:
+    """Nothing beside what every command takes."""
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Looks at everything, and tells."""
+    from karat import __version__
+
+    checks: list[dict[str, Any]] = [
+        {"what": "karat", "state": "ok", "found": __version__},
+        {
+            "what": "python",
+            "state": "ok",
+            "found": f"{platform.python_version()} on {sys.platform} {platform.machine()}",
+        },
+        *_packages(),
+        _tried("store", lambda: _store(given.store)),
+        _tried("model cache", _cache),
+        _tried("embedded model", _local_model),
+        _tried("plug-ins", _plugins),
+    ]
+    variables = {name: "set" for name in VARIABLES if os.environ.get(name)}
+    broken = [check for check in checks if check["state"] == "broken"]
+    document = {"ok": not broken, "checks": checks, "variables": variables}
+    terminal.show(document, lambda: _text(document))
+    return 1 if broken else 0
+
+
+def _packages() -> list[dict[str, Any]]:
+    """karat's own dependencies, then each extra."""
+    required: list[str] = []
+    extras: dict[str, list[str]] = {}
+    for line in metadata.requires("karat") or []:
+        name = _name(line)
+        extra = line.partition("extra ==")[2].strip(" '\"")
+        if not extra:
+            required.append(name)
+        elif extra in PURPOSES:
+            extras.setdefault(extra, []).append(name)
+    missing = [name for name in required if _version(name) is None]
+    found = ", ".join(f"{name} {_version(name)}" for name in required if name not in missing)
+    checks = [{"what": "packages", "state": "broken" if missing else "ok", "found": found}]
+    if missing:
+        checks[0] |= {
+            "found": f"missing: {', '.join(missing)}",
+            "remedy": "pip install --force-reinstall karat",
+        }
+    for extra, names in extras.items():
+        checks.append(_extra(extra, names))
+    return checks
+
+
+def _extra(extra: str, names: list[str]) -> dict[str, Any]:
+    missing = [name for name in names if _version(name) is None]
+    found = ", ".join(f"{name} {_version(name)}" for name in names if name not in missing)
+    check = {
+        "what": f"extra {extra}",
+        "state": "missing" if missing else "ok",
+        "found": found,
+        "for": PURPOSES[extra],
+    }
+    if missing:
+        check |= {"found": f"without {', '.join(missing)}", "remedy": f"pip install 'karat[{extra}]'"}
+    return check
+
+
+def _name(requirement: str) -> str:
+    import re
+
+    return re.split(r"[\s\[<>=!~;(]", requirement, maxsplit=1)[0]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _tried(what: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a look finds; a look that fails is a finding as well."""
+    try:
+        return {"what": what, "state": "ok", **look()}
+    except Exception as error:
+        return {"what": what, "state": "broken", "found": f"{type(error).__name__}: {error}"}
+
+
+def _store(url: str | None) -> dict[str, Any]:
+    from karat.errors import RequestError
+    from karat.experiments.existing_store import open_existing, store_file
+
+    path = store_file(url)
+    if path is not None and not path.exists():
+        folder = path.parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise RequestError(f"{path} cannot be made: {folder} is not a folder that can be written")
+        return {"found": f"{path} will be made by the first run"}
+    with open_existing(url) as store:
+        problems = store.check()
+        if problems:
+            remedy = "restore it from a copy, or export what can be read"
+            return {"state": "broken", "found": f"{store.url}: {'; '.join(problems[:3])}", "remedy": remedy}
+        kinds = ("datasets", "runs", "evaluations", "aggregations")
+        counted = ", ".join(f"{len(getattr(store, kind).list()):,} {kind}" for kind in kinds)
+        return {"found": f"{store.url}: {counted}; its integrity check found nothing wrong"}
+
+
+def _cache() -> dict[str, Any]:
+    from karat.models import cache_stats
+
+    stats = cache_stats()
+    return {"found": f"{stats['path']}: {stats['entries']:,} answers, {stats['bytes']:,} bytes"}
+
+
+def _local_model() -> dict[str, Any]:
+    from karat.models import available
+
+    local = next(each for each in available() if each["kind"] == "local")
+    if local["ready"]:
+        return {"found": f"{local['spec']} is ready"}
+    return {"state": "missing", "found": f"{local['spec']} is not ready", "remedy": local["needs"]}
+
+
+def _plugins() -> dict[str, Any]:
+    from karat.registry import PLUGIN_GROUP
+
+    if os.environ.get("KARAT_PLUGINS") == "0":
+        return {"found": "off (KARAT_PLUGINS=0)"}
+    names, broken = [], []
+    for point in metadata.entry_points(group=PLUGIN_GROUP):
+        try:
+            point.load()
+            names.append(point.name)
+        except Exception as error:
+            broken.append(f"{point.name}: {error}")
+    if broken:
+        return {"state": "broken", "found": "; ".join(broken), "remedy": "upgrade or uninstall it"}
+    return {"found": ", ".join(names) or "none installed"}
+
+
+def _text(document: dict[str, Any]) -> str:
+    from karat.report.text import clean, table
+
+    rows = [["", "what", "found", "what to do"]]
+    for check in document["checks"]:
+        purpose = f" (for {check['for']})" if check.get("for") and check["state"] != "ok" else ""
+        found = clean(check["found"], 110) + purpose
+        rows.append([check["state"], clean(check["what"], 30), found, clean(check.get("remedy", ""), 80)])
+    lines = [table(rows)]
+    if document["variables"]:
+        lines += ["", f"set in the environment: {', '.join(document['variables'])}"]
+    return "\n".join(lines)

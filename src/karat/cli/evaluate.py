@@ -1,0 +1,72 @@
+"""Judges the outputs of one or more runs.
+
+RUN is an id, the beginning of one, or `latest`. An evaluator is a name, or JSON with name, params and key. With
+several runs, evaluators that compare see them together. --amend adds runs to earlier evaluations: their runs,
+evaluators and results are taken over, and only what is missing is computed.
+
+    karat evaluate latest -e exact_match
+    karat evaluate run-1a run-2b -e '{"name": "contains", "params": {"substring": "yes"}}'
+    karat evaluate run-3c --amend eval-4d
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from karat.cli.commands import UsageError
+from karat.cli.options import add_stage_options, add_work_options, cache_mode, import_from_here, part
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+
+def add_arguments(parser: Parser) -> None:
+    """Which runs, and by what."""
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="the runs to judge")
+    parser.option(
+        "-e", "--evaluator", action="append", default=[], type=part, metavar="NAME|JSON", help="repeatable"
+    )
+    parser.option(
+        "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to add to; repeatable"
+    )
+    add_work_options(parser)
+    add_stage_options(parser)
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Evaluates, and tells what came of it."""
+    from karat.cli.outcome import exit_code, stage_line, usage_lines
+    from karat.experiments.existing_store import open_existing
+    from karat.stages.evaluate import evaluate
+
+    if not given.runs and not given.amend:
+        raise UsageError(
+            "karat evaluate needs RUN (an id, or latest) or --amend EVAL: karat ls runs lists them"
+        )
+    if not given.evaluator and not given.amend:
+        raise UsageError("karat evaluate needs an evaluator: -e NAME; karat evaluators lists them")
+    options: dict[str, Any] = {"cache": cache_mode(given)}
+    for name in ("concurrency", "timeout", "abort_on_error", "description"):
+        if getattr(given, name) is not None:
+            options[name] = getattr(given, name)
+    if given.budget is not None:
+        from karat.models import Budget
+
+        options["budget"] = Budget(given.budget)
+    import_from_here()
+    with open_existing(given.store) as store:
+        made = evaluate(
+            given.runs,
+            given.evaluator or None,
+            amend=given.amend or None,
+            store=store,
+            labels=given.label,
+            new=given.new,
+            retry_failed=given.retry_failed,
+            wait=given.wait,
+            progress=terminal.progress,
+            **options,
+        )
+        text = "\n".join([stage_line(made), *(f"  {line}" for line in usage_lines(made))])
+        terminal.show({**made.to_dict(), "notice": made.notice}, text)
+        return exit_code(made.status)

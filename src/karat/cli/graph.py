@@ -1,0 +1,49 @@
+"""Draws the graph of a task: its nodes, and every way that a record can go.
+
+TASK is tasks.eval.x.y, eval/x/y, or the path of a folder or file. The drawing is Mermaid text, which many pages show
+as a picture, or an SVG.
+
+    karat graph eval/question_answering/demo
+    karat graph eval/question_answering/demo --format svg --out graph.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+
+def add_arguments(parser: Parser) -> None:
+    """Which task, and how to draw it."""
+    parser.add_argument("task", metavar="TASK", help="a graph task")
+    parser.option(
+        "--format", choices=("mermaid", "svg"), help="how it is drawn (default: mermaid, or as FILE ends)"
+    )
+    parser.option("--out", metavar="FILE", help="write it to a file instead of showing it")
+    parser.option("--model", metavar="MODEL", help="stands in for the models that the task names")
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Reads, checks and draws a task."""
+    from karat.tasks.graph import load_task
+    from karat.tasks.graph.drawing import arrows, mermaid, svg
+
+    task = load_task(given.task, model=given.model)
+    plan = task.plan
+    wanted = given.format or ("svg" if given.out and given.out.endswith(".svg") else "mermaid")
+    drawn = svg(plan) if wanted == "svg" else mermaid(plan)
+    document = {
+        "task": task.name,
+        "nodes": {name: node.kind for name, node in plan.nodes.items()},
+        "edges": [{"from": a, "to": b, **({"when": c} if c else {})} for a, b, c in arrows(plan)],
+        wanted: drawn,
+    }
+    if given.out is None:
+        terminal.show(document, drawn)
+        return 0
+    Path(given.out).write_text(drawn, encoding="utf-8")
+    terminal.show({**document, "file": given.out}, f"wrote {given.out}")
+    return 0

@@ -1,0 +1,65 @@
+"""Lists the models that can be used here, what each needs, and tries them.
+
+A model is written PROVIDER/NAME (openai/…, anthropic/…, local/…), NAME@http://host:port/v1 for any
+OpenAI-compatible server, or a name defined in models.yaml.
+
+    karat models
+    karat models --check local/smollm2-135m
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+
+def add_arguments(parser: Parser) -> None:
+    """Whether to try them."""
+    parser.option(
+        "--check",
+        nargs="*",
+        default=None,
+        metavar="MODEL",
+        help="try one call: with these, or with all that are ready",
+    )
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Lists the models; with --check, asks them."""
+    from karat.models import available, price_date
+
+    found = available()
+    document: dict[str, Any] = {"models": found, "prices": price_date()}
+    if given.check is not None:
+        ready = [each["spec"] for each in found if each["ready"] and not each["spec"].endswith("/NAME")]
+        document["checks"] = [_checked(spec, terminal) for spec in given.check or ready]
+    terminal.show(document, lambda: _text(document))
+    return 0 if all(check["ok"] for check in document.get("checks", [])) else 1
+
+
+def _checked(spec: str, terminal: Terminal) -> Any:
+    from karat.models import check
+
+    terminal.notice(f"asking {spec} …")
+    return check(spec)
+
+
+def _text(document: dict[str, Any]) -> str:
+    from karat.report.text import clean, table
+
+    rows = [["model", "kind", "ready", "needs"]]
+    for each in document["models"]:
+        ready = "yes" if each["ready"] else "no"
+        rows.append([clean(each["spec"], 60), clean(each["kind"], 20), ready, clean(each["needs"], 120)])
+    lines = [table(rows), "", f"prices as of {clean(document['prices'], 20)}"]
+    for check in document.get("checks", []):
+        said = (
+            f"answers in {check['seconds']:.2f} s: {clean(check['answer'], 80)}"
+            if check["ok"]
+            else clean(check["error"])
+        )
+        lines.append(f"{'ok ' if check['ok'] else 'no '} {clean(check['spec'], 60)}: {said}")
+    return "\n".join(lines)

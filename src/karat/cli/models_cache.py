@@ -1,0 +1,62 @@
+"""Says what is kept of model answers (stats), or forgets it (clear).
+
+karat models cache stats
+karat models cache clear --model openai/gpt-4o-mini --older-than 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from karat.cli.commands import UsageError
+from karat.cli.options import positive
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+ACTIONS = ("stats", "clear")
+DAY = 86_400
+
+
+def add_arguments(parser: Parser) -> None:
+    """Tell or forget."""
+    parser.add_argument("action", metavar="stats|clear", help="tell what is kept, or forget it")
+    parser.option("--model", metavar="MODEL", help="clear only answers of this model")
+    parser.option(
+        "--older-than", type=positive, metavar="DAYS", help="clear only answers older than so many days"
+    )
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Tells or forgets."""
+    from karat.errors import did_you_mean
+    from karat.models import cache_clear, cache_stats
+
+    if given.action not in ACTIONS:
+        raise UsageError(f"karat models cache cannot {given.action!r}: {did_you_mean(given.action, ACTIONS)}")
+    if given.action == "stats":
+        if given.model is not None or given.older_than is not None:
+            raise UsageError("--model and --older-than are for karat models cache clear")
+        stats = cache_stats()
+        terminal.show(stats, lambda: _text(stats))
+        return 0
+    older = given.older_than * DAY if given.older_than is not None else None
+    gone = cache_clear(given.model, older)
+    terminal.show({"cleared": gone}, f"{gone:,} answers forgotten")
+    return 0
+
+
+def _text(stats: dict[str, Any]) -> str:
+    from karat.report.text import clean, table
+
+    head = f"{clean(stats['path'])}: {stats['entries']:,} answers, {stats['bytes']:,} bytes"
+    if stats["oldest"] is not None:
+        head += f", the oldest of {time.strftime('%Y-%m-%d', time.localtime(stats['oldest']))}"
+    if not stats["models"]:
+        return head
+    rows = [
+        ["model", "answers"],
+        *([clean(name, 80), f"{count:,}"] for name, count in stats["models"].items()),
+    ]
+    return f"{head}\n\n{table(rows, right=(1,))}"

@@ -1,0 +1,39 @@
+"""Fetches the weights of the embedded model, verifies them, and says where they are.
+
+karat models pull
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+
+def add_arguments(parser: Parser) -> None:
+    """Which model."""
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", default="smollm2-135m", help="which one (default: smollm2-135m)"
+    )
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Fetches."""
+    from karat.models import pull
+    from karat.progress import Progress
+    from karat.report.text import clean
+
+    progress = Progress("pull", 0, started=time.monotonic())
+
+    def tell(done: int, total: int) -> None:
+        progress.done, progress.total = done, total
+        terminal.progress(progress)
+
+    name = given.name.removeprefix("local/")
+    path = pull(name, tell)
+    terminal.show(
+        {"model": f"local/{name}", "path": str(path)}, f"local/{clean(name, 80)} is at {clean(path)}"
+    )
+    return 0

@@ -1,0 +1,57 @@
+"""What came of stages, as lines for a terminal and as an exit code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from karat.records import Status
+from karat.report.text import clean, counts_text
+
+if TYPE_CHECKING:
+    from karat.experiments.running import Outcome
+
+
+def exit_code(status: Status) -> int:
+    """0 when everything succeeded; 1 when something failed, is missing, or nothing could be measured."""
+    return 0 if status == "success" else 1
+
+
+def stage_line(handle: Any) -> str:
+    """`run run-1a2b: success, 60 items: 60 ok` and what was done about an earlier one."""
+    notice = f" ({clean(handle.notice)})" if handle.notice else ""
+    return f"{handle.kind} {handle.id}: {handle.status}, {counts_text(handle.counts)}{notice}"
+
+
+def usage_lines(handle: Any) -> list[str]:
+    """Calls, tokens and cost of each model; where a price is unknown it says so."""
+    lines = []
+    for model, usage in handle.header.usage.items():
+        cost = "price unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "no cost"
+        cached = f" ({usage.cached_calls:,} kept from before)" if usage.cached_calls else ""
+        tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
+        lines.append(f"{clean(model, 80)}: {usage.calls:,} calls{cached}, {tokens}, {cost}")
+    return lines
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """The report of an experiment: what it was made of, and its estimates."""
+    dataset = outcome.dataset
+    lines = [f"dataset {clean(dataset.label, 80)}  {dataset.id}  {len(dataset):,} examples"]
+    for made, model in zip(outcome.runs, outcome.models, strict=True):
+        with_model = f"  {clean(model, 80)}" if model else ""
+        lines.append(
+            f"run {made.id}  {clean(made.header.task, 80)}{with_model}  {made.status}  {counts_text(made.counts)}"
+        )
+        lines += [f"  {line}" for line in usage_lines(made)]
+    evaluation = outcome.evaluation
+    if evaluation is not None:
+        lines.append(f"evaluation {evaluation.id}  {evaluation.status}  {counts_text(evaluation.counts)}")
+        lines += [f"  {line}" for line in usage_lines(evaluation)]
+    if outcome.aggregation is not None:
+        lines += [outcome.aggregation.report()]
+    failed = next(
+        (each for each in (*outcome.runs, evaluation) if each is not None and each.counts.failed), None
+    )
+    if failed is not None:
+        lines += ["", f"what failed: karat show {failed.id} --failed"]
+    return "\n".join(lines)

@@ -1,0 +1,176 @@
+"""Reading a command's arguments: mistakes become one sentence with the nearest right word, and help is plain.
+
+The help is written here and not by argparse, whose layout changes from one Python to the next; the pages in
+docs/cli.md are made of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+from karat.cli.commands import COMMANDS, UsageError
+from karat.cli.terminal import Terminal
+from karat.errors import did_you_mean
+
+WIDTH = 100
+LEFT = 30
+
+
+class Parser(argparse.ArgumentParser):
+    """The arguments of one command."""
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(
+            prog=f"karat {name}", usage="", description=description, add_help=False, allow_abbrev=False
+        )
+        self.name = name
+        self.own = self.add_argument_group("options")
+
+    def option(self, *names: str, **settings: Any) -> None:
+        """Adds an option of this command."""
+        self.own.add_argument(*names, **settings)
+
+    def read(self, given: Sequence[str]) -> argparse.Namespace:
+        """What a command line says."""
+        arguments, unknown = self.parse_known_intermixed_args(given)
+        for word in unknown:
+            if word.startswith("-") and word != "-":
+                self._unknown_option(word.partition("=")[0])
+        if unknown:
+            inside = [name for name in COMMANDS if name.startswith(f"{self.name} ")]
+            near = (
+                f": {did_you_mean(f'{self.name} {unknown[0]}', inside)}"
+                if inside
+                else f": {self.prog} --help"
+            )
+            raise UsageError(f"{self.prog} does not take {unknown[0]!r}{near}")
+        return arguments
+
+    def _unknown_option(self, word: str) -> NoReturn:
+        known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        raise UsageError(f"{self.prog} has no option {word}: {did_you_mean(word, known)}")
+
+    def error(self, message: str) -> NoReturn:
+        """argparse's message, as one sentence."""
+        message = re.sub(r"^argument ([^:]*): ", lambda match: match.group(1).split("/")[-1] + ": ", message)
+        message = message.replace(": expected one argument", " needs a value")
+        message = message.replace(": expected at least one argument", " needs a value")
+        missing = re.match(r"the following arguments are required: (.*)", message)
+        if missing:
+            raise UsageError(f"{self.prog} needs {missing.group(1)}: {self.prog} --help")
+        raise UsageError(f"{self.prog}: {message}")
+
+    def format_help(self) -> str:
+        positionals = [action for action in self._actions if not action.option_strings]
+        places = " ".join(_place(action) for action in positionals)
+        usage = f"karat {self.name} {places} [OPTIONS]".replace("  ", " ")
+        parts = [usage, "", *_paragraphs(self.description or "")]
+        if positionals:
+            parts += [
+                "",
+                "arguments:",
+                *_rows((_place(action).strip("[]"), action.help) for action in positionals),
+            ]
+        for group in (self.own, *(g for g in self._action_groups if g is not self.own)):
+            actions = [action for action in group._group_actions if action.option_strings]
+            if actions:
+                parts += ["", f"{group.title}:", *_rows((_option(action), action.help) for action in actions)]
+        return "\n".join(parts) + "\n"
+
+
+def command_parser(name: str, module: ModuleType) -> Parser:
+    """The parser of a command: what its module adds, and what every command has."""
+    parser = Parser(name, module.__doc__ or "")
+    module.add_arguments(parser)
+    group = parser.add_argument_group("options of every command")
+    add_general_options(group)
+    return parser
+
+
+def add_general_options(group: Any) -> None:
+    """Adds what every command takes."""
+    group.add_argument(
+        "--store",
+        metavar="URL",
+        help="sqlite:///path, postgresql://… or memory:// (default: KARAT_STORE, else sqlite:///karat.db)",
+    )
+    group.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    group.add_argument("--quiet", action="store_true", help="no progress and no notices on stderr")
+    group.add_argument("-h", "--help", action="store_true", help="show this help")
+
+
+def overview(given: Sequence[str], terminal: Terminal) -> int:
+    """What `karat` without a command does: help, the version, or a word about what is missing."""
+    from karat import __version__
+
+    for word in given:
+        if word in ("-h", "--help"):
+            terminal.write(overview_text())
+            return 0
+        if word == "--version":
+            terminal.show({"karat": __version__}, f"karat {__version__}")
+            return 0
+        if word.startswith("-") and word not in ("--json", "--quiet", "--store"):
+            known = ["--help", "--json", "--quiet", "--store", "--version"]
+            raise UsageError(f"karat has no option {word}: {did_you_mean(word, known)}")
+    raise UsageError(f"name a command: {', '.join(COMMANDS)}; karat --help says what each does")
+
+
+def overview_text() -> str:
+    """The help of `karat` itself."""
+    from karat import __doc__ as about
+
+    parts = ["karat COMMAND [OPTIONS]", "", about or "", "", "commands:"]
+    parts += _rows((name, command.summary) for name, command in COMMANDS.items())
+    general = Parser("", "")
+    add_general_options(general.own)
+    general.option("--version", action="store_true", help="show the version")
+    parts += ["", "options:", *_rows((_option(action), action.help) for action in general.own._group_actions)]
+    parts += ["", "karat COMMAND --help explains a command."]
+    return "\n".join(parts) + "\n"
+
+
+def _place(action: argparse.Action) -> str:
+    name = str(action.metavar or action.dest)
+    return {"*": f"[{name}…]", "+": f"{name}…", "?": f"[{name}]"}.get(str(action.nargs), name)
+
+
+def _option(action: argparse.Action) -> str:
+    value = ""
+    if action.nargs != 0:
+        name = str(
+            action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+        )
+        value = " " + {"*": f"[{name}…]", "?": f"[{name}]", "+": f"{name}…"}.get(str(action.nargs), name)
+    return ", ".join(action.option_strings) + value
+
+
+def _rows(rows: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Two columns; what is too wide for the first gets a line of its own."""
+    lines: list[str] = []
+    for left, right in rows:
+        wrapped = textwrap.wrap(right or "", WIDTH - LEFT)
+        if len(left) > LEFT - 4:
+            lines.append(f"  {left}")
+        else:
+            lines.append(f"  {left}".ljust(LEFT) + (wrapped.pop(0) if wrapped else ""))
+        lines += [" " * LEFT + line for line in wrapped]
+    return [line.rstrip() for line in lines]
+
+
+def _paragraphs(text: str) -> list[str]:
+    """A docstring: paragraphs are wrapped, indented lines are examples and stay as they are."""
+    out: list[str] = []
+    for paragraph in textwrap.dedent(text).strip().split("\n\n"):
+        if out:
+            out.append("")
+        if paragraph.startswith("    "):
+            out += paragraph.split("\n")
+        else:
+            out += textwrap.wrap(" ".join(paragraph.split()), WIDTH)
+    return out

@@ -1,0 +1,213 @@
+"""Runs an experiment, or a task over a dataset, and keeps every output.
+
+X is an experiment file, whose evaluators and aggregators follow the run; or a function, as file.py:function or
+package.module.function, over the dataset that --data names. Recorded outputs (--recorded) take the place of X.
+
+The same command continues a run that was stopped, and returns one that is finished.
+
+    karat run experiment.yaml
+    karat run answer.py:answer --data questions.jsonl --input question --expected answer
+    karat run --recorded outputs.jsonl --data questions.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from karat.cli.commands import UsageError
+from karat.cli.options import (
+    add_stage_options,
+    add_work_options,
+    cache_mode,
+    import_from_here,
+    parameter,
+    whole,
+)
+from karat.cli.parser import Parser
+from karat.cli.target import Target, recognise
+from karat.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from karat.experiments.plan import Plan
+
+DATA_OPTIONS = ("data", "input", "expected", "id", "skip_bad_rows")
+
+
+def add_arguments(parser: Parser) -> None:
+    """What to run, over what, and how."""
+    parser.add_argument(
+        "target", metavar="X", nargs="?", help="experiment.yaml, file.py:function or a dotted path"
+    )
+    parser.option("--check", action="store_true", help="only check that everything is there and fits")
+    parser.option("--recorded", metavar="FILE", help="outputs made elsewhere: a JSONL of id and output")
+    parser.option("--data", metavar="FILE", help="the dataset: a file, or the name of one in the store")
+    parser.option("--input", action="append", metavar="FIELD", help="the field that is the input; repeatable")
+    parser.option(
+        "--expected", action="append", metavar="FIELD", help="the field that is expected; repeatable"
+    )
+    parser.option("--id", metavar="FIELD", help="the field that is the example's id")
+    parser.option("--skip-bad-rows", action="store_true", help="leave bad rows out, and list them")
+    parser.option(
+        "--param",
+        action="append",
+        default=[],
+        type=parameter,
+        metavar="K=V",
+        help="a parameter of the task; repeatable",
+    )
+    parser.option(
+        "--model", action="append", default=[], metavar="MODEL", help="a run with this model; repeatable"
+    )
+    parser.option("--attempts", type=whole(1), metavar="K", help="independent tries at each example")
+    parser.option("--limit", type=whole(1), metavar="N", help="only so many examples")
+    parser.option("--offset", type=whole(0), metavar="N", help="beginning after so many")
+    parser.option(
+        "--retries", type=whole(0), metavar="N", help="how often an example that raised is tried again"
+    )
+    parser.option("--accept-code-change", action="store_true", help="continue a run though its code changed")
+    add_work_options(parser)
+    add_stage_options(parser)
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Plans, runs, and tells what came of it."""
+    from karat.cli.outcome import exit_code, outcome_text
+    from karat.experiments.running import carry_out
+    from karat.store import open_store
+
+    import_from_here()
+    cache = cache_mode(given)
+    plan = _plan(given)
+    plan.labels = [*plan.labels, *given.label]
+    plan.description = plan.description if given.description is None else given.description
+    _tell_skipped(plan.dataset, terminal)
+    if given.check:
+        return _checked(plan, terminal)
+    with open_store(plan.store) as store:
+        outcome = carry_out(
+            plan,
+            store,
+            new=given.new,
+            retry_failed=given.retry_failed,
+            accept_code_change=given.accept_code_change,
+            wait=given.wait,
+            cache=cache,
+            budget=given.budget,
+            progress=terminal.progress,
+            tell=lambda handle: terminal.notice(handle.notice),
+        )
+        terminal.show({"name": plan.name, **outcome.to_dict()}, lambda: outcome_text(outcome))
+        return exit_code(outcome.status)
+
+
+def _plan(given: argparse.Namespace) -> Plan:
+    """The plan that the arguments amount to."""
+    if given.target is not None and given.recorded is not None:
+        raise UsageError(f"{given.target} and --recorded are both tasks: leave one of them out")
+    if given.recorded is not None:
+        return _task_plan(given, lambda: _recorded(given))
+    if given.target is None:
+        raise UsageError("name what to run: karat run experiment.yaml, file.py:function, or --recorded FILE")
+    target = recognise(given.target)
+    if target.kind == "experiment":
+        return _experiment_plan(given, target)
+    return _task_plan(given, lambda: _function(given, target))
+
+
+def _options(given: argparse.Namespace) -> dict[str, Any]:
+    names = ("concurrency", "attempts", "limit", "offset", "timeout", "retries", "abort_on_error")
+    return {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+
+
+def _experiment_plan(given: argparse.Namespace, target: Target) -> Plan:
+    from karat.experiments.checking import read_experiment
+
+    for name in DATA_OPTIONS:
+        if getattr(given, name):
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} is for functions: {target.name} names its dataset itself")
+    params = dict(given.param)
+    return read_experiment(
+        target.name, store=given.store, models=given.model, params=params, options=_options(given)
+    )
+
+
+def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
+    from karat.experiments.plan import Plan, runs_for
+
+    if given.data is None:
+        raise UsageError(f"{given.target or given.recorded} needs a dataset: --data FILE")
+    return Plan(
+        dataset=_dataset(given),
+        runs=runs_for(task(), given.model),
+        store=given.store,
+        options=_options(given),
+    )
+
+
+def _function(given: argparse.Namespace, target: Target) -> Any:
+    from karat.experiments.plan import function_task
+
+    return function_task(target.name, dict(given.param))
+
+
+def _recorded(given: argparse.Namespace) -> Any:
+    from karat.tasks.recorded import RecordedOutputs
+
+    if given.param:
+        raise UsageError("recorded outputs take no --param")
+    return RecordedOutputs(given.recorded)
+
+
+def _dataset(given: argparse.Namespace) -> Any:
+    from pathlib import Path
+
+    from karat.datasets import Dataset
+    from karat.datasets.rows import FORMATS
+    from karat.experiments.existing_store import open_existing
+
+    path = Path(given.data)
+    if not path.exists() and path.suffix not in FORMATS and path.parent == Path():
+        with open_existing(given.store) as store:
+            return store.datasets.get(given.data).label
+    return Dataset.from_file(
+        path,
+        input=_fields(given.input),
+        expected=_fields(given.expected),
+        id=given.id,
+        skip_bad_rows=given.skip_bad_rows,
+    )
+
+
+def _fields(given: list[str] | None) -> str | list[str] | None:
+    return given[0] if given is not None and len(given) == 1 else given
+
+
+def _tell_skipped(dataset: Any, terminal: Terminal) -> None:
+    count = getattr(dataset, "skipped_count", 0)
+    if count:
+        first = "; ".join(f"line {bad.line}: {bad.reason}" for bad in dataset.skipped[:5])
+        more = f"; and {count - 5:,} more" if count > 5 else ""
+        terminal.notice(f"{count:,} bad rows of {dataset.name} are left out: {first}{more}")
+
+
+def _checked(plan: Plan, terminal: Terminal) -> int:
+    from karat.report.text import clean
+
+    examples = len(plan.dataset) if not isinstance(plan.dataset, str) else None
+    document = {
+        "ok": True,
+        "name": plan.name,
+        "examples": examples,
+        "tasks": [planned.task.name for planned in plan.runs],
+        "models": [planned.model for planned in plan.runs if planned.model],
+        "evaluators": len(plan.evaluators),
+        "aggregators": len(plan.aggregators),
+    }
+    count = f"{examples:,} examples" if examples is not None else clean(plan.dataset)
+    task = clean(plan.runs[0].task.name, 80)
+    text = f"all is well: {count}, task {task}, {len(plan.evaluators)} evaluators, {len(plan.aggregators)} aggregators"
+    terminal.show(document, text)
+    return 0

@@ -1,0 +1,266 @@
+"""`karat run` of a graph task: its options, its run with what follows from it, and its files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from karat.cli.commands import UsageError
+from karat.cli.options import cache_mode, whole
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from karat.experiments.plan import Plan
+    from karat.experiments.running import Outcome
+    from karat.tasks.graph.files import Written
+    from karat.tasks.graph.task import GraphTask
+
+RECORDS = 10
+"""How many records a graph task runs over unless it is told."""
+
+ONLY_GRAPHS = (
+    "num_records", "start_index", "batch_size", "output_dir", "run_name", "output_with_ts", "run_args", "resume",
+    "debug", "output_format",
+)  # fmt: skip
+NOT_GRAPHS = ("recorded", "input", "expected", "id", "skip_bad_rows")
+
+
+def add_graph_arguments(parser: Parser) -> None:
+    """The options of graph tasks, as their own tools spell them."""
+    group = parser.add_argument_group("options of graph tasks")
+
+    def option(*names: str, **settings: Any) -> None:
+        group.add_argument(*names, **settings)
+
+    option("--task", "-t", metavar="TASK", help="the task: tasks.eval.x.y, eval/x/y, or a path")
+    option(
+        "--num_records",
+        "--num-records",
+        "-n",
+        type=whole(1),
+        metavar="N",
+        help=f"how many records (default: {RECORDS})",
+    )
+    option(
+        "--start_index", "--start-index", "-si", type=whole(0), metavar="N", help="beginning after so many"
+    )
+    option("--batch_size", "--batch-size", "-b", type=whole(1), metavar="N", help="how many records at once")
+    option(
+        "--output_dir",
+        "--output-dir",
+        "-od",
+        metavar="FOLDER",
+        help="where the files go (default: the task's folder)",
+    )
+    option(
+        "--run_name",
+        "--run-name",
+        "-rn",
+        default="",
+        metavar="NAME",
+        help="goes before the names of the files",
+    )
+    option(
+        "--output_with_ts", "--output-with-ts", "-owt", type=yes, default=None, metavar="BOOL",
+        help="whether the time is in the names of the files (default: True)",
+    )  # fmt: skip
+    option("--output-format", choices=("json", "jsonl"), help="of the output file (default: json)")
+    option(
+        "--run_args",
+        "--run-args",
+        "-ra",
+        type=arguments,
+        metavar="JSON",
+        help="variables of every record's state",
+    )
+    option(
+        "--resume", "-r", type=yes, nargs="?", const=True, default=None, metavar="BOOL",
+        help="continue an unfinished run, which is the default; False makes another",
+    )  # fmt: skip
+    option(
+        "--debug",
+        "-d",
+        type=yes,
+        nargs="?",
+        const=True,
+        default=None,
+        metavar="BOOL",
+        help="tell where failures came from",
+    )
+
+
+def yes(text: str) -> bool:
+    """`True` or `False`, as the seeds' tools write it."""
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"{text!r} is not True or False")
+    return words[text.lower()]
+
+
+def arguments(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is not a JSON object")
+    return value
+
+
+def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> int:
+    """Runs a graph task, keeps its unit metrics and aggregations, writes its files, and tells what came of it."""
+    from karat.cli.outcome import outcome_text
+    from karat.experiments.running import carry_out
+    from karat.store import open_store
+    from karat.tasks.graph import load_task
+
+    for option in NOT_GRAPHS:
+        if getattr(given, option, None):
+            raise UsageError(
+                f"--{option.replace('_', '-')} is not for graph tasks: their file says what it would"
+            )
+    if len(given.model) > 1:
+        raise UsageError("a graph task takes one --model, which stands in for all that its file names")
+    run_args = {**dict(given.param), **(given.run_args or {})}
+    task = load_task(name, model=given.model[0] if given.model else None, run_args=run_args)
+    count = given.num_records or given.limit or RECORDS
+    dataset = task.dataset(file=given.data, count=count)
+    plan = _plan(task, dataset, given, count)
+    if given.check:
+        return _checked(task, dataset, terminal)
+    with open_store(given.store) as store:
+        outcome = carry_out(
+            plan,
+            store,
+            new=given.new or given.resume is False,
+            retry_failed=given.retry_failed,
+            accept_code_change=given.accept_code_change,
+            wait=given.wait,
+            cache=cache_mode(given),
+            budget=given.budget,
+            progress=terminal.progress,
+            tell=lambda handle: terminal.notice(handle.notice),
+        )
+        written = _files(task, outcome, given)
+        if given.debug:
+            _tell_failures(outcome, terminal)
+        document = {"name": task.name, **outcome.to_dict(), "files": [str(path) for path in written.paths()]}
+        terminal.show(document, lambda: "\n".join([outcome_text(outcome), *_file_lines(written)]))
+        return _exit_code(outcome, written)
+
+
+def _plan(task: GraphTask, dataset: Any, given: argparse.Namespace, count: int) -> Plan:
+    from karat.experiments.plan import Plan, PlannedRun
+
+    names = ("concurrency", "attempts", "timeout", "retries", "abort_on_error")
+    options = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    if given.batch_size is not None:
+        options.setdefault("concurrency", given.batch_size)
+    options["offset"] = given.start_index if given.start_index is not None else (given.offset or 0)
+    if options["offset"] >= len(dataset):
+        raise UsageError(
+            f"--start_index {options['offset']} is beyond the data, which has {len(dataset):,} records"
+        )
+    if options["offset"] + count < len(dataset):
+        options["limit"] = count
+    evaluators, aggregators = stored_metrics(task)
+    return Plan(
+        dataset=dataset,
+        runs=[PlannedRun(task=task)],
+        evaluators=evaluators,
+        aggregators=aggregators,
+        name=task.name,
+        description=given.description or "",
+        labels=list(given.label),
+        store=given.store,
+        options=options,
+    )
+
+
+def stored_metrics(task: GraphTask) -> tuple[list[Any], list[dict[str, Any]]]:
+    """The unit metrics of a graph as evaluators of its output, and the aggregators of its reports over them."""
+    from karat.evaluators.from_output import FromOutput
+    from karat.tasks.graph.collator import fields_of
+
+    fields: dict[str, None] = {}
+    folded: dict[tuple[str, str], tuple[str, dict[str, Any], list[str]]] = {}
+    for processor in task.graph.processors:
+        fields.update(dict.fromkeys(name for _, name in processor.wants))
+        entries = processor.params.get("aggregator_metrics_map") if processor.wants else None
+        for entry in entries or ():
+            params = dict(entry.get("params") or {})
+            place = (str(entry["name"]), json.dumps(params, sort_keys=True, default=str))
+            folded.setdefault(place, (place[0], params, []))[2].extend(fields_of(entry))
+    evaluators = [FromOutput(field) for field in fields]
+    keys: dict[str, int] = {}
+    aggregators = []
+    for name, params, of in folded.values():
+        keys[name] = number = keys.get(name, 0) + 1
+        key = name if number == 1 else f"{name}-{number}"
+        aggregators.append(
+            {"name": f"metric:{name}", "params": params, "key": key, "of": list(dict.fromkeys(of))}
+        )
+    return evaluators, aggregators
+
+
+def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Written:
+    from karat.tasks.graph.files import write_files
+
+    folder = Path(given.output_dir) if given.output_dir else _default_folder(task)
+    form = given.output_format or _sink_format(task) or "json"
+    with_time = given.output_with_ts is not False
+    return write_files(
+        outcome.runs[0], task, folder, run_name=given.run_name, format=form, with_time=with_time
+    )
+
+
+def _default_folder(task: GraphTask) -> Path:
+    """The task's folder; the working folder for tasks that are part of karat."""
+    from karat.compat.imports import SHIPPED
+
+    folder = task.graph.place.folder
+    return Path.cwd() if folder.is_relative_to(SHIPPED) else folder
+
+
+def _sink_format(task: GraphTask) -> str | None:
+    return next((sink.format for sink in task.graph.sinks if sink.format == "jsonl"), None)
+
+
+def _file_lines(written: Written) -> list[str]:
+    lines = ["", *(f"wrote {path}" for path in written.paths())]
+    return lines + [f"{name} failed: {error}" for name, error in written.errors.items()]
+
+
+def _exit_code(outcome: Outcome, written: Written) -> int:
+    from karat.cli.outcome import exit_code
+
+    spoiled = written.errors or any(status not in ("success",) for status in written.statuses.values())
+    return 1 if spoiled else exit_code(outcome.runs[0].status)
+
+
+def _tell_failures(outcome: Outcome, terminal: Terminal) -> None:
+    from karat.records import Failed
+
+    for output in outcome.runs[0].outputs():
+        if isinstance(output.outcome, Failed):
+            error = output.outcome.error
+            terminal.notice(f"{output.example}: {error.message} ({error.where or 'inside karat'})")
+
+
+def _checked(task: GraphTask, dataset: Any, terminal: Terminal) -> int:
+    nodes: Mapping[str, Any] = task.plan.nodes
+    document = {
+        "ok": True,
+        "name": task.name,
+        "examples": len(dataset),
+        "nodes": {name: node.kind for name, node in nodes.items()},
+        "post_processors": [processor.name for processor in task.graph.processors],
+    }
+    text = f"all is well: task {task.name}, {len(dataset):,} records, {len(nodes)} nodes"
+    terminal.show(document, f"{text}, {len(task.graph.processors)} post-processors")
+    return 0

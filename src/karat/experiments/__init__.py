@@ -1,0 +1,30 @@
+"""Experiments: a YAML file that names dataset, task, evaluators and aggregators, checked as a whole, then run.
+
+Names are imported where they are used, so that importing this package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_WHERE = {
+    "Outcome": "running",
+    "Plan": "plan",
+    "PlannedRun": "plan",
+    "carry_out": "running",
+    "experiment_schema": "schema",
+    "read_experiment": "checking",
+}
+
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"karat.experiments.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

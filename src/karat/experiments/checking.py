@@ -1,0 +1,295 @@
+"""An experiment file → a plan. Everything is read, resolved and built first; every mistake is told at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
+from karat.documents import Document, Place, read_document, written
+from karat.experiments.existing_store import open_existing
+from karat.experiments.mistakes import mistakes
+from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for
+from karat.experiments.schema import ExampleEntry, ExperimentFile, FunctionEntry, PromptEntry, RecordedEntry
+from karat.records import Example
+
+T = TypeVar("T")
+
+LISTS = ("evaluators", "aggregators")
+OPTIONS = ("concurrency", "attempts", "limit", "offset", "timeout", "retries", "abort_on_error")
+
+
+def read_experiment(
+    path: str | Path,
+    *,
+    store: str | None = None,
+    models: list[str] | None = None,
+    params: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of an experiment file. What is given here takes the place of what the file says."""
+    return _Check(Path(path), store, list(models or ()), dict(params or {}), dict(options or {})).plan()
+
+
+class _Check:
+    """One file being checked; problems are gathered, with their lines, until all is seen."""
+
+    def __init__(
+        self,
+        path: Path,
+        store: str | None,
+        models: list[str],
+        params: dict[str, Any],
+        options: dict[str, Any],
+    ) -> None:
+        self.folder = path.resolve().parent
+        self.document: Document = read_document(path)
+        self.problems: list[tuple[int, str]] = []
+        self.first: Example | None = None
+        self.places: dict[str, list[int]] = {}
+        """Where the readable entries of a list stand in the file."""
+        self.given_models, self.params, self.options = models, params, options
+        self.file = self._file()
+        self.store = store or self._store()
+
+    def plan(self) -> Plan:
+        """The plan, or all mistakes."""
+        file = self.file
+        if str(self.folder) not in sys.path:
+            sys.path.append(str(self.folder))
+        dataset = self._try(("dataset",), self._dataset)
+        runs = self._try(("task",), self._runs) or []
+        self._check_prompt(runs)
+        kinds = self._evaluators()
+        self._aggregators(kinds)
+        if self.problems:
+            lines = [f"line {line}: {text}" for line, text in sorted(self.problems, key=lambda each: each[0])]
+            raise ConfigError(lines, str(self.document.path))
+        options = {name: getattr(file, name) for name in OPTIONS if getattr(file, name) is not None}
+        options.update({name: value for name, value in self.options.items() if value is not None})
+        return Plan(
+            dataset=dataset,
+            runs=runs,
+            evaluators=[self._evaluator(entry) for entry in file.evaluators],
+            aggregators=[self._aggregator(entry) for entry in file.aggregators],
+            name=file.name or self.folder.name,
+            description=file.description,
+            labels=file.labels,
+            store=self.store,
+            confidence=file.confidence,
+            options=options,
+        )
+
+    def _file(self) -> ExperimentFile:
+        """What can be read of the file; the keys that cannot are problems and left out."""
+        value = self.document.value
+        if not isinstance(value, dict):
+            raise ConfigError(
+                ["line 1: an experiment is a mapping with dataset: and task:"], str(self.document.path)
+            )
+        found, bad = mistakes(value)
+        self.problems += [(self.document.line(place), text) for place, text in found]
+        for key in ("dataset", "task"):
+            if value.get(key) is None and (key,) not in bad:
+                self.problems.append((self.document.line(()), f"{key}: is missing"))
+        readable = {key: item for key, item in value.items() if (key,) not in bad}
+        for key in LISTS:
+            if isinstance(readable.get(key), list):
+                self.places[key] = [i for i in range(len(readable[key])) if (key, i) not in bad]
+                readable[key] = [readable[key][i] for i in self.places[key]]
+        return ExperimentFile.model_validate(readable)
+
+    def _try(self, place: Place, step: Callable[[], T]) -> T | None:
+        """What a step gives; what it raises is a problem at a place."""
+        try:
+            return step()
+        except KaratError as error:
+            self._problem(place, str(error))
+        return None
+
+    def _problem(self, place: Place, text: str) -> None:
+        self.problems.append((self.document.line(place), f"{written(place)}: {text}"))
+
+    def _path(self, name: str) -> Path:
+        """A path of the file, seen from here."""
+        path = self.folder / Path(name).expanduser()
+        try:
+            return path.relative_to(Path.cwd())
+        except ValueError:
+            return path
+
+    def _store(self) -> str | None:
+        url = self.file.store
+        if url is not None and url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
+            name, question, rest = url.removeprefix("sqlite:///").partition("?")
+            return f"sqlite:///{self.folder / name}{question}{rest}"
+        return url
+
+    # The dataset and the task -----------------------------------------------------
+
+    def _dataset(self) -> Any:
+        from karat.datasets import Dataset
+
+        entry = self.file.dataset
+        if entry is None:
+            return None
+        if isinstance(entry, list):
+            name = self.file.name or self.folder.name
+            return self._seen(Dataset.from_examples([_example(each) for each in entry], name=name))
+        if isinstance(entry, str):
+            return self._named_dataset(entry)
+        fields = entry.model_dump(exclude={"path"}, exclude_unset=True)
+        return self._seen(Dataset.from_file(self._path(entry.path), **fields))
+
+    def _seen(self, dataset: Any) -> Any:
+        self.first = next(iter(dataset), None)
+        return dataset
+
+    def _named_dataset(self, name: str) -> Any:
+        from karat.datasets import Dataset
+        from karat.datasets.rows import FORMATS
+
+        path = self._path(name)
+        if path.is_file() or "/" in name or Path(name.removesuffix(".gz")).suffix in FORMATS:
+            return self._seen(Dataset.from_file(path))
+        with open_existing(self.store) as store:
+            stored = store.datasets.get(name)
+            self.first = next(iter(stored), None)
+            return stored.label
+
+    def _runs(self) -> list[PlannedRun]:
+        entry = self.file.task
+        models = self.given_models or self.file.models or []
+        if entry is None:
+            return []
+        if isinstance(entry, PromptEntry):
+            return self._prompt_runs(entry, models)
+        if isinstance(entry, RecordedEntry):
+            return [PlannedRun(task=self._recorded(entry, models))]
+        if isinstance(entry, str):
+            entry = FunctionEntry(function=entry)
+        params = {**entry.params, **self.params}
+        return runs_for(function_task(entry.function, params, entry.name, self.folder), models)
+
+    def _recorded(self, entry: RecordedEntry, models: list[str]) -> Any:
+        from karat.tasks.recorded import RecordedOutputs
+
+        if models or self.params:
+            raise RequestError("recorded outputs take no model and no parameters")
+        return RecordedOutputs(self._path(entry.recorded), name=entry.name)
+
+    def _prompt_runs(self, entry: PromptEntry, models: list[str]) -> list[PlannedRun]:
+        from karat.tasks.prompt import PromptTask
+
+        if self.params:
+            raise RequestError("a prompt takes no parameters: --param is for functions")
+        if entry.model is not None and self.file.models and not self.given_models:
+            raise RequestError("model: and models: both name models; leave one of them out")
+        given = entry.model_dump(exclude={"prompt", "model", "answer_schema"}, exclude_none=True)
+        prompt = entry.prompt if isinstance(entry.prompt, str) else [m.model_dump() for m in entry.prompt]
+        schema = self._answer_schema(entry.answer_schema)
+        specs: list[str | None] = [*models] or [entry.model]
+        for spec in specs:
+            refuse_absent(spec)
+        return [
+            PlannedRun(
+                task=PromptTask(prompt, model=spec, schema=schema, **given),
+                model=spec,
+            )
+            for spec in specs
+        ]
+
+    def _answer_schema(self, given: dict[str, Any] | str | None) -> Any:
+        if not isinstance(given, str):
+            return given
+        if given.endswith(".json"):
+            import json
+
+            try:
+                return json.loads(self._path(given).read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise RequestError(f"schema {given} cannot be read: {error}") from error
+        from karat.registry import load_object
+
+        return load_object(file_beside(given, self.folder))
+
+    def _check_prompt(self, runs: list[PlannedRun]) -> None:
+        """A variable that the first example does not have would fail every record."""
+        from karat.tasks.prompt import PromptTask
+
+        task = runs[0].task if runs else None
+        if isinstance(task, PromptTask) and self.first is not None:
+            for problem in task.check(self.first):
+                self._problem(("task", "prompt"), problem)
+
+    # Evaluators and aggregators -----------------------------------------------------
+
+    def _evaluator(self, entry: Any) -> Any:
+        if isinstance(entry, str):
+            return file_beside(entry, self.folder)
+        fields = entry.model_dump(exclude_none=True)
+        return {**fields, "name": file_beside(entry.name, self.folder)}
+
+    _aggregator = _evaluator
+
+    def _evaluators(self) -> dict[str, str]:
+        """Builds every evaluator; the kind of each by its key."""
+        from karat.evaluators.base import kind_of, resolve_evaluator
+
+        kinds: dict[str, str] = {}
+        for index, entry in zip(self.places.get("evaluators", ()), self.file.evaluators, strict=True):
+            place = ("evaluators", index)
+            built = self._try(place, lambda entry=entry: resolve_evaluator(self._evaluator(entry)))  # type: ignore[misc]  # bound now
+            if built is None:
+                continue
+            key = built[2].key
+            if key in kinds:
+                self._problem(place, f"the key {key!r} is taken: give it another, as {{name, params, key}}")
+            kinds[key] = kind_of(built[2])
+        return kinds
+
+    def _aggregators(self, kinds: dict[str, str]) -> None:
+        """Builds every aggregator, and sees that there is something for it to fold."""
+        from karat.aggregators.base import resolve_aggregator
+
+        whole = not any(line for line, text in self.problems if text.startswith("evaluators"))
+        if self.file.aggregators and not self.file.evaluators and whole:
+            self._problem(("aggregators",), "there are no evaluators whose results they could fold")
+            return
+        seen: set[str] = set()
+        for index, entry in zip(self.places.get("aggregators", ()), self.file.aggregators, strict=True):
+            place = ("aggregators", index)
+            built = self._try(
+                place,
+                lambda entry=entry: resolve_aggregator(self._aggregator(entry), self.file.confidence),  # type: ignore[misc]  # bound now
+            )
+            if built is None:
+                continue
+            key, name, _, aggregator, of = built
+            if key in seen:
+                self._problem(
+                    place, f"the key {key!r} is taken: give it another, as {{name, params, key, of}}"
+                )
+            seen.add(key)
+            if whole:
+                self._check_fits(place, name, getattr(aggregator, "over", frozenset({"single"})), of, kinds)
+
+    def _check_fits(
+        self, place: Place, name: str, over: frozenset[str], of: list[str] | None, kinds: dict[str, str]
+    ) -> None:
+        unknown = [key for key in of or () if key not in kinds]
+        for key in unknown:
+            self._problem((*place, "of"), f"no evaluator has the key {key!r}: {did_you_mean(key, kinds)}")
+        if not unknown and not any(kinds[key] in over for key in (of or kinds)):
+            self._problem(
+                place, f"{name!r} folds results of {' or '.join(sorted(over))} evaluators, and there are none"
+            )
+
+
+def _example(entry: ExampleEntry) -> dict[str, Any]:
+    out = entry.model_dump(exclude_unset=True)
+    if isinstance(entry.id, int):
+        out["id"] = str(entry.id)
+    return out

@@ -1,0 +1,88 @@
+"""What is wrong with an experiment file's keys and types, in plain words and at the place where it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from karat.errors import did_you_mean
+from karat.documents import Place, written
+from karat.experiments.schema import FORMS, ExperimentFile
+
+_WORDS = {
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
+_FORMS_OF = {
+    "dataset": "has to be a file, a name, {path, …} or a list of examples",
+    "task": "has to be file.py:function, or have one of function:, prompt: and recorded:",
+    "evaluators": "has to be a name or {name, params, key}",
+    "aggregators": "has to be a name or {name, params, key, of}",
+}
+
+
+def mistakes(value: dict[str, Any]) -> tuple[list[tuple[Place, str]], set[Place]]:
+    """Every mistake with its place, and the top keys (of lists: the entries) that cannot be read for it."""
+    try:
+        ExperimentFile.model_validate(value)
+    except ValidationError as error:
+        found = [_read(each, value) for each in error.errors(include_url=False)]
+    else:
+        return [], set()
+    # A value that fits no form of several has a mistake in each; what is said deeper says more.
+    places = [place for place, _, _ in found]
+    merged: dict[Place, list[str]] = {}
+    sentences: list[tuple[Place, str]] = []
+    for place, kind, text in found:
+        if kind != "type":
+            sentences.append((place, f"{written(place)}: {text}"))
+        elif not any(len(other) > len(place) and other[: len(place)] == place for other in places):
+            merged.setdefault(place, []).append(text)
+    for place, words in merged.items():
+        sentences.append((place, f"{written(place)}: has to be {' or '.join(dict.fromkeys(words))}"))
+    return sentences, {
+        place[: 2 if place[0] in ("evaluators", "aggregators") else 1] for place in places if place
+    }
+
+
+def _read(error: Any, value: Any) -> tuple[Place, str, str]:
+    """`(place, kind, words)` of one of pydantic's errors; its path has the names of forms in it."""
+    kind, steps = error["type"], list(error["loc"])
+    form: Any = ExperimentFile
+    place: list[str | int] = []
+    for step in steps[:-1] if kind in ("missing", "extra_forbidden") else steps:
+        if isinstance(step, str) and (found := _form(step)) is not None:
+            form = found
+        elif (isinstance(value, dict) and step in value) or (
+            isinstance(value, list) and isinstance(step, int)
+        ):
+            place.append(step)
+            value = value[step]
+            if step == "examples" or (place[:1] == ["dataset"] and isinstance(step, int)):
+                form = FORMS["ExampleEntry"]
+    if kind == "missing":
+        return (*place,), "missing", f"needs {steps[-1]!r}"
+    if kind == "extra_forbidden":
+        known = [field.alias or name for name, field in form.model_fields.items()]
+        return (*place, steps[-1]), "unknown", f"unknown key: {did_you_mean(str(steps[-1]), known)}"
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        return (*place,), "form", _FORMS_OF[str(place[0])]
+    if kind in _WORDS:
+        return (*place,), "type", _WORDS[kind]
+    return (*place,), "value", error["msg"].replace("Input should be", "has to be").replace("'", '"')
+
+
+def _form(step: str) -> Any:
+    """The form that a step of pydantic's path names: `DatasetEntry`, `list[MessageEntry]`."""
+    return FORMS.get(step.removeprefix("list[").removesuffix("]"))

@@ -1,0 +1,158 @@
+"""What is to be done, with every part built: what an experiment file, or a command line, comes down to."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from karat.errors import MissingDependency, RequestError, did_you_mean, nearest
+from karat.registry import load_object
+from karat.tasks import Task, as_task, tasks
+from karat.tasks.function import FunctionTask
+
+
+class PlannedRun(msgspec.Struct, kw_only=True):
+    """One run: a task, and the model it is run with where several are compared."""
+
+    task: Task
+    model: str | None = None
+    by_default: bool = False
+    """Whether the model reaches the task as the default model (`KARAT_MODEL`) and not as its own setting."""
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """Run, evaluate, aggregate: with what, and over what."""
+
+    dataset: Any
+    runs: list[PlannedRun]
+    evaluators: list[Any] = []
+    aggregators: list[Any] = []
+    name: str = ""
+    description: str = ""
+    labels: list[str] = []
+    store: str | None = None
+    confidence: float = 0.95
+    options: dict[str, Any] = {}
+    """Of the run stage: concurrency, attempts, limit, offset, timeout, retries, abort_on_error."""
+
+
+def function_task(
+    name: str, params: dict[str, Any], title: str | None = None, folder: Path | None = None
+) -> Task:
+    """The task at `file.py:function` (relative to a folder), a dotted path or a registered name."""
+    if ":" in name:
+        name = file_beside(name, folder or Path())
+        refuse_missing(Path(name.partition(":")[0]))
+        found = load_object(name)
+    else:
+        found = tasks.get(name)
+    if isinstance(found, type):
+        built = _built(found, name, params)
+        if isinstance(built, Task):
+            return built
+        return FunctionTask(built, name=title)
+    if isinstance(found, Task):
+        if params:
+            raise RequestError(f"task {name!r} is built already and takes no parameters")
+        return found
+    if not callable(found):
+        raise RequestError(f"{name} is {type(found).__name__}, not a function or a class with __call__")
+    if not params and title is None:
+        return as_task(found)
+    known = list(inspect.signature(found).parameters)
+    for key in params:
+        if key not in known and not _takes_any(found):
+            raise RequestError(f"task {name!r} has no parameter {key!r}: {did_you_mean(key, known)}")
+    return FunctionTask(found, name=title, parameters=dict(params))
+
+
+def takes_model(task: Task) -> bool:
+    """Whether a function task has a parameter called `model`."""
+    if not isinstance(task, FunctionTask):
+        return False
+    try:
+        return "model" in inspect.signature(task.function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _built(found: type, name: str, params: dict[str, Any]) -> Any:
+    from karat.registry import check_parameters
+
+    check_parameters(found, params, f"task {name!r}")
+    try:
+        built = found(**params)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"task {name!r}: {error}") from error
+    if not callable(built) and not isinstance(built, Task):
+        raise RequestError(f"task {name!r} cannot be called: it needs __call__")
+    return built
+
+
+def _takes_any(function: Any) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+
+
+def refuse_missing(path: Path) -> None:
+    """Raises, with the nearest name there is, where there is no such file."""
+    if path.is_file():
+        return
+    folder = path.parent
+    if not folder.is_dir():
+        raise RequestError(f"there is no file {path}: there is no folder {folder}")
+    close = nearest(path.name, [each.name for each in folder.iterdir() if each.suffix == path.suffix])
+    raise RequestError(f"there is no file {path}" + (f": did you mean {folder / close[0]}?" if close else ""))
+
+
+def file_beside(name: str, folder: Path) -> str:
+    """`file.py:Name` of a file in a folder, as it is found from here; any other name as it is."""
+    file, colon, member = name.partition(":")
+    if not colon or not file.endswith(".py"):
+        return name
+    path = (folder / file).resolve()
+    # Relative to the working folder, where possible: the name is part of what results are reused by.
+    try:
+        return f"{path.relative_to(Path.cwd())}:{member}"
+    except ValueError:
+        return f"{path}:{member}"
+
+
+def runs_for(task: Task, models: list[str]) -> list[PlannedRun]:
+    """A run of a function task for each model: by its parameter `model` if it has one, else as the default."""
+    if not models:
+        return [PlannedRun(task=task)]
+    for spec in models:
+        refuse_absent(spec)
+    if not isinstance(task, FunctionTask):
+        raise RequestError(f"task {task.name!r} asks no model: leave --model out")
+    if not takes_model(task):
+        return [PlannedRun(task=task, model=spec, by_default=True) for spec in models]
+    return [
+        PlannedRun(
+            task=FunctionTask(task.function, name=task.name, parameters={**task.parameters, "model": spec}),
+            model=spec,
+        )
+        for spec in models
+    ]
+
+
+def refuse_absent(spec: str | None) -> None:
+    """Raises where a model is not known, or is a local one that is not here: each record would fail for it."""
+    from karat.models import get
+    from karat.models.embedders import Embedder
+
+    model = get(spec)
+    if isinstance(model, Embedder):
+        raise RequestError(f"{model.spec} embeds texts and answers nothing")
+    if model.endpoint.wire != "local":
+        return
+    from importlib.util import find_spec
+
+    from karat.models.weights import find
+
+    if find_spec("xllamacpp") is None:
+        raise MissingDependency("xllamacpp", "local", model.spec)
+    find(model.endpoint.model)

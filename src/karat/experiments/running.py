@@ -1,0 +1,147 @@
+"""Carries a plan out: run, evaluate, aggregate, each computing exactly what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from karat.errors import RequestError
+from karat.experiments.plan import Plan, PlannedRun
+from karat.progress import Listener
+from karat.records import Status
+from karat.stages.aggregate import aggregate
+from karat.stages.evaluate import evaluate
+from karat.stages.run import run
+from karat.store import Store
+from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
+
+Told = Callable[[Any], None]
+"""Called with each handle as soon as its stage is over."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What came of a plan."""
+
+    dataset: StoredDataset
+    runs: list[Run]
+    models: list[str | None] = []
+    evaluation: Evaluation | None = None
+    aggregation: Aggregation | None = None
+
+    @property
+    def status(self) -> Status:
+        """The worst of its stages."""
+        found = {each.status for each in (*self.runs, self.evaluation, self.aggregation) if each is not None}
+        for status in ("fatal_error", "running", "partial", "no_data"):
+            if status in found:
+                return status
+        return "success"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that is known of it, without the records."""
+        runs = [
+            {**each.to_dict(), "notice": each.notice, **({"model": model} if model else {})}
+            for each, model in zip(self.runs, self.models, strict=True)
+        ]
+        return {
+            "status": self.status,
+            "dataset": self.dataset.to_dict(),
+            "runs": runs,
+            "evaluation": _dict(self.evaluation),
+            "aggregation": _dict(self.aggregation),
+        }
+
+
+def _dict(handle: Evaluation | Aggregation | None) -> dict[str, Any] | None:
+    return None if handle is None else {**handle.to_dict(), "notice": handle.notice}
+
+
+def carry_out(
+    plan: Plan,
+    store: Store,
+    *,
+    new: bool = False,
+    retry_failed: bool = False,
+    accept_code_change: bool = False,
+    wait: bool = False,
+    cache: str = "use",
+    budget: float | None = None,
+    progress: Listener | None = None,
+    tell: Told | None = None,
+) -> Outcome:
+    """Runs, evaluates and aggregates what a plan says. `new` concerns the runs; what follows from them is new."""
+    again: dict[str, Any] = {"retry_failed": retry_failed, "wait": wait, "cache": cache, "progress": progress}
+    if budget is not None:
+        again["budget"] = _budget(plan, budget)
+    about = {"labels": plan.labels, "description": plan.description}
+    said = {"experiment": plan.name} if plan.name else {}
+    data = (
+        store.datasets.get(plan.dataset)
+        if isinstance(plan.dataset, str)
+        else store.datasets.put(plan.dataset)
+    )
+    outcome = Outcome(dataset=data, runs=[])
+    for planned in plan.runs:
+        with _default_model(planned):
+            metadata = {**said, **({"model": planned.model} if planned.model else {})}
+            options: Mapping[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
+            made = run(planned.task, data, store=store, accept_code_change=accept_code_change, **options)
+        outcome.runs.append(made)
+        outcome.models.append(planned.model)
+        if tell is not None:
+            tell(made)
+    if plan.evaluators:
+        judging = {
+            name: plan.options[name] for name in ("concurrency", "abort_on_error") if name in plan.options
+        }
+        outcome.evaluation = evaluate(
+            outcome.runs, plan.evaluators, store=store, metadata=said, **judging, **again, **about
+        )
+        if tell is not None:
+            tell(outcome.evaluation)
+    if plan.aggregators and outcome.evaluation is not None:
+        outcome.aggregation = aggregate(
+            outcome.evaluation,
+            plan.aggregators,
+            store=store,
+            confidence=plan.confidence,
+            metadata=said,
+            progress=progress,
+            **about,
+        )
+    return outcome
+
+
+def _budget(plan: Plan, dollars: float) -> Any:
+    """A budget for all stages; refused where a model that will be asked has no price."""
+    from karat.models import Budget, get
+    from karat.tasks.prompt import PromptTask
+
+    for planned in plan.runs:
+        model = planned.task.model if isinstance(planned.task, PromptTask) else planned.model
+        if model is not None and not get(model).priced:
+            raise RequestError(
+                f"--budget needs a price, and none is known for {get(model).spec}: give prices for it in models.yaml"
+            )
+    return Budget(dollars)
+
+
+@contextmanager
+def _default_model(planned: PlannedRun) -> Iterator[None]:
+    """The model of a run as the default of `karat.models.get()`, which is part of the run's configuration."""
+    if not planned.by_default or planned.model is None:
+        yield
+        return
+    before = os.environ.get("KARAT_MODEL")
+    os.environ["KARAT_MODEL"] = planned.model
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["KARAT_MODEL"]
+        else:
+            os.environ["KARAT_MODEL"] = before

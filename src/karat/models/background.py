@@ -1,0 +1,169 @@
+"""The one background loop of a process: work is handed over from any thread or loop, results are handed back.
+
+Both ways are batched: many hand-overs cost one wake-up of the other side, which is most of what crossing costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from karat.errors import RequestError
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """One piece of work, and where its result goes."""
+
+    __slots__ = ("coroutine", "future", "returns", "task")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], future: Any, returns: Returns | None) -> None:
+        self.coroutine = coroutine
+        self.future = future
+        self.returns = returns
+        self.task: asyncio.Task[None] | None = None
+
+
+class Returns:
+    """Results on their way back to one event loop."""
+
+    __slots__ = ("__weakref__", "_awake", "_items", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._items: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._awake = False
+
+    def add(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+        """Hands a result over, from the background thread."""
+        self._items.append((future, value, error))
+        if not self._awake:
+            self._awake = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # that loop has ended; nobody waits any more
+                self._items.clear()
+
+    def _deliver(self) -> None:
+        # Cleared before the queue is emptied: what is added from now on wakes us again.
+        self._awake = False
+        items = self._items
+        while items:
+            future, value, error = items.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+
+class Background:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._inbox: deque[Job[Any]] = deque()
+        self._awake = False
+        self._returns: WeakKeyDictionary[asyncio.AbstractEventLoop, Returns] = WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.thread = threading.Thread(target=self._run, name="karat-models", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does the work on the background loop, for a coroutine of any loop; cancelling cancels the work."""
+        loop = asyncio.get_running_loop()
+        if loop is self.loop:
+            return await work
+        returns = self._returns.get(loop)
+        if returns is None:
+            returns = self._returns[loop] = Returns(loop)
+        future: asyncio.Future[T] = loop.create_future()
+        job = Job(work, future, returns)
+        self._submit(job)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.loop.call_soon_threadsafe(_cancel, job)
+            raise
+
+    def call_sync(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does the work on the background loop, for a thread, which waits."""
+        if threading.current_thread() is self.thread:
+            work.close()
+            raise RequestError("generate_sync cannot be used inside karat's own loop: await generate instead")
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        job = Job(work, future, None)
+        self._submit(job)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():  # KeyboardInterrupt while waiting
+                self.loop.call_soon_threadsafe(_cancel, job)
+            raise
+
+    def _submit(self, job: Job[Any]) -> None:
+        self._inbox.append(job)
+        if not self._awake:
+            self._awake = True
+            self.loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._awake = False
+        inbox = self._inbox
+        while inbox:
+            job = inbox.popleft()
+            job.task = self.loop.create_task(self._work(job))
+            self._tasks.add(job.task)
+            job.task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, job: Job[Any]) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = await job.coroutine
+        except asyncio.CancelledError:
+            error = concurrent.futures.CancelledError() if job.returns is None else asyncio.CancelledError()
+        except BaseException as raised:
+            error = raised
+        if job.returns is not None:
+            job.returns.add(job.future, value, error)
+        elif not job.future.done():
+            if error is None:
+                job.future.set_result(value)
+            else:
+                job.future.set_exception(error)
+
+    def cancel_all(self) -> None:
+        """Cancels what is under way and waits until it has ended."""
+        if self.thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result()
+
+    async def _cancel_all(self) -> None:
+        tasks = [task for task in self._tasks if not task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Ends the thread and the loop."""
+        if self.thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result()
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join()
+        self.loop.close()
+
+
+def _cancel(job: Job[Any]) -> None:
+    assert job.task is not None  # it was begun by a callback scheduled before this one
+    job.task.cancel()

@@ -1,0 +1,195 @@
+"""Answers kept from before: one SQLite file of JSON bodies, read by key, written in groups by one thread.
+
+A reply is handed out when its row is committed, so a process that is killed has lost at most the calls that
+were in flight. The file holds what providers answered and no request, no header, no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from karat.errors import RequestError
+
+VERSION = 1
+APPLICATION = 0x6B617274  # "kart": tells our files from other people's
+GROUP = 500
+LINGER = 0.004
+"""Seconds the first answer of a group waits for others: next to nothing beside a model's own time, and a commit
+for each answer would cost a quarter of all the CPU a call takes."""
+
+_log = logging.getLogger("karat.models")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An answer kept from before."""
+
+    body: bytes
+    seconds: float
+    created: float
+
+
+def cache_folder() -> Path:
+    """Where karat keeps what can be fetched again: `XDG_CACHE_HOME/karat`, usually ~/.cache/karat."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "karat"
+
+
+def cache_path() -> Path:
+    """The file of kept answers: `KARAT_CACHE`, else replies.db in the cache folder."""
+    return Path(os.environ["KARAT_CACHE"]) if os.environ.get("KARAT_CACHE") else cache_folder() / "replies.db"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to the cache, which is made where there is none; someone else's file is refused."""
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)  # answers may be private
+        connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        application, version = (
+            connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
+        )
+        empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+    except (OSError, sqlite3.Error) as error:
+        raise RequestError(
+            f"the cache {path} cannot be used ({error}): set KARAT_CACHE to another file"
+        ) from None
+    if not empty and (application != APPLICATION or version > VERSION):
+        connection.close()
+        whose = "of a newer karat" if application == APPLICATION else "not a cache of karat"
+        raise RequestError(f"{path} is {whose}: set KARAT_CACHE to another file")
+    if empty:
+        connection.executescript(
+            f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION};"
+            "CREATE TABLE IF NOT EXISTS replies (key BLOB PRIMARY KEY, model TEXT NOT NULL, created REAL NOT NULL,"
+            " seconds REAL NOT NULL, body TEXT NOT NULL);"
+        )
+    return connection
+
+
+class ReplyCache:
+    """The cache as one event loop uses it: reads on the loop, writes through a thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reader = connect(path)
+        self._queue: queue.SimpleQueue[tuple[tuple[Any, ...], asyncio.Future[None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._loop = asyncio.get_running_loop()
+        self._complained = False
+        self._thread = threading.Thread(target=self._write, name="karat-cache", daemon=True)
+        self._thread.start()
+
+    def get(self, key: bytes) -> Entry | None:
+        """The answer kept under a key. A cache that cannot be read counts as empty, and says so once."""
+        try:
+            row = self._reader.execute(
+                "SELECT body, seconds, created FROM replies WHERE key=?", (key,)
+            ).fetchone()
+        except sqlite3.Error as error:
+            self._complain(error)
+            return None
+        return None if row is None else Entry(row[0].encode(), row[1], row[2])
+
+    def put(self, key: bytes, model: str, body: bytes, seconds: float) -> asyncio.Future[None]:
+        """Keeps an answer; the future is done when it is committed."""
+        done = self._loop.create_future()
+        self._queue.put(((key, model, time.time(), seconds, body.decode("utf-8", "replace")), done))
+        return done
+
+    def close(self) -> None:
+        """Writes what is left and ends the thread."""
+        self._queue.put(None)
+        self._thread.join()
+        self._reader.close()
+
+    def _write(self) -> None:
+        writer = connect(self.path)
+        ended = False
+        while not ended:
+            group = [self._queue.get()]
+            if group[0] is not None:
+                time.sleep(LINGER)
+            while len(group) < GROUP and not self._queue.empty():
+                group.append(self._queue.get())
+            items = [item for item in group if item is not None]
+            ended = len(items) < len(group)
+            if items:
+                self._commit(writer, [row for row, _ in items])
+                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                    self._loop.call_soon_threadsafe(_resolve, [future for _, future in items])
+        writer.close()
+
+    def _commit(self, writer: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+        try:
+            writer.execute("BEGIN IMMEDIATE")
+            writer.executemany("INSERT OR REPLACE INTO replies VALUES (?,?,?,?,?)", rows)
+            writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            # An answer that is paid for is worth more than its copy.
+            self._complain(error)
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
+
+    def _complain(self, error: sqlite3.Error) -> None:
+        if not self._complained:
+            self._complained = True
+            _log.warning("answers are not kept, since the cache %s fails: %s", self.path, error)
+
+
+def _resolve(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def cache_stats() -> dict[str, Any]:
+    """How much is kept: `{path, entries, bytes, oldest, models: {name: entries}}`."""
+    path = cache_path()
+    if not path.exists():
+        return {"path": str(path), "entries": 0, "bytes": 0, "oldest": None, "models": {}}
+    connection = connect(path)
+    try:
+        rows = connection.execute(
+            "SELECT model, count(*), min(created) FROM replies GROUP BY model ORDER BY 1"
+        ).fetchall()
+    finally:
+        connection.close()
+    return {
+        "path": str(path),
+        "entries": sum(count for _, count, _ in rows),
+        "bytes": sum(p.stat().st_size for p in path.parent.glob(path.name + "*")),
+        "oldest": min((oldest for *_, oldest in rows), default=None),
+        "models": {model: count for model, count, _ in rows},
+    }
+
+
+def cache_clear(model: str | None = None, older_than: float | None = None) -> int:
+    """Forgets kept answers: all, those of a model, those older than some seconds; says how many."""
+    path = cache_path()
+    if not path.exists():
+        return 0
+    connection = connect(path)
+    try:
+        until = time.time() - older_than if older_than is not None else float("inf")
+        gone = connection.execute(
+            "DELETE FROM replies WHERE created <= ? AND (? IS NULL OR model = ?)", (until, model, model)
+        ).rowcount
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+    return gone

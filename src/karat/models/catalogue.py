@@ -1,0 +1,82 @@
+"""Which models can be used here, what each of them needs, and whether one answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from typing import Any
+
+from karat.errors import KaratError
+from karat.models import weights
+from karat.models.base import get
+from karat.models.calls import recording
+from karat.models.embedders import Embedder
+from karat.models.specs import Endpoint, defined_names, resolve, wire_named
+from karat.models.wires import wires
+
+
+def available() -> list[dict[str, Any]]:
+    """Every model this installation knows of: `{spec, kind, ready, needs}`; `needs` is empty when it is ready."""
+    rows = [_local(name) for name in weights.KNOWN]
+    rows.append(_row("local/wordllama", "embedder", _package("wordllama")))
+    for name in wires.list():
+        if name != "local":
+            rows.append(_provider(name))
+    for name in defined_names():
+        rows.append(_row(name, "defined", _endpoint_needs(resolve(name))))
+    return rows
+
+
+def check(spec: str) -> dict[str, Any]:
+    """Tries one call, past the cache: `{spec, ok, seconds, answer, served_model, error}`."""
+    start = time.perf_counter()
+    out: dict[str, Any] = {"spec": spec, "ok": False, "answer": "", "served_model": "", "error": None}
+    try:
+        model = get(spec)
+        with recording(cache="off"):
+            if isinstance(model, Embedder):
+                out["answer"] = f"{model.embed_sync(['one word']).shape[1]} dimensions"
+            else:
+                reply = model.generate_sync("Answer with the word yes.", temperature=0, max_tokens=16)
+                out |= {"answer": reply.text[:200], "served_model": reply.served_model}
+        out["ok"] = True
+    except KaratError as error:
+        out["error"] = str(error)
+    out["seconds"] = time.perf_counter() - start
+    return out
+
+
+def _row(spec: str, kind: str, needs: str) -> dict[str, Any]:
+    return {"spec": spec, "kind": kind, "ready": not needs, "needs": needs}
+
+
+def _package(name: str) -> str:
+    return "" if importlib.util.find_spec(name) else "pip install 'karat[local]'"
+
+
+def _local(name: str) -> dict[str, Any]:
+    needs = _package("xllamacpp")
+    if not needs:
+        try:
+            weights.find(name)
+        except KaratError:
+            needs = f"karat models pull (or KARAT_MODEL_PATH) for {weights.KNOWN[name].file}"
+    return _row(f"local/{name}", "local", needs)
+
+
+def _provider(name: str) -> dict[str, Any]:
+    wire = wire_named(name)
+    model = os.environ.get("OPENAI_MODEL") if name == "openai" else None
+    own = bool(wire.base_url_env and os.environ.get(wire.base_url_env))
+    missing = wire.needs_key and not own and bool(wire.key_env) and not os.environ.get(wire.key_env)
+    return _row(f"{name}/{model or 'NAME'}", "provider", wire.key_env if missing else "")
+
+
+def _endpoint_needs(endpoint: Endpoint) -> str:
+    if endpoint.wire == "local":
+        return _package("xllamacpp")
+    variables = [endpoint.key_env] if endpoint.needs_key else []
+    return ", ".join(
+        name for name in [*variables, *endpoint.headers_env.values()] if not os.environ.get(name)
+    )

@@ -1,0 +1,139 @@
+"""models.yaml: named models, as a person writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from karat.errors import ConfigError, did_you_mean
+from karat.models.messages import SECRET_WORDS
+from karat.models.specs import PARAMETERS
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class LimitsEntry(_Part):
+    """`limits:` of a model."""
+
+    concurrency: int | None = Field(default=None, ge=1)
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    tokens_per_minute: float | None = Field(default=None, gt=0)
+    adaptive: bool | None = None
+
+
+class TimeoutsEntry(_Part):
+    """`timeouts:` of a model, in seconds."""
+
+    connect: float | None = Field(default=None, gt=0)
+    read: float | None = Field(default=None, gt=0)
+    total: float | None = Field(default=None, gt=0)
+
+
+class RetriesEntry(_Part):
+    """`retries:` of a model."""
+
+    limit: int | None = Field(default=None, ge=0)
+    base: float | None = Field(default=None, gt=0)
+    cap: float | None = Field(default=None, gt=0)
+    longest_wait: float | None = Field(default=None, gt=0)
+
+
+class PricesEntry(_Part):
+    """`prices:` of a model, in US dollars for a million tokens."""
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cache_read: float | None = Field(default=None, ge=0)
+    cache_write: float | None = Field(default=None, ge=0)
+    max_output: int | None = Field(default=None, ge=1)
+
+
+class ModelEntry(_Part):
+    """One named model."""
+
+    model: str = Field(min_length=1)
+    base_url: str | None = None
+    wire: str | None = None
+    api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    parameters: dict[str, Any] = {}
+    limits: LimitsEntry = LimitsEntry()
+    timeouts: TimeoutsEntry = TimeoutsEntry()
+    retries: RetriesEntry = RetriesEntry()
+    prices: PricesEntry | None = None
+    structured: Literal["native", "prompt"] = "native"
+    headers: dict[str, str] = {}
+    headers_env: dict[str, str] = {}
+
+    @field_validator("parameters")
+    @classmethod
+    def _known_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for name in given:
+            if name not in PARAMETERS:
+                raise ValueError(
+                    f"no parameter {name!r}: {did_you_mean(name, PARAMETERS)}; others go under extra"
+                )
+        return given
+
+    @field_validator("headers")
+    @classmethod
+    def _no_secret_headers(cls, given: dict[str, str]) -> dict[str, str]:
+        for name in given:
+            if any(word in name.lower() for word in SECRET_WORDS):
+                raise ValueError(
+                    f"the header {name!r} looks like a secret: name its variable under headers_env"
+                )
+        return given
+
+
+def read_definitions(path: Path) -> dict[str, ModelEntry]:
+    """The named models of a file; every mistake in it is told at once."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError([f"cannot be read: {' '.join(str(error).split())}"], str(path)) from None
+    if isinstance(document, dict) and set(document) == {"models"}:
+        document = document["models"]
+    if not isinstance(document, dict):
+        raise ConfigError(
+            ["is a list of names, each with its model: NAME: {model: PROVIDER/NAME, …}"], str(path)
+        )
+    found, problems = {}, []
+    for name, entry in document.items():
+        try:
+            found[str(name)] = ModelEntry.model_validate(entry)
+        except ValidationError as error:
+            problems += [
+                _problem(str(name), each) for each in error.errors(include_input=False, include_url=False)
+            ]
+    if problems:
+        raise ConfigError(problems, str(path))
+    return found
+
+
+def _problem(name: str, error: Any) -> str:
+    where = ".".join([name, *(str(part) for part in error["loc"])])
+    if error["type"] == "extra_forbidden":
+        field = str(error["loc"][-1])
+        if any(word in field.lower() for word in ("key", "token", "secret", "password")):
+            return (
+                f"{where}: secrets do not belong into this file: name an environment variable as api_key_env"
+            )
+        return f"{where}: no such field; {did_you_mean(field, _fields_at(error['loc'][:-1]))}"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _fields_at(path: tuple[Any, ...]) -> list[str]:
+    part: Any = ModelEntry
+    for step in path:
+        part = {
+            "limits": LimitsEntry,
+            "timeouts": TimeoutsEntry,
+            "retries": RetriesEntry,
+            "prices": PricesEntry,
+        }.get(step, part)
+    return list(part.model_fields)

@@ -1,0 +1,74 @@
+"""Embedders that run in this process: `local/wordllama`, and those plug-ins add."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from karat.errors import MissingDependency, RequestError
+from karat.models.base import Model
+from karat.models.embedding import Embedded, Embedding
+from karat.models.messages import Messages, Reply
+from karat.models.service import Service
+from karat.models.specs import Endpoint
+from karat.models.wires import Tokens
+from karat.registry import Registry
+
+
+class Embedder(Model):
+    """A model that embeds and does not answer. A subclass says how, in `vectors`, which runs in a thread."""
+
+    def vectors(self, texts: Sequence[str]) -> Any:
+        """One vector for each text."""
+        raise NotImplementedError
+
+    async def generate(self, messages: Messages, **parameters: Any) -> Reply:
+        raise RequestError(f"{self.spec} embeds texts and answers nothing: use embed")
+
+    def generate_sync(self, messages: Messages, **parameters: Any) -> Reply:
+        raise RequestError(f"{self.spec} embeds texts and answers nothing: use embed_sync")
+
+    async def _embed(self, service: Service, embedding: Embedding) -> Embedded:
+        if not embedding.texts:
+            return Embedded([], Tokens())
+        start = time.perf_counter()
+        vectors = await asyncio.get_running_loop().run_in_executor(None, self.vectors, embedding.texts)
+        return Embedded(vectors, Tokens(), time.perf_counter() - start)
+
+
+embedders: Registry[Callable[[Endpoint], Embedder]] = Registry("embedder", builtin=[])
+
+register_embedder = embedders.register
+
+
+def find_embedder(endpoint: Endpoint) -> Embedder | None:
+    """The embedder that a `local/NAME` means, if it is one."""
+    return embedders.get(endpoint.model)(endpoint) if embedders.has(endpoint.model) else None
+
+
+@register_embedder("wordllama")
+class WordLlamaEmbedder(Embedder):
+    """WordLlama: 256 dimensions, weights inside its wheel, no network."""
+
+    _loading = threading.Lock()
+    _loaded: Any = None
+
+    def vectors(self, texts: Sequence[str]) -> Any:
+        return self._load().embed(list(texts))
+
+    @classmethod
+    def _load(cls) -> Any:
+        with cls._loading:
+            if cls._loaded is None:
+                found = importlib.util.find_spec("wordllama")
+                if found is None or found.origin is None:
+                    raise MissingDependency("wordllama", "local", "local/wordllama")
+                from wordllama import WordLlama
+
+                cls._loaded = WordLlama.load(cache_dir=Path(found.origin).parent, disable_download=True)
+            return cls._loaded

@@ -1,0 +1,140 @@
+"""What can go wrong with a model call, as types that say whether asking again may help.
+
+`CredentialsRefused` and `BudgetReached` (in `karat.errors`) stop a stage; everything here is the failure of
+one call, and so of one item.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from karat.errors import CredentialsRefused, KaratError
+
+LONGEST_MESSAGE = 600
+"""Characters kept of what a provider says: its text is not ours, and a page of HTML helps nobody."""
+
+LONGEST_RAW = 100_000
+"""Characters kept of an answer that did not fit."""
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One request that failed, and how long was waited before the next."""
+
+    error: str
+    message: str
+    seconds: float = 0.0
+    waited: float = 0.0
+    status: int | None = None
+
+
+class ModelFailure(KaratError):
+    """A call that gave no usable answer; `attempts` tells every request that was made for it."""
+
+    exit_code = 1
+    retried: ClassVar[bool] = False
+    most: ClassVar[int | None] = None
+    """How often this kind is asked again, where that is less than the limit for all kinds."""
+    charged: ClassVar[bool] = False
+    """Whether the provider may charge for it: it answered uselessly, or perhaps answered and nothing arrived."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, wait: float | None = None, raw: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.wait = wait
+        """Seconds the provider asked us to wait."""
+        self.raw = raw if raw is None else raw[:LONGEST_RAW]
+        """The answer as it came, where there was one."""
+        self.attempts: list[Attempt] = []
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What belongs beside the message in a stored failure: the attempts, and the raw answer."""
+        out: dict[str, Any] = {}
+        if self.attempts:
+            out["attempts"] = [msgspec.to_builtins(attempt) for attempt in self.attempts]
+        if self.raw is not None:
+            out["raw"] = self.raw
+        return out
+
+
+class ConnectionRefused(ModelFailure):
+    """Nobody answers at that address."""
+
+    retried = True
+    most = 3
+
+
+class ConnectionDropped(ModelFailure):
+    """The connection ended before an answer came."""
+
+    retried = True
+    charged = True
+
+
+class TimedOut(ModelFailure):
+    """No answer within the time allowed."""
+
+    retried = True
+    most = 2
+    charged = True
+
+
+class RateLimited(ModelFailure):
+    """429: too many requests or tokens for now."""
+
+    retried = True
+
+
+class ServerFailed(ModelFailure):
+    """408, 409 or 5xx: the provider could not answer now."""
+
+    retried = True
+
+
+class BrokenBody(ModelFailure):
+    """The answer was cut short or is not what this format says it should be."""
+
+    retried = True
+    most = 5
+    charged = True
+
+
+class BadRequest(ModelFailure):
+    """4xx: the request is wrong, and stays wrong when it is sent again."""
+
+
+class ContextTooLong(BadRequest):
+    """The messages do not fit into what the model can read."""
+
+
+class ContentFiltered(ModelFailure):
+    """The provider withheld the answer, or refused the question."""
+
+    charged = True
+
+
+class EmptyAnswer(ModelFailure):
+    """The answer has neither text nor tool calls."""
+
+    charged = True
+
+
+class SchemaMismatch(ModelFailure):
+    """The answer does not fit the schema, and the repair asked for does not either; `raw` is its text."""
+
+    charged = True
+
+
+class QuotaExhausted(CredentialsRefused):
+    """The account behind the key has no credit left: no call of this stage can succeed."""
+
+
+def one_line(text: str, limit: int = LONGEST_MESSAGE) -> str:
+    """A provider's text as one bounded, printable line."""
+    printable = "".join(c if c.isprintable() else " " for c in text[: limit * 4])
+    line = " ".join(printable.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

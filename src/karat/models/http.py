@@ -1,0 +1,175 @@
+"""One HTTP request to a provider, and what every way of failing means."""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from karat.errors import CredentialsRefused
+from karat.models.failures import (
+    BadRequest,
+    BrokenBody,
+    ConnectionDropped,
+    ConnectionRefused,
+    ContentFiltered,
+    ContextTooLong,
+    ModelFailure,
+    QuotaExhausted,
+    RateLimited,
+    ServerFailed,
+    TimedOut,
+    one_line,
+)
+from karat.models.retry import wait_asked_for
+from karat.models.specs import Endpoint
+from karat.models.wires import Wire
+
+LARGEST_BODY = 64 * 2**20
+
+_TOO_LONG = (
+    "context_length_exceeded",
+    "maximum context length",
+    "prompt is too long",
+    "exceed_context_size",
+    "exceeds the available context",
+    "context window",
+    "input is too long",
+)
+
+
+def open_session() -> aiohttp.ClientSession:
+    """The session all models of a process share. How many connections there are is the limiters' business."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": "karat", "Accept": "application/json", "Content-Type": "application/json"},
+        raise_for_status=False,
+    )
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy the environment names for an address; none for this machine itself."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host in ("localhost", "::1") or host.startswith("127.") or urllib.request.proxy_bypass(host):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+class Target:
+    """An address with all that does not change from request to request."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        wire: Wire,
+        url: str,
+        headers: dict[str, str],
+        secrets: tuple[str, ...] = (),
+        identity: tuple[Any, ...] = (),
+    ) -> None:
+        self.identity = identity
+        self.endpoint = endpoint
+        self.secrets = tuple(secret.encode() for secret in secrets)
+        self.wire = wire
+        self.url = url
+        self.headers = CIMultiDict(headers)
+        self.proxy = proxy_for(url)
+        times = endpoint.timeouts
+        self.timeout = aiohttp.ClientTimeout(
+            total=times.total, connect=None, sock_connect=times.connect, sock_read=times.read
+        )
+
+    async def post(self, session: aiohttp.ClientSession, body: bytes) -> tuple[bytes, CIMultiDictProxy[str]]:
+        """Sends a body and gives what came back with a status below 300; anything else is a failure."""
+        spec, times = self.endpoint.spec, self.endpoint.timeouts
+        try:
+            async with session.post(
+                self.url,
+                data=body,
+                headers=self.headers,
+                timeout=self.timeout,
+                allow_redirects=False,
+                proxy=self.proxy,
+            ) as response:
+                answer = await _read(response, spec)
+        except aiohttp.ConnectionTimeoutError:
+            raise ConnectionRefused(
+                f"{spec}: no connection to {self.place} within {times.connect:g} s"
+            ) from None
+        except (aiohttp.ServerTimeoutError, TimeoutError):
+            raise TimedOut(
+                f"{spec}: no answer within the time allowed (read {times.read:g} s, total {times.total:g} s)"
+            ) from None
+        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+            raise ConnectionRefused(
+                f"{spec}: no connection to {self.place}: {one_line(str(error), 200)}"
+            ) from None
+        except aiohttp.ClientPayloadError:
+            raise BrokenBody(f"{spec}: the answer was cut short") from None
+        except (aiohttp.ClientConnectionError, ConnectionError) as error:
+            kind = one_line(str(error), 200) or type(error).__name__
+            raise ConnectionDropped(f"{spec}: the connection ended before an answer came: {kind}") from None
+        except aiohttp.ClientError as error:
+            raise BrokenBody(f"{spec}: not an HTTP answer: {one_line(str(error), 200)}") from None
+        for secret in self.secrets:  # some servers repeat the key they were given, and answers are kept
+            if secret in answer:
+                answer = answer.replace(secret, b"[secret]")
+        if response.status >= 300:
+            raise self._failure(response.status, answer, response.headers)
+        return answer, response.headers
+
+    @property
+    def place(self) -> str:
+        """Host and port, for messages."""
+        return urlsplit(self.url).netloc
+
+    def _failure(self, status: int, body: bytes, headers: CIMultiDictProxy[str]) -> Exception:
+        try:
+            raw: Any = msgspec.json.decode(body)
+        except msgspec.DecodeError:
+            raw = body[:4000].decode("utf-8", "replace")
+        message, code = self.wire.error(raw)
+        return failure_of(self.endpoint, status, message, code, headers)
+
+
+async def _read(response: aiohttp.ClientResponse, spec: str) -> bytes:
+    length = response.content_length
+    if length is not None and length <= LARGEST_BODY:
+        return await response.read()
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > LARGEST_BODY:
+            raise BrokenBody(f"{spec}: the answer is larger than {LARGEST_BODY >> 20} MB")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers: Any) -> Exception:
+    """The failure an HTTP status and an error body amount to."""
+    said = f"{endpoint.spec}: {message or code or 'no reason given'} ({status})"
+    text = f"{code} {message}".lower()
+    if "insufficient_quota" in text or status == 402:
+        return QuotaExhausted(f"{said}: add credit, then repeat the command to continue")
+    if status in (401, 403):
+        variable = endpoint.key_env or "its api_key_env in models.yaml"
+        return CredentialsRefused(
+            f"{said}: the key was refused; set {variable}, then repeat the command to continue"
+        )
+    if status == 429:
+        return RateLimited(said, status=status, wait=wait_asked_for(headers))
+    if status in (408, 409) or status >= 500:
+        return ServerFailed(said, status=status, wait=wait_asked_for(headers))
+    kind: type[ModelFailure] = BadRequest
+    if status in (400, 413, 422):
+        if any(sign in text for sign in _TOO_LONG):
+            kind = ContextTooLong
+        elif "content_filter" in text or "content management policy" in text:
+            kind = ContentFiltered
+    return kind(said, status=status)

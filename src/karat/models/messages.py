@@ -1,0 +1,114 @@
+"""What is asked of a model and what it answers: requests, replies, tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from karat.errors import RequestError, did_you_mean
+from karat.models.failures import Attempt
+from karat.records import Usage
+
+Messages = str | Sequence[Mapping[str, Any]]
+"""One user message, or a conversation in the shape of OpenAI's chat completions."""
+
+ROLES = ("assistant", "developer", "system", "tool", "user")
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A tool the model wants called. `arguments` is what its JSON says, or the text where it is not JSON."""
+
+    id: str
+    name: str
+    arguments: Any
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the answers to a request."""
+
+    text: str = ""
+    tool_calls: list[ToolCall] = []
+    finish_reason: str = ""
+    parsed: Any = None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model answered. `seconds` is the provider's own time, also when the answer was kept from before."""
+
+    text: str = ""
+    tool_calls: list[ToolCall] = []
+    parsed: Any = None
+    """The answer as the schema asks for it: an instance of the pydantic model, or plain JSON values."""
+    finish_reason: str = ""
+    usage: Usage = Usage()
+    seconds: float = 0.0
+    cached: bool = False
+    served_model: str = ""
+    raw: Any = None
+    choices: list[Choice] = []
+    """All answers, where `n` asked for several; the fields above are those of the first."""
+    attempts: list[Attempt] = []
+    """The requests that failed before this one succeeded."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that can change an answer, apart from who is asked. The cache key covers each field."""
+
+    messages: list[dict[str, Any]]
+    temperature: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: list[str] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    schema: dict[str, Any] | None = None
+    n: int = 1
+    extra: dict[str, Any] = {}
+
+    @property
+    def sampled(self) -> bool:
+        """Whether asking twice may give two answers: anything but temperature 0."""
+        return self.temperature != 0
+
+
+SECRET_WORDS = (
+    "api_key",
+    "api-key",
+    "apikey",
+    "authorization",
+    "x-api-key",
+    "password",
+    "secret",
+    "token",
+    "headers",
+)
+
+
+def read_messages(messages: Messages) -> list[dict[str, Any]]:
+    """The conversation as a list of its own, so that what the caller does to theirs later changes nothing."""
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    if not isinstance(messages, Sequence) or isinstance(messages, (bytes, bytearray)) or not messages:
+        raise RequestError("messages are a text, or a list of {role, content} with at least one of them")
+    out = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise RequestError(f"message {number} is {type(message).__name__}, not {{role, content}}")
+        role = message.get("role")
+        if role not in ROLES:
+            raise RequestError(f"message {number} has the role {role!r}: {did_you_mean(str(role), ROLES)}")
+        out.append(dict(message))
+    return out
+
+
+def check_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """`extra` fields of the request body; a secret has no place there, since requests are recorded."""
+    for name in extra:
+        if name.lower() in SECRET_WORDS:
+            raise RequestError(
+                f"extra field {name!r} looks like a secret and requests are recorded: "
+                "name its environment variable as api_key_env or headers_env in models.yaml"
+            )
+    return dict(extra)

@@ -1,0 +1,116 @@
+"""Asking again: exponential back-off with full jitter, as patient as the provider asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from re import compile as pattern
+from typing import TypeVar
+
+from karat.models.failures import Attempt, ModelFailure
+from karat.models.limits import Clock
+from karat.models.specs import Retries
+
+T = TypeVar("T")
+
+_DURATION = pattern(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+
+_RESETS = (
+    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
+    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
+)
+
+
+async def with_retries(
+    ask: Callable[[], Awaitable[T]],
+    retries: Retries,
+    *,
+    clock: Clock,
+    random: Callable[[], float],
+    attempts: list[Attempt],
+) -> T:
+    """What `ask` gives, asked again as its failures allow. `attempts` gets every one of them."""
+    seen: dict[type[ModelFailure], int] = {}
+    while True:
+        start = clock.time()
+        try:
+            return await ask()
+        except ModelFailure as failure:
+            kind = type(failure)
+            seen[kind] = seen.get(kind, 0) + 1
+            again = failure.retried and len(attempts) < retries.limit
+            if failure.most is not None and seen[kind] > failure.most:
+                again = False
+            wait = random() * min(retries.cap, retries.base * 2.0 ** len(attempts))
+            if failure.wait is not None:
+                # Jitter on top of what was asked for, so that those who were told the same do not return as one.
+                wait = failure.wait + random() * retries.base
+                again = again and failure.wait <= retries.longest_wait
+            attempts.append(
+                Attempt(
+                    error=kind.__name__,
+                    message=str(failure),
+                    seconds=round(clock.time() - start, 6),
+                    waited=round(wait, 6) if again else 0.0,
+                    status=failure.status,
+                )
+            )
+            failure.attempts = attempts
+            if not again:
+                raise
+        await clock.sleep(wait)
+
+
+def wait_asked_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """The seconds a provider wants waited: Retry-After, or the reset of a limit of which nothing remains."""
+    milliseconds = headers.get("retry-after-ms")
+    if milliseconds is not None and _number(milliseconds) is not None:
+        return max(0.0, (_number(milliseconds) or 0.0) / 1000)
+    after = headers.get("retry-after")
+    if after is not None:
+        seconds = _seconds(after, now)
+        if seconds is not None:
+            return seconds
+    return nothing_left(headers, now)
+
+
+def nothing_left(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Seconds until a limit resets of which the headers say that nothing remains."""
+    waits = [
+        seconds
+        for remaining, reset in _RESETS
+        if headers.get(remaining) == "0" and (seconds := _seconds(headers.get(reset, ""), now)) is not None
+    ]
+    return max(waits, default=None)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < 1e9 else None
+
+
+def _seconds(text: str, now: datetime | None) -> float | None:
+    """A number of seconds, `6m0s`, an HTTP date or an ISO time."""
+    text = text.strip()[:64]
+    number = _number(text)
+    if number is not None:
+        return number
+    duration = _DURATION.fullmatch(text)
+    if text and duration:
+        days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in duration.groups())
+        return days * 86400 + hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            moment = read(text)
+        except (ValueError, TypeError):
+            continue
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+    return None

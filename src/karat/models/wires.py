@@ -1,0 +1,124 @@
+"""What a wire format has to say, and the registry of formats: a third party adds one here by a plug-in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from karat.models.failures import one_line
+from karat.models.messages import Choice, Request, ToolCall
+from karat.registry import Registry
+
+if TYPE_CHECKING:
+    from karat.models.specs import Endpoint
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Tokens as a provider counts them; the cached ones are part of `input`."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A provider's body, understood. `tokens` is None where the provider does not say."""
+
+    choices: list[Choice]
+    tokens: Tokens | None = None
+    served_model: str = ""
+
+
+class Wire:
+    """Base of wire formats: how a request is written and an answer read. Registered under the spec's prefix."""
+
+    name: ClassVar[str] = ""
+    base_url: ClassVar[str] = ""
+    """Where requests go unless the spec or `base_url_env` says otherwise."""
+    base_url_env: ClassVar[str] = ""
+    key_env: ClassVar[str] = ""
+    """The environment variable that holds the key."""
+    needs_key: ClassVar[bool] = True
+    concurrency: ClassVar[int] = 256
+    """Calls in flight unless `limits` says otherwise."""
+    several: ClassVar[bool] = False
+    """Whether one request can ask for `n` answers; where not, n requests are made."""
+    derives_seed: ClassVar[bool] = False
+    """Whether sampling without a seed gets one made from (example, attempt, occurrence), to be repeatable."""
+    free: ClassVar[bool] = False
+    """Whether calls cost nothing."""
+
+    def url(self, base_url: str) -> str:
+        """Where a chat request is posted."""
+        raise NotImplementedError
+
+    def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
+        """Headers of every request, with the key where there is one."""
+        raise NotImplementedError
+
+    def body(self, model: str, request: Request, native_schema: bool) -> dict[str, Any]:
+        """The request as this provider wants it; `native_schema` asks for its own way of fixing the form."""
+        raise NotImplementedError
+
+    def parse(self, raw: dict[str, Any]) -> Answer:
+        """The answer in a body. KeyError, TypeError or ValueError mean that the body is broken."""
+        raise NotImplementedError
+
+    def takes_schema(self, request: Request) -> bool:
+        """Whether the provider can be made to keep to the schema of this request."""
+        return True
+
+    def unwrap(self, choice: Choice, request: Request) -> Choice:
+        """The choice with the JSON asked for by the schema as its text, wherever the provider put it."""
+        return choice
+
+    def identity(self, endpoint: Endpoint) -> str:
+        """What tells this endpoint from others in the cache key: its address, unless that is accidental."""
+        return endpoint.base_url
+
+    async def locate(self, endpoint: Endpoint) -> str:
+        """The base URL to use now; a format that has to start something first does it here."""
+        return endpoint.base_url
+
+    def error(self, raw: Any) -> tuple[str, str]:
+        """`(message, code)` of an error body, in the shapes providers use."""
+        found = raw.get("error", raw) if isinstance(raw, dict) else raw
+        if isinstance(found, dict):
+            message = found.get("message") or found.get("detail") or found.get("msg") or ""
+            code = found.get("code") or found.get("type") or ""
+            if message or code:
+                return one_line(str(message)), str(code)
+        if isinstance(found, str):
+            return one_line(found), ""
+        return "", ""
+
+
+def read_arguments(text: Any) -> Any:
+    """A tool call's arguments: the JSON they are, or the text they are when it is not JSON."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return msgspec.json.decode(text) if text else {}
+    except msgspec.DecodeError:
+        return text
+
+
+def read_tool_calls(calls: Any) -> list[ToolCall]:
+    """OpenAI-shaped tool calls."""
+    return [
+        ToolCall(
+            id=str(call.get("id") or ""),
+            name=call["function"]["name"],
+            arguments=read_arguments(call["function"].get("arguments")),
+        )
+        for call in calls or ()
+    ]
+
+
+wires: Registry[type[Wire]] = Registry(
+    "wire format", builtin=["karat.models.openai", "karat.models.anthropic", "karat.models.local"]
+)
+
+register_wire = wires.register

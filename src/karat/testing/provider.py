@@ -1,0 +1,294 @@
+"""A provider on loopback that speaks OpenAI's and Anthropic's formats and answers, or fails, as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from karat.testing.script import Answers, Failing, Script, last_user_text
+
+KEPT = 10_000
+"""Requests whose bodies are remembered; beyond it only counts are."""
+
+
+class FakeProvider:
+    """A server in a thread of this process, as a context manager.
+
+    `answers` scripts what it says; `rates` makes a share of the requests fail (`{"429": 0.3, "drop": 0.05,
+    "truncate": 0.01}`), always the same ones for the same `seed`; `failures` makes request number n fail, counted
+    from 1. `keys`, when given, are the only keys it accepts. `requests`, `headers`, `count` and `counts` (per body)
+    tell what it was asked.
+    """
+
+    def __init__(
+        self,
+        answers: Answers = None,
+        *,
+        latency: float = 0.0,
+        rates: Mapping[str, float] | None = None,
+        failures: Mapping[int, Failing | int] | None = None,
+        seed: int = 0,
+        keys: list[str] | None = None,
+        model: str | None = None,
+        dimensions: int = 8,
+        port: int = 0,
+    ) -> None:
+        self.script = Script(answers, rates, failures, seed)
+        self.latency = latency
+        self.keys = keys
+        self.model = model
+        self.dimensions = dimensions
+        self.port = port
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.count = 0
+        self.counts: Counter[str] = Counter()
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self._broken: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL, for `NAME@URL`, OPENAI_BASE_URL or ANTHROPIC_BASE_URL."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def spec(self, name: str = "fake") -> str:
+        """The spec of a model on this server."""
+        return f"{name}@{self.url}"
+
+    def reset(self) -> None:
+        """Forgets what was asked."""
+        self.requests, self.headers, self.count, self.most_in_flight = [], [], 0, 0
+        self.counts.clear()
+
+    def __enter__(self) -> FakeProvider:
+        self._thread = threading.Thread(target=self._run, name="karat-fake-provider", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._broken is not None:
+            raise self._broken
+        return self
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self.serve())
+        except BaseException as error:
+            self._broken = error
+        finally:
+            self._ready.set()
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    async def serve(self, ready: Callable[[], None] | None = None) -> None:
+        """Serves until told to end; calls `ready` when it listens."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", self.port, backlog=4096)
+        await site.start()
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]  # started above
+        self._ready.set()
+        if ready is not None:
+            ready()
+        try:
+            await self._ended.wait()
+        finally:
+            await runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET" and request.path == "/stats":
+            return web.json_response(self.stats())
+        content = await request.read()
+        self.count += 1
+        number = self.count
+        key = request.path + "\n" + content.decode("utf-8", "replace")
+        self.counts[key] += 1
+        asked = self.counts[key]
+        body = msgspec.json.decode(content) if content else {}
+        if len(self.requests) < KEPT:
+            self.requests.append(body)
+            self.headers.append(dict(request.headers))
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            if self.latency:
+                await asyncio.sleep(self.latency)
+            return self._respond(request, number, content, asked, body)
+        finally:
+            self.in_flight -= 1
+
+    def _respond(
+        self, request: web.BaseRequest, number: int, content: bytes, asked: int, body: dict[str, Any]
+    ) -> web.StreamResponse:
+        key = request.headers.get("x-api-key") or request.headers.get("Authorization", "").removeprefix(
+            "Bearer "
+        )
+        if self.keys is not None and key not in self.keys:
+            return _error(Failing(status=401, message=f"incorrect key {key}", code="invalid_api_key"))
+        failing = self.script.failure(number, content, asked)
+        if failing is not None and failing.drop:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+        if failing is not None and failing.status is not None:
+            return _error(failing)
+        answer = self._answer(request.path, number, body)
+        text = failing.body if failing is not None and failing.body is not None else json.dumps(answer)
+        if failing is not None and failing.truncate:
+            return _cut_short(request, text.encode())
+        return web.Response(text=text, content_type="application/json")
+
+    def _answer(self, path: str, number: int, body: dict[str, Any]) -> Any:
+        model = self.model or body.get("model")
+        if path.endswith("/embeddings"):
+            return embeddings(body, self.dimensions, model)
+        given = self.script.answer(number, body)
+        parts = dict(given) if isinstance(given, Mapping) else {"text": str(given)}
+        if "raw" in parts:
+            return parts["raw"]
+        parts.setdefault(
+            "usage", (len(last_user_text(body).split()) + 5, len(str(parts.get("text", "")).split()) + 1)
+        )
+        if path.endswith("/messages"):
+            return anthropic_answer(parts, number, model)
+        return openai_answer(parts, number, model, body.get("n") or 1)
+
+    def stats(self) -> dict[str, Any]:
+        """What it was asked: `{count, distinct, most, most_in_flight}`; also at /stats."""
+        return {
+            "count": self.count,
+            "distinct": len(self.counts),
+            "most": max(self.counts.values(), default=0),
+            "most_in_flight": self.most_in_flight,
+        }
+
+    @classmethod
+    def in_process(cls, **options: Any) -> ProviderProcess:
+        """The same in a process of its own (answers are echoes or one text), for benchmarks and kills."""
+        return ProviderProcess(options)
+
+
+class ProviderProcess:
+    """A fake provider in another process, as a context manager."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._command = [sys.executable, "-m", "karat.testing", "--options", json.dumps(dict(options))]
+        self.url = ""
+
+    def spec(self, name: str = "fake") -> str:
+        """The spec of a model on this server."""
+        return f"{name}@{self.url}"
+
+    def stats(self) -> dict[str, Any]:
+        """What it was asked: `{count, distinct, most, most_in_flight}`."""
+        with urllib.request.urlopen(self.url.removesuffix("/v1") + "/stats") as response:  # noqa: S310 - loopback
+            return dict(json.load(response))
+
+    def __enter__(self) -> ProviderProcess:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def _cut_short(request: web.BaseRequest, whole: bytes) -> web.StreamResponse:
+    """Promises the whole body and sends half of it."""
+    assert request.transport is not None
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(whole)}\r\n\r\n"
+    request.transport.write(head.encode() + whole[: len(whole) // 2])
+    request.transport.close()
+    return web.Response()
+
+
+def _error(failing: Failing) -> web.Response:
+    body = failing.body or json.dumps(
+        {"error": {"message": failing.message, "type": failing.code, "code": failing.code}}
+    )
+    return web.Response(
+        text=body, status=failing.status or 500, content_type="application/json", headers=failing.headers
+    )
+
+
+def openai_answer(parts: Mapping[str, Any], number: int, model: str | None, n: int) -> dict[str, Any]:
+    """A chat completion."""
+    calls = [
+        {
+            "id": f"call_{i}",
+            "type": "function",
+            "function": {"name": c["name"], "arguments": json.dumps(c["arguments"])},
+        }
+        for i, c in enumerate(parts.get("tool_calls") or ())
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": parts.get("text")}
+    if calls:
+        message["tool_calls"] = calls
+    reason = parts.get("finish_reason") or ("tool_calls" if calls else "stop")
+    used = parts["usage"]
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "model": model,
+        "choices": [{"index": i, "message": message, "finish_reason": reason} for i in range(n)],
+        "usage": used and {"prompt_tokens": used[0], "completion_tokens": used[1], "total_tokens": sum(used)},
+    }
+
+
+def anthropic_answer(parts: Mapping[str, Any], number: int, model: str | None) -> dict[str, Any]:
+    """A message."""
+    content: list[dict[str, Any]] = [{"type": "text", "text": parts["text"]}] if parts.get("text") else []
+    for i, call in enumerate(parts.get("tool_calls") or ()):
+        content.append(
+            {"type": "tool_use", "id": f"toolu_{i}", "name": call["name"], "input": call["arguments"]}
+        )
+    reason = parts.get("finish_reason") or ("tool_use" if parts.get("tool_calls") else "end_turn")
+    used = parts["usage"]
+    return {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": reason,
+        "usage": used and {"input_tokens": used[0], "output_tokens": used[1]},
+    }
+
+
+def embeddings(body: Mapping[str, Any], dimensions: int, model: str | None) -> dict[str, Any]:
+    """Vectors that depend on the texts alone."""
+    texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
+    data = [
+        {
+            "index": i,
+            "object": "embedding",
+            "embedding": [((len(t) + 1) * (d + 3) % 17) / 17 for d in range(dimensions)],
+        }
+        for i, t in enumerate(texts)
+    ]
+    return {
+        "object": "list",
+        "data": data,
+        "model": model,
+        "usage": {"prompt_tokens": sum(map(len, texts)) // 4},
+    }

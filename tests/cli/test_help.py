@@ -1,0 +1,120 @@
+"""Help, and what karat says to a command line it cannot read."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from karat.cli.commands import COMMANDS
+from karat.cli.documentation import page
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_command_is_documented_as_it_is():
+    """Make it again with: python -m karat.cli.documentation > docs/cli.md"""
+    assert (DOCS / "cli.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(karat, name):
+    said = karat(*name.split(), "--help")
+    assert said.code == 0
+    assert said.out.startswith(f"karat {name}")
+    assert "--json" in said.out
+
+
+def test_help_lists_the_commands(karat):
+    said = karat("--help")
+    assert said.code == 0
+    assert all(command.summary.split()[0] in said.out for command in COMMANDS.values())
+
+
+def test_version(karat):
+    assert karat("--version").out.startswith("karat ")
+    assert "karat" in karat("--version", "--json").json
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from karat.cli import main; main(['--help']);"
+        "heavy = {'numpy', 'pydantic', 'aiohttp', 'msgspec', 'yaml', 'asyncio', 'sqlite3'} & set(sys.modules);"
+        "sys.exit(','.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("rnu", "karat has no command 'rnu': did you mean 'run'?"),
+        ("run x.yaml --concurency 5", "karat run has no option --concurency: did you mean '--concurrency'"),
+        ("ls rns", "did you mean 'runs'"),
+        ("models pul", "did you mean 'models pull'"),
+        ("models cache stat", "did you mean 'stats'"),
+        ("show", "karat show needs ID"),
+        ("run", "name what to run"),
+        ("run x --limit many", "--limit: 'many' is not a whole number"),
+        ("run x --limit 0", "--limit: 0 is less than 1"),
+        ("run x --limit", "--limit needs a value"),
+        ("run x --budget -1", "--budget"),
+        ("run x --param oops", "'oops' is not written name=value"),
+        ("run x --no-cache --refresh", "leave one of them out"),
+        ("evaluate", "needs RUN"),
+        ("evaluate r -e {oops", "is not JSON"),
+        ("evaluate latest", "needs an evaluator: -e NAME"),
+        ("aggregate latest", "needs an aggregator: -a NAME, such as accuracy"),
+        ("aggregate e -a mean --confidence 95", "is not between 0 and 1"),
+        ("--jsn", "karat has no option --jsn: did you mean '--json'"),
+        ("", "name a command"),
+        ("show x --failed --example y", "leave one of them out"),
+        ("export x -o out.xls", "does not say its format"),
+        ("export x --format xml", "cannot write 'xml'"),
+        ("export x --format parquet", "name a file with -o"),
+        ("models cache stats --model x", "are for karat models cache clear"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_the_nearest_right_word(karat, line, expected):
+    said = karat(*line.split())
+    assert said.code == 2
+    assert said.out == ""
+    assert expected in said.err
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+
+
+def test_options_of_every_command_may_stand_before_it(karat, project):
+    said = karat("--store", "memory://", "--json", "ls", "runs")
+    assert said.code == 0
+    assert said.json == {"store": "memory://", "runs": []}
+
+
+def test_errors_are_json_where_json_is_asked_for(karat):
+    said = karat("rnu", "--json")
+    assert said.code == 2
+    assert said.err == ""
+    assert said.json["error"]["type"] == "UsageError"
+    assert said.json["error"]["exit_code"] == 2
+
+
+def test_a_bug_is_said_to_be_one(karat, monkeypatch):
+    def broken(arguments, terminal):
+        raise LookupError("not foreseen")
+
+    monkeypatch.setattr("karat.cli.ls.execute", broken)
+    said = karat("ls")
+    assert said.code == 70
+    assert "LookupError: not foreseen: this is a bug in karat" in said.err
+    assert "KARAT_TRACEBACK=1" in said.err
+    monkeypatch.setenv("KARAT_TRACEBACK", "1")
+    with pytest.raises(LookupError):
+        karat("ls")
+
+
+def test_a_store_that_is_not_there_is_not_made_by_looking(karat, folder):
+    said = karat("ls")
+    assert said.code == 2
+    assert "there is no store karat.db (the default): karat run makes one" in said.err
+    assert not (folder / "karat.db").exists()

@@ -1,0 +1,93 @@
+"""Experiments that ask a model: keys, budgets, kept answers. The provider is on loopback."""
+
+import pytest
+
+from karat.testing import FakeProvider
+
+
+@pytest.fixture
+def provider():
+    with FakeProvider(lambda _: {"text": "ONE", "usage": (100, 4)}) as listening:
+        yield listening
+
+
+@pytest.fixture
+def prompt(project, provider):
+    """An experiment that asks the provider, which has a price."""
+    (project / "models.yaml").write_text(
+        f"priced:\n  model: small\n  base_url: {provider.url}\n  prices: {{input: 1000, output: 1000}}\n"
+    )
+    (project / "prompt.yaml").write_text(
+        "dataset: {path: good.jsonl, input: question, expected: answer}\n"
+        "task: {prompt: 'Say {input}', model: priced, temperature: 0, max_tokens: 4}\n"
+        "evaluators: [exact_match]\n"
+        "aggregators: [accuracy]\n"
+        "concurrency: 1\n"
+    )
+    return project
+
+
+def test_a_prompt_is_asked_and_its_cost_is_told(karat, prompt, provider):
+    said = karat("run", "prompt.yaml")
+    assert said.code == 0
+    assert "priced: 4 calls" in said.out
+    assert "$" in said.out
+    assert provider.count == 4
+
+
+def test_answers_are_kept_refreshed_or_neither(karat, prompt, provider):
+    karat("run", "prompt.yaml")
+    karat("run", "prompt.yaml", "--store", "memory://")
+    assert provider.count == 4, "kept answers are used"
+    karat("run", "prompt.yaml", "--store", "memory://", "--refresh")
+    assert provider.count == 8
+    karat("run", "prompt.yaml", "--store", "memory://", "--no-cache")
+    assert provider.count == 12
+    assert karat("models", "cache", "stats", "--json").json["entries"] == 4
+    assert karat("models", "cache", "clear", "--json").json == {"cleared": 4}
+
+
+def test_a_budget_stops_with_exit_code_3_and_a_larger_one_goes_on(karat, prompt, provider):
+    said = karat("run", "prompt.yaml", "--budget", 0.3)
+    assert said.code == 3
+    assert "the budget of $0.3 is reached" in said.err
+    assert "to go on: karat run prompt.yaml --budget 0.3" in said.err
+    assert provider.count == 2, "each costs 0.104, and a third could cost more than is left"
+    said = karat("run", "prompt.yaml", "--budget", 100, "--json")
+    assert said.code == 0
+    assert said.json["runs"][0]["counts"]["ok"] == 4
+    assert provider.count == 4, "nothing is paid for twice"
+
+
+def test_a_refused_key_stops_at_once_with_exit_code_3(karat, project, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-1234567890")
+    with FakeProvider("ONE", keys=["another"]) as provider:
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
+        (project / "prompt.yaml").write_text(
+            "dataset: {path: good.jsonl, input: question}\ntask: {prompt: '{input}', model: openai/x}\nconcurrency: 1\n"
+        )
+        said = karat("run", "prompt.yaml", "--json")
+    assert said.code == 3
+    assert said.json["error"]["type"] == "CredentialsRefused"
+    assert said.json["error"]["go_on"] == "karat run prompt.yaml --json"
+    assert "canary" not in said.out + said.err
+    assert provider.count == 1
+
+
+def test_a_password_in_the_command_is_not_repeated():
+    from karat.cli import _same_command
+
+    said = _same_command(["run", "x.yaml", "--new", "--store", "postgresql://me:hunter2@host/db"])
+    assert "hunter2" not in said
+    assert "--new" not in said
+    assert "me:…@host/db" in said
+
+
+def test_weights_that_are_not_here_are_told_before_the_first_record(karat, project):
+    (project / "prompt.yaml").write_text(
+        "dataset: {path: good.jsonl, input: question}\ntask: {prompt: '{input}', model: local/none.gguf}\n"
+    )
+    said = karat("run", "prompt.yaml")
+    assert said.code == 2
+    assert "line 2: task: local/none.gguf: no file none.gguf" in said.err
+    assert not (project / "karat.db").exists()

@@ -1,0 +1,76 @@
+"""evaluators, models and doctor: what there is, and what works here."""
+
+from karat.evaluators import evaluators
+
+
+def test_evaluators_are_listed(karat):
+    listed = karat("evaluators", "--json").json["evaluators"]
+    names = [each["name"] for each in listed]
+    assert set(evaluators.list()) <= set(names)
+    assert "unit:exact_match" in names
+    assert all(each["description"] for each in listed)
+    assert "contains" in karat("evaluators").out
+
+
+def test_one_evaluator_is_explained(karat):
+    said = karat("evaluators", "contains")
+    assert "substring" in said.out
+    assert "case_sensitive  false" in said.out
+    assert "example" in said.out
+    assert karat("evaluators", "contains", "--json").json["params"]["mode"]["default"] == "all"
+    assert "unit:fuzzy_match" in karat("evaluators", "unit:fuzzy_match").out
+    wrong = karat("evaluators", "containz")
+    assert wrong.code == 2
+    assert "did you mean 'contains'" in wrong.err
+
+
+def test_every_evaluator_can_be_explained(karat):
+    for name in evaluators.list():
+        assert karat("evaluators", name).code == 0
+
+
+def test_models_are_listed_with_what_they_need(karat):
+    said = karat("models")
+    assert said.code == 0
+    assert "OPENAI_API_KEY" in said.out
+    listed = karat("models", "--json").json
+    assert "local/smollm2-135m" in [each["spec"] for each in listed["models"]]
+
+
+def test_a_model_that_does_not_answer_is_told(karat):
+    said = karat("models", "--check", "nobody@http://127.0.0.1:9/v1", "--json", "--quiet")
+    assert said.code == 1
+    assert said.json["checks"][0]["ok"] is False
+    assert said.json["checks"][0]["error"]
+
+
+def test_the_cache_is_told_and_cleared(karat):
+    assert karat("models", "cache", "stats", "--json").json["entries"] == 0
+    assert "0 answers" in karat("models", "cache", "stats").out
+    assert karat("models", "cache", "clear", "--older-than", 1, "--json").json == {"cleared": 0}
+
+
+def test_pull_of_an_unknown_model(karat):
+    said = karat("models", "pull", "smollm2")
+    assert said.code == 2
+    assert "did you mean 'smollm2-135m'" in said.err
+
+
+def test_doctor(karat, project):
+    said = karat("doctor")
+    assert said.code == 0
+    assert "karat.db will be made by the first run" in said.out
+    karat("run", "experiment.yaml")
+    document = karat("doctor", "--json").json
+    assert document["ok"] is True
+    assert "1 runs" in next(check["found"] for check in document["checks"] if check["what"] == "store")
+
+
+def test_doctor_finds_a_broken_store_and_shows_no_secret(karat, folder, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-1234567890")
+    (folder / "karat.db").write_bytes(b"not a database" * 20)
+    said = karat("doctor", "--json")
+    assert said.code == 1
+    assert said.json["ok"] is False
+    assert said.json["variables"] == {"KARAT_CACHE": "set", "OPENAI_API_KEY": "set"}
+    assert "canary" not in said.out

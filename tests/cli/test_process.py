@@ -1,0 +1,119 @@
+"""The command line as a process: Ctrl-C, closed pipes, exit codes as a shell sees them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SLOW = """
+import time
+from pathlib import Path
+
+def slow(text):
+    with open("calls.txt", "a") as file:
+        file.write(text + "\\n")
+    if Path("fast").exists():
+        return text
+    time.sleep({seconds})
+    return text
+"""
+
+
+def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "karat", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "KARAT_PLUGINS": "0"},
+    )
+
+
+@pytest.fixture
+def slow(folder: Path) -> Path:
+    (folder / "slow.py").write_text(SLOW.format(seconds=0.02))
+    (folder / "qa.jsonl").write_text(
+        "".join(json.dumps({"id": str(i), "input": str(i)}) + "\n" for i in range(2000))
+    )
+    return folder
+
+
+def wait_for_calls(folder: Path, process: subprocess.Popen[str], count: int) -> None:
+    calls = folder / "calls.txt"
+    while process.poll() is None:
+        if calls.exists() and calls.read_text().count("\n") >= count:
+            return
+    raise AssertionError(process.communicate())
+
+
+def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(slow: Path):
+    arguments = ["run", "slow.py:slow", "--data", "qa.jsonl", "--concurrency", "2"]
+    process = start(*arguments, folder=slow)
+    wait_for_calls(slow, process, 20)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == ""
+    assert "interrupted at" in err
+    assert "everything finished is kept" in err
+    assert "to go on: karat run slow.py:slow --data qa.jsonl --concurrency 2" in err
+    assert "Traceback" not in err
+
+    (slow / "fast").touch()
+    process = start(*arguments, "--json", folder=slow)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    run = json.loads(out)["runs"][0]
+    assert run["counts"]["ok"] == 2000
+    assert run["notice"].startswith("continues run")
+    calls = (slow / "calls.txt").read_text().split()
+    assert len(calls) <= 2000 + 2, "at most `concurrency` items are computed again"
+    assert set(calls) == {str(i) for i in range(2000)}
+
+
+def test_ctrl_c_is_json_where_json_is_asked_for(slow: Path):
+    process = start("run", "slow.py:slow", "--data", "qa.jsonl", "--json", "--new", folder=slow)
+    wait_for_calls(slow, process, 5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    error = json.loads(out)["error"]
+    assert error["type"] == "Interrupted"
+    assert error["go_on"] == "karat run slow.py:slow --data qa.jsonl --json"
+    assert err == ""
+
+
+def test_a_task_that_cannot_be_stopped_does_not_hold_ctrl_c(slow: Path):
+    (slow / "slow.py").write_text(SLOW.format(seconds=600))
+    process = start("run", "slow.py:slow", "--data", "qa.jsonl", folder=slow)
+    wait_for_calls(slow, process, 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_reader_that_leaves_early_is_no_error(slow: Path):
+    (slow / "fast").touch()
+    out, _ = start("run", "slow.py:slow", "--data", "qa.jsonl", "--json", folder=slow).communicate(timeout=60)
+    process = start("export", json.loads(out)["runs"][0]["id"], folder=slow)
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=30) == 0
+    assert err == ""
+
+
+def test_the_demo_is_checked(slow: Path):
+    import karat.demo
+
+    experiment = Path(karat.demo.__path__[0]) / "experiment.yaml"
+    process = start("run", str(experiment), "--check", "--json", folder=slow)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)["examples"] == 60

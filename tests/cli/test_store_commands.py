@@ -1,0 +1,184 @@
+"""evaluate, aggregate, ls, show, export, rm: on what a run left in the store."""
+
+import csv
+import json
+
+import pytest
+
+
+@pytest.fixture
+def made(karat, project):
+    """The ids of a run, an evaluation and an aggregation of the project's experiment."""
+    outcome = karat("run", "experiment.yaml", "--json").json
+    return {
+        "dataset": outcome["dataset"]["id"],
+        "run": outcome["runs"][0]["id"],
+        "evaluation": outcome["evaluation"]["id"],
+        "aggregation": outcome["aggregation"]["id"],
+    }
+
+
+def test_evaluate_and_aggregate(karat, made):
+    said = karat(
+        "evaluate",
+        made["run"],
+        "-e",
+        "exact_match",
+        "-e",
+        '{"name": "edit_distance", "key": "close"}',
+        "--json",
+    )
+    assert said.code == 1, "a failed output leaves its results skipped"
+    evaluation = said.json
+    assert evaluation["counts"]["total"] == 12
+    assert evaluation["counts"]["skipped"] == 2
+    said = karat(
+        "aggregate",
+        "latest",
+        "-a",
+        "mean",
+        "-a",
+        '{"name": "accuracy", "of": "exact_match"}',
+        "--confidence",
+        0.9,
+    )
+    assert "close-mean" in said.out
+    assert "90 % interval" in said.out
+    assert "5 of 6" in said.out
+
+
+def test_evaluate_says_what_is_not_known(karat, made):
+    assert "did you mean 'exact_match'" in karat("evaluate", made["run"], "-e", "exact_mach").err
+    assert "no run 'run-zz'" in karat("evaluate", "run-zz", "-e", "exact_match").err
+    assert "did you mean 'mean'" in karat("aggregate", made["evaluation"], "-a", "maen").err
+
+
+def test_amend_adds_a_run_to_an_evaluation(karat, made, project):
+    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
+    said = karat("evaluate", other, "--amend", made["evaluation"], "--json")
+    assert said.json["runs"] == [made["run"], other]
+    assert said.json["amends"] == [made["evaluation"]]
+
+
+def test_ls(karat, made):
+    said = karat("ls")
+    assert said.code == 0
+    assert all(each in said.out for each in made.values())
+    assert "qa@1" in said.out
+    listed = karat("ls", "datasets", "--json").json
+    assert listed["datasets"][0]["names"] == ["qa@1"]
+    assert "runs" not in listed
+    karat("run", "experiment.yaml", "--new")
+    assert len(karat("ls", "runs", "--last", 1, "--json").json["runs"]) == 1
+
+
+def test_show_walks_both_ways(karat, made):
+    said = karat("show", made["run"])
+    assert "6 items: 5 ok, 1 failed" in said.out
+    assert "made from\n" in said.out
+    assert made["dataset"] in said.out
+    assert made["aggregation"] in said.out
+    shown = karat("show", made["evaluation"], "--json").json
+    assert shown["parents"] == [{"id": made["run"], "parents": [{"id": made["dataset"], "parents": []}]}]
+    assert shown["children"][0]["id"] == made["aggregation"]
+    assert "exact_match-accuracy" in karat("show", made["aggregation"]).out
+    assert "6 examples" in karat("show", "qa").out
+
+
+@pytest.mark.parametrize("kind", ["run", "evaluation", "aggregation"])
+def test_show_one_example_with_its_outputs_and_results(karat, made, kind):
+    said = karat("show", made[kind], "--example", "q5")
+    assert "example q5" in said.out
+    assert f"output of {made['run']}, attempt 1\n  no" in said.out
+    assert "result of exact_match" in said.out
+    assert "score 0: the output" in said.out
+    document = karat("show", made[kind], "--example", "q4", "--json").json
+    assert document["outputs"][0]["outcome"]["error"]["type"] == "ValueError"
+    assert document["results"][0]["outcome"]["status"] == "skipped"
+
+
+def test_show_an_example_of_a_dataset(karat, made):
+    assert "expected  ONE" in karat("show", "qa", "--example", "q0").out
+    said = karat("show", "qa", "--example", "q11")
+    assert said.code == 2
+    assert "qa@1 has no example 'q11': did you mean 'q1'" in said.err
+
+
+def test_show_failed_by_kind(karat, made):
+    said = karat("show", made["run"], "--failed")
+    assert "1 failed: ValueError" in said.out
+    assert "q4: cannot shout" in said.out
+    kinds = karat("show", made["evaluation"], "--failed", "--json").json["kinds"]
+    assert [(kind["status"], kind["count"]) for kind in kinds] == [("skipped", 1)]
+    assert karat("show", "qa", "--failed").code == 2
+
+
+def test_export_of_a_run_can_be_run_again(karat, made, project):
+    said = karat("export", made["run"], "-o", "outputs.jsonl")
+    assert said.code == 0
+    assert "6 records" in said.out
+    again = karat("run", "--recorded", "outputs.jsonl", "--data", "qa.jsonl", "--json").json
+    assert again["runs"][0]["counts"]["ok"] == 5
+    assert again["runs"][0]["counts"]["failed"] == 1
+
+
+def test_export_formats_say_the_same(karat, made, project):
+    from pyarrow import parquet
+
+    for kind in ("run", "evaluation", "aggregation", "dataset"):
+        for ending in ("json", "jsonl", "csv", "parquet"):
+            said = karat("export", made[kind], "-o", f"{kind}.{ending}", "--json")
+            assert said.code == 0
+            assert said.json["format"] == ending
+        document = json.loads((project / f"{kind}.json").read_text())
+        lines = [json.loads(line) for line in (project / f"{kind}.jsonl").read_text().splitlines()]
+        with (project / f"{kind}.csv").open(newline="") as file:
+            table = list(csv.DictReader(file))
+        columns = parquet.read_table(project / f"{kind}.parquet").to_pylist()
+        assert document["id"] == made[kind]
+        assert document["records"] == lines
+        assert len(lines) == len(table) == len(columns) == (1 if kind == "aggregation" else 6)
+        assert set(lines[0]) == set(table[0]) == set(columns[0])
+    assert not [each for each in project.iterdir() if each.name.startswith(".")], (
+        "no half-written file is left"
+    )
+
+
+def test_export_of_values_that_are_not_text(karat, project):
+    (project / "obj.py").write_text(
+        "def obj(text):\n    return {'text': text, 'list': [1, None], 'nul': '\\0'}\n"
+    )
+    run = karat("run", "obj.py:obj", "--data", "good.jsonl", "--input", "question", "--json").json["runs"][0][
+        "id"
+    ]
+    karat("export", run, "-o", "out.csv")
+    with (project / "out.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    assert json.loads(row["output"]) == {"text": "one", "list": [1, None], "nul": "\0"}
+    assert row["input"] == "one"
+
+
+def test_export_into_a_folder_that_is_not_there(karat, made):
+    said = karat("export", made["run"], "-o", "nowhere/out.csv")
+    assert said.code == 2
+    assert "cannot be written" in said.err
+
+
+def test_rm_is_refused_while_others_were_made_from_it(karat, made):
+    said = karat("rm", made["run"])
+    assert said.code == 2
+    assert made["evaluation"] in said.err
+    assert "--cascade" in said.err
+    assert karat("rm", made["run"], made["evaluation"], made["aggregation"]).code == 0, (
+        "nothing is left behind"
+    )
+    assert karat("ls", "--json").json["runs"] == []
+    said = karat("rm", made["dataset"], "--cascade", "--json")
+    assert said.json["removed"] == [made["dataset"]]
+    assert "nothing in" in karat("ls").out
+
+
+def test_rm_cascade(karat, made):
+    said = karat("rm", made["run"], "--cascade")
+    assert said.out.count("removed") == 3
+    assert karat("show", made["evaluation"]).code == 2

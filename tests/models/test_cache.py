@@ -1,0 +1,284 @@
+"""Answers are kept, and never served for another question, model, sample or attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import msgspec
+import pytest
+
+from karat import models
+from karat.errors import RequestError
+from karat.models.base import Pending
+from karat.models.messages import Request
+from karat.models.orders import Order
+from karat.testing import Failing, FakeProvider
+
+
+def numbered():
+    """Answers that differ, so that a shared answer shows."""
+    count = iter(range(10_000))
+    return lambda body: f"answer {next(count)}"
+
+
+async def ask(model, text="q", *, example="e", attempt=1, replicate=1, cache="use", scope="", **parameters):
+    with models.recording(example=example, attempt=attempt, replicate=replicate, cache=cache, scope=scope):
+        return await model.generate(text, **parameters)
+
+
+async def test_the_same_item_asked_again_is_not_paid_again(provider):
+    provider.script.answers = numbered()
+    model = models.get(provider.spec())
+    first, again = await ask(model), await ask(model)
+    assert first.text == again.text
+    assert (first.cached, again.cached) == (False, True)
+    assert again.usage.cached_calls == 1
+    assert again.usage.cost == 0.0
+    assert again.seconds == first.seconds
+    assert again.raw == first.raw
+    assert provider.count == 1
+
+
+async def test_five_samples_are_five_samples_and_are_all_kept(provider):
+    provider.script.answers = numbered()
+    model = models.get(provider.spec())
+
+    async def five():
+        with models.recording(example="e"):
+            return [(await model.generate("q", temperature=1)).text for _ in range(5)]
+
+    first, again = await five(), await five()
+    assert len(set(first)) == 5
+    assert again == first
+    assert provider.count == 5
+
+
+async def test_without_a_temperature_an_answer_is_a_sample(provider):
+    provider.script.answers = numbered()
+    model = models.get(provider.spec())
+    assert (await ask(model, example="a")).text != (await ask(model, example="b")).text
+
+
+async def test_at_temperature_0_examples_share_an_answer(provider):
+    provider.script.answers = numbered()
+    model = models.get(provider.spec())
+    first = await ask(model, example="a", temperature=0)
+    second = await ask(model, example="b", temperature=0)
+    assert (second.text, second.cached) == (first.text, True)
+
+
+async def test_at_temperature_0_identical_calls_in_flight_are_made_once(provider):
+    provider.latency = 0.05
+    model = models.get(provider.spec())
+    replies = await asyncio.gather(*(ask(model, example=str(n), temperature=0) for n in range(30)))
+    assert provider.count == 1
+    assert sum(not reply.cached for reply in replies) == 1
+
+
+async def test_a_shared_call_that_fails_fails_for_all_and_is_made_again_later(quick):
+    with FakeProvider(latency=0.05, failures={1: 400}) as server:
+        model = quick(server)
+        failed = await asyncio.gather(*(ask(model, temperature=0) for _ in range(5)), return_exceptions=True)
+        assert {type(error) for error in failed} == {models.BadRequest}
+        assert (await ask(model, temperature=0)).text == "q"
+
+
+async def test_who_waits_for_a_call_that_is_given_up_makes_it(provider):
+    provider.latency = 0.2
+    model = models.get(provider.spec())
+    first = asyncio.ensure_future(ask(model, temperature=0))
+    while not provider.in_flight:
+        await asyncio.sleep(0.001)
+    second = asyncio.ensure_future(ask(model, example="other", temperature=0))
+    await asyncio.sleep(0.02)
+    first.cancel()
+    assert (await second).text == "q"
+    assert provider.count == 2
+
+
+async def test_samples_outside_of_any_item_are_not_kept(provider):
+    provider.script.answers = numbered()
+    model = models.get(provider.spec())
+    texts = [(await model.generate("q", temperature=1)).text for _ in range(3)]
+    assert len(set(texts)) == 3
+    assert (await model.generate("q", temperature=0)).text == (await model.generate("q", temperature=0)).text
+
+
+async def test_off_and_refresh(provider):
+    provider.script.answers = numbered()
+    model = models.get(provider.spec())
+    kept = (await ask(model, temperature=0)).text
+    assert (await ask(model, temperature=0, cache="off")).text != kept
+    assert (await ask(model, temperature=0)).text == kept
+    fresh = (await ask(model, temperature=0, cache="refresh")).text
+    assert fresh != kept
+    assert (await ask(model, temperature=0)).text == fresh
+
+
+OTHER = {
+    "messages": [{"role": "user", "content": "other"}],
+    "temperature": 0.7,
+    "max_tokens": 6,
+    "seed": 8,
+    "stop": ["other"],
+    "tools": [{"type": "function", "function": {"name": "other"}}],
+    "tool_choice": "none",
+    "schema": {"type": "array"},
+    "n": 2,
+    "extra": {"top_p": 0.1},
+}
+WHERE = {"attempt": 2, "replicate": 2}
+SAMPLES = {"example": "other", "scope": "other", "occurrence": 2}
+
+
+def request_with(temperature):
+    return Request(
+        messages=[{"role": "user", "content": "q"}],
+        temperature=temperature,
+        max_tokens=5,
+        seed=7,
+        stop=["x"],
+        tools=[{"type": "function", "function": {"name": "f"}}],
+        tool_choice="auto",
+        schema={"type": "object"},
+        n=1,
+        extra={"top_p": 0.5},
+    )
+
+
+def key_of(model, request, **where):
+    """The key under which a model's answer to a request is kept."""
+    order = Pending(model, request, None).order
+    return msgspec.structs.replace(order, **{"example": "e", "occurrence": 1, **where}).key()
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0, None])
+@pytest.mark.parametrize("field", Request.__struct_fields__)
+def test_each_field_of_the_request_changes_the_key(field, temperature):
+    model, request = models.get("m@http://127.0.0.1:1/v1"), request_with(temperature)
+    assert field in OTHER, f"say here what another {field} is"
+    other = msgspec.structs.replace(request, **{field: OTHER[field]})
+    assert key_of(model, other) != key_of(model, request)
+    assert key_of(model, request) == key_of(model, request_with(temperature))
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0, None])
+@pytest.mark.parametrize("field", WHERE)
+def test_attempt_and_replicate_change_the_key_always(field, temperature):
+    model, request = models.get("m@http://127.0.0.1:1/v1"), request_with(temperature)
+    assert key_of(model, request, **{field: WHERE[field]}) != key_of(model, request)
+
+
+@pytest.mark.parametrize("field", SAMPLES)
+def test_example_scope_and_occurrence_change_the_key_of_samples_only(field):
+    model = models.get("m@http://127.0.0.1:1/v1")
+    for temperature, differs in ((1.0, True), (None, True), (0, False)):
+        request = request_with(temperature)
+        assert (key_of(model, request, **{field: SAMPLES[field]}) != key_of(model, request)) is differs
+
+
+def test_no_field_of_an_order_is_forgotten():
+    covered = {*WHERE, *SAMPLES, "endpoint", "request", "digest"}
+    not_part_of_the_answer = {"form", "cache", "budget"}  # the form's schema is in the request
+    assert set(Order.__struct_fields__) == covered | not_part_of_the_answer
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "n@http://127.0.0.1:1/v1",
+        "m@http://127.0.0.1:2/v1",
+        "m@http://127.0.0.1:1/v2",
+        "openai/m",
+        "anthropic/m",
+        "local/smollm2-135m",
+    ],
+)
+def test_another_model_address_or_provider_is_another_key(other):
+    request = request_with(0)
+    assert key_of(models.get(other), request) != key_of(models.get("m@http://127.0.0.1:1/v1"), request)
+
+
+def test_another_way_of_asking_for_a_form_is_another_key(define):
+    where = "model: m, base_url: 'http://127.0.0.1:1/v1'"
+    define(f"a: {{{where}}}\nb: {{{where}, structured: prompt}}\n")
+    assert key_of(models.get("a"), request_with(0)) != key_of(models.get("b"), request_with(0))
+
+
+def test_the_order_of_keys_in_an_object_does_not_matter():
+    model = models.get("m@http://127.0.0.1:1/v1")
+    one = Request(messages=[{"role": "user", "content": "q"}], extra={"a": 1, "b": 2})
+    two = Request(messages=[{"content": "q", "role": "user"}], extra={"b": 2, "a": 1})
+    assert key_of(model, one) == key_of(model, two)
+
+
+async def test_only_complete_answers_are_kept(quick, folder):
+    with FakeProvider(failures={1: Failing(truncate=True), 2: 500}) as server:
+        await ask(quick(server))
+    rows = sqlite3.connect(folder / "replies.db").execute("SELECT model, body FROM replies").fetchall()
+    assert [(model, json.loads(body)["choices"][0]["message"]["content"]) for model, body in rows] == [
+        ("quick", "q")
+    ]
+
+
+async def test_stats_and_clear(provider):
+    assert models.cache_stats()["entries"] == 0
+    one, two = models.get(provider.spec("one")), models.get(provider.spec("two"))
+    for number in range(3):
+        await ask(one, f"{number}")
+    await ask(two)
+    stats = models.cache_stats()
+    assert stats["entries"] == 4
+    assert stats["models"] == {one.spec: 3, two.spec: 1}
+    assert stats["bytes"] > 0
+    assert models.cache_clear(model=one.spec) == 3
+    assert models.cache_clear(older_than=3600) == 0
+    assert models.cache_clear() == 1
+    assert models.cache_stats()["entries"] == 0
+    await ask(one)
+    assert models.cache_stats()["entries"] == 1
+
+
+async def test_a_foreign_file_is_refused_untouched(provider, folder, monkeypatch):
+    path = folder / "mine.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    monkeypatch.setenv("KARAT_CACHE", str(path))
+    with pytest.raises(RequestError, match="not a cache of karat"):
+        await ask(models.get(provider.spec()))
+    assert sqlite3.connect(path).execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+
+
+async def test_a_cache_that_fails_costs_no_answer(provider, folder, caplog):
+    model = models.get(provider.spec())
+    await ask(model, "first")
+    with sqlite3.connect(folder / "replies.db") as connection:
+        connection.execute("DROP TABLE replies")
+    connection.close()
+    assert (await ask(model, "second")).text == "second"
+    assert (await ask(model, "third")).text == "third"
+    assert len([record for record in caplog.records if "answers are not kept" in record.message]) == 1
+
+
+def test_a_reply_that_was_handed_out_survives_a_kill(folder):
+    script = textwrap.dedent("""
+        import os, signal, sys
+        from karat import models
+        for number in range(5):
+            with models.recording(example=str(number)):
+                print(models.get(sys.argv[1]).generate_sync(f"question {number}").cached, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    with FakeProvider() as server:
+        runs = [
+            subprocess.run([sys.executable, "-c", script, server.spec()], capture_output=True, text=True)
+            for _ in range(2)
+        ]
+        assert [run.stdout.split() for run in runs] == [["False"] * 5, ["True"] * 5], runs[0].stderr
+        assert server.count == 5

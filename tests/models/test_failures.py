@@ -1,0 +1,174 @@
+"""Each way of failing is a type of its own, asked again or not as it deserves."""
+
+from __future__ import annotations
+
+import pytest
+
+from karat import models
+from karat.errors import CredentialsRefused, Stopped
+from karat.testing import Failing, FakeProvider
+
+
+async def failure(server, quick, kind, **fields):
+    model = quick(server, **fields)
+    with models.recording(example="e") as calls, pytest.raises(kind) as caught:
+        await model.generate("question")
+    assert calls[0].error == f"{kind.__name__}: {caught.value}"
+    return caught.value
+
+
+async def test_a_refused_connection(quick):
+    with FakeProvider() as gone:
+        pass
+    error = await failure(gone, quick, models.ConnectionRefused)
+    assert f"no connection to 127.0.0.1:{gone.port}" in str(error)
+    assert [attempt.error for attempt in error.attempts] == ["ConnectionRefused"] * 4
+
+
+async def test_an_unknown_host(define):
+    define("far:\n  model: x\n  base_url: http://nowhere.invalid/v1\n  retries: {limit: 0}\n")
+    with pytest.raises(models.ConnectionRefused, match=r"nowhere\.invalid"):
+        await models.get("far").generate("x")
+
+
+async def test_a_timeout(quick):
+    with FakeProvider(latency=30) as server:
+        error = await failure(server, quick, models.TimedOut, timeouts="{read: 0.05}")
+        assert "read 0.05 s" in str(error)
+        assert server.count == 3
+        error = await failure(server, quick, models.TimedOut, timeouts="{total: 0.05}", retries="{limit: 0}")
+        assert len(error.attempts) == 1
+
+
+async def test_400_is_never_asked_again_and_says_what_the_provider_says(quick):
+    with FakeProvider(failures={1: Failing(status=400, message="temperature is out of range")}) as server:
+        error = await failure(server, quick, models.BadRequest)
+        assert str(error) == "quick: temperature is out of range (400)"
+        assert server.count == 1
+
+
+@pytest.mark.parametrize("status", [404, 405, 422])
+async def test_other_4xx_are_not_asked_again(quick, status):
+    with FakeProvider(failures={1: status}) as server:
+        error = await failure(server, quick, models.BadRequest)
+        assert error.status == status
+        assert server.count == 1
+
+
+async def test_a_redirect_is_not_followed(quick):
+    with FakeProvider(
+        failures={1: Failing(status=302, headers={"Location": "http://127.0.0.1:1/"})}
+    ) as server:
+        assert (await failure(server, quick, models.BadRequest)).status == 302
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_key_stops_everything(quick, status, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "not the right one")
+    with FakeProvider(failures=dict.fromkeys(range(1, 5), status)) as server:
+        model = quick(server, api_key_env="SOME_KEY")
+        with pytest.raises(CredentialsRefused, match="SOME_KEY") as caught:
+            await model.generate("x")
+        assert isinstance(caught.value, Stopped)
+        assert caught.value.exit_code == 3
+        assert server.count == 1
+
+
+async def test_a_missing_key_stops_before_anything_is_sent(monkeypatch):
+    with pytest.raises(CredentialsRefused, match="OPENAI_API_KEY"):
+        await models.get("openai/gpt-4o-mini").generate("x")
+
+
+async def test_an_account_without_credit_stops_everything(quick):
+    with FakeProvider(failures={1: Failing(status=429, code="insufficient_quota")}) as server:
+        with pytest.raises(models.QuotaExhausted, match="credit"):
+            await quick(server).generate("x")
+        assert server.count == 1
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
+async def test_passing_failures_are_asked_again(quick, status):
+    with FakeProvider(failures={1: status, 2: status}) as server:
+        with models.recording(example="e") as calls:
+            reply = await quick(server).generate("question")
+        assert reply.text == "question"
+        assert [attempt.status for attempt in reply.attempts] == [status, status]
+        assert [attempt["status"] for attempt in calls[0].metadata["attempts"]] == [status, status]
+        assert server.count == 3
+
+
+async def test_when_retries_are_used_up_all_attempts_are_told(quick):
+    with FakeProvider(rates={"500": 1.0}) as server:
+        error = await failure(server, quick, models.ServerFailed, retries="{limit: 4, base: 0.0001}")
+        assert len(error.attempts) == 5
+        assert error.metadata["attempts"][0]["error"] == "ServerFailed"
+        assert server.count == 5
+
+
+async def test_a_dropped_connection_is_asked_again(quick):
+    with FakeProvider(failures={1: Failing(drop=True)}) as server:
+        reply = await quick(server).generate("question")
+        assert [attempt.error for attempt in reply.attempts] == ["ConnectionDropped"]
+
+
+async def test_a_body_cut_short_is_asked_again(quick):
+    with FakeProvider(failures={1: Failing(truncate=True)}) as server:
+        reply = await quick(server).generate("question")
+        assert [attempt.error for attempt in reply.attempts] == ["BrokenBody"]
+
+
+@pytest.mark.parametrize(
+    "body", ["", "<html>busy</html>", "[1]", "{}", '{"choices": []}', '{"choices": [{}]}', "[" * 100_000]
+)
+async def test_a_malformed_body(quick, body):
+    with FakeProvider(failures={n: Failing(body=body) for n in range(1, 9)}) as server:
+        error = await failure(server, quick, models.BrokenBody)
+        assert len(error.attempts) == 6
+        assert len(str(error)) < 300
+
+
+async def test_a_content_filter(quick):
+    with FakeProvider(answers=lambda body: {"text": "", "finish_reason": "content_filter"}) as server:
+        await failure(server, quick, models.ContentFiltered)
+        assert server.count == 1
+    with FakeProvider(failures={1: Failing(status=400, code="content_filter")}) as server:
+        await failure(server, quick, models.ContentFiltered)
+
+
+async def test_an_empty_answer(quick):
+    with FakeProvider(answers="") as server:
+        await failure(server, quick, models.EmptyAnswer)
+    with FakeProvider(answers=lambda body: {"text": "", "finish_reason": "length"}) as server:
+        assert "max_tokens" in str(await failure(server, quick, models.EmptyAnswer))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 8192 tokens",
+        "prompt is too long: 210000 tokens",
+        "request (5031 tokens) exceeds the available context size",
+    ],
+)
+async def test_a_context_that_is_too_long(quick, message):
+    with FakeProvider(failures={1: Failing(status=400, message=message)}) as server:
+        assert message in str(await failure(server, quick, models.ContextTooLong))
+
+
+async def test_what_a_provider_says_is_bounded_and_on_one_line(quick):
+    with FakeProvider(failures={1: Failing(status=400, message="a\n\x1b[31m" + "b" * 10_000)}) as server:
+        text = str(await failure(server, quick, models.BadRequest))
+        assert len(text) < 700
+        assert text.isprintable()
+
+
+async def test_failures_are_not_kept(quick):
+    with FakeProvider(failures={1: 400}) as server:
+        model = quick(server)
+        for expected in (None, "question"):
+            with models.recording(example="e"):
+                if expected is None:
+                    with pytest.raises(models.BadRequest):
+                        await model.generate("question", temperature=0)
+                else:
+                    assert (await model.generate("question", temperature=0)).text == expected

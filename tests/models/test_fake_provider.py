@@ -1,0 +1,103 @@
+"""The fake provider that karat's tests, and its users' tests, rely on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from karat import models
+from karat.testing import Failing, FakeClock, FakeProvider
+
+
+def ask(server, text, **parameters):
+    return models.get(server.spec()).generate_sync(text, **parameters).text
+
+
+def test_it_echoes_unless_told_otherwise():
+    with FakeProvider() as server:
+        assert ask(server, "hello") == "hello"
+        assert server.requests[0]["messages"][0]["content"] == "hello"
+
+
+def test_scripted_answers():
+    with FakeProvider("always this") as server:
+        assert ask(server, "x") == "always this"
+    with FakeProvider({"2+2?": "4", "": "I do not know"}) as server:
+        assert [ask(server, "2+2?"), ask(server, "3+3?")] == ["4", "I do not know"]
+    with FakeProvider(["first", "second"]) as server:
+        assert [ask(server, "x") for _ in range(3)] == ["first", "second", "second"]
+    with FakeProvider(lambda body: body["messages"][-1]["content"].upper()) as server:
+        assert ask(server, "loud") == "LOUD"
+
+
+def failing(rates, seed, texts):
+    with FakeProvider(rates=rates, seed=seed) as server:
+
+        async def status(text):
+            try:
+                await model.generate(text)
+                return "ok"
+            except models.ModelFailure as error:
+                return error.status
+
+        import msgspec
+
+        endpoint = msgspec.structs.replace(
+            models.get(server.spec()).endpoint, retries=models.Retries(limit=0)
+        )
+        model = models.Model(endpoint)
+
+        async def all_of_them():
+            return await asyncio.gather(*(status(text) for text in texts))
+
+        return dict(zip(texts, asyncio.run(all_of_them()), strict=True))
+
+
+def test_the_same_requests_fail_whatever_their_order():
+    texts = [f"text {n}" for n in range(300)]
+    first = failing({"500": 0.2, "429": 0.1}, 1, texts)
+    assert first == failing({"500": 0.2, "429": 0.1}, 1, texts[::-1])
+    assert first != failing({"500": 0.2, "429": 0.1}, 2, texts)
+    assert 30 < list(first.values()).count(500) < 90
+    assert 10 < list(first.values()).count(429) < 50
+
+
+def test_request_number_n_fails():
+    with FakeProvider(failures={2: Failing(status=400, message="the second")}) as server:
+        ask(server, "a")
+        with pytest.raises(models.BadRequest, match="the second"):
+            ask(server, "b")
+        assert ask(server, "c") == "c"
+        assert server.stats() == {"count": 3, "distinct": 3, "most": 1, "most_in_flight": 1}
+        server.reset()
+        assert server.stats()["count"] == 0
+
+
+def test_only_given_keys_are_accepted(monkeypatch):
+    with FakeProvider(keys=["the-right-key"]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "the-right-key")
+        assert models.get("openai/m").generate_sync("hi").text == "hi"
+
+
+def test_in_a_process_of_its_own():
+    with FakeProvider.in_process(latency=0.001, answers="from afar") as server:
+        assert ask(server, "hi") == "from afar"
+        assert server.stats()["count"] == 1
+
+
+def test_a_port_that_is_taken_is_told():
+    with FakeProvider() as server, pytest.raises(OSError, match="address already in use"):
+        FakeProvider(port=server.port).__enter__()
+
+
+async def test_the_clock_jumps_to_the_next_moment_anybody_waits_for():
+    clock, seen = FakeClock(0.0), []
+
+    async def wait(seconds):
+        await clock.sleep(seconds)
+        seen.append((seconds, clock.time()))
+
+    await asyncio.gather(*(wait(seconds) for seconds in (30, 10, 20)))
+    assert seen == [(10, 10), (20, 20), (30, 30)]

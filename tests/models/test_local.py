@@ -1,0 +1,140 @@
+"""The embedded model, really loaded: it answers, keeps to a form, repeats itself, and leaves Ctrl-C alone."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+
+import pytest
+from pydantic import BaseModel
+
+from karat import models
+from karat.errors import MissingDependency, RequestError
+
+pytest.importorskip("xllamacpp", reason="the extra `local` is optional")
+
+
+@pytest.fixture(scope="module")
+def small():
+    return models.get("local/smollm2-135m")
+
+
+QUESTIONS = [f"Answer in one word. What comes after {n}?" for n in ("one", "Monday", "spring", "A")]
+
+
+async def test_it_answers_and_costs_nothing(small):
+    with models.recording(example="e", cache="off") as calls:
+        reply = await small.generate("What is the capital of France?", temperature=0, max_tokens=8)
+    assert reply.text
+    assert reply.usage.input_tokens > 5
+    assert 0 < reply.usage.output_tokens <= 8
+    assert reply.usage.cost == 0.0
+    assert calls[0].name == "local/smollm2-135m"
+
+
+async def test_at_temperature_0_it_repeats_itself_alone_and_in_company(small):
+    async def ask(question):
+        with models.recording(example="e", cache="off"):
+            return (await small.generate(question, temperature=0, max_tokens=6)).text
+
+    alone = [await ask(question) for question in QUESTIONS]
+    together = await asyncio.gather(*(ask(question) for question in QUESTIONS))
+    assert list(together) == alone
+
+
+async def test_samples_differ_from_each_other_and_repeat_from_run_to_run(small):
+    async def samples(example):
+        with models.recording(example=example, cache="off"):
+            return [(await small.generate("A story?", temperature=1.5, max_tokens=6)).text for _ in range(2)]
+
+    first, again, other = await samples("a"), await samples("a"), await samples("b")
+    assert len(set(first)) > 1
+    assert first == again
+    assert first != other
+
+
+async def test_a_schema_is_a_grammar(small):
+    class Answer(BaseModel):
+        city: str
+        sure: bool
+
+    with models.recording(example="e", cache="off"):
+        reply = await small.generate(
+            "The capital of France, as JSON.", schema=Answer, temperature=0, max_tokens=60
+        )
+    assert isinstance(reply.parsed, Answer)
+    assert reply.attempts == []
+
+
+async def test_a_text_that_is_too_long(small):
+    with pytest.raises(models.ContextTooLong):
+        await small.generate("word " * 5000, max_tokens=1)
+
+
+async def test_giving_up_frees_the_slot(small):
+    for _ in range(6):  # more than there are slots
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(small.generate("Count to a million.", max_tokens=1500), 0.05)
+    reply = await asyncio.wait_for(small.generate("Hi", temperature=0, max_tokens=4), 30)
+    assert reply.text
+
+
+def test_it_works_from_sync_code_and_from_a_path(small):
+    from karat.models.weights import find
+
+    by_path = models.get(f"local/{find('smollm2-135m')}")
+    assert by_path.identity()["at"] == small.identity()["at"]  # the content counts, not where it lies
+
+
+def test_ctrl_c_is_still_ours(small):
+    small.generate_sync("Hi", temperature=0, max_tokens=2)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_nothing_is_printed_and_the_process_ends(folder):
+    ask = "models.get('local/smollm2-135m').generate_sync('Hi', max_tokens=2)"
+    script = f"from karat import models; print({ask}.usage.calls)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr, run.returncode) == ("1\n", "", 0)
+
+
+@pytest.mark.parametrize("name", ["smollm", "absent.gguf", "some/where/else.gguf"])
+def test_what_is_not_there_is_told_at_once(name):
+    with pytest.raises(RequestError, match=r"local/"):
+        models.get(f"local/{name}")
+
+
+async def test_a_file_that_is_no_model(folder):
+    (folder / "x.gguf").write_bytes(b"GGUF" + b"\0" * 64)
+    with pytest.raises(RequestError, match="cannot be loaded"):
+        await models.get(f"local/{folder / 'x.gguf'}").generate("hi")
+
+
+async def test_wordllama_embeds_offline():
+    pytest.importorskip("wordllama", reason="the extra `local` is optional")
+    embedder = models.get("local/wordllama")
+    with models.recording(example="e") as calls:
+        vectors = await embedder.embed(["a cat", "a kitten", "the stock market"])
+        assert (embedder.embed_sync(["a cat"]) == vectors[:1]).all()
+        assert (await embedder.embed([])).shape[0] == 0
+
+    def near(a, b):
+        return float(vectors[a] @ vectors[b] / (sum(vectors[a] ** 2) * sum(vectors[b] ** 2)) ** 0.5)
+
+    assert vectors.shape == (3, 256)
+    assert near(0, 1) > near(0, 2)
+    assert [call.input["texts"] for call in calls] == [3, 1, 0]
+    assert calls.usage()["local/wordllama"].cost == 0.0
+    with pytest.raises(RequestError, match="use embed"):
+        await embedder.generate("hi")
+
+
+def test_without_the_package_the_remedy_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    from karat.models.local import LlamaServer
+
+    with pytest.raises(MissingDependency, match=r"pip install 'karat\[local\]'"):
+        LlamaServer("x.gguf")

@@ -1,0 +1,147 @@
+"""A key reaches the provider and nothing else: not the trace, an error, the cache, a log, a repr or an identity."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+
+import msgspec
+import pytest
+
+from karat import models
+from karat.errors import CredentialsRefused, KaratError, RequestError
+from karat.models.specs import resolve
+from karat.testing import Failing, FakeProvider
+
+CANARY = "sk-canary-5f3a9b7c1d2e"
+
+
+@pytest.fixture(params=["openai", "anthropic", "api_key_env", "headers_env"])
+def keyed(request, provider, monkeypatch, define):
+    """A model that is given the canary in one of the places a key can be given."""
+    if request.param == "openai":
+        monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
+        return models.get("openai/gpt-4o-mini")
+    if request.param == "anthropic":
+        monkeypatch.setenv("ANTHROPIC_API_KEY", f"  {CANARY}\n")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        return models.get("anthropic/claude-sonnet-4-5")
+    monkeypatch.setenv("MY_SECRET", CANARY)
+    field = "api_key_env: MY_SECRET" if request.param == "api_key_env" else "headers_env: {X-Own: MY_SECRET}"
+    define(
+        f"mine:\n  model: m\n  base_url: {provider.url}\n  {field}\n  retries: {{limit: 1, base: 0.001}}\n"
+    )
+    return models.get("mine")
+
+
+def everything(folder, *objects):
+    """All text that could have been written anywhere."""
+    found = [repr(each) for each in objects]
+    found += [msgspec.json.encode(msgspec.to_builtins(each, enc_hook=repr)).decode() for each in objects]
+    for path in folder.rglob("*"):
+        if path.is_file():
+            found.append(path.read_bytes().decode("latin-1"))
+    return "\n".join(found)
+
+
+async def test_the_key_arrives(keyed, provider):
+    await keyed.generate("hi")
+    assert CANARY in str(provider.headers[0])
+
+
+async def test_it_is_nowhere_even_if_the_provider_repeats_it(keyed, provider, folder, caplog):
+    caplog.set_level(logging.DEBUG)
+    provider.script.answers = f"your key is {CANARY}"
+    with models.recording(example="e") as calls:
+        reply = await keyed.generate("hi")
+    assert reply.text == "your key is [secret]"
+    assert sqlite3.connect(folder / "replies.db").execute("SELECT count(*) FROM replies").fetchone() == (1,)
+    written = everything(folder, keyed.endpoint, keyed.identity(), calls[0], reply, keyed.spec)
+    assert "[secret]" in written
+    assert CANARY not in written
+    assert CANARY not in caplog.text
+    assert CANARY not in repr(keyed)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 429, 500])
+async def test_it_is_in_no_error(keyed, provider, folder, status, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG)
+    failing = Failing(status=status, message=f"bad key {CANARY}", headers={"retry-after": "9999"})
+    provider.script.failures = dict.fromkeys(range(1, 99), failing)
+    import karat.models.specs as specs
+
+    monkeypatch.setattr(
+        keyed, "endpoint", msgspec.structs.replace(keyed.endpoint, retries=specs.Retries(limit=0))
+    )
+    with models.recording(example="e") as calls, pytest.raises(KaratError) as caught:
+        await keyed.generate("hi")
+    assert "[secret]" in str(caught.value)
+    error = caught.value
+    written = (
+        everything(folder, calls[0])
+        + str(error)
+        + repr(error)
+        + str(getattr(error, "metadata", ""))
+        + caplog.text
+    )
+    assert CANARY not in written
+
+
+async def test_a_key_that_slipped_into_a_prompt_is_not_recorded(keyed, provider, folder):
+    with models.recording(example="e") as calls:
+        await keyed.generate([{"role": "user", "content": f"use {CANARY}"}], extra={"user": CANARY})
+    assert calls[0].input["messages"] == [{"role": "user", "content": "use [secret]"}]
+    assert CANARY not in everything(folder, *calls)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        f"m@http://user:{CANARY}@127.0.0.1:1/v1",
+        f"m@http://{CANARY}@127.0.0.1:1/v1",
+        f"m@http://127.0.0.1:1/v1?api_key={CANARY}",
+        f"m@http://127.0.0.1:1/v1?sig={CANARY}",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_without_repeating_it(spec):
+    with pytest.raises(RequestError, match=r"models\.yaml") as caught:
+        resolve(spec)
+    assert CANARY not in str(caught.value)
+
+
+def test_a_base_url_with_a_secret_is_refused_without_repeating_it(monkeypatch, define):
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://user:{CANARY}@127.0.0.1:1/v1")
+    with pytest.raises(RequestError, match="OPENAI_BASE_URL") as caught:
+        resolve("openai/m")
+    assert CANARY not in str(caught.value)
+    define(f"a:\n  model: m\n  base_url: http://user:{CANARY}@127.0.0.1:1/v1\n")
+    with pytest.raises(RequestError, match=r"a\.base_url") as caught:
+        resolve("a")
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["api_key", "Authorization", "headers", "token"])
+async def test_extra_takes_no_secret(provider, name):
+    with pytest.raises(RequestError, match="looks like a secret") as caught:
+        await models.get(provider.spec()).generate("x", extra={name: CANARY})
+    assert CANARY not in str(caught.value)
+
+
+async def test_a_key_no_header_can_carry(monkeypatch, provider):
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
+    monkeypatch.setenv("OPENAI_API_KEY", f"{CANARY}\nX-Evil: 1")
+    with pytest.raises(CredentialsRefused, match="OPENAI_API_KEY holds characters") as caught:
+        await models.get("openai/m").generate("x")
+    assert CANARY not in str(caught.value)
+
+
+async def test_a_changed_key_is_used_at_once(monkeypatch):
+    with FakeProvider(keys=["right-key-123"]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "wrong-key-123")
+        model = models.get("openai/m")
+        with pytest.raises(CredentialsRefused, match=r"incorrect key \[secret\]"):
+            await model.generate("x")
+        monkeypatch.setenv("OPENAI_API_KEY", "right-key-123")
+        assert (await model.generate("x")).text == "x"

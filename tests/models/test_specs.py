@@ -1,0 +1,172 @@
+"""What a person writes for a model, and what it means."""
+
+from __future__ import annotations
+
+import pytest
+
+from karat import models
+from karat.errors import ConfigError, RequestError, UnknownName
+from karat.models.specs import resolve
+from karat.models.wires import wires
+
+
+def test_providers_have_their_usual_variables(monkeypatch):
+    endpoint = resolve("openai/gpt-4o-mini")
+    assert (endpoint.base_url, endpoint.key_env, endpoint.model) == (
+        "https://api.openai.com/v1",
+        "OPENAI_API_KEY",
+        "gpt-4o-mini",
+    )
+    assert resolve("anthropic/claude-sonnet-4-5").key_env == "ANTHROPIC_API_KEY"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://gateway:8000/v1/")
+    assert resolve("openai/gpt-4o-mini").base_url == "http://gateway:8000/v1"
+
+
+def test_any_compatible_server():
+    endpoint = resolve("meta/llama-3@http://localhost:8000/v1")
+    assert (endpoint.model, endpoint.base_url, endpoint.wire) == (
+        "meta/llama-3",
+        "http://localhost:8000/v1",
+        "openai",
+    )
+    assert endpoint.price is None
+
+
+def test_a_key_goes_only_to_the_provider_it_belongs_to(monkeypatch):
+    assert resolve("m@http://elsewhere:1/v1").key_env == ""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://gateway:8000/v1")
+    assert resolve("m@http://gateway:8000/v1").key_env == "OPENAI_API_KEY"
+
+
+def test_defaults_come_from_the_environment(monkeypatch):
+    with pytest.raises(RequestError, match="KARAT_MODEL"):
+        models.get()
+    monkeypatch.setenv("OPENAI_MODEL", "gpt-4o-mini")
+    assert models.get().spec == "openai/gpt-4o-mini"
+    monkeypatch.setenv("KARAT_MODEL", "openai/gpt-4o")
+    assert models.get().spec == "openai/gpt-4o"
+    assert models.get(role="judge").spec == "openai/gpt-4o"
+    monkeypatch.setenv("KARAT_JUDGE_MODEL", "anthropic/claude-sonnet-4-5")
+    assert models.get(role="judge").spec == "anthropic/claude-sonnet-4-5"
+    assert models.get().spec == "openai/gpt-4o"
+
+
+@pytest.mark.parametrize(
+    "spec", ["gpt-4o-mini", "opnai/gpt-4o", "openai/", "@http://h/v1", "m@http://", "m@http://h:0/v1"]
+)
+def test_what_cannot_be_meant_is_told(spec):
+    with pytest.raises(RequestError):
+        resolve(spec)
+
+
+def test_an_unknown_name_gets_the_nearest_right_one():
+    with pytest.raises(UnknownName, match="did you mean 'openai/gpt-4o-mini'"):
+        resolve("gpt-4o-mini")
+
+
+def test_models_yaml(define):
+    define("""
+fast:
+  model: openai/gpt-4o-mini
+  parameters: {temperature: 0, extra: {top_p: 0.9}}
+  limits: {concurrency: 7, requests_per_minute: 60, tokens_per_minute: 1000, adaptive: false}
+  timeouts: {connect: 1, read: 2, total: 3}
+  retries: {limit: 4}
+  prices: {input: 1, output: 2}
+mine:
+  model: org/llama
+  base_url: http://localhost:8000/v1
+  api_key_env: MY_KEY
+claude:
+  model: some-claude
+  wire: anthropic
+  base_url: http://localhost:9000
+""")
+    fast, mine, claude = resolve("fast"), resolve("mine"), resolve("claude")
+    assert (fast.spec, fast.model, fast.key_env) == ("fast", "gpt-4o-mini", "OPENAI_API_KEY")
+    assert fast.limits == models.Limits(
+        concurrency=7, requests_per_minute=60, tokens_per_minute=1000, adaptive=False
+    )
+    assert fast.timeouts == models.Timeouts(connect=1, read=2, total=3)
+    assert fast.retries.limit == 4
+    assert fast.price == models.Price(1, 2)
+    assert (mine.model, mine.wire, mine.key_env, mine.price) == ("org/llama", "openai", "MY_KEY", None)
+    assert (claude.wire, claude.model) == ("anthropic", "some-claude")
+    assert models.defined_names() == ["claude", "fast", "mine"]
+
+
+def test_another_file_is_named_by_a_variable(folder, monkeypatch):
+    (folder / "other.yaml").write_text("models:\n  a: {model: openai/gpt-4o}\n")
+    monkeypatch.setenv("KARAT_MODELS", "other.yaml")
+    assert resolve("a").model == "gpt-4o"
+    monkeypatch.setenv("KARAT_MODELS", "absent.yaml")
+    with pytest.raises(RequestError, match=r"absent\.yaml"):
+        resolve("openai/gpt-4o")
+
+
+def test_every_mistake_in_models_yaml_is_told_at_once(define):
+    define("""
+a: {model: openai/x, limts: {concurrency: 1}}
+b: {limits: {concurrency: 0, concurency: 5}}
+c: {model: m, parameters: {temprature: 1}}
+d: {model: m, api_key: sk-very-secret-value}
+e: {model: m, headers: {Authorization: Bearer sk-very-secret-value}}
+""")
+    with pytest.raises(ConfigError) as caught:
+        resolve("a")
+    text = str(caught.value)
+    for says in (
+        "did you mean 'limits'",
+        "b.model",
+        "b.limits.concurrency",
+        "did you mean 'concurrency'",
+        "temprature",
+        "api_key_env",
+        "headers_env",
+    ):
+        assert says in text
+    assert "sk-very-secret-value" not in text
+
+
+@pytest.mark.parametrize(
+    "text", ["- a\n- b\n", "a: [", "a: !!python/object/apply:os.getcwd []\n", "a: openai/x\n"]
+)
+def test_a_file_that_is_no_models_yaml(define, text):
+    define(text)
+    with pytest.raises(ConfigError, match=r"models\.yaml"):
+        resolve("a")
+
+
+def test_an_identity_has_all_that_changes_answers_and_nothing_else(define, provider):
+    define(f"""
+a: {{model: m, base_url: "{provider.url}", parameters: {{temperature: 0}}, limits: {{concurrency: 3}}}}
+b: {{model: m, base_url: "{provider.url}", parameters: {{temperature: 0}}}}
+c: {{model: m, base_url: "{provider.url}", parameters: {{temperature: 1}}}}
+""")
+    a, b, c = (models.get(name).identity() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+async def test_a_plug_in_adds_a_wire_format(provider):
+    from karat.models.openai import OpenAI
+
+    class Shouting(OpenAI):
+        """Everything in capitals."""
+
+        name = "shouting"
+        base_url = provider.url
+        key_env = ""
+        base_url_env = ""
+        needs_key = False
+
+        def body(self, model, request, native_schema):
+            body = super().body(model, request, native_schema)
+            return {**body, "messages": [{**m, "content": m["content"].upper()} for m in body["messages"]]}
+
+    models.register_wire("shouting")(Shouting)
+    try:
+        reply = await models.get("shouting/m").generate("hello")
+    finally:
+        del wires._parts["shouting"]
+    assert reply.text == "HELLO"

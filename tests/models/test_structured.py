@@ -1,0 +1,142 @@
+"""Answers of a given form: the provider's own way, the prompt's, one repair, and an error with the raw text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import BaseModel
+
+from karat import models
+from karat.errors import RequestError
+from karat.models.openai import is_strict
+from karat.testing import FakeProvider
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "people": {"type": "integer"}},
+    "required": ["city"],
+}
+
+
+class City(BaseModel):
+    city: str
+    people: int = 0
+
+
+async def test_a_json_schema(quick):
+    with FakeProvider('{"city": "Rome", "people": 3}') as server:
+        reply = await quick(server).generate("q", schema=CITY)
+        assert reply.parsed == {"city": "Rome", "people": 3}
+        sent = server.requests[0]["response_format"]
+        assert sent["json_schema"]["schema"] == CITY
+        assert sent["json_schema"]["strict"] is False
+
+
+async def test_a_pydantic_model(quick):
+    with FakeProvider('{"city": "Rome"}') as server:
+        reply = await quick(server).generate("q", schema=City)
+        assert reply.parsed == City(city="Rome")
+        assert server.requests[0]["response_format"]["json_schema"]["name"] == "City"
+
+
+@pytest.mark.parametrize("text", ['```json\n{"city": "Rome"}\n```', 'Here it is: {"city": "Rome"} — enjoy.'])
+async def test_json_in_a_fence_or_a_sentence(quick, text):
+    with FakeProvider(text) as server:
+        assert (await quick(server).generate("q", schema=CITY)).parsed == {"city": "Rome"}
+        assert server.count == 1
+
+
+async def test_one_repair_is_asked_for(quick):
+    with FakeProvider(['{"town": "Rome"}', '{"city": "Rome"}']) as server:
+        with models.recording(example="e") as calls:
+            reply = await quick(server).generate("q", schema=CITY)
+        assert reply.parsed == {"city": "Rome"}
+        assert server.count == 2
+        said = server.requests[1]["messages"]
+        assert said[1] == {"role": "assistant", "content": '{"town": "Rome"}'}
+        assert "'city' is a required property" in said[2]["content"]
+        assert [attempt.error for attempt in reply.attempts] == ["SchemaMismatch"]
+        assert calls[0].usage.input_tokens == reply.usage.input_tokens > 10  # both answers were paid for
+        with models.recording(example="e"):
+            again = await quick(server).generate("q", schema=CITY)
+        assert (again.parsed, again.cached, server.count) == ({"city": "Rome"}, True, 2)
+
+
+async def test_what_still_does_not_fit_is_an_error_with_the_raw_text_and_is_not_kept(quick):
+    with FakeProvider(["no", "still no", '{"city": "Rome"}']) as server:
+        with pytest.raises(models.SchemaMismatch, match="not JSON") as caught, models.recording(example="e"):
+            await quick(server).generate("q", schema=CITY)
+        assert caught.value.raw == "still no"
+        assert [attempt.error for attempt in caught.value.attempts] == ["SchemaMismatch"] * 2
+        with models.recording(example="e"):
+            assert (await quick(server).generate("q", schema=CITY)).parsed == {"city": "Rome"}
+
+
+async def test_a_pydantic_validator_counts(quick):
+    with FakeProvider(['{"city": "Rome", "people": "many"}', '{"city": "Rome", "people": 4}']) as server:
+        assert (await quick(server).generate("q", schema=City)).parsed == City(city="Rome", people=4)
+
+
+async def test_without_a_way_of_its_own_the_schema_goes_into_the_prompt(quick):
+    with FakeProvider('{"city": "Rome"}') as server:
+        await quick(server, structured="prompt").generate("q", schema=CITY)
+        sent = server.requests[0]
+        assert "response_format" not in sent
+        assert json.dumps(CITY, separators=(",", ":")) in sent["messages"][0]["content"]
+
+
+async def test_anthropic_is_held_to_the_form_by_a_tool(monkeypatch):
+    def answers(body):
+        name = body["tool_choice"]["name"]
+        return {"text": None, "tool_calls": [{"name": name, "arguments": {"city": "Rome"}}]}
+
+    with FakeProvider(answers) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        reply = await models.get("anthropic/m").generate("q", schema=City)
+        assert reply.parsed == City(city="Rome")
+        assert json.loads(reply.text) == {"city": "Rome"}
+        assert reply.tool_calls == []
+        assert server.requests[0]["tools"][0]["input_schema"]["properties"].keys() == {"city", "people"}
+
+
+async def test_anthropic_and_a_form_that_is_no_object(monkeypatch):
+    with FakeProvider(
+        lambda body: {"text": None, "tool_calls": [{"name": "answer", "arguments": {"answer": [1, 2]}}]}
+    ) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        reply = await models.get("anthropic/m").generate("q", schema={"type": "array"})
+        assert reply.parsed == [1, 2]
+
+
+async def test_a_model_that_calls_the_callers_tools_first_is_let(quick):
+    with FakeProvider(
+        lambda body: {"text": None, "tool_calls": [{"name": "look", "arguments": {}}]}
+    ) as server:
+        reply = await quick(server).generate(
+            "q", schema=CITY, tools=[{"type": "function", "function": {"name": "look"}}]
+        )
+        assert reply.tool_calls[0].name == "look"
+        assert reply.parsed is None
+
+
+async def test_a_wrong_schema_is_told_before_anything_is_sent(provider):
+    model = models.get(provider.spec())
+    with pytest.raises(RequestError, match="not JSON Schema"):
+        await model.generate("q", schema={"type": "strnig"})
+    with pytest.raises(RequestError, match="pydantic model, not int"):
+        await model.generate("q", schema=5)
+    assert provider.count == 0
+
+
+def test_strict_is_for_schemas_that_allow_it():
+    closed = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    assert is_strict(closed)
+    assert not is_strict(CITY)
+    assert not is_strict({**closed, "properties": {"a": CITY}})
+    assert not is_strict({"anyOf": [closed, CITY]})

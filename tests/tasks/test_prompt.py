@@ -1,0 +1,112 @@
+"""A prompt as a task, against a provider on loopback."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import karat
+from karat.errors import RequestError
+from karat.records import Example
+from karat.tasks.prompt import PromptTask
+from karat.testing import FakeProvider
+
+
+@pytest.fixture
+def server():
+    """Answers with the last message in capitals; keeps what it was asked."""
+    with FakeProvider(lambda body: body["messages"][-1]["content"].upper()) as provider:
+        yield provider.spec("echo"), provider.requests
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+
+
+def filled(prompt: str, given: object) -> str:
+    from karat.tasks.prompt import _filled
+
+    return _filled(prompt, given)
+
+
+def test_a_prompt_is_run_like_any_task(server):
+    spec, asked = server
+    task = PromptTask("Say {word}", model=spec, system="Be loud, {word}", temperature=0, max_tokens=5)
+    run = karat.run(task, [{"id": "a", "input": {"word": "hi"}}], store="memory://")
+    output = next(run.outputs())
+    assert output.value == "SAY HI"
+    assert asked[0]["messages"] == [
+        {"role": "system", "content": "Be loud, hi"},
+        {"role": "user", "content": "Say hi"},
+    ]
+    assert asked[0]["max_tokens"] == 5
+    assert output.trace[0].name == spec
+    assert run.header.usage[spec].calls == 1
+
+
+def test_another_model_prompt_or_parameter_is_another_configuration(server):
+    spec, _ = server
+    base = PromptTask("Say {input}", model=spec)
+    others = [
+        PromptTask("Tell {input}", model=spec),
+        PromptTask("Say {input}", model="openai/other"),
+        PromptTask("Say {input}", model=spec, temperature=1),
+        PromptTask("Say {input}", model=spec, schema={"type": "object"}),
+    ]
+    configurations = [json.dumps(task.configuration(), sort_keys=True) for task in (base, *others)]
+    assert len(set(configurations)) == 5
+    assert base.configuration()["model"] == spec
+    assert base.configuration()["base_url"].startswith("http://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "given", "expected"),
+    [
+        ("Say {input}", "hi", "Say hi"),
+        ("Say {input}", {"a": 1}, 'Say {"a":1}'),
+        ("{a} and {b.c} and {d.1}", {"a": 1, "b": {"c": True}, "d": ["x", "y"]}, "1 and true and y"),
+        ("{input.a}", {"a": "x"}, "x"),
+        ("{input}", {"input": "the field", "more": 1}, "the field"),
+        ('As {"answer": "{input}"}', "x", 'As {"answer": "x"}'),
+        ('{"a": {"b": 1}} {} {0} { input } {input}', "x", '{"a": {"b": 1}} {} {0} { input } x'),
+        ("{{input}} is {input}", "x", "{input} is x"),
+        ("{input}", "{secret} {input}", "{secret} {input}"),
+        ("{größe}", {"größe": "groß"}, "groß"),
+    ],
+)
+def test_variables_are_filled_and_other_braces_stay(prompt, given, expected):
+    assert filled(prompt, given) == expected
+
+
+@given(st.text(), st.text(alphabet="{} .0:\"'[]"))
+def test_what_an_input_contains_is_never_taken_for_a_variable(value, around):
+    assert filled(around + " {input} " + around, value) == around + f" {value} " + around
+
+
+def test_a_variable_that_is_not_there_is_refused():
+    task = PromptTask("Say {questoin} to {input}", model="openai/x")
+    assert task.variables() == ["questoin", "input"]
+    problems = task.check(Example("a", {"question": "why"}))
+    assert len(problems) == 1
+    assert "asks for {questoin} and the input has no such field: did you mean 'question'?" in problems[0]
+    with pytest.raises(RequestError, match="did you mean 'question'"):
+        filled("{questoin}", {"question": "why"})
+
+
+def test_a_prompt_that_asks_the_same_of_every_example_is_refused():
+    with pytest.raises(RequestError, match=r"has no \{variable\}"):
+        PromptTask("Say something", model="openai/x")
+
+
+def test_messages_and_parts():
+    prompt = [
+        {"role": "system", "content": "You are {persona}"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "{input}"}, {"type": "image_url", "url": "{picture}"}],
+        },
+    ]
+    task = PromptTask(prompt, model="openai/x")
+    assert task.variables() == ["persona", "input", "picture"]

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from karat.documents import read_document
 from karat.errors import ConfigError
 from karat.experiments import carry_out, experiment_schema, read_experiment
-from karat.documents import read_document
 from karat.store import open_store
 from karat.tasks.prompt import PromptTask
 

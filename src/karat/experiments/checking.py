@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
 from karat.documents import Document, Place, read_document, written
+from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
 from karat.experiments.existing_store import open_existing
 from karat.experiments.mistakes import mistakes
 from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for

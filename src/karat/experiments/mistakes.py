@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from karat.errors import did_you_mean
 from karat.documents import Place, written
+from karat.errors import did_you_mean
 from karat.experiments.schema import FORMS, ExperimentFile
 
 _WORDS = {

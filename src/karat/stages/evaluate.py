@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from karat.engines.local import LocalEngine
-from karat.errors import Aborted, RequestError, Stopped, StoreBusy
+from karat.errors import Aborted, RequestError, Stopped
 from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
 from karat.progress import Listener, Progress, listener
 from karat.records import (
@@ -27,6 +27,7 @@ from karat.records import (
 )
 from karat.stages.environment import defaults, environment
 from karat.stages.judging import Judge, Judged, Judging, Judgment, arguments
+from karat.stages.opening import begin, close, open_or_wait
 from karat.stages.plain import run_plain
 from karat.stages.run import DEFAULT_CONCURRENCY
 from karat.store import Store, open_store
@@ -94,7 +95,10 @@ async def evaluate_async(
         description=description,
         environment=environment(),
     )
-    handle, decision, held = await _open(the_store, header, wanted, ids, amended, wait)
+    parents = [*ids, *(each.id for each in amended)]
+    handle, decision, held = await open_or_wait(
+        lambda: the_store.evaluations.open(header, wanted, parents), wait
+    )
     handle.notice = decision.why
     if held is None and _is_current(handle, handles):
         return handle
@@ -161,23 +165,6 @@ def _judges(given: Any, amended: list[Evaluation]) -> list[Judge]:
         if keys.count(key) > 1:
             raise RequestError(f"two evaluators have the key {key!r}: give one of them another key")
     return judges
-
-
-async def _open(
-    store: Store,
-    header: EvaluationHeader,
-    wanted: Wanted,
-    ids: list[str],
-    amended: list[Evaluation],
-    wait: bool,
-) -> tuple[Evaluation, Decision, Held | None]:
-    while True:
-        try:
-            return store.evaluations.open(header, wanted, [*ids, *(each.id for each in amended)])
-        except StoreBusy:
-            if not wait:
-                raise
-            await asyncio.sleep(0.5)
 
 
 def _is_current(evaluation: Evaluation, runs: Sequence[Run]) -> bool:
@@ -373,23 +360,15 @@ class _EvaluationStage:
 
     async def work(self, concurrency: int, timeout: float | None, listen: Listener | None) -> None:
         """Judges what is missing, keeps it, and closes the evaluation; or leaves it to be continued."""
-        if self.action != "create":
-            self.evaluation.header = msgspec.structs.replace(
-                self.evaluation.header, status="running", finished=None, error=None
-            )
-            self.evaluation.store.evaluations.save(self.evaluation.number, self.evaluation.header)
-            for old in self.evaluation.results(history=True):
-                if old.trace:
-                    self._usage = add_usage(self._usage, usage_of(old.trace))
         expected = self._expected()
         self._progress = Progress("evaluate", expected, started=time.monotonic())
-        if self.action != "create":
-            counts = self.evaluation.store.evaluations.count(self.evaluation.number, expected)
-            self._progress.done = self._progress.before = counts.total - counts.pending
         self._listen = listen
         error: BaseException | None = None
         appenders: list[Appender] = []
         try:
+            there = begin(self.evaluation.store.evaluations, self.evaluation, expected, self.action)
+            self._progress.done = self._progress.before = there.total - there.pending
+            self._usage = {} if self.action == "create" else _stored_usage(self.evaluation)
             batched = [judge for judge in self.judges if judge.batched]
             if batched:
                 await self._work_batched(batched, concurrency)
@@ -491,25 +470,25 @@ class _EvaluationStage:
             self._listen(progress)
 
     async def _close(self, appenders: list[Appender], error: BaseException | None) -> None:
-        evaluations, number = self.evaluation.store.evaluations, self.evaluation.number
         try:
             for appender in appenders:
                 await appender.close()
-            counts = evaluations.count(number, self._total if error is None else self._progress.total)
-            stopped = str(error) if isinstance(error, Stopped) else None
-            self.evaluation.header = msgspec.structs.replace(
-                self.evaluation.header,
-                counts=counts,
-                usage=self._usage,
-                error=stopped,
-                status=counts.status if error is None else "fatal_error" if stopped else "running",
-                finished=time.time() if error is None else None,
-            )
-            evaluations.save(number, self.evaluation.header)
-            self.held.release()
-        except Stopped:
+        except Stopped as lost:
             if error is None:
                 raise
+            error.add_note(str(lost))
+        finally:
+            total = self._total if error is None else self._progress.total
+            evaluations = self.evaluation.store.evaluations
+            close(evaluations, self.evaluation, self.held, total, self._usage, error)
+
+
+def _stored_usage(evaluation: Evaluation) -> dict[str, Usage]:
+    total: dict[str, Usage] = {}
+    for result in evaluation.results(history=True):
+        if result.trace:
+            total = add_usage(total, usage_of(result.trace))
+    return total
 
 
 class _Hashes:

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from karat.engines.local import LocalEngine
-from karat.errors import Aborted, RequestError, Stopped, StoreBusy
+from karat.errors import Aborted, RequestError, Stopped
 from karat.keys import Wanted, fingerprint, output_item
 from karat.models.calls import recording
 from karat.progress import Listener, Progress, listener
 from karat.records import FORMAT, Example, Failed, Failure, Ok, Output, RunHeader, Usage, add_usage, usage_of
 from karat.stages.environment import defaults, environment
 from karat.stages.failure import failure_of
+from karat.stages.opening import begin, close, open_or_wait
 from karat.stages.plain import run_plain
 from karat.store import Store, open_store
 from karat.store.appender import Appender
@@ -27,7 +28,7 @@ from karat.store.repositories import example_decoder
 from karat.tasks import Context, Task, as_task
 from karat.values import encode
 
-DEFAULT_CONCURRENCY = 64
+DEFAULT_CONCURRENCY = 100
 
 
 def run(task: Any, dataset: Any, **options: Any) -> Run:
@@ -96,7 +97,7 @@ async def run_async(
         description=description,
         environment=environment(),
     )
-    handle, decision, held = await _open(the_store, header, wanted, data, wait)
+    handle, decision, held = await open_or_wait(lambda: the_store.runs.open(header, wanted, [data.id]), wait)
     handle.notice = decision.why
     if held is None:
         return handle
@@ -131,18 +132,6 @@ def _check(**numbers: Any) -> None:
 def _described(task: Task) -> dict[str, Any]:
     configuration = task.configuration()
     return dict(configuration) if isinstance(configuration, Mapping) else {"configuration": configuration}
-
-
-async def _open(
-    store: Store, header: RunHeader, wanted: Wanted, data: StoredDataset, wait: bool
-) -> tuple[Run, Any, Held | None]:
-    while True:
-        try:
-            return store.runs.open(header, wanted, [data.id])
-        except StoreBusy:
-            if not wait:
-                raise
-            await asyncio.sleep(0.5)
 
 
 class _Item(NamedTuple):
@@ -336,14 +325,8 @@ class _RunStage:
         runs, number = self.run.store.runs, self.run.number
         appender = Appender(self.run.store.backend, number, engine.concurrency if self.is_async else 1)
         total = self._total()
-        if self.action != "create":
-            self.run.header = msgspec.structs.replace(
-                self.run.header, status="running", finished=None, error=None
-            )
-            runs.save(number, self.run.header)
-        usage: dict[str, Usage] = {} if self.action == "create" else _stored_usage(self.run)
-        before = 0 if self.action == "create" else total - runs.count(number, total).pending
-        progress = Progress("run", total, before, started=time.monotonic(), before=before)
+        usage: dict[str, Usage] = {}
+        progress = Progress("run", total, started=time.monotonic())
 
         async def deliver(done: Sequence[tuple[_Item, _Done]]) -> None:
             nonlocal usage
@@ -364,6 +347,9 @@ class _RunStage:
 
         error: BaseException | None = None
         try:
+            there = begin(runs, self.run, total, self.action)
+            progress.done = progress.before = total - there.pending
+            usage = {} if self.action == "create" else _stored_usage(self.run)
             await engine.map(self, self._missing(), deliver)
             if self._aborted is not None:
                 example, failure = self._aborted
@@ -385,29 +371,17 @@ class _RunStage:
         abandoned: int,
         error: BaseException | None,
     ) -> None:
-        runs, number = self.run.store.runs, self.run.number
+        metadata = dict(self.run.header.metadata)
+        if abandoned:
+            metadata["abandoned_threads"] = metadata.get("abandoned_threads", 0) + abandoned
         try:
             await appender.close()
-            counts = runs.count(number, total)
-            metadata = dict(self.run.header.metadata)
-            if abandoned:
-                metadata["abandoned_threads"] = metadata.get("abandoned_threads", 0) + abandoned
-            stopped = str(error) if isinstance(error, Stopped) else None
-            self.run.header = msgspec.structs.replace(
-                self.run.header,
-                counts=counts,
-                usage=usage,
-                metadata=metadata,
-                error=stopped,
-                status=counts.status if error is None else "fatal_error" if stopped else "running",
-                finished=time.time() if error is None else None,
-            )
-            runs.save(number, self.run.header)
-            self.held.release()
-        except Stopped:
+        except Stopped as lost:
             if error is None:
                 raise
+            error.add_note(str(lost))
         finally:
+            close(self.run.store.runs, self.run, self.held, total, usage, error, metadata=metadata)
             self.task.close()
 
 

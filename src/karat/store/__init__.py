@@ -93,7 +93,7 @@ class Store:
     def check(self) -> list[str]:
         """The problems of an integrity check; empty when all is well."""
         problems = self.backend.check()
-        for dataset in self.datasets.list():
+        for dataset in [] if problems else self.datasets.list():
             have = self.backend.counts(dataset.number).get(OK, 0)
             if have != len(dataset):
                 problems.append(f"dataset {dataset.id} has {have:,} of its {len(dataset):,} examples")

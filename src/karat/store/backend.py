@@ -132,7 +132,7 @@ class Backend(Protocol):
         """
 
     def update_header(self, number: int, payload: bytes, finished: float | None) -> None:
-        """Replaces what a header says."""
+        """Replaces what a header says; one that is finished is no longer held, from the same moment on."""
 
     def headers(
         self, kind: str | None = None, *, id_prefix: str | None = None, configuration: str | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from karat.errors import MissingDependency, StoreRefused
 from karat.store.backend import SCHEMA, Row
-from karat.store.sql import SqlBackend, values
+from karat.store.sql import SqlBackend, as_bytes
 
 if TYPE_CHECKING:
     import psycopg
@@ -49,6 +49,13 @@ _TABLES_LOCK, _HEADERS_LOCK = 0x6B61726174, 0x6B61726175
 """Advisory locks: one process at a time makes or upgrades the tables; one adds, deletes or names headers."""
 
 CONNECT_SECONDS = 10
+
+APPEND = (
+    "WITH header AS (SELECT number FROM karat_headers WHERE number = %s FOR KEY SHARE)"
+    " INSERT INTO karat_rows SELECT header.number, batch.* FROM header, unnest(%b::bigint[], %b::bytea[],"
+    " %b::bigint[], %b::smallint[], %b::bytea[], %b::bytea[]) AS batch ON CONFLICT DO NOTHING"
+)
+"""A batch as one statement, which is a transaction and a round trip, and holds the header against deletion."""
 
 _identity = itemgetter(0, 1, 2)
 
@@ -124,13 +131,20 @@ class PostgresBackend(SqlBackend):
         return int(found[0])
 
     def _begin(self) -> Any:
+        return self._execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+
+    def _execute(self, statement: str, parameters: Sequence[Any] = (), *, binary: bool = False) -> Any:
+        """A statement outside any transaction, made again where the server was restarted since the last one.
+
+        Only statements that may be made twice come here: BEGIN, queries, and appending, which is first come
+        first served.
+        """
         try:
-            return self._fresh().execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            return self._fresh().execute(statement, parameters, binary=binary)
         except self._psycopg.OperationalError:
             if not self._connection.closed:
                 raise
-        # The server was restarted since the last call; nothing has been asked of it yet, so ask again.
-        return self._fresh().execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        return self._fresh().execute(statement, parameters, binary=binary)
 
     def _rollback(self) -> None:
         try:
@@ -139,13 +153,7 @@ class PostgresBackend(SqlBackend):
             self._connection.close()  # the error that led here is the one to tell
 
     def _fetch(self, sql: str, parameters: Sequence[Any]) -> list[Any]:
-        try:
-            found = self._fresh().execute(sql, parameters, binary=True)
-        except self._psycopg.OperationalError:
-            if not self._connection.closed:
-                raise
-            found = self._fresh().execute(sql, parameters, binary=True)
-        rows: list[Any] = found.fetchall()
+        rows: list[Any] = self._execute(sql, parameters, binary=True).fetchall()
         return rows
 
     def _fresh(self) -> Any:
@@ -165,23 +173,17 @@ class PostgresBackend(SqlBackend):
     def _one_at_a_time(self, cursor: Any) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_HEADERS_LOCK,))
 
-    def _insert_rows(self, cursor: Any, parent: int, rows: Sequence[Row]) -> int:
+    def append(self, parent: int, rows: Sequence[Row]) -> int:
         if not rows:
             return 0
-        # One statement for the batch: 4 × the rate of executemany, and one round trip. Sorted, so that two
-        # processes with the same rows cannot wait for each other; the header is held against deletion.
-        _, *columns = zip(*values(parent, sorted(rows, key=_identity)), strict=True)
-        cursor.execute(
-            "WITH header AS (SELECT number FROM karat_headers WHERE number = %s FOR KEY SHARE)"
-            " INSERT INTO karat_rows SELECT header.number, batch.* FROM header, unnest(%b::bigint[],"
-            " %b::bytea[], %b::bigint[], %b::smallint[], %b::bytea[], %b::bytea[]) AS batch"
-            " ON CONFLICT DO NOTHING",
-            (parent, *map(list, columns)),
-        )
-        if cursor.rowcount == 0:
-            self._refuse_orphans(cursor, parent)
-            return 0
-        return int(cursor.rowcount)
+        with self._lock:
+            try:
+                new = int(self._execute(APPEND, columns(parent, rows)).rowcount)
+            except self._failures as error:
+                raise self._not_written(error) from error
+        if new == 0 and self.header(parent) is None:
+            raise self._removed()
+        return new
 
     def _reason(self, error: Exception) -> str:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -195,6 +197,12 @@ class PostgresBackend(SqlBackend):
         with self._lock:
             self._is_open = False
             self._connection.close()
+
+
+def columns(parent: int, rows: Sequence[Row]) -> tuple[Any, ...]:
+    """A batch as APPEND takes it: sorted, so that two with the same rows cannot wait for each other."""
+    positions, items, *others = zip(*sorted(rows, key=_identity), strict=True)
+    return parent, list(positions), [as_bytes(item) for item in items], *map(list, others)
 
 
 def without_password(url: str) -> str:

@@ -45,10 +45,6 @@ class SqlBackend:
     def _fetch(self, sql: str, parameters: Sequence[Any]) -> list[Any]:
         raise AssertionError("a dialect provides this")
 
-    def _insert_rows(self, cursor: Any, parent: int, rows: Sequence[Row]) -> int:
-        """Inserts a batch and returns how many rows were new."""
-        raise AssertionError("a dialect provides this")
-
     def _sql(self, sql: str) -> str:
         return sql
 
@@ -75,7 +71,10 @@ class SqlBackend:
                 finally:
                     cursor.close()
             except self._failures as error:
-                raise StoreError(f"the store {self.url} cannot be written: {self._reason(error)}") from error
+                raise self._not_written(error) from error
+
+    def _not_written(self, error: Exception) -> StoreError:
+        return StoreError(f"the store {self.url} cannot be written: {self._reason(error)}")
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with self._lock:
@@ -87,13 +86,10 @@ class SqlBackend:
     # Rows --------------------------------------------------------------------
 
     def append(self, parent: int, rows: Sequence[Row]) -> int:
-        with self._transaction() as cursor:
-            return self._insert_rows(cursor, parent, rows)
+        raise AssertionError("a dialect provides this")
 
-    def _refuse_orphans(self, cursor: Any, parent: int) -> None:
-        cursor.execute(self._sql("SELECT 1 FROM karat_headers WHERE number = ?"), (parent,))
-        if cursor.fetchone() is None:
-            raise StoreError(f"what is being appended to was removed from {self.url}: start it again")
+    def _removed(self) -> StoreError:
+        return StoreError(f"what is being appended to was removed from {self.url}: start it again")
 
     def scan(self, parent: int, start: int, stop: int) -> list[Row]:
         found = self._read(
@@ -178,9 +174,10 @@ class SqlBackend:
             return int(cursor.fetchone()[0])
 
     def update_header(self, number: int, payload: bytes, finished: float | None) -> None:
+        given_back = "" if finished is None else ", owner = NULL"
         with self._transaction() as cursor:
             cursor.execute(
-                self._sql("UPDATE karat_headers SET payload = ?, finished = ? WHERE number = ?"),
+                self._sql(f"UPDATE karat_headers SET payload = ?, finished = ?{given_back} WHERE number = ?"),  # noqa: S608 - no value in it
                 (payload, finished, number),
             )
 
@@ -236,7 +233,7 @@ class SqlBackend:
         return [row[0] for row in cursor.fetchall()]
 
     def name_dataset(self, name: str, dataset: str) -> int:
-        of_name = (_bytes(name),)
+        of_name = (as_bytes(name),)
         with self._transaction() as cursor:
             self._one_at_a_time(cursor)
             cursor.execute(self._sql("SELECT version, dataset FROM karat_names WHERE name = ?"), of_name)
@@ -252,7 +249,7 @@ class SqlBackend:
     def named(self, name: str | None = None, dataset: str | None = None) -> list[tuple[str, int, str]]:
         condition, parameters = "1 = 1", []
         if name is not None:
-            condition, parameters = "name = ?", [_bytes(name)]
+            condition, parameters = "name = ?", [as_bytes(name)]
         elif dataset is not None:
             condition, parameters = "dataset = ?", [dataset]  # type: ignore[list-item]  # one column or the other
         rows = self._read(
@@ -322,11 +319,6 @@ def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogatepass")
 
 
-def _bytes(value: str) -> bytes:
-    # Names and items are kept as bytes: text columns of PostgreSQL cannot hold NUL.
+def as_bytes(value: str) -> bytes:
+    """A name or an item as it is kept: a text column of PostgreSQL cannot hold NUL, nor half a surrogate pair."""
     return value.encode("utf-8", "surrogatepass")
-
-
-def values(parent: int, rows: Sequence[Row]) -> list[tuple[int, int, bytes, int, int, bytes | None, bytes]]:
-    """Rows as the table has them."""
-    return [(parent, p, i.encode("utf-8", "surrogatepass"), t, s, r, d) for p, i, t, s, r, d in rows]

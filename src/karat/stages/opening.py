@@ -1,0 +1,75 @@
+"""How a run or an evaluation is opened, begun and closed: what the two stages share around their work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from karat.errors import Stopped, StoreBusy
+from karat.records import Counts, Usage
+from karat.store.handles import Evaluation, Run
+from karat.store.lease import Held
+from karat.store.repositories import Evaluations, Runs
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 0.5
+
+
+async def open_or_wait(open_: Callable[[], T], wait: bool) -> T:
+    """Opens; with `wait`, tries again until the process that holds it lets go."""
+    while True:
+        try:
+            return open_()
+        except StoreBusy:
+            if not wait:
+                raise
+            await asyncio.sleep(WAIT_SECONDS)
+
+
+def begin(repository: Runs | Evaluations, handle: Run | Evaluation, total: int, action: str) -> Counts:
+    """Says in the header that work is under way and how much of it there is; returns what is there."""
+    counts = Counts(pending=total) if action == "create" else repository.count(handle.number, total)
+    _say(repository, handle, counts=counts, status="running", finished=None, error=None)
+    return counts
+
+
+def close(
+    repository: Runs | Evaluations,
+    handle: Run | Evaluation,
+    held: Held,
+    total: int,
+    usage: dict[str, Usage],
+    error: BaseException | None,
+    **changes: Any,
+) -> None:
+    """Counts what is stored and says so in the header: finished, or stopped and to be continued."""
+    try:
+        counts = repository.count(handle.number, total)
+        stopped = str(error) if isinstance(error, Stopped) else None
+        status = counts.status if error is None else "fatal_error" if stopped else "running"
+        finished = time.time() if error is None else None
+        _say(
+            repository,
+            handle,
+            counts=counts,
+            usage=usage,
+            error=stopped,
+            status=status,
+            finished=finished,
+            **changes,
+        )
+    except Stopped:
+        if error is None:
+            raise
+    finally:
+        held.release()
+
+
+def _say(repository: Any, handle: Any, **changes: Any) -> None:
+    handle.header = msgspec.structs.replace(handle.header, **changes)
+    repository.save(handle.number, handle.header)

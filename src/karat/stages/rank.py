@@ -1,0 +1,97 @@
+"""Ranks runs: makes the comparisons that are missing, then folds all of them into a ranking."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from karat.comparison.missing import RankingPlan, plan_ranking
+from karat.comparison.ranking import Ranking, rank_stored
+from karat.comparison.scores import things_of
+from karat.errors import RequestError
+from karat.stages.evaluate import _as_list, _store_of, evaluate_async
+from karat.stages.judging import Judge
+from karat.stages.plain import run_plain
+from karat.store import Store
+from karat.store.handles import Evaluation
+
+RANKING = ("method", "ties", "prior", "confidence", "seed", "margin")
+
+
+def rank(given: Any = None, *more: Any, **options: Any) -> Ranking:
+    """Ranks runs from best to worst: `rank([a, b, c], evaluator=…)` or `metric=…`. Options as `rank_async`."""
+    return run_plain(rank_async(given, *more, **options))
+
+
+async def rank_async(
+    given: Any = None,
+    *more: Any,
+    evaluator: Any = None,
+    metric: str | None = None,
+    amend: Any = None,
+    store: str | Store | None = None,
+    **options: Any,
+) -> Ranking:
+    """Ranks by an evaluator that compares (a name, a spec, an object or a plain function), or by a metric's scores.
+
+    With an evaluator the missing comparisons are made first. `amend` names evaluations whose comparisons and runs
+    are taken over, so that a new run costs its own comparisons alone. `method` is `bradley-terry` or `elo`; `ties`,
+    `prior`, `confidence`, `seed` and `margin` (within which scores tie) are passed on, all else to `evaluate`.
+    """
+    things = [*_as_list(given), *more]
+    earlier = _as_list(amend)
+    the_store = _store_of(store, things, earlier)
+    ranking = {name: options.pop(name) for name in RANKING if name in options}
+    if evaluator is not None and metric is not None:
+        raise RequestError(
+            "a ranking is by an evaluator that compares, or by a metric: leave one of them out"
+        )
+    if evaluator is None and not earlier:
+        found = _pair_key(the_store, things) if metric is None else None
+        return rank_stored(the_store, things, evaluator=found, metric=metric, **ranking)
+    runs, _ = things_of(the_store, things) if things else ([], [])
+    made = await evaluate_async(
+        runs,
+        None if evaluator is None else [comparing(evaluator)],
+        amend=earlier or None,
+        store=the_store,
+        **options,
+    )
+    key = next((spec.key for spec in made.header.evaluators if spec.kind == "pair"), None)
+    if key is None:
+        raise RequestError(
+            f"{made.header.evaluators[0].key!r} judges single outputs: rank by metric= instead"
+        )
+    return rank_stored(the_store, [made], evaluator=key, **ranking)
+
+
+def plan_rank(
+    given: Any, *more: Any, evaluator: Any, amend: Any = None, store: str | Store | None = None
+) -> RankingPlan:
+    """Which comparisons `rank` would make, how many are there, and what the missing ones would cost."""
+    things, earlier = [*_as_list(given), *more], _as_list(amend)
+    the_store = _store_of(store, things, earlier)
+    runs, _ = things_of(the_store, [*earlier, *things])
+    if len(runs) < 2:
+        raise RequestError("a ranking needs two runs or more")
+    judge = Judge(0, comparing(evaluator))
+    if judge.kind != "pair":
+        raise RequestError(f"{judge.key!r} judges single outputs: it makes no comparisons to plan")
+    return plan_ranking(the_store, runs, judge.key, judge.spec.fingerprint, both_orders=judge.both_orders)
+
+
+def comparing(evaluator: Any) -> Any:
+    """An evaluator as it was given; a plain function becomes one that compares."""
+    module = importlib.import_module("karat.evaluators.comparison")  # registers by_metric and by_function
+    if callable(evaluator) and not isinstance(evaluator, type) and not hasattr(evaluator, "compare"):
+        return module.ByFunction(evaluator)
+    return evaluator
+
+
+def _pair_key(store: Store, things: list[Any]) -> str | None:
+    """The one evaluator that compares in the evaluations given."""
+    handles = [store.get(each) if isinstance(each, str) and each != "latest" else each for each in things]
+    if not handles or not all(isinstance(each, Evaluation) for each in handles):
+        return None
+    keys = dict.fromkeys(s.key for e in handles for s in e.header.evaluators if s.kind == "pair")
+    return next(iter(keys)) if len(keys) == 1 else None

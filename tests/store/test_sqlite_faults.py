@@ -1,0 +1,176 @@
+"""What can happen to an SQLite file: each time one clear sentence, and all that was committed is intact."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from karat.datasets import Dataset
+from karat.errors import StoreError, StoreRefused
+from karat.store import open_store
+from karat.store.backend import OK, Row
+from karat.store.sqlite import APPLICATION
+from tests.store.conftest import Child, add_header
+
+FIXTURE = Path(__file__).with_name("fixtures") / "schema-1.sqlite"
+
+
+def refused_untouched(path: Path, match: str) -> None:
+    """Opening is refused with a sentence, and nothing in the folder has changed."""
+    before = {each.name: each.read_bytes() for each in path.parent.iterdir() if each.is_file()}
+    with pytest.raises(StoreRefused, match=match):
+        open_store(path)
+    assert {each.name: each.read_bytes() for each in path.parent.iterdir() if each.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"x",
+        b"not a database",
+        b"id,input\n1,2\n" * 500,
+        b"SQLite format 3\0",
+        b"SQLite format 3\0" + b"\0" * 84,
+    ],
+    ids=["a byte", "a line", "a table", "a beginning", "a header"],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    refused_untouched(path, r"notes\.txt is (not a karat store|damaged)")
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_an_sqlite_file_of_another_program_is_refused(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "places.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA journal_mode = {mode}")
+    connection.execute("CREATE TABLE places (url TEXT)")
+    connection.commit()
+    connection.close()
+    refused_untouched(path, r"places\.sqlite is an SQLite file of another program: choose another path")
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.99])
+def test_a_truncated_file_is_refused(tmp_path: Path, kept: float) -> None:
+    path = tmp_path / "karat.db"
+    content = FIXTURE.read_bytes()
+    path.write_bytes(content[: int(len(content) * kept)])
+    refused_untouched(path, r"karat\.db is (truncated|damaged or truncated) .*: restore it from a copy")
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match=r"is a folder: name a file, as sqlite:///.*/karat\.db"):
+        open_store(tmp_path)
+    with pytest.raises(StoreRefused, match="cannot be made: there is no folder"):
+        open_store(tmp_path / "missing" / "karat.db")
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "karat.db"
+    path.touch()
+    with open_store(path) as store:
+        assert store.check() == []
+    assert int.from_bytes(path.read_bytes()[68:72], "big") == APPLICATION
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become nobody")
+def test_a_folder_that_may_not_be_written(tmp_path: Path, child: Callable[..., Child]) -> None:
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_mode & 0o005 != 0o005 and folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o005)
+    new, old = tmp_path / "new.db", Path(shutil.copy(FIXTURE, tmp_path / "old.db"))
+    before = old.read_bytes()
+    for path in (new, old):
+        kind, sentence = child("open_as_nobody", f"sqlite:///{path}").result()
+        assert kind == "StoreRefused"
+        assert sentence == f"{path} cannot be written: check that you may write to it and to its folder"
+    assert not new.exists()
+    assert old.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["old.db"]
+
+
+def test_a_file_may_not_grow_any_more(tmp_path: Path, child: Callable[..., Child]) -> None:
+    url = f"sqlite:///{tmp_path}/karat.db"
+    with open_store(url) as store:
+        run = add_header(store)
+    told = child("fill", url, 1_000_000).result()
+    assert told["error"] is not None
+    assert told["error"][0] == "StoreError"
+    assert "cannot be written: " in told["error"][1]
+    assert told["acknowledged"] > 10
+    assert told["readable"] == 10 * told["acknowledged"], "the process that met the error can still read"
+    with open_store(url) as store:
+        assert store.check() == []
+        assert store.backend.counts(run) == {OK: 10 * told["acknowledged"]}
+        store.backend.append(run, [Row(10_000, "1", 1, OK, None, b"after")])
+
+
+def _can_mount() -> bool:
+    tool = shutil.which("unshare")
+    command = "mount -t tmpfs tmpfs /mnt"
+    return (
+        tool is not None
+        and subprocess.run([tool, "-m", "sh", "-c", command], capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not _can_mount(), reason="mounting a small file system is not permitted here")
+def test_the_disk_is_full(tmp_path: Path, child: Callable[..., Child]) -> None:
+    told = child("fill_a_small_file_system", str(tmp_path), 2, before=["unshare", "-m"]).result()
+    assert told["error"] is not None
+    assert told["error"][0] == "StoreError"
+    assert "cannot be written: database or disk is full: free some space" in told["error"][1]
+    assert told["acknowledged"] > 10
+    assert told["readable"] == 10 * told["acknowledged"]
+    assert told["whole"], "every batch that was acknowledged is there, whole"
+    assert told["problems"] == []
+    assert told["after"] == 1, "with room made, the store goes on"
+
+
+def test_opening_a_store_twice_in_a_process_keeps_its_locks(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    """POSIX drops all locks of a process on a file when any descriptor of it is closed: SQLite knows, Python not.
+
+    Without its locks, the log of the first store would be deleted by the next process to close the file.
+    """
+    url = f"sqlite:///{tmp_path}/karat.db"
+    with open_store(url) as first:
+        run = add_header(first)
+        open_store(url).close()
+        log = (tmp_path / "karat.db-wal").stat().st_ino
+        assert child("write_and_close", url, run).result() == 1
+        assert (tmp_path / "karat.db-wal").stat().st_ino == log
+        first.backend.append(run, [Row(1, "1", 1, OK, None, b"{}")])
+        assert first.backend.counts(run) == {OK: 2}
+        assert first.check() == []
+    with open_store(url) as again:
+        assert again.backend.counts(run) == {OK: 2}
+        assert again.check() == []
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "karat.db")
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="cannot be read: Cannot operate on a closed database"):
+        store.runs.list()
+
+
+def test_damage_inside_the_file_is_found_by_the_check(tmp_path: Path) -> None:
+    path = tmp_path / "karat.db"
+    with open_store(path) as store:
+        store.datasets.put(Dataset.from_examples([{"input": "x" * 500, "id": str(n)} for n in range(200)]))
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2 // 4096 * 4096
+    content[middle : middle + 64] = b"\xff" * 64
+    path.write_bytes(content)
+    with open_store(path) as store:
+        assert store.check() != []

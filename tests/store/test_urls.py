@@ -1,0 +1,92 @@
+"""Where a store is: URLs, plain paths, the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from karat.errors import RequestError
+from karat.store import Store, open_store
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KARAT_STORE", raising=False)
+
+
+def test_without_a_url_it_is_a_file_in_the_working_folder(tmp_path: Path) -> None:
+    with open_store() as store:
+        assert store.url == "sqlite:///karat.db"
+    assert (tmp_path / "karat.db").is_file()
+
+
+def test_the_environment_names_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KARAT_STORE", f"sqlite:///{tmp_path}/other.db")
+    open_store().close()
+    assert (tmp_path / "other.db").is_file()
+
+
+@pytest.mark.parametrize(
+    "name", ["plain.db", "with space.db", "100%.db", "a?b#c.db", "ünï.db", "a%20b.db", "x;y&z=1"]
+)
+def test_any_path_and_the_url_of_what_it_opened(name: str, tmp_path: Path) -> None:
+    for given in (name, tmp_path / name, str(tmp_path / name)):
+        with open_store(given) as store:
+            url = store.url
+    assert {each.name for each in tmp_path.iterdir()} == {name}
+    with open_store(url) as again:
+        assert again.url == url
+    assert {each.name for each in tmp_path.iterdir()} == {name}
+
+
+def test_relative_and_absolute_urls(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    open_store("sqlite:///folder/relative.db").close()
+    open_store(f"sqlite:///{tmp_path}/folder/absolute.db").close()
+    open_store("sqlite://two-slashes.db").close()
+    assert {each.name for each in tmp_path.rglob("*.db")} == {"relative.db", "absolute.db", "two-slashes.db"}
+
+
+def test_how_much_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
+    for option, value in (
+        ("", 1),
+        ("?synchronous=normal", 1),
+        ("?synchronous=full", 2),
+        ("?synchronous=extra", 3),
+    ):
+        with open_store(f"sqlite:///karat.db{option}") as store:
+            assert store.backend._read("PRAGMA synchronous") == [(value,)]  # type: ignore[attr-defined]  # of SQLite
+            assert store.backend._read("PRAGMA journal_mode") == [("wal",)]  # type: ignore[attr-defined]  # of SQLite
+
+
+def test_each_memory_store_is_its_own() -> None:
+    with open_store("memory://") as one, open_store("memory://") as other:
+        assert one.backend is not other.backend
+        assert one.url == "memory://"
+        assert not one.backend.shared
+
+
+def test_a_store_is_given_back_as_it_is() -> None:
+    with open_store("memory://") as store:
+        assert open_store(store) is store
+        assert isinstance(store, Store)
+        assert repr(store) == "<store memory://>"
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("sqlit:///karat.db", "unknown kind of store 'sqlit' .*did you mean.*sqlite"),
+        ("mysql://user:secret@host/db", "unknown kind of store 'mysql' in 'host/db'"),
+        ("sqlite://", "names no file: write sqlite:///karat.db"),
+        ("sqlite:///karat.db?mode=ro", "the only option is synchronous=normal, full or extra"),
+        ("sqlite:///karat.db?synchronous=off", "the only option is synchronous=normal, full or extra"),
+    ],
+)
+def test_a_url_that_is_wrong_says_what_is_right(url: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=sentence) as refused:
+        open_store(url)
+    assert "secret" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from karat.stages.evaluate import _as_list, _end, _id, _store_of
 from karat.stages.failure import failure_of
 from karat.stages.plain import run_plain
 from karat.store import Store
-from karat.store.handles import CHUNK, Aggregation, Evaluation
+from karat.store.handles import CHUNK, Aggregation, Evaluation, StoredDataset
 from karat.store.repositories import latest, result_decoder
 
 
@@ -107,29 +107,31 @@ _described = msgspec.json.Decoder(_Described)
 class _Target:
     """One aggregator over the results of one evaluator key: of one run, or of all its pairs."""
 
-    def __init__(self, name: str, aggregator: Any, run: str | None) -> None:
+    def __init__(self, name: str, aggregator: Any) -> None:
         self.name = name
         self.aggregator = aggregator
-        self.run = run
         self.state: Any = None
         self.failure: Failure | None = None
-        self._try(lambda: setattr(self, "state", aggregator.start()))
+        try:
+            self.state = aggregator.start()
+        except Exception as error:
+            self.failure = failure_of(error)
 
     def add(self, group: Group) -> None:
         if self.failure is None:
-            self._try(lambda: setattr(self, "state", self.aggregator.add(self.state, group)))
+            try:
+                self.state = self.aggregator.add(self.state, group)
+            except Exception as error:
+                self.failure = failure_of(error)
 
     def finish(self) -> Aggregate | None:
-        found: list[Aggregate] = []
         if self.failure is None:
-            self._try(lambda: found.append(self.aggregator.finish(self.state)))
-        return found[0] if found else None
-
-    def _try(self, step: Any) -> None:
-        try:
-            step()
-        except Exception as error:
-            self.failure = failure_of(error)
+            try:
+                aggregate: Aggregate = self.aggregator.finish(self.state)
+                return aggregate
+            except Exception as error:
+                self.failure = failure_of(error)
+        return None
 
 
 class _AggregationStage:
@@ -165,7 +167,7 @@ class _AggregationStage:
             single = self.kinds[evaluator] == "single"
             for run in self.runs_of[evaluator] if single else [None]:
                 label = f"{evaluator}-{key}" + (f"@{run}" if several and single else "")
-                target = _Target(label, aggregator, run)
+                target = _Target(label, aggregator)
                 self.targets.setdefault((evaluator, run), []).append(target)
 
     def fold(self, listen: Listener | None) -> None:
@@ -178,19 +180,35 @@ class _AggregationStage:
             progress = Progress("aggregate", last - first, started=time.monotonic())
             for start in range(first, last, CHUNK):
                 stop = min(start + CHUNK, last)
-                for position, metadata, grouped in self._chunk(members, data.number, start, stop):
-                    self._add(position, metadata, grouped, len(data))
+                self._fold_chunk(members, data, start, stop)
                 progress.done = stop - first
                 if listen is not None:
                     listen(progress)
 
-    def _chunk(
-        self, members: list[Evaluation], dataset: int, start: int, stop: int
-    ) -> Iterator[tuple[int, _Described, dict[tuple[str, str | None], list[ItemResult]]]]:
-        grouped: dict[int, dict[tuple[str, str | None], list[ItemResult]]] = {}
+    def _fold_chunk(self, members: list[Evaluation], data: StoredDataset, start: int, stop: int) -> None:
+        results = self._results(members, start, stop)
+        folds = [
+            (targets, results.get(key, {}), *self._selected(key[1], len(data)))
+            for key, targets in self.targets.items()
+        ]
+        decode = _described.decode
+        for row in self.store.backend.scan(data.number, start, stop):
+            position, example = row.position, decode(row.payload)
+            for targets, found, first, last, attempts in folds:
+                here = found.get(position, [])
+                pending = max(0, attempts - len(here)) if first <= position < last else 0
+                if here or pending:
+                    group = Group(example.id, example.metadata, here, pending)
+                    for target in targets:
+                        target.add(group)
+
+    def _results(
+        self, members: list[Evaluation], start: int, stop: int
+    ) -> dict[tuple[str, str | None], dict[int, list[ItemResult]]]:
+        """Current results by evaluator key and run (None for comparisons), then by position."""
+        out: dict[tuple[str, str | None], dict[int, list[ItemResult]]] = {key: {} for key in self.targets}
         seen: set[tuple[Any, ...]] = set()
-        decode = result_decoder.decode
-        kinds, several = self.kinds, len(members) > 1
+        decode, kinds, several = result_decoder.decode, self.kinds, len(members) > 1
         for evaluation in reversed(members):  # the latest evaluation's word counts
             for row in latest(self.store.backend.scan(evaluation.number, start, stop)):
                 result = decode(row.payload)
@@ -199,31 +217,22 @@ class _AggregationStage:
                     if identity in seen:
                         continue
                     seen.add(identity)
-                key = (result.key, result.runs[0] if kinds[result.key] == "single" else None)
-                grouped.setdefault(row.position, {}).setdefault(key, []).append(result)
-        for row in self.store.backend.scan(dataset, start, stop):
-            yield row.position, _described.decode(row.payload), grouped.get(row.position, {})
+                found = out.get((result.key, result.runs[0] if kinds[result.key] == "single" else None))
+                if found is None:
+                    continue  # no aggregator is for this evaluator
+                here = found.get(row.position)
+                if here is None:
+                    found[row.position] = [result]
+                else:
+                    here.append(result)
+        return out
 
-    def _add(
-        self,
-        position: int,
-        example: _Described,
-        grouped: dict[tuple[str, str | None], list[ItemResult]],
-        count: int,
-    ) -> None:
-        for key, targets in self.targets.items():
-            results = grouped.get(key, [])
-            pending = max(0, self._expected(key, position, count) - len(results))
-            if results or pending:
-                group = Group(example.id, example.metadata, results, pending)
-                for target in targets:
-                    target.add(group)
-
-    def _expected(self, key: tuple[str, str | None], position: int, count: int) -> int:
-        if key[1] is None:
-            return 0
-        run = self.runs[key[1]]
-        return run.header.attempts if run.header.offset <= position < _end(run, count) else 0
+    def _selected(self, run: str | None, count: int) -> tuple[int, int, int]:
+        """The positions a run has, and how many attempts at each; none are expected of comparisons."""
+        if run is None:
+            return 0, 0, 0
+        header = self.runs[run].header
+        return header.offset, _end(self.runs[run], count), header.attempts
 
     def finish(self) -> tuple[dict[str, Estimate], dict[str, Any], dict[str, Failure]]:
         """All estimates, tables and failures, by name."""

@@ -10,35 +10,17 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
+from karat.engines import Done, Item, Work, engines
 from karat.engines.threads import Threads
 from karat.errors import Stopped
-
-Item = TypeVar("Item")
-Done = TypeVar("Done")
-_Item = TypeVar("_Item", contravariant=True)
-_Done = TypeVar("_Done", covariant=True)
 
 CHUNK_SECONDS = 0.005
 """Sync work is sent to threads in chunks of about this long: crossing to a thread costs some 100 µs."""
 
 
-class Work(Protocol[_Item, _Done]):
-    """What is done with an item. Failures are part of what it returns; what it raises stops the stage."""
-
-    is_async: bool
-
-    async def call_async(self, item: _Item) -> _Done:
-        """Does it on the event loop."""
-
-    def call(self, item: _Item) -> _Done:
-        """Does it in a thread."""
-
-    def timed_out(self, item: _Item, seconds: float) -> _Done:
-        """What an item amounts to whose time is up."""
-
-
+@engines.register("local")
 class LocalEngine(Generic[Item, Done]):
     """Work on this machine, in this process."""
 

@@ -77,7 +77,7 @@ def carry_out(
     again: dict[str, Any] = {"retry_failed": retry_failed, "wait": wait, "cache": cache, "progress": progress}
     if budget is not None:
         again["budget"] = _budget(plan, budget)
-    about = {"labels": plan.labels, "description": plan.description}
+    about: dict[str, Any] = {"labels": plan.labels, "description": plan.description}
     said = {"experiment": plan.name} if plan.name else {}
     data = (
         store.datasets.get(plan.dataset)

@@ -16,15 +16,10 @@ from karat.records import FORMAT, AggregationHeader, AggregatorSpec, Counts, Est
 from karat.stages.environment import environment
 from karat.stages.evaluate import _as_list, _end, _id, _store_of
 from karat.stages.failure import failure_of
-from karat.stages.plain import run_plain
+from karat.stages.plain import plain
 from karat.store import Store
 from karat.store.handles import CHUNK, Aggregation, Evaluation, StoredDataset
 from karat.store.repositories import latest, result_decoder
-
-
-def aggregate(evaluations: Any, aggregators: Any, **options: Any) -> Aggregation:
-    """Folds the results of one or more evaluations into estimates. Options as `aggregate_async`."""
-    return run_plain(aggregate_async(evaluations, aggregators, **options))
 
 
 async def aggregate_async(
@@ -92,6 +87,9 @@ async def aggregate_async(
         counts=counts,
     )
     return the_store.aggregations.add(header)
+
+
+aggregate = plain(aggregate_async)
 
 
 class _Described(msgspec.Struct):

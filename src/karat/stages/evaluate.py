@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 from typing import Any
 
 import msgspec
 
-from karat.engines.local import LocalEngine
+from karat.engines import Engine, engines
 from karat.errors import Aborted, RequestError, Stopped
 from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
 from karat.progress import Listener, Progress, listener
@@ -28,7 +28,7 @@ from karat.records import (
 from karat.stages.environment import defaults, environment
 from karat.stages.judging import Judge, Judged, Judging, Judgment, arguments
 from karat.stages.opening import begin, close, open_or_wait
-from karat.stages.plain import run_plain
+from karat.stages.plain import plain
 from karat.stages.run import DEFAULT_CONCURRENCY
 from karat.store import Store, open_store
 from karat.store.appender import Appender
@@ -36,11 +36,6 @@ from karat.store.backend import FAILED, REUSED, SKIPPED, Mark, Row
 from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
 from karat.store.lease import Held
 from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
-
-
-def evaluate(runs: Any, evaluators: Any = None, **options: Any) -> Evaluation:
-    """Judges the outputs of one or more runs. Options as `evaluate_async`."""
-    return run_plain(evaluate_async(runs, evaluators, **options))
 
 
 async def evaluate_async(
@@ -60,6 +55,7 @@ async def evaluate_async(
     wait: bool = False,
     cache: Any = "use",
     budget: Any = None,
+    engine: str = "local",
     progress: bool | Listener | None = None,
 ) -> Evaluation:
     """Evaluates runs of one dataset: a single run, several, or new ones added to earlier evaluations.
@@ -109,8 +105,11 @@ async def evaluate_async(
     stage = _EvaluationStage(handle, handles, amended, judges, data, held, decision.action)
     stage.abort_on_error, stage.cache, stage.budget = abort_on_error, cache, budget
     stage.retry_failed = retry_failed
-    await stage.work(concurrency, timeout, listener(progress))
+    await stage.work(lambda: engines.get(engine)(concurrency, timeout), concurrency, listener(progress))
     return handle
+
+
+evaluate = plain(evaluate_async)
 
 
 def _as_list(given: Any) -> list[Any]:
@@ -358,7 +357,9 @@ class _EvaluationStage:
 
     # The stage -------------------------------------------------------------------
 
-    async def work(self, concurrency: int, timeout: float | None, listen: Listener | None) -> None:
+    async def work(
+        self, make_engine: Callable[[], Engine[Judgment, Judged]], concurrency: int, listen: Listener | None
+    ) -> None:
         """Judges what is missing, keeps it, and closes the evaluation; or leaves it to be continued."""
         expected = self._expected()
         self._progress = Progress("evaluate", expected, started=time.monotonic())
@@ -377,7 +378,7 @@ class _EvaluationStage:
                 if judges and self._aborted is None:
                     appender = Appender(self._backend, self.evaluation.number, concurrency if is_async else 1)
                     appenders.append(appender)
-                    await self._work_single(judges, is_async, LocalEngine(concurrency, timeout), appender)
+                    await self._work_single(judges, is_async, make_engine(), appender)
             if self._aborted is not None:
                 raise Aborted(
                     f"evaluation {self.evaluation.id} stopped at the first failure: {self._aborted}"
@@ -435,7 +436,7 @@ class _EvaluationStage:
             await asyncio.to_thread(self._backend.append, self.evaluation.number, rows)
 
     async def _work_single(
-        self, judges: list[Judge], is_async: bool, engine: LocalEngine[Judgment, Judged], appender: Appender
+        self, judges: list[Judge], is_async: bool, engine: Engine[Judgment, Judged], appender: Appender
     ) -> None:
         judging = self._judging(is_async)
 

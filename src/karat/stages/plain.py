@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The plain twin of an async function, with the same parameters: `run` of `run_async`."""
+
+    @functools.wraps(function)
+    def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_plain(function(*args, **kwargs))
+
+    twin.__name__ = function.__name__.removesuffix("_async")
+    twin.__qualname__ = function.__qualname__.removesuffix("_async")
+    return twin
 
 
 def run_plain(work: Coroutine[Any, Any, T]) -> T:

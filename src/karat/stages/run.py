@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from karat.engines.local import LocalEngine
+from karat.engines import Engine, engines
 from karat.errors import Aborted, RequestError, Stopped
 from karat.keys import Wanted, fingerprint, output_item
 from karat.models.calls import recording
@@ -18,7 +18,7 @@ from karat.records import FORMAT, Example, Failed, Failure, Ok, Output, RunHeade
 from karat.stages.environment import defaults, environment
 from karat.stages.failure import failure_of
 from karat.stages.opening import begin, close, open_or_wait
-from karat.stages.plain import run_plain
+from karat.stages.plain import plain
 from karat.store import Store, open_store
 from karat.store.appender import Appender
 from karat.store.backend import FAILED, OK, Mark, Row
@@ -29,11 +29,6 @@ from karat.tasks import Context, Task, as_task
 from karat.values import encode
 
 DEFAULT_CONCURRENCY = 100
-
-
-def run(task: Any, dataset: Any, **options: Any) -> Run:
-    """Runs a task over a dataset and keeps every output. Options as `run_async`."""
-    return run_plain(run_async(task, dataset, **options))
 
 
 async def run_async(
@@ -57,6 +52,7 @@ async def run_async(
     wait: bool = False,
     cache: Any = "use",
     budget: Any = None,
+    engine: str = "local",
     progress: bool | Listener | None = None,
 ) -> Run:
     """Runs a task over a dataset: exactly what is missing of the run that these arguments describe.
@@ -103,8 +99,11 @@ async def run_async(
         return handle
     stage = _RunStage(the_task, data, handle, held, decision.action, wanted.code)
     stage.retries, stage.abort_on_error, stage.cache, stage.budget = retries, abort_on_error, cache, budget
-    await stage.work(LocalEngine(concurrency, timeout), listener(progress))
+    await stage.work(engines.get(engine)(concurrency, timeout), listener(progress))
     return handle
+
+
+run = plain(run_async)
 
 
 def as_dataset(given: Any, store: Store) -> Any:
@@ -320,7 +319,7 @@ class _RunStage:
 
     # The stage ----------------------------------------------------------------
 
-    async def work(self, engine: LocalEngine[_Item, _Done], listen: Listener | None) -> None:
+    async def work(self, engine: Engine[_Item, _Done], listen: Listener | None) -> None:
         """Computes what is missing, keeps it, and closes the run; or leaves it so that it can be continued."""
         runs, number = self.run.store.runs, self.run.number
         appender = Appender(self.run.store.backend, number, engine.concurrency if self.is_async else 1)

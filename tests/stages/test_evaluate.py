@@ -107,6 +107,21 @@ def test_evaluators_sync_async_and_batched_give_the_same(store, kind):
     assert evaluation.status == "partial"
 
 
+def test_values_are_decoded_to_the_types_a_function_annotates(store):
+    import msgspec
+
+    class Number(msgspec.Struct):
+        value: int
+
+    def judge(outputs, expected):
+        return outputs.value == expected
+
+    judge.__annotations__ = {"outputs": Number}
+    task = FunctionTask(lambda number: {"value": number}, name="wrapped")
+    run = karat.run(task, karat.Dataset.from_examples(DATA), store=store)
+    assert [r.score for r in karat.evaluate(run, [judge]).results()] == [1.0] * 6
+
+
 def test_not_applicable_alone_does_not_spoil_an_evaluation(store):
     def picky(outputs):
         if outputs == 2:

@@ -18,6 +18,7 @@ import msgspec
 from karat.errors import KaratError, RequestError
 from karat.records import Example, Output, Result
 from karat.registry import Registry, check_parameters
+from karat.values import annotations_of, converter
 
 Kind = Literal["single", "pair", "joint"]
 
@@ -127,12 +128,15 @@ def kind_of(evaluator: Any) -> Kind:
     return "single"
 
 
+_VALUES = frozenset({"outputs", "output", "reference_outputs", "expected", "inputs", "input"})
+
+
 class FunctionEvaluator(Evaluator):
     """A plain function as an evaluator.
 
     It asks by parameter name for what it needs: `outputs` (or `output`), `reference_outputs` (or
-    `expected`), `inputs` (or `input`), `example`, `trace`. It returns a Result, a number, a bool, None, or
-    a label.
+    `expected`), `inputs` (or `input`), `example`, `trace`; values are decoded to the types it annotates. It returns a
+    Result, a number, a bool, None, or a label.
     """
 
     def __init__(self, function: Callable[..., Any], key: str | None = None) -> None:
@@ -153,6 +157,9 @@ class FunctionEvaluator(Evaluator):
                 f"evaluator {self.key!r} asks for {unknown[0]!r};"
                 f" a function may ask for {', '.join(sorted(known))}"
             )
+        annotated = annotations_of(function)
+        converters = {name: converter(annotated.get(name)) for name in self._names if name in _VALUES}
+        self._converters = {name: convert for name, convert in converters.items() if convert is not None}
 
     def _arguments(
         self, outputs: Any, reference: Any, inputs: Any, context: Mapping[str, Any]
@@ -170,7 +177,11 @@ class FunctionEvaluator(Evaluator):
         }
         if self._takes_all:
             return {"outputs": outputs, "reference_outputs": reference, "inputs": inputs, **context}
-        return {name: have[name] for name in self._names if name in have}
+        asked = {name: have[name] for name in self._names if name in have}
+        for name, convert in self._converters.items():
+            if asked[name] is not None:
+                asked[name] = convert(asked[name])
+        return asked
 
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any

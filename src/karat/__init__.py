@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from karat.errors import KaratError, NotApplicable
     from karat.records import Estimate, Example, Output, Result
     from karat.stages.aggregate import aggregate, aggregate_async
+    from karat.stages.compare import compare, compare_async
     from karat.stages.evaluate import evaluate, evaluate_async
+    from karat.stages.rank import rank, rank_async
     from karat.stages.run import run, run_async
     from karat.store import open_store
 
@@ -27,9 +29,13 @@ _WHERE = {
     "Result": "records",
     "aggregate": "stages.aggregate",
     "aggregate_async": "stages.aggregate",
+    "compare": "stages.compare",
+    "compare_async": "stages.compare",
     "evaluate": "stages.evaluate",
     "evaluate_async": "stages.evaluate",
     "open_store": "store",
+    "rank": "stages.rank",
+    "rank_async": "stages.rank",
     "run": "stages.run",
     "run_async": "stages.run",
 }
@@ -46,11 +52,15 @@ __all__ = [
     "aggregate",
     "aggregate_async",
     "aggregators",
+    "compare",
+    "compare_async",
     "evaluate",
     "evaluate_async",
     "evaluators",
     "models",
     "open_store",
+    "rank",
+    "rank_async",
     "run",
     "run_async",
     "stats",

@@ -49,7 +49,7 @@ def test_help_imports_nothing_heavy():
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("rnu", "karat has no command 'rnu': did you mean 'run'?"),
+        ("rnu", "karat has no command 'rnu': did you mean 'run' or 'rank'?"),
         ("run x.yaml --concurency 5", "karat run has no option --concurency: did you mean '--concurrency'"),
         ("ls rns", "did you mean 'runs'"),
         ("models pul", "did you mean 'models pull'"),

@@ -344,7 +344,12 @@ class TestAdapters:
         evaluator = build_evaluator("unit:exact_match", {"key": "text"})
         result = evaluator.evaluate(outputs={"text": "paris"}, reference_outputs={"text": "Paris"})
         assert (result.key, result.score, result.value) == ("unit:exact_match", 1.0, True)
-        assert result.metadata == {"validator": "exact_match", "case_sensitive": False}
+        assert result.metadata == {
+            "validator": "exact_match",
+            "case_sensitive": False,
+            "golden": {"text": "Paris"},
+            "predicted": {"text": "paris"},
+        }
         assert result.comment.startswith("correct: ")
         assert evaluator.params == {"metric": "exact_match", "key": "text"}
         assert build_evaluator("unit:exact_match", key="mine").key == "mine"

@@ -14,7 +14,7 @@ import msgspec
 
 from karat.errors import RequestError
 from karat.records import Estimate, ItemResult, Ok, Skipped
-from karat.registry import Registry, check_parameters
+from karat.registry import Registry, check_parameters, parameters_of
 
 S = TypeVar("S")
 
@@ -32,7 +32,7 @@ class Group(msgspec.Struct, frozen=True):
     @property
     def missing(self) -> int:
         """Items that should have a score and have none: failed, pending, or skipped though applicable."""
-        skipped = sum(1 for r in self.results if not isinstance(r.outcome, Ok) and not _not_applicable(r))
+        skipped = sum(1 for r in self.results if not isinstance(r.outcome, Ok) and not not_applicable(r))
         return skipped + self.pending
 
     def scores(self) -> list[float]:
@@ -44,7 +44,8 @@ class Group(msgspec.Struct, frozen=True):
         ]
 
 
-def _not_applicable(result: ItemResult) -> bool:
+def not_applicable(result: ItemResult) -> bool:
+    """Whether the evaluator said that an item is not its business."""
     return isinstance(result.outcome, Skipped) and not result.outcome.applicable
 
 
@@ -81,7 +82,21 @@ class Aggregator(Generic[S]):
 
 
 aggregators: Registry[Callable[..., Any]] = Registry(
-    "aggregator", builtin=["karat.aggregators.means", "karat.aggregators.comparisons"]
+    "aggregator",
+    builtin=[
+        f"karat.aggregators.{module}"
+        for module in (
+            "means",
+            "comparisons",
+            "rates",
+            "classification",
+            "pass_k",
+            "distributions",
+            "efficiency",
+            "ranking",
+            "metric_folding",
+        )
+    ],
 )
 
 register_aggregator = aggregators.register
@@ -90,7 +105,10 @@ register_aggregator = aggregators.register
 def resolve_aggregator(
     spec: Any, confidence: float = 0.95
 ) -> tuple[str, str, dict[str, Any], Any, list[str] | None]:
-    """`(key, name, params, aggregator, evaluator keys it is for)` from a name, a mapping or an object."""
+    """`(key, name, params, aggregator, evaluator keys it is for)` from a name, a mapping or an object.
+
+    Every aggregator takes the parameter `by`, a field of the examples' metadata or a list of them.
+    """
     of: list[str] | None = None
     if isinstance(spec, str):
         name, params, key = spec, {}, spec
@@ -105,27 +123,46 @@ def resolve_aggregator(
         key = spec.get("key") or name
         given = spec.get("of")
         of = [given] if isinstance(given, str) else list(given) if given else None
-    elif all(callable(getattr(spec, method, None)) for method in ("start", "add", "merge", "finish")):
-        name = getattr(spec, "name", "") or type(spec).__name__
-        if isinstance(spec, type):
-            spec = spec()
-        return name, name, dict(getattr(spec, "params", {}) or {}), spec, None
     else:
+        name, built = _given_object(spec)
+        return name, name, dict(getattr(built, "params", {}) or {}), built, None
+    part = aggregators.get(name)
+    if "confidence" not in params and "confidence" in parameters_of(part):
+        params = {**params, "confidence": confidence}
+    return key, name, params, _built(part, name, params), of
+
+
+def _built(part: Any, name: str, params: dict[str, Any]) -> Any:
+    own, by = dict(params), None
+    if "by" not in parameters_of(part):
+        by = own.pop("by", None)
+    check_parameters(part, own, f"aggregator {name!r}")
+    try:
+        built = as_aggregator(part(**own))
+        if by is None:
+            return built
+        from karat.aggregators.grouping import Grouped
+
+        return Grouped(built, by)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"aggregator {name!r}: {error}") from error
+
+
+def _given_object(spec: Any) -> tuple[str, Any]:
+    if isinstance(spec, type):
+        spec = spec()
+    built = as_aggregator(spec)
+    if not all(callable(getattr(built, method, None)) for method in ("start", "add", "merge", "finish")):
         raise RequestError(
             f"{spec!r} is not an aggregator: give a name, {{name, params, key, of}} or an object"
         )
-    part = aggregators.get(name)
-    if "confidence" not in params and "confidence" in _parameter_names(part):
-        params = {**params, "confidence": confidence}
-    check_parameters(part, params, f"aggregator {name!r}")
-    try:
-        built = part(**params)
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"aggregator {name!r}: {error}") from error
-    return key, name, params, built, of
+    return getattr(built, "name", "") or type(built).__name__, built
 
 
-def _parameter_names(part: Any) -> list[str]:
-    from karat.registry import parameters_of
+def as_aggregator(part: Any) -> Any:
+    """A part as it folds results: an aggregator metric, which folds unit metric results, is wrapped."""
+    if not getattr(part, "folds_unit_results", False):
+        return part
+    from karat.aggregators.metric_folding import MetricAggregator
 
-    return list(parameters_of(part))
+    return MetricAggregator(part)

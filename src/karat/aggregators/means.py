@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
+from karat.aggregators.folding import Values, add_sizes
 from karat.records import Ok
+from karat.stats.exact import ExactSum
 from karat.stats.means import MeanState
 
 
 class _State:
-    __slots__ = ("graded", "mean", "missing", "unscored")
+    __slots__ = ("graded", "ones", "unscored", "values", "zeros")
 
     def __init__(self) -> None:
-        self.mean = MeanState()
-        self.missing = 0
+        self.values = Values()
+        self.zeros = 0
+        """Examples of one result that is 0; nearly all results are this or the next …"""
+        self.ones = 0
+        """… 1: counting them is faster than adding them up, and comes to the same."""
         self.unscored = 0
         """Ok results without a score: labels, which have no mean."""
         self.graded = False
 
 
+def _fold_counted(mean: MeanState, zeros: int, ones: int) -> None:
+    """Adds so many clusters of one item that is 0 or 1, as `MeanState.add_one` would."""
+    mean.total.merge(ExactSum(ones))
+    mean.squares.merge(ExactSum(ones))
+    add_sizes(mean, 1, zeros + ones)
+
+
 class _Scores(Aggregator[_State]):
     """What the two share: scores of an example are a cluster; what has no score is counted."""
 
-    def __init__(self, confidence: float = 0.95) -> None:
+    def __init__(self, cluster: str | None = None, confidence: float = 0.95) -> None:
+        self.cluster = cluster
         self.confidence = confidence
 
     def start(self) -> _State:
@@ -29,20 +42,27 @@ class _Scores(Aggregator[_State]):
 
     def add(self, state: _State, group: Group) -> _State:
         results = group.results
-        if len(results) == 1 and not group.pending:
+        if len(results) == 1 and self.cluster is None and not group.pending:
             outcome = results[0].outcome
             if isinstance(outcome, Ok) and (score := outcome.value.score) is not None:
-                state.mean.add_one(self._value(state, score))
+                value = self._value(state, score)
+                if value == 0.0:
+                    state.zeros += 1
+                elif value == 1.0:
+                    state.ones += 1
+                else:
+                    state.values.mean.add_one(value)
                 return state
         scores = group.scores()
-        state.mean.add([self._value(state, score) for score in scores])
-        state.missing += group.missing
+        state.values.add([self._value(state, score) for score in scores], group.metadata, self.cluster)
+        state.values.missing += group.missing
         state.unscored += sum(isinstance(r.outcome, Ok) for r in results) - len(scores)
         return state
 
     def merge(self, a: _State, b: _State) -> _State:
-        a.mean.merge(b.mean)
-        a.missing += b.missing
+        a.values.merge(b.values)
+        a.zeros += b.zeros
+        a.ones += b.ones
         a.unscored += b.unscored
         a.graded |= b.graded
         return a
@@ -50,26 +70,30 @@ class _Scores(Aggregator[_State]):
     def _value(self, state: _State, score: float) -> float:
         return score
 
-    def _of(self, state: _State) -> int:
-        if state.unscored and not state.mean.n:
+    def _total(self, state: _State) -> tuple[MeanState, int]:
+        """All scores, and of how many items."""
+        mean = MeanState().merge(state.values.total(self.cluster))
+        _fold_counted(mean, state.zeros, state.ones)
+        if state.unscored and not mean.n:
             raise ValueError("these results have labels and no scores: count them with count_by")
-        return state.mean.n + state.missing + state.unscored
+        return mean, mean.n + state.values.missing + state.unscored
 
 
 @register_aggregator("mean")
 class Mean(_Scores):
-    """The mean score with a t interval, clustered by example.
+    """The mean score with a t interval, clustered by example or by a field of the metadata (`cluster`).
 
     `low` and `high` are the range of the scores: they bound the interval and what missing items could do.
     """
 
     name = "mean"
 
-    def __init__(self, low: float = 0.0, high: float = 1.0, confidence: float = 0.95) -> None:
-        super().__init__(confidence)
+    def __init__(
+        self, low: float = 0.0, high: float = 1.0, cluster: str | None = None, confidence: float = 0.95
+    ) -> None:
+        super().__init__(cluster, confidence)
         self.low = low
         self.high = high
-        self._outside = False
 
     def _value(self, state: _State, score: float) -> float:
         if not self.low <= score <= self.high:
@@ -77,18 +101,22 @@ class Mean(_Scores):
         return score
 
     def finish(self, state: _State) -> Aggregate:
+        mean, of = self._total(state)
         bounds = None if state.graded else (self.low, self.high)
-        return Aggregate({"": state.mean.estimate(self.confidence, of=self._of(state), bounds=bounds)})
+        return Aggregate({"": mean.estimate(self.confidence, of=of, bounds=bounds)})
 
 
 @register_aggregator("accuracy")
 class Accuracy(_Scores):
-    """The share of correct items (score at least `threshold`) with Wilson's interval, clustered by example."""
+    """The share of correct items (score at least `threshold`) with Wilson's interval, clustered by example.
+
+    `cluster` names a field of the metadata (a conversation, a document) whose examples belong together.
+    """
 
     name = "accuracy"
 
-    def __init__(self, threshold: float = 0.5, confidence: float = 0.95) -> None:
-        super().__init__(confidence)
+    def __init__(self, threshold: float = 0.5, cluster: str | None = None, confidence: float = 0.95) -> None:
+        super().__init__(cluster, confidence)
         self.threshold = threshold
 
     def _value(self, state: _State, score: float) -> float:
@@ -97,7 +125,8 @@ class Accuracy(_Scores):
         return 1.0 if score >= self.threshold else 0.0
 
     def finish(self, state: _State) -> Aggregate:
-        estimate = state.mean.proportion(self.confidence, of=self._of(state))
+        mean, of = self._total(state)
+        estimate = mean.proportion(self.confidence, of=of)
         if state.graded:
             estimate.metadata["threshold"] = self.threshold
         return Aggregate({"": estimate})

@@ -27,6 +27,10 @@ COMMANDS = {
     "run": Command("karat.cli.run", "run an experiment, or a task over a dataset"),
     "evaluate": Command("karat.cli.evaluate", "judge the outputs of one or more runs"),
     "aggregate": Command("karat.cli.aggregate", "fold the results of evaluations into estimates"),
+    "compare": Command("karat.cli.compare", "compare runs with a baseline, example by example"),
+    "rank": Command("karat.cli.rank", "rank runs from best to worst"),
+    "report": Command("karat.cli.report", "write down all that is known of runs"),
+    "graph": Command("karat.cli.graph", "draw the graph of a task"),
     "ls": Command("karat.cli.ls", "list what the store has"),
     "show": Command(
         "karat.cli.show", "show one thing: its counts, where it comes from, an example, its failures"

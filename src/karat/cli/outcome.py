@@ -49,6 +49,8 @@ def outcome_text(outcome: Outcome) -> str:
         lines += [f"  {line}" for line in usage_lines(evaluation)]
     if outcome.aggregation is not None:
         lines += [outcome.aggregation.report()]
+    if outcome.comparison is not None:
+        lines += ["", outcome.comparison.report()]
     failed = next(
         (each for each in (*outcome.runs, evaluation) if each is not None and each.counts.failed), None
     )

@@ -110,6 +110,8 @@ evaluators: Registry[Callable[..., Any]] = Registry(
             "trajectory",
             "tools",
             "graph_trajectory",
+            "comparison",
+            "from_output",
             "unit",
         )
     ],

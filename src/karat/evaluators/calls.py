@@ -17,7 +17,7 @@ from karat.traces.openai_chat import quick_calls
 from karat.traces.own import is_bare_call
 
 _UNREAD: Any = object()
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode_lines = msgspec.json.Encoder(order="deterministic").encode_lines
 
 
 def _number(text: str) -> int | float:
@@ -36,7 +36,7 @@ class Calls:
 
     __slots__ = ("_values", "as_text", "given", "names", "trajectory")
 
-    def __init__(self, names: list[str], given: list[Any], *, as_text: bool = False) -> None:
+    def __init__(self, names: list[str], given: list[Any], as_text: bool = False) -> None:
         self.names = names
         self.given = given
         self.as_text = as_text
@@ -54,18 +54,13 @@ class Calls:
         calls._values = values
         return calls
 
-    @classmethod
-    def written(cls, names: list[str], given: list[Any]) -> Calls:
-        """Calls whose arguments are as they were written: JSON text, or dicts."""
-        return cls(names, given, as_text=dict not in set(map(type, given)))
-
     def __len__(self) -> int:
         return len(self.names)
 
     def take(self, positions: Sequence[int]) -> Calls:
         """Some of the calls, by their positions."""
         names, given = [self.names[i] for i in positions], [self.given[i] for i in positions]
-        taken = Calls(names, given, as_text=self.as_text)
+        taken = Calls(names, given, self.as_text)
         taken._values = [self._values[i] for i in positions]
         return taken
 
@@ -84,13 +79,14 @@ class Calls:
         if self.as_text:
             try:
                 # In C from one end to the other, and no value outlives its key, which spares the garbage
-                # collector; whatever is out of the ordinary takes the way below.
-                keys: list[Hashable | None] = list(map(_encode, map(_decode, self.given)))
+                # collector; whatever is out of the ordinary takes the way below. A line has no line end in it.
+                lines: list[Hashable | None] = _encode_lines(map(_decode, self.given)).split(b"\n")
             except (ValueError, RecursionError):
                 pass
             else:
-                if b"null" not in keys:
-                    return keys
+                lines.pop()
+                if b"null" not in lines:
+                    return lines
         return [canonical(self.arguments(position)) for position in range(len(self))]
 
 
@@ -101,7 +97,7 @@ def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:
     if not trace:
         quick = quick_calls(outputs)
         if quick is not None:
-            return Calls.written(*quick)
+            return Calls(*quick)
     return Calls.of(read_trajectory(outputs, trace))
 
 
@@ -132,7 +128,7 @@ def read_reference(reference_outputs: Any, key: str) -> Calls:
     """The calls of the reference, which has to be there."""
     quick = quick_calls(reference_outputs)
     if quick is not None:
-        return Calls.written(*quick)
+        return Calls(*quick)
     if reference_outputs is None:
         raise TraceError(f"{key!r} compares with a reference, and there is none: give `reference_outputs`")
     trajectory = normalize(reference_outputs)

@@ -87,8 +87,8 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         return Result(self.key, score, passed, comment, metadata)
 
     def _compare(self, have: list[str], want: list[str]) -> dict[str, Any]:
-        agent = Calls.written(have, [{} for _ in have])
-        reference = Calls.written(want, [{} for _ in want])
+        agent = Calls(have, [{} for _ in have])
+        reference = Calls(want, [{} for _ in want])
         pair = pair_in_order if self.mode in IN_ORDER else pair_in_any_order
         pairs = pair(agent, reference, _by_name)
         found = set(pairs.values())

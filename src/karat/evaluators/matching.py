@@ -51,33 +51,34 @@ def _pair_equal(agent: Calls, reference: Calls, pairs: Pairs) -> tuple[list[int]
     two equal calls matches the other.
     """
     if agent.as_text and reference.as_text:
-        have = list(zip(agent.names, agent.given, strict=True))
-        want = list(zip(reference.names, reference.given, strict=True))
+        have, want = agent.given, reference.given
         # Two samples: where the texts differ in their spelling, the values decide about all at once.
         if want[0] in have or want[-1] in have:
-            found = _pair_same(have, want)
+            found = _pair_same(agent.names, have, reference.names, want)
             if None not in found or len(want) == sum(each is not None for each in found):
                 return _settled(found, len(want), pairs)
-    have = list(zip(agent.names, agent.keys(), strict=True))
-    want = list(zip(reference.names, reference.keys(), strict=True))
-    return _settled(_pair_same(have, want), len(want), pairs)
+    return _settled(_pair_same(agent.names, agent.keys(), reference.names, reference.keys()), len(reference), pairs)
 
 
-def _pair_same(have: list[tuple[str, Any]], want: list[tuple[str, Any]]) -> list[int | None]:
-    """For each of the agent's calls the position of an equal one of the reference, each used once."""
+def _pair_same(
+    names: list[str], have: list[Any], reference_names: list[str], want: list[Any]
+) -> list[int | None]:
+    """For each of the agent's calls the position of an equal one of the reference, each used once.
+
+    Calls are equal that have the same name and the same key; a key of None equals none.
+    """
     waiting = dict(zip(want, range(len(want)), strict=True))
-    if len(waiting) == len(want):
+    if len(waiting) == len(want) and None not in waiting:
+        # Nearly always different arguments are enough to tell calls apart, whatever their names.
         found: list[int | None] = list(map(waiting.pop, have, repeat(None)))
-    else:
-        queues: dict[Any, deque[int]] = {}
-        for position, call in enumerate(want):
+        if all(j is None or names[i] == reference_names[j] for i, j in enumerate(found)):
+            return found
+    queues: dict[tuple[str, Any], deque[int]] = {}
+    for position, call in enumerate(zip(reference_names, want, strict=True)):
+        if call[1] is not None:
             queues.setdefault(call, deque()).append(position)
-        rows = map(queues.get, have)
-        found = [row.popleft() if row else None for row in rows]
-    # A call without a key is equal to none by its key.
-    if any(call[1] is None for call in have):
-        found = [None if call[1] is None else each for call, each in zip(have, found, strict=True)]
-    return found
+    rows = map(queues.get, zip(names, have, strict=True))
+    return [row.popleft() if row else None for row in rows]
 
 
 def _settled(found: list[int | None], width: int, pairs: Pairs) -> tuple[list[int], list[int]]:

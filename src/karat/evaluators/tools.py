@@ -77,7 +77,7 @@ class ToolUseEvaluator(Evaluator):
             with_args = " with the expected arguments" if expected is not None else ""
             comment = f"{tool} was called{with_args}, as call {found[0] + 1} of {len(calls)}"
         elif called:
-            wanted = Calls.written([tool], [expected])
+            wanted = Calls([tool], [expected])
             near = [describe_mismatch(calls, i, wanted, 0, self.rule) for i in called]
             metadata["mismatched"] = near
             comment = f"{tool} was called {len(called)} time(s), never as expected: " + listed(

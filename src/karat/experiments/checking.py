@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
 from karat.experiments.existing_store import open_existing
@@ -160,17 +162,32 @@ class _Check:
             return stored.label
 
     def _runs(self) -> list[PlannedRun]:
-        entry = self.file.task
+        entry, matrix = self.file.task, self.file.matrix
         models = self.given_models or self.file.models or []
         if entry is None:
             return []
+        if not matrix:
+            return self._runs_of(entry, self.params, models)
+        from karat.experiments.matrix import expand
+
+        if models and "model" in matrix:
+            raise RequestError(
+                "the matrix names models, and so does models: or --model; leave one of them out"
+            )
+        runs: list[PlannedRun] = []
+        for values, each, params, model in expand(entry, matrix):
+            made = self._runs_of(each, {**params, **self.params}, [model] if model is not None else models)
+            runs += [msgspec.structs.replace(planned, matrix=values) for planned in made]
+        return runs
+
+    def _runs_of(self, entry: Any, params: dict[str, Any], models: list[str]) -> list[PlannedRun]:
         if isinstance(entry, PromptEntry):
             return self._prompt_runs(entry, models)
         if isinstance(entry, RecordedEntry):
             return [PlannedRun(task=self._recorded(entry, models))]
         if isinstance(entry, str):
             entry = FunctionEntry(function=entry)
-        params = {**entry.params, **self.params}
+        params = {**entry.params, **params}
         return runs_for(function_task(entry.function, params, entry.name, self.folder), models)
 
     def _recorded(self, entry: RecordedEntry, models: list[str]) -> Any:

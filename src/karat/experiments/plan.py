@@ -21,6 +21,8 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     model: str | None = None
     by_default: bool = False
     """Whether the model reaches the task as the default model (`KARAT_MODEL`) and not as its own setting."""
+    matrix: dict[str, Any] = {}
+    """Which combination of the experiment's matrix it is."""
 
 
 class Plan(msgspec.Struct, kw_only=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from karat.comparison.pairs_of_runs import Comparison, compare_runs
 from karat.errors import RequestError
 from karat.experiments.plan import Plan, PlannedRun
 from karat.progress import Listener
@@ -31,6 +32,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     models: list[str | None] = []
     evaluation: Evaluation | None = None
     aggregation: Aggregation | None = None
+    comparison: Comparison | None = None
+    """Of the runs of a matrix with the first of them."""
 
     @property
     def status(self) -> Status:
@@ -53,6 +56,7 @@ class Outcome(msgspec.Struct, kw_only=True):
             "runs": runs,
             "evaluation": _dict(self.evaluation),
             "aggregation": _dict(self.aggregation),
+            **({"comparison": self.comparison.to_dict()} if self.comparison is not None else {}),
         }
 
 
@@ -87,7 +91,9 @@ def carry_out(
     outcome = Outcome(dataset=data, runs=[])
     for planned in plan.runs:
         with _default_model(planned):
-            metadata = {**said, **({"model": planned.model} if planned.model else {})}
+            metadata: dict[str, Any] = {**said, **({"model": planned.model} if planned.model else {})}
+            if planned.matrix:
+                metadata["matrix"] = planned.matrix
             options: Mapping[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
             made = run(planned.task, data, store=store, accept_code_change=accept_code_change, **options)
         outcome.runs.append(made)
@@ -113,7 +119,17 @@ def carry_out(
             progress=progress,
             **about,
         )
+    if outcome.evaluation is not None and len(outcome.runs) > 1 and any(p.matrix for p in plan.runs):
+        outcome.comparison = _compared(outcome.evaluation, plan.confidence)
     return outcome
+
+
+def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:
+    """The runs of a matrix against its first combination, where an evaluator scores single outputs."""
+    keys = [spec.key for spec in evaluation.header.evaluators if spec.kind == "single"]
+    if not keys:
+        return None
+    return compare_runs(evaluation.store, [evaluation], metrics=keys, examples=3, confidence=confidence)
 
 
 def _budget(plan: Plan, dollars: float) -> Any:

@@ -189,6 +189,8 @@ class ExperimentFile(_Part):
     """What is measured."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
     """One run for each of these models."""
+    matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] | None = None
+    """One run for each combination of these values: `model`, fields of the prompt, parameters of the function."""
     evaluators: list[EvaluatorForm] = []
     """What judges the outputs."""
     aggregators: list[AggregatorForm] = []

@@ -33,7 +33,7 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
         if number == 0:
-            lines.append("  ".join("─" * w for w in widths))
+            lines.append("  ".join("─" * w for w in widths).rstrip())
     return "\n".join(lines)
 
 

@@ -9,13 +9,8 @@ from karat.comparison.gates import Limit, read_limit
 from karat.comparison.pairs_of_runs import Comparison, compare_runs
 from karat.comparison.scores import things_of
 from karat.stages.evaluate import _as_list, _store_of, evaluate_async
-from karat.stages.plain import run_plain
+from karat.stages.plain import plain
 from karat.store import Store
-
-
-def compare(given: Any, *more: Any, **options: Any) -> Comparison:
-    """Compares runs, or the runs of evaluations: `compare(a, b)` or `compare([a, b, c])`. Options as its twin."""
-    return run_plain(compare_async(given, *more, **options))
 
 
 async def compare_async(
@@ -55,6 +50,9 @@ async def compare_async(
         examples=examples,
         confidence=confidence,
     )
+
+
+compare = plain(compare_async)
 
 
 def _limits(given: Any) -> list[Limit]:

@@ -11,16 +11,11 @@ from karat.comparison.scores import things_of
 from karat.errors import RequestError
 from karat.stages.evaluate import _as_list, _store_of, evaluate_async
 from karat.stages.judging import Judge
-from karat.stages.plain import run_plain
+from karat.stages.plain import plain
 from karat.store import Store
 from karat.store.handles import Evaluation
 
 RANKING = ("method", "ties", "prior", "confidence", "seed", "margin")
-
-
-def rank(given: Any = None, *more: Any, **options: Any) -> Ranking:
-    """Ranks runs from best to worst: `rank([a, b, c], evaluator=…)` or `metric=…`. Options as `rank_async`."""
-    return run_plain(rank_async(given, *more, **options))
 
 
 async def rank_async(
@@ -63,6 +58,9 @@ async def rank_async(
             f"{made.header.evaluators[0].key!r} judges single outputs: rank by metric= instead"
         )
     return rank_stored(the_store, [made], evaluator=key, **ranking)
+
+
+rank = plain(rank_async)
 
 
 def plan_rank(

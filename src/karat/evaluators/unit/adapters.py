@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+import msgspec
+
 from karat.errors import RequestError
 from karat.evaluators.base import CannotJudge, Evaluator, Item, build_evaluator, evaluators, kind_of
 from karat.evaluators.normalise import clip
@@ -15,6 +17,9 @@ from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.unit.base import BaseUnitMetric, UnitMetricResult, check_lengths
 from karat.evaluators.unit.registry import UnitMetricRegistry, unit_metrics
 from karat.records import Result
+
+LONGEST_LABEL = 1000
+"""Bytes of JSON up to which golden and predicted values are kept with a result, for the confusion matrix."""
 
 
 class UnitMetricEvaluator(Evaluator):
@@ -54,13 +59,17 @@ class UnitMetricEvaluator(Evaluator):
             raise CannotJudge(
                 f"{self.key} gave {clip(judged)}, not a UnitMetricResult that is correct or not"
             )
-        told = judged.to_dict()["metadata"]
+        plain = judged.to_dict()
+        told = plain["metadata"]
         if told.get("error"):
             raise CannotJudge(f"{self.key}: {str(told['error'])[:200]}")
         said = f"the prediction {clip(judged.predicted)} against the golden {clip(judged.golden)}"
         said = f"{'correct' if judged.correct else 'wrong'}: {said}"
         if told.get("reason"):
             said += f"; {str(told['reason'])[:200]}"
+        for name in ("golden", "predicted"):
+            if len(msgspec.json.encode(plain[name])) <= LONGEST_LABEL:
+                told.setdefault(name, plain[name])
         return Result(self.key, float(judged.correct), judged.correct, said, told)
 
 

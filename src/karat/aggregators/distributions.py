@@ -1,0 +1,184 @@
+"""How scores are spread: quantiles and a histogram."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
+from karat.records import Estimate
+from karat.stats.clusters import Sizes
+from karat.stats.distributions import critical
+from karat.stats.proportions import wilson_limits
+from karat.stats.validation import check_confidence
+
+MOST_DISTINCT = 50_000
+"""Different scores that are kept as they are; when there are more, all are rounded to `KEPT_BITS`."""
+KEPT_BITS = 12
+"""Binary digits of a rounded score: an error of at most 1 part in 8,192."""
+
+
+def rounded(value: float) -> float:
+    """A number to its leading binary digits; it depends on nothing but the number."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * (1 << KEPT_BITS)) / (1 << KEPT_BITS), exponent)
+
+
+class _Spread:
+    __slots__ = ("coarse", "counts", "missing", "sizes")
+
+    def __init__(self) -> None:
+        self.counts: dict[float, int] = {}
+        self.coarse = False
+        self.missing = 0
+        self.sizes = Sizes()
+
+    def add(self, value: float, times: int = 1) -> None:
+        if self.coarse:
+            value = rounded(value)
+        self.counts[value] = self.counts.get(value, 0) + times
+        if not self.coarse and len(self.counts) > MOST_DISTINCT:
+            self.round()
+
+    def round(self) -> None:
+        """From here on all scores are rounded. Whether this happens depends on what is added, not on when."""
+        counts, self.counts, self.coarse = self.counts, {}, True
+        for value, times in counts.items():
+            self.add(value, times)
+
+    def merge(self, other: _Spread) -> None:
+        if other.coarse and not self.coarse:
+            self.round()
+        for value, times in other.counts.items():
+            self.add(value, times)
+        self.missing += other.missing
+        self.sizes.merge(other.sizes)
+
+
+class _Distribution(Aggregator[_Spread]):
+    def __init__(self, confidence: float = 0.95) -> None:
+        self.confidence = check_confidence(confidence)
+
+    def start(self) -> _Spread:
+        return _Spread()
+
+    def add(self, state: _Spread, group: Group) -> _Spread:
+        scores = group.scores()
+        for score in scores:
+            state.add(score)
+        if scores:
+            state.sizes.add(len(scores))
+        state.missing += group.missing
+        return state
+
+    def merge(self, a: _Spread, b: _Spread) -> _Spread:
+        a.merge(b)
+        return a
+
+
+@register_aggregator("quantiles")
+class Quantiles(_Distribution):
+    """Quantiles of the scores, each with a distribution-free interval.
+
+    The interval is Woodruff's (1952): the quantiles at Wilson's limits for the share of scores below; the
+    attempts at an example count as one item there. Up to 50,000 different scores the quantiles are exact, beyond
+    that every score is rounded to one part in 8,192.
+    """
+
+    name = "quantiles"
+
+    def __init__(
+        self, probabilities: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95), confidence: float = 0.95
+    ) -> None:
+        super().__init__(confidence)
+        given = [probabilities] if isinstance(probabilities, (int, float)) else list(probabilities)
+        if not given or not all(isinstance(p, (int, float)) and 0 <= p <= 1 for p in given):
+            raise ValueError(
+                f"probabilities are {probabilities!r}: give numbers between 0 and 1, such as 0.5"
+            )
+        self.probabilities = [float(p) for p in given]
+
+    def finish(self, state: _Spread) -> Aggregate:
+        values = sorted(state.counts)
+        n, of = state.sizes.items, state.sizes.items + state.missing
+        upto: list[int] = []
+        total = 0
+        for value in values:
+            total += state.counts[value]
+            upto.append(total)
+        out = Aggregate()
+        metadata: dict[str, Any] = {"rounded": True} if state.coarse else {}
+        if state.sizes.clustered:
+            metadata |= {"clusters": state.sizes.clusters, "effective_n": state.sizes.fully_correlated()}
+        for p in self.probabilities:
+            estimate = Estimate(None, n=n, of=of, method="woodruff", confidence=self.confidence)
+            if n:
+                low, high = wilson_limits(p, state.sizes.fully_correlated(), critical(self.confidence))
+                estimate = Estimate(
+                    _at(values, upto, p), _at(values, upto, low), _at(values, upto, high), n, of, "woodruff",
+                    self.confidence, metadata=dict(metadata),
+                )  # fmt: skip
+            out.estimates[f"q{100 * p:g}"] = estimate
+        return out
+
+
+def _at(values: list[float], upto: list[int], p: float) -> float:
+    """The smallest score that at least a share `p` of all scores do not exceed."""
+    wanted = math.ceil(p * upto[-1] - 1e-9)
+    return values[min(bisect_right(upto, max(0, wanted - 1)), len(values) - 1)]
+
+
+@register_aggregator("histogram")
+class Histogram(_Distribution):
+    """How many scores fall between `edges`, with the share of each bin and its Wilson interval.
+
+    Without edges there are `bins` equal ones from `low` to `high`. A bin holds its lower edge, the last one both.
+    """
+
+    name = "histogram"
+
+    def __init__(
+        self,
+        bins: int = 10,
+        low: float = 0.0,
+        high: float = 1.0,
+        edges: Sequence[float] | None = None,
+        confidence: float = 0.95,
+    ) -> None:
+        super().__init__(confidence)
+        if edges is None:
+            if not isinstance(bins, int) or not 1 <= bins <= 1000 or not low < high:
+                raise ValueError(
+                    f"{bins!r} bins from {low!r} to {high!r}: give 1 to 1000 bins, low below high"
+                )
+            edges = [low + (high - low) * i / bins for i in range(bins)] + [high]
+        self.edges = [float(edge) for edge in edges]
+        if len(self.edges) < 2 or any(b <= a for a, b in zip(self.edges, self.edges[1:], strict=False)):
+            raise ValueError(f"edges are {list(edges)!r}: give two or more rising numbers")
+
+    def finish(self, state: _Spread) -> Aggregate:
+        edges, counts = self.edges, [0] * (len(self.edges) - 1)
+        below = above = 0
+        for value, times in state.counts.items():
+            if value < edges[0]:
+                below += times
+            elif value > edges[-1]:
+                above += times
+            else:
+                counts[min(bisect_right(edges, value) - 1, len(counts) - 1)] += times
+        n = state.sizes.items
+        rows = [
+            {"low": edges[i], "high": edges[i + 1], "count": count, **self._share(count, state.sizes)}
+            for i, count in enumerate(counts)
+        ]
+        table = {"bins": rows, "below": below, "above": above, "n": n, "of": n + state.missing}
+        return Aggregate({}, {"": table})
+
+    def _share(self, count: int, sizes: Sizes) -> dict[str, Any]:
+        if not sizes.items:
+            return {"share": None, "share_interval": None}
+        share = count / sizes.items
+        low, high = wilson_limits(share, sizes.fully_correlated(), critical(self.confidence))
+        return {"share": share, "share_interval": [low, high]}

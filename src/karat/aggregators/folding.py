@@ -1,0 +1,170 @@
+"""Values folded by cluster: an example's attempts, or all examples that share a field of their metadata.
+
+Without a field every example is a cluster and arrives whole, so the memory does not grow. With one, a cluster
+arrives in parts, from anywhere; its sums are kept, exactly, until all have been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from karat.errors import did_you_mean
+from karat.records import Estimate
+from karat.stats.confusion import ConfusionState
+from karat.stats.exact import ExactSum
+from karat.stats.means import MeanState
+
+MOST_FIELDS = 50
+"""Names of metadata fields that are remembered for a message about one that is not there."""
+
+
+def field_of(metadata: Mapping[str, Any], field: str) -> Any:
+    """A field of an example's metadata, by its name or a dotted path; None where it is not there."""
+    if field in metadata:
+        return metadata[field]
+    found: Any = metadata
+    for part in field.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return None
+        found = found[part]
+    return found
+
+
+class FieldNames:
+    """Whether a field was ever there, and which ones were: for a message about a name that is wrong."""
+
+    __slots__ = ("known", "seen")
+
+    def __init__(self) -> None:
+        self.seen = False
+        self.known: set[str] = set()
+
+    def note(self, metadata: Mapping[str, Any], value: Any) -> None:
+        """Remembers an example: its value, or the fields it has instead."""
+        if value is not None:
+            self.seen = True
+        elif not self.seen:
+            # The smallest names are kept, whatever the order of the examples.
+            self.known = set(sorted({*self.known, *map(str, metadata)})[:MOST_FIELDS])
+
+    def merge(self, other: FieldNames) -> None:
+        """Adds what another saw."""
+        self.seen |= other.seen
+        self.known = set(sorted(self.known | other.known)[:MOST_FIELDS])
+
+    def check(self, field: str, what: str) -> None:
+        """Refuses a field that no example had, where there were examples."""
+        if not self.seen:
+            near = did_you_mean(field, self.known) if self.known else "the examples have no metadata"
+            raise ValueError(f"{what}: no example has the metadata field {field!r}: {near}")
+
+
+def add_sizes(state: MeanState | ConfusionState, size: int, times: int = 1) -> None:
+    """Notes clusters of one size in a state whose sums are added otherwise."""
+    if size == 1:
+        state.singles += times
+    elif size:
+        state.several.add(size, times)
+
+
+class _Part:
+    """What is known of one cluster so far."""
+
+    __slots__ = ("size", "squares", "total")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.total = ExactSum()
+        self.squares = ExactSum()
+
+    def add(self, values: Sequence[float]) -> None:
+        self.size += len(values)
+        for value in values:
+            self.total.add(value)
+            self.squares.add_square(value)
+
+    def merge(self, other: _Part) -> None:
+        self.size += other.size
+        self.total.merge(other.total)
+        self.squares.merge(other.squares)
+
+    def fold(self, mean: MeanState, size: int) -> None:
+        """Adds the sums of this cluster, which has `size` items, as `MeanState.add` does of a whole one."""
+        mean.total.merge(self.total)
+        mean.squares.merge(self.squares)
+        if size > 1:
+            mean.cluster_squares.add_product(self.total, self.total)
+            mean.cluster_squares.add_multiple(self.squares, -1)
+            mean.products.add_multiple(self.total, size - 1)
+
+
+class Values:
+    """Numbers by cluster, and how many are missing."""
+
+    __slots__ = ("fields", "mean", "missing", "parts")
+
+    def __init__(self) -> None:
+        self.mean = MeanState()
+        self.missing = 0
+        self.parts: dict[str, _Part] = {}
+        self.fields = FieldNames()
+
+    def add(self, values: Sequence[float], metadata: Mapping[str, Any], cluster: str | None) -> None:
+        """Adds the values of one example; one without the clustering field is a cluster of its own."""
+        if cluster is None:
+            self.mean.add(values)
+            return
+        label = field_of(metadata, cluster)
+        self.fields.note(metadata, label)
+        if label is None:
+            self.mean.add(values)
+            return
+        part = self.parts.get(str(label))
+        if part is None:
+            part = self.parts[str(label)] = _Part()
+        part.add(values)
+
+    def merge(self, other: Values) -> None:
+        """Adds the clusters of another; a cluster may be in both."""
+        self.mean.merge(other.mean)
+        self.missing += other.missing
+        self.fields.merge(other.fields)
+        for label, part in other.parts.items():
+            here = self.parts.get(label)
+            if here is None:
+                here = self.parts[label] = _Part()
+            here.merge(part)
+
+    def total(self, cluster: str | None) -> MeanState:
+        """All clusters together."""
+        if not self.parts:
+            if cluster is not None and self.mean.n:
+                self.fields.check(cluster, "cluster")
+            return self.mean
+        total = MeanState().merge(self.mean)
+        for part in self.parts.values():
+            part.fold(total, part.size)
+            add_sizes(total, part.size)
+        return total
+
+    def within(self, everything: Values, cluster: str | None) -> MeanState:
+        """These values with zeros for all items of `everything` that they leave out, cluster by cluster."""
+        total = MeanState().merge(self.mean)
+        for label, part in self.parts.items():
+            part.fold(total, everything.parts[label].size)
+        whole = everything.total(cluster)
+        total.several, total.singles = whole.several, whole.singles
+        return total
+
+    def proportion(self, confidence: float, cluster: str | None = None) -> Estimate:
+        """The share of ones, over all but the missing."""
+        mean = self.total(cluster)
+        return mean.proportion(confidence, of=mean.n + self.missing)
+
+    def estimate(
+        self, confidence: float, cluster: str | None = None, bounds: tuple[float, float] | None = (0.0, 1.0)
+    ) -> Estimate:
+        """The mean, over all but the missing."""
+        mean = self.total(cluster)
+        return mean.estimate(confidence, of=mean.n + self.missing, bounds=bounds)

@@ -1,0 +1,249 @@
+"""Pairs of labels, golden and predicted: read from results, counted as they are, made into classes at the end.
+
+A result tells its labels in its metadata (`golden`, `predicted`). Counting them unread keeps `add` fast; what
+counts as the same class is decided once for each different pair, when all have been seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from karat.aggregators.folding import FieldNames, add_sizes, field_of
+from karat.evaluators.normalise import TextRules, json_text, text_of
+from karat.evaluators.paths import value_at
+from karat.records import Result
+from karat.stats.classification import Classification, metrics_of
+from karat.stats.confusion import ConfusionState
+
+MOST_PAIRS = 100_000
+MOST_CLASSES = 2_000
+LONGEST = 200
+NOTHING = "(no prediction)"
+"""The column of items for which nothing was predicted. It is no class: averages over classes leave it out."""
+
+_FOLDED = TextRules(case_sensitive=False, normalize_whitespace=True).normaliser()
+FOLDING = frozenset({"exact_match", "fuzzy_match", "typed_value_match"})
+"""Unit metrics that compare text without regard to case unless they say that they were `case_sensitive`."""
+
+
+Labelled = tuple[str, str | None, bool, bool]
+"""What one result says, as it is counted: golden, predicted, whether it is correct, and whether case does not tell
+its labels apart."""
+
+
+class Reading:
+    """How labels are found in results: where, and what counts as the same."""
+
+    def __init__(
+        self,
+        golden_key: str | None = None,
+        predicted_key: str | None = None,
+        normalize: bool | None = None,
+        threshold: float = 0.5,
+    ) -> None:
+        for name, value in (("golden_key", golden_key), ("predicted_key", predicted_key)):
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ValueError(f"{name} is {value!r}: it is the name of a field of the label, or left out")
+        if normalize not in (None, True, False):
+            raise ValueError(f"normalize is {normalize!r}: it is true or false, or left out")
+        self.golden_key = golden_key or predicted_key
+        self.predicted_key = predicted_key or golden_key
+        self.normalize = normalize
+        self.threshold = threshold
+        self.last: tuple[Result | None, Labelled | None] = (None, None)
+        """What was read last: precision, recall and F1 ask for the same result one after the other."""
+
+    def said(self, result: Result) -> Labelled | None:
+        """The labels of a stored result; None where it has no score or no golden one."""
+        score, metadata = result.score, result.metadata
+        said = None
+        if score is not None:
+            correct = score >= self.threshold
+            said = self.read(correct, metadata.get("golden"), metadata.get("predicted"), metadata)
+        self.last = (result, said)
+        return said
+
+    def read(
+        self, correct: bool, golden: Any, predicted: Any, metadata: Mapping[str, Any]
+    ) -> Labelled | None:
+        """The labels of a result; None where there is no golden one."""
+        if type(golden) is not str and (golden := label(golden, self.golden_key)) is None:
+            return None
+        if type(predicted) is not str and predicted is not None:
+            predicted = label(predicted, self.predicted_key)
+        folded = self.normalize
+        if folded is None:
+            sensitive = metadata.get("case_sensitive")
+            folded = not sensitive if sensitive is not None else metadata.get("validator") in FOLDING
+        return golden, predicted, correct, folded
+
+
+reading_for = functools.lru_cache(64)(Reading)
+"""One reading for all aggregators that read alike."""
+
+
+def label(value: Any, key: str | None) -> str | None:
+    """A golden or predicted value as a label: the field that is named, else its text, else its JSON."""
+    if key is not None and isinstance(value, Mapping):
+        try:
+            value = value_at(value, key, "the label")
+        except Exception:  # a prediction without the field predicted nothing
+            return None
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return json_text(value, "the label")
+    try:
+        return text_of(value, "the label")
+    except Exception:  # several fields that could be meant: the whole value is the label
+        return json_text(value, "the label")
+
+
+class LabelState:
+    """Counts of what results said, by cluster where examples have several."""
+
+    __slots__ = ("clustered", "fields", "missing", "parts", "singles", "unlabelled")
+
+    def __init__(self) -> None:
+        self.singles: dict[Labelled, int] = {}
+        """Of clusters of one result."""
+        self.clustered = ConfusionState()
+        """Of clusters of several; its cells hold `Labelled` pairs, not classes yet."""
+        self.parts: dict[str, Counter[Labelled]] = {}
+        """Of clusters by a metadata field, which arrive in parts."""
+        self.fields = FieldNames()
+        self.missing = 0
+        self.unlabelled = 0
+
+    def add_one(self, said: Labelled | None) -> None:
+        """Adds a cluster of one result."""
+        if said is None:
+            self.unlabelled += 1
+            return
+        singles = self.singles
+        if said in singles:
+            singles[said] += 1
+        else:
+            self._new(said, 1)
+
+    def _new(self, said: Labelled, times: int) -> None:
+        if len(self.singles) >= MOST_PAIRS:
+            raise ValueError(
+                f"more than {MOST_PAIRS:,} different pairs of labels: these are texts, not classes"
+            )
+        self.singles[said] = times
+
+    def add(self, said: Sequence[Labelled | None], metadata: Mapping[str, Any], cluster: str | None) -> None:
+        """Adds the results of one example."""
+        known = [each for each in said if each is not None]
+        self.unlabelled += len(said) - len(known)
+        value = None
+        if cluster is not None:
+            value = field_of(metadata, cluster)
+            self.fields.note(metadata, value)
+        if value is not None:
+            self.parts.setdefault(str(value), Counter()).update(known)
+        elif len(known) == 1:
+            self.add_one(known[0])
+        else:
+            self.clustered.add((each, None) for each in known)
+
+    def merge(self, other: LabelState) -> None:
+        """Adds what another counted."""
+        for said, times in other.singles.items():
+            if said in self.singles:
+                self.singles[said] += times
+            else:
+                self._new(said, times)
+        self.clustered.merge(other.clustered)
+        for value, counts in other.parts.items():
+            self.parts.setdefault(value, Counter()).update(counts)
+        self.fields.merge(other.fields)
+        self.missing += other.missing
+        self.unlabelled += other.unlabelled
+
+    def confusion(self, cluster: str | None) -> ConfusionState:
+        """All of it as a confusion matrix of classes."""
+        counts: Counter[Labelled] = Counter(self.singles)
+        counts.update({cell[0]: times for cell, times in self.clustered.counts.items()})  # type: ignore[misc]  # as added
+        for part in self.parts.values():
+            counts.update(part)
+        if not counts:
+            return ConfusionState()
+        if cluster is not None and not self.parts:
+            self.fields.check(cluster, "cluster")
+        cells = _cells(counts)
+        out = ConfusionState()
+        for said, times in self.singles.items():
+            out.counts[cells[said]] += times
+        add_sizes(out, 1, sum(self.singles.values()))
+        for cell, times in self.clustered.counts.items():
+            out.counts[cells[cell[0]]] += times  # type: ignore[index]  # as added
+        for (one, other), times in self.clustered.pairs.items():
+            out.pairs[cells[one[0]], cells[other[0]]] += times  # type: ignore[index]  # as added
+        out.several.merge(self.clustered.several)
+        out.singles += self.clustered.singles
+        for part in self.parts.values():
+            out.add(cells[said] for said in part.elements())
+        return out
+
+    def metrics(self, confidence: float, cluster: str | None, seed: int = 0) -> tuple[Classification, int]:
+        """All classification metrics, and of how many items they speak."""
+        state = self.confusion(cluster)
+        of = state.n + self.missing + self.unlabelled
+        if not state.n and self.unlabelled:
+            raise ValueError(
+                "these results tell no labels: an evaluator gives them as golden and predicted in its metadata,"
+                " as unit:exact_match does"
+            )
+        if len(state.labels()) > MOST_CLASSES:
+            raise ValueError(
+                f"more than {MOST_CLASSES:,} different labels: these are texts, take accuracy instead"
+            )
+        return metrics_of(state, of=of, confidence=confidence, seed=seed), of
+
+
+def _cells(counts: Mapping[Labelled, int]) -> dict[Labelled, tuple[str, str]]:
+    """The class of each golden and predicted label; a prediction that was judged right is of the golden class."""
+    spellings: dict[str, Counter[str]] = {}
+    for (golden, predicted, _, folded), times in counts.items():
+        for text, weight in ((golden, 1 << 40), (predicted, 1)):
+            if text is not None:
+                # Golden spellings come before all predicted ones.
+                spellings.setdefault(_key(text, folded), Counter())[_bounded(text)] += times * weight
+    names = {key: min(spelled, key=lambda text: (-spelled[text], text)) for key, spelled in spellings.items()}
+    taken: dict[str, str] = {}
+    for key in sorted(names):  # two classes may be spelled alike, when case matters to some results only
+        if taken.setdefault(names[key], key) != key:
+            names[key] = key
+    cells: dict[Labelled, tuple[str, str]] = {}
+    for said in counts:
+        golden, predicted, correct, folded = said
+        row = names[_key(golden, folded)]
+        column = NOTHING if predicted is None else names[_key(predicted, folded)]
+        if correct:
+            column = row
+        elif row == column and golden != predicted:
+            column = repr(predicted)[:LONGEST]  # the metric was stricter than the classes are
+        elif row == column:
+            raise ValueError(
+                f"a result is wrong though golden and predicted are both {row[:60]!r}: these labels are not what"
+                " was judged; name the judged fields with golden_key and predicted_key, or take accuracy"
+            )
+        cells[said] = (row, column)
+    return cells
+
+
+def _key(text: str, folded: bool) -> str:
+    return _bounded(_FOLDED(text) if folded else text)
+
+
+def _bounded(text: str) -> str:
+    """A label of bounded length; longer ones are told apart by a hash."""
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}… {hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"

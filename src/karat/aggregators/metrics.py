@@ -1,0 +1,144 @@
+"""Aggregator metrics as graph tasks name them: `calculate(results)` over unit metric results gives a dict.
+
+karat's own fold one result at a time (`start`, `add`, `merge`, `finish`), and `calculate` is that fold over a
+list. One that others write needs only `calculate`; it is folded by keeping the results in a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, TypeVar
+
+from karat.errors import RequestError
+from karat.evaluators.unit.base import UnitMetricResult
+from karat.registry import Registry, check_parameters
+
+M = TypeVar("M", bound=type["BaseAggregatorMetric"])
+
+aggregator_metrics: Registry[Callable[..., Any]] = Registry(
+    "aggregator metric", builtin=["karat.aggregators.builtin_metrics"]
+)
+
+
+class BaseAggregatorMetric:
+    """Base of aggregator metrics: override `calculate`, or the four steps of a fold.
+
+    `config` is what it was built with. Override `validate_config` to check it (raise ValueError).
+    """
+
+    name: ClassVar[str] = ""
+    """The name it is registered under; the decorator `aggregator_metric` sets it where the class has none."""
+    folds_unit_results: ClassVar[bool] = True
+    over: ClassVar[frozenset[str]] = frozenset({"single"})
+
+    def __init__(self, **config: Any) -> None:
+        self.config = config
+        self.validate_config()
+        self.metadata = self.get_metadata()
+
+    def validate_config(self) -> None:  # a metric without parameters has nothing to check
+        """Checks `self.config`. Called once, at construction."""
+
+    def get_metadata(self) -> Any:
+        """What is known of the metric: its name and the first line of its docstring, unless overridden."""
+        return {
+            "name": self.get_metric_name(),
+            "description": (type(self).__doc__ or "").strip().partition("\n")[0],
+        }
+
+    def get_metric_name(self) -> str:
+        """The name it is registered under."""
+        return self.name or type(self).__name__
+
+    def calculate(self, results: list[Any]) -> dict[str, Any]:
+        """The metric over all results: `UnitMetricResult`s, or the dicts they were written as."""
+        state = self.start()
+        for result in results:
+            state = self.add(state, result)
+        return self.finish(state)
+
+    def start(self) -> Any:
+        """An empty state: a list, unless the metric folds."""
+        if type(self).calculate is BaseAggregatorMetric.calculate:
+            raise RequestError(f"aggregator metric {self.get_metric_name()!r} has no calculate(results)")
+        return []
+
+    def add(self, state: Any, result: Any) -> Any:
+        """The state with one result added: a UnitMetricResult, its dict, or None where there is none."""
+        unit = unit_result(result)
+        if unit is not None:
+            state.append(unit)
+        return state
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Two states as one."""
+        return a + b
+
+    def finish(self, state: Any) -> dict[str, Any]:
+        """What the results come to."""
+        return self.calculate(state)
+
+
+def unit_result(result: Any) -> UnitMetricResult | None:
+    """A result as a `UnitMetricResult`; None for one that failed or says nothing."""
+    if result is None or isinstance(result, UnitMetricResult):
+        return result
+    if isinstance(result, dict) and not isinstance(result.get("correct"), bool):
+        return None
+    return UnitMetricResult.from_dict(result)
+
+
+def aggregator_metric(name: str) -> Callable[[M], M]:
+    """A decorator that registers a subclass of `BaseAggregatorMetric` under a name."""
+
+    def add(metric_class: M) -> M:
+        AggregatorMetricRegistry.register(name, metric_class)
+        return metric_class
+
+    return add
+
+
+class AggregatorMetricRegistry:
+    """The registered aggregator metrics, as the graph tasks ask for them."""
+
+    @classmethod
+    def register(cls, name: str, metric_class: Any, aliases: Iterable[str] = ()) -> None:
+        """Registers a class under a name; a name that another class has is refused."""
+        if not isinstance(name, str) or not name:
+            raise RequestError(f"an aggregator metric needs a name, not {name!r}")
+        if not isinstance(metric_class, type) or not callable(getattr(metric_class, "calculate", None)):
+            raise RequestError(f"aggregator metric {name!r} has to be a class with calculate(results)")
+        aggregator_metrics.register(name, *aliases)(metric_class)
+        if issubclass(metric_class, BaseAggregatorMetric) and not metric_class.name:
+            metric_class.name = name
+
+    @classmethod
+    def get_metric(cls, name: str, /, **params: Any) -> Any:
+        """A metric built with its parameters; an unknown name or parameter names the nearest known one."""
+        metric_class = aggregator_metrics.get(name)
+        what = f"aggregator metric {name!r}"
+        check_parameters(metric_class, params, what)
+        try:
+            return metric_class(**params)
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"{what}: {error}") from error
+
+    @classmethod
+    def get_metric_class(cls, name: str) -> Any:
+        """The class registered under a name."""
+        return aggregator_metrics.get(name)
+
+    @classmethod
+    def list_metrics(cls) -> list[str]:
+        """All registered names, sorted."""
+        return aggregator_metrics.list()
+
+    @classmethod
+    def has_metric(cls, name: str) -> bool:
+        """Whether a name is registered."""
+        return aggregator_metrics.has(name)
+
+    @classmethod
+    def describe(cls) -> list[dict[str, Any]]:
+        """Every registered metric: `{name, description, params, …}`."""
+        return [aggregator_metrics.describe(name) for name in aggregator_metrics.list()]

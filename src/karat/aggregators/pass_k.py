@@ -1,0 +1,232 @@
+"""What several attempts at a problem amount to: any of k passes, all of k pass, the majority of k passes.
+
+Each is the expectation over k attempts drawn from the n that were made, exactly and without bias (Chen et al.
+2021 for pass@k), per problem; then the mean over problems. A problem is an example, or one unit of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import msgspec
+
+from karat.aggregators.base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
+from karat.aggregators.folding import Values
+from karat.records import Estimate, Ok
+from karat.stats.exact import ExactSum
+
+MOST_SUBSETS = 2000
+"""Up to so many choices of k attempts a vote is held in every one; beyond, in each run of k successive ones."""
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The probability that at least one of k attempts, drawn from n of which c passed, passed."""
+    return 1.0 - comb(n - c, k) / comb(n, k)
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """The probability that all of k attempts, drawn from n of which c passed, passed."""
+    return comb(c, k) / comb(n, k)
+
+
+def majority_at_k(n: int, c: int, k: int) -> float:
+    """The probability that most of k attempts, drawn from n of which c passed, passed; a tie counts half."""
+    twice = 0
+    for passed in range(max(0, k - (n - c)), min(c, k) + 1):
+        ways = comb(c, passed) * comb(n - c, k - passed)
+        twice += 2 * ways if 2 * passed > k else ways if 2 * passed == k else 0
+    return twice / (2 * comb(n, k))
+
+
+class Problem:
+    """The attempts at one problem: which passed, what each answered, and how many are missing."""
+
+    __slots__ = ("answers", "missing", "passed")
+
+    def __init__(self) -> None:
+        self.passed: list[bool] = []
+        self.answers: list[Any] = []
+        self.missing = 0
+
+
+class _State:
+    __slots__ = ("highest", "lowest", "problems", "values")
+
+    def __init__(self, ks: Sequence[int]) -> None:
+        self.values = {k: Values() for k in ks}
+        self.lowest = {k: ExactSum() for k in ks}
+        self.highest = {k: ExactSum() for k in ks}
+        self.problems = dict.fromkeys(ks, 0)
+        """Problems that were attempted k times, whatever came of the attempts: what the bounds are over."""
+
+
+class OverAttempts(Aggregator[_State], ABC):
+    """What the three share. `k` is a number or a list of numbers; an attempt passes from `threshold` up."""
+
+    def __init__(
+        self,
+        k: int | Sequence[int] = 1,
+        threshold: float = 0.5,
+        cluster: str | None = None,
+        confidence: float = 0.95,
+    ) -> None:
+        self.several = not isinstance(k, int)
+        self.k: list[int] = [k] if isinstance(k, int) else list(k)
+        if not self.k or not all(isinstance(each, int) and each >= 1 for each in self.k):
+            raise ValueError(
+                f"k is {k!r}: it is 1 or more, the number of attempts, or a list of such numbers"
+            )
+        self.threshold = threshold
+        self.cluster = cluster
+        self.confidence = confidence
+
+    @abstractmethod
+    def expected(self, n: int, c: int, k: int) -> float:
+        """The probability for k of n attempts of which c passed."""
+
+    def value(self, problem: Problem, k: int) -> float:
+        """The same for a problem, whose answers may matter."""
+        return self.expected(len(problem.passed), sum(problem.passed), k)
+
+    def bounds(self, problem: Problem, k: int) -> tuple[float, float]:
+        """The same had all missing attempts failed, and had all passed."""
+        n, passed = len(problem.passed) + problem.missing, sum(problem.passed)
+        return self.expected(n, passed, k), self.expected(n, passed + problem.missing, k)
+
+    def start(self) -> _State:
+        return _State(self.k)
+
+    def add(self, state: _State, group: Group) -> _State:
+        return self.add_problems(state, list(self._problems(group).values()), group.metadata)
+
+    def add_problems(self, state: _State, problems: Sequence[Problem], metadata: Any) -> _State:
+        """Adds the problems of one example, which are one cluster."""
+        for k in self.k:
+            values = []
+            for problem in problems:
+                n, missing = len(problem.passed), problem.missing
+                if n >= k:
+                    values.append(self.value(problem, k))
+                elif n + missing:
+                    state.values[k].missing += 1
+                if n + missing >= k:
+                    worst, best = self.bounds(problem, k) if missing else (values[-1], values[-1])
+                    state.lowest[k].add(worst)
+                    state.highest[k].add(best)
+                    state.problems[k] += 1
+            state.values[k].add(values, metadata, self.cluster)
+        return state
+
+    def _problems(self, group: Group) -> dict[str, Problem]:
+        problems: dict[str, Problem] = {}
+        for result in group.results:
+            if not_applicable(result):
+                continue
+            problem = problems.setdefault(result.unit, Problem())
+            outcome = result.outcome
+            score = outcome.value.score if isinstance(outcome, Ok) else None
+            if score is None or not isinstance(outcome, Ok):
+                problem.missing += 1
+                continue
+            problem.passed.append(score >= self.threshold)
+            problem.answers.append(answer_of(outcome.value))
+        if group.pending:
+            first = next(iter(problems), "")
+            problems.setdefault(first, Problem()).missing += group.pending
+        return problems
+
+    def merge(self, a: _State, b: _State) -> _State:
+        for k in self.k:
+            a.values[k].merge(b.values[k])
+            a.lowest[k].merge(b.lowest[k])
+            a.highest[k].merge(b.highest[k])
+            a.problems[k] += b.problems[k]
+        return a
+
+    def finish(self, state: _State) -> Aggregate:
+        return Aggregate({f"k={k}" if self.several else "": self.of_k(state, k) for k in self.k})
+
+    def of_k(self, state: _State, k: int) -> Estimate:
+        """The estimate for one k, over problems."""
+        estimate = state.values[k].estimate(self.confidence, self.cluster)
+        problems = state.problems[k]
+        metadata = {**estimate.metadata, "k": k}
+        if estimate.value is None:
+            metadata["reason"] = f"no problem has {k} scored attempts"
+        lowest, highest = estimate.lowest, estimate.highest
+        if problems and problems == estimate.of:
+            lowest, highest = state.lowest[k].value / problems, state.highest[k].value / problems
+        return msgspec.structs.replace(estimate, lowest=lowest, highest=highest, metadata=metadata)
+
+
+def answer_of(result: Any) -> Any:
+    """What an attempt answered, where the evaluator tells it: the predicted label; None where it does not."""
+    predicted = result.metadata.get("predicted")
+    return None if predicted is None else str(predicted)
+
+
+@register_aggregator("pass_at_k", "pass@k")
+class PassAtK(OverAttempts):
+    """The probability that at least one of `k` attempts passes, unbiased, averaged over problems."""
+
+    name = "pass_at_k"
+
+    def expected(self, n: int, c: int, k: int) -> float:
+        return pass_at_k(n, c, k)
+
+
+@register_aggregator("pass_hat_k", "pass^k")
+class PassHatK(OverAttempts):
+    """The probability that all of `k` attempts pass, unbiased, averaged over problems."""
+
+    name = "pass_hat_k"
+
+    def expected(self, n: int, c: int, k: int) -> float:
+        return pass_hat_k(n, c, k)
+
+
+@register_aggregator("majority_at_k", "maj@k")
+class MajorityAtK(OverAttempts):
+    """The probability that the most frequent answer of `k` attempts is right, averaged over problems.
+
+    Where the evaluator tells what was predicted, the votes are for answers, and tied answers share; where it does
+    not, wrong attempts vote together.
+    """
+
+    name = "majority_at_k"
+
+    def expected(self, n: int, c: int, k: int) -> float:
+        return majority_at_k(n, c, k)
+
+    def bounds(self, problem: Problem, k: int) -> tuple[float, float]:
+        if None in problem.answers:
+            return super().bounds(problem, k)
+        return 0.0, 1.0  # a missing answer may turn any vote
+
+    def value(self, problem: Problem, k: int) -> float:
+        n = len(problem.passed)
+        if any(answer is None for answer in problem.answers):
+            return self.expected(n, sum(problem.passed), k)
+        votes = list(zip(problem.answers, problem.passed, strict=True))
+        if comb(n, k) <= MOST_SUBSETS:
+            chosen: list[Sequence[tuple[Any, bool]]] = list(combinations(votes, k))
+        else:
+            chosen = [[votes[(first + i) % n] for i in range(k)] for first in range(n)]
+        total = ExactSum()
+        for each in chosen:
+            total.add(_vote(each))
+        return float(total.fraction / len(chosen))
+
+
+def _vote(votes: Sequence[tuple[Any, bool]]) -> float:
+    """Whether the most frequent answer is right; between tied ones, the share that is."""
+    counts = Counter(answer for answer, _ in votes)
+    most = max(counts.values())
+    right = {answer for answer, passed in votes if passed}
+    tied = [answer for answer, count in counts.items() if count == most]
+    return sum(answer in right for answer in tied) / len(tied)

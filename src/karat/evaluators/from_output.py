@@ -1,0 +1,55 @@
+"""What a graph judged by itself, as an evaluation: the unit-metric result that stands in a field of the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from karat.errors import NotApplicable
+from karat.evaluators.base import CannotJudge, Evaluator, register_evaluator
+from karat.evaluators.normalise import clip
+from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.paths import value_at
+from karat.evaluators.unit.base import UnitMetricResult
+from karat.records import Result
+
+
+@register_evaluator("from_output")
+class FromOutput(Evaluator):
+    """Reads a field of the output: a unit metric's result, a verdict or a score that the task wrote itself.
+
+    A field that is null was not judged: the item is skipped as not applicable.
+    """
+
+    name: ClassVar[str] = "from_output"
+    reuse: ClassVar[bool] = False
+    batched: ClassVar[bool] = True
+    example: ClassVar[Mapping[str, Any]] = {
+        "params": {"field": "exact_match"},
+        "outputs": {
+            "exact_match": {"correct": True, "golden": "Paris", "predicted": "paris", "metadata": {}}
+        },
+        "score": 1.0,
+    }
+
+    def __init__(self, field: str) -> None:
+        self.field = ParameterCheck(self.name).path("field", field) or ""
+        super().__init__(self.field)
+        self.params = {"field": field}
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        if not isinstance(outputs, dict):
+            raise CannotJudge(f"the output is {clip(outputs)}, not an object with the field {self.field!r}")
+        given = value_at(outputs, self.field, "the output")
+        if given is None:
+            raise NotApplicable(f"the task left {self.field} empty")
+        if isinstance(given, (bool, int, float)):
+            return Result(self.key, float(given), given)
+        try:
+            unit = UnitMetricResult.from_dict(given)
+        except ValueError as error:
+            raise CannotJudge(f"{self.field}: {error}") from None
+        metadata = {**unit.metadata, "golden": unit.golden, "predicted": unit.predicted}
+        return Result(self.key, float(unit.correct), unit.correct, "", metadata)

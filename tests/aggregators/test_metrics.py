@@ -1,0 +1,129 @@
+"""Aggregator metrics as graph tasks use them: names, parameters, output keys, and what stands beside a number."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from karat.aggregators.metrics import AggregatorMetricRegistry, BaseAggregatorMetric, aggregator_metric
+from karat.errors import RequestError
+from karat.evaluators import UnitMetricResult
+from karat.evaluators.unit import UnitMetricRegistry
+
+get = AggregatorMetricRegistry.get_metric
+
+
+def results(pairs):
+    metric = UnitMetricRegistry.get_metric("exact_match", key="text")
+    golden, predicted = zip(*pairs, strict=True)
+    return metric.evaluate([{"text": g} for g in golden], [{"text": p} for p in predicted])
+
+
+def test_accuracy_is_a_plain_float_with_siblings():
+    made = get("accuracy", key="text").calculate(results([("a", "a"), ("b", "B"), ("c", "x"), ("d", "d")]))
+    assert made["accuracy"] == 0.75
+    assert made["accuracy_interval"][0] < 0.75 < made["accuracy_interval"][1]
+    assert (made["n"], made["of"]) == (4, 4)
+
+
+def test_what_has_no_verdict_counts_in_the_denominator():
+    made = get("accuracy").calculate([{"correct": True}, {"error": "the judge is down"}, None])
+    assert (made["accuracy"], made["n"], made["of"]) == (1.0, 1, 3)
+    assert made["accuracy_bounds"] == [pytest.approx(1 / 3), 1.0]
+    assert get("accuracy").calculate([])["accuracy"] is None
+
+
+def test_precision_recall_and_f1_have_the_keys_of_the_reports():
+    pairs = [("Music", "music"), ("Music", "Art"), ("Art", "Art"), ("Other", "Music")]
+    precision = get("precision", predicted_key="text").calculate(results(pairs))
+    assert precision["precision_per_class"] == {"Art": 0.5, "Music": 0.5, "Other": 0.0}
+    assert precision["average_precision"] == pytest.approx(1 / 3)
+    assert precision["average_precision_interval"][0] <= 1 / 3 <= precision["average_precision_interval"][1]
+    assert precision["support"] == {"Art": 1, "Music": 2, "Other": 1}
+    assert precision["confusion_matrix"] == {
+        "labels": ["Art", "Music", "Other"],
+        "matrix": [[1, 0, 0], [1, 1, 0], [0, 1, 0]],
+    }
+    recall = get("recall", golden_key="text").calculate(results(pairs))
+    assert recall["recall_per_class"] == {"Art": 1.0, "Music": 0.5, "Other": 0.0}
+    assert recall["average_recall"] == 0.5
+    f1 = get("f1_score", predicted_key="text", golden_key="text").calculate(results(pairs))
+    assert set(f1) >= {
+        "average_f1_score",
+        "f1_score_per_class",
+        "micro_f1_score",
+        "macro_f1_score",
+        "weighted_f1_score",
+    }
+
+
+def test_the_seeds_own_average_leaves_out_classes_that_were_not_predicted():
+    made = get("precision", predicted_key="text", average="seed").calculate(results([("a", "a"), ("b", "a")]))
+    assert made["precision_per_class"] == {"a": 0.5}
+    assert made["average_precision"] == 0.5
+
+
+def test_dicts_of_an_output_file_are_as_good():
+    given = results([("a", "a"), ("b", "a"), ("b", "b")])
+    written = [msgspec.json.decode(msgspec.json.encode(each.to_dict())) for each in given]
+    for name in ("accuracy", "f1_score"):
+        assert get(name).calculate(written) == get(name).calculate(given)
+
+
+@given(st.integers(0, 100), st.integers(1, 40))
+def test_a_fold_in_parts_is_the_whole(seed, count):
+    rng = random.Random(seed)
+    given_results = results([(rng.choice("abc"), rng.choice("abc")) for _ in range(count)])
+    for name in ("accuracy", "precision", "recall", "f1_score", "pass_at_k"):
+        metric = get(name)
+        parts = [metric.start(), metric.start()]
+        for result in given_results:
+            at = rng.randrange(2)
+            parts[at] = metric.add(parts[at], result)
+        assert metric.finish(metric.merge(*parts)) == metric.calculate(given_results)
+
+
+def test_pass_at_k_over_the_attempts_at_a_problem():
+    attempts = [UnitMetricResult(i % 3 == 0, "g", "p", {"problem": i // 4}) for i in range(8)]
+    made = get("pass@k", k=[1, 2], problem_key="problem").calculate(attempts)
+    assert made["pass_at_1"] == made["pass_at_k"] == pytest.approx((2 / 4 + 1 / 4) / 2)
+    assert made["pass_at_2"] == pytest.approx((5 / 6 + 1 / 2) / 2)
+    with pytest.raises(RequestError, match="problem_key"):
+        get("pass_at_k", k=2)
+
+
+def test_a_metric_of_your_own_needs_only_calculate():
+    @aggregator_metric("share_of_short")
+    class ShareOfShort(BaseAggregatorMetric):
+        def calculate(self, unit_metric_results):
+            short = [r for r in unit_metric_results if len(r.predicted["text"]) < self.config.get("than", 3)]
+            return {"share_of_short": len(short) / len(unit_metric_results)}
+
+    assert AggregatorMetricRegistry.has_metric("share_of_short")
+    metric = get("share_of_short", than=2)
+    given_results = results([("a", "a"), ("b", "long")])
+    assert metric.calculate(given_results) == {"share_of_short": 0.5}
+    state = metric.start()
+    for result in given_results:
+        state = metric.add(state, result.to_dict())
+    assert metric.finish(metric.merge(state, metric.start())) == {"share_of_short": 0.5}
+
+
+def test_names_and_parameters_that_are_wrong_name_the_nearest():
+    assert set(AggregatorMetricRegistry.list_metrics()) >= {
+        "accuracy",
+        "precision",
+        "recall",
+        "f1_score",
+        "pass_at_k",
+    }
+    with pytest.raises(RequestError, match="did you mean 'accuracy'"):
+        get("acuracy")
+    with pytest.raises(RequestError, match="did you mean 'predicted_key'"):
+        get("precision", predicted_keys="text")
+    with pytest.raises(RequestError, match="no calculate"):
+        BaseAggregatorMetric().calculate([])

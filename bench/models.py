@@ -14,7 +14,6 @@ import os
 import tempfile
 from pathlib import Path
 
-
 from machine import machine
 from models_transport import bare, measured, middle
 
@@ -79,10 +78,11 @@ def main() -> None:
         print(
             f"{count:,} records, {width} at a time, {given.latency * 1000:g} ms latency, medians of {given.rounds}"
         )
-        print(f"{'bare aiohttp loop':34} {limit:8,.0f}/s {middle([c for _, c in plain]):7.3f} ms of CPU each")
-        print(
-            f"{'karat: run, evaluate, aggregate':34} {reached:8,.0f}/s {middle([c for _, c in whole]):7.3f} ms of CPU each"
-        )
+        for name, rate, figures in (
+            ("bare aiohttp loop", limit, plain),
+            ("karat, all three stages", reached, whole),
+        ):
+            print(f"{name:26} {rate:8,.0f}/s {middle([cpu for _, cpu in figures]):7.3f} ms of CPU each")
         print(f"of the bare loop's rate: {reached / limit:.2f} (wanted 0.6); CPU wanted at most 0.6 ms")
         os.environ["KARAT_CACHE"] = str(Path(folder) / "replies-faults.db")
         karat.models.close()

@@ -1,6 +1,6 @@
 """What starting costs: `import karat` over a bare interpreter, and `karat --help`.
 
-    python bench/startup.py [--rounds 15]
+python bench/startup.py [--rounds 15]
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How fast the statistics are: Bradley–Terry with covariance against evalica without, on the same data.
+"""How fast the statistics are: Bradley–Terry with covariance against evalica without, on the same data; then all
+classification metrics over a million stored results (bench/statistics_aggregators.py).
 
 `python bench/statistics.py` prints the figures and returns 1 when one misses what is wanted of it.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -78,6 +80,8 @@ def main() -> int:
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, NumPy {np.__version__}"
     )
     held = [bradley_terry_against_evalica()]
+    aggregators = Path(__file__).with_name("statistics_aggregators.py")
+    held.append(subprocess.run([sys.executable, str(aggregators)], check=False).returncode == 0)
     print(f"\n{len(held)} wanted, {held.count(False)} missed")
     return 0 if all(held) else 1
 

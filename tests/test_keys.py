@@ -162,6 +162,43 @@ def test_code_covers_the_module_and_the_project_modules_it_imports(project):
     assert code_fingerprint(load("answering_k").answer) != first
 
 
+def test_code_covers_modules_of_which_only_constants_are_used(project):
+    folder, load = project
+    write_module(folder, "prompts_k", "PROMPT = 'Answer in one word.'\n")
+    write_module(
+        folder,
+        "asking_k",
+        """
+        try:
+            from prompts_k import PROMPT
+        except ImportError:
+            PROMPT = ""
+        def ask(q):
+            import lazily_k
+            return PROMPT + q
+        """,
+    )
+    write_module(folder, "lazily_k", "")
+    first = code_fingerprint(load("asking_k").ask)
+    asking = load("asking_k")
+    asking.ask("?")
+    assert code_fingerprint(asking.ask) == first, "what a call imports does not change what it is"
+    write_module(folder, "prompts_k", "PROMPT = 'Answer in two words.'\n")
+    assert code_fingerprint(load("asking_k").ask) != first
+
+
+def test_code_covers_relative_imports(project):
+    folder, load = project
+    package = folder / "package_k"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    write_module(package, "prompts", "PROMPT = 1\n")
+    write_module(package, "asking", "from .prompts import PROMPT\ndef ask(q):\n    return PROMPT\n")
+    first = code_fingerprint(load("package_k.asking").ask)
+    write_module(package, "prompts", "PROMPT = 2\n")
+    assert code_fingerprint(load("package_k.asking").ask) != first
+
+
 def test_code_covers_json_closure_cells_defaults_and_partial_arguments():
     def make(factor):
         def scale(x):
@@ -242,7 +279,11 @@ def test_case_code_changed_unfinished_and_new_creates():
 
 
 def test_case_code_changed_after_a_finished_run_is_another_run():
-    assert decide(wanted(code="code 2"), [FINISHED]).action == "create"
+    decision = decide(wanted(code="code 2"), [FINISHED])
+    assert (decision.action, decision.replicate) == ("create", 1), "its calls are not made again"
+    latest = Previous("run-2", "code 2", 1, True, created=1.0)
+    for previous in ([FINISHED, latest], [latest, FINISHED]):
+        assert decide(wanted(code="code 2"), previous).id == "run-2"
 
 
 @pytest.mark.parametrize("previous", [UNFINISHED, FINISHED])

@@ -94,7 +94,9 @@ def test_what_cannot_be_loaded_is_said(tmp_path, path, message):
 def test_parameters_are_checked_with_the_nearest_name(fruit):
     apple = fruit.get("apple")
     check_parameters(apple, {"size": 1}, "fruit 'apple'")
-    with pytest.raises(RequestError, match=r"fruit 'apple' has no parameter 'color': did you mean 'colour'\?"):
+    with pytest.raises(
+        RequestError, match=r"fruit 'apple' has no parameter 'color': did you mean 'colour'\?"
+    ):
         check_parameters(apple, {"size": 1, "color": "green"}, "fruit 'apple'")
     with pytest.raises(RequestError, match="needs the parameter 'size'"):
         check_parameters(apple, {}, "fruit 'apple'")
@@ -115,7 +117,9 @@ def test_plugins_are_found_by_their_entry_point_and_can_be_switched_off(tmp_path
     info = tmp_path / "karat_fruit-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: karat-fruit\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[karat.plugins]\nfruit = karat_fruit\nrotten = karat_fruit:no_such\n")
+    (info / "entry_points.txt").write_text(
+        "[karat.plugins]\nfruit = karat_fruit\nrotten = karat_fruit:no_such\n"
+    )
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from karat.evaluators import evaluators\nprint(evaluators.has('is_ripe'))"

@@ -7,6 +7,7 @@ is asked and what is there, continue, return, retry, create, or refuse.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import inspect
@@ -210,10 +211,16 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
     if module is None or file is None or str(file) in seen:
         return []
     seen.add(str(file))
-    out = [file.name, file.read_text(encoding="utf-8", errors="surrogateescape")]
+    source = file.read_text(encoding="utf-8", errors="surrogateescape")
+    out = [file.name, source]
     used: dict[str, types.ModuleType] = {}
-    for value in vars(module).values():
-        found = value if isinstance(value, types.ModuleType) else sys.modules.get(_module_name(value))
+    named = [
+        value if isinstance(value, types.ModuleType) else sys.modules.get(_module_name(value))
+        for value in vars(module).values()
+    ]
+    # A module of which only constants are used, such as prompts, has left no trace but its import.
+    imported = [sys.modules.get(name) for name in _imports(source, module.__package__ or "")]
+    for found in (*named, *imported):
         path = _file(found)
         if found is not None and path is not None and _is_project(path):
             used[str(path)] = found
@@ -225,6 +232,29 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
 def _module_name(value: Any) -> str:
     name = getattr(value, "__module__", "") if isinstance(value, (types.FunctionType, type)) else ""
     return name if isinstance(name, str) else ""
+
+
+@functools.lru_cache(256)
+def _imports(source: str, package: str) -> tuple[str, ...]:
+    """Names of what a source imports when it is imported itself: not what its functions import when called."""
+    try:
+        front: list[ast.AST] = [ast.parse(source)]
+    except (SyntaxError, ValueError):
+        return ()
+    names: list[str] = []
+    while front:
+        node = front.pop()
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            front += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            front += ast.iter_child_nodes(node)
+    return tuple(names)
 
 
 def _json_or_type(value: Any) -> str:
@@ -270,6 +300,7 @@ class Previous(msgspec.Struct, frozen=True):
     finished: bool
     failed: int = 0
     holder: Holder | None = None
+    created: float = 0.0
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -286,7 +317,7 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     what = wanted.what
     if not previous:
         return Decision("create")
-    last = max(previous, key=lambda p: p.replicate)
+    last = max(previous, key=lambda p: (p.replicate, p.created))
     create = Decision("create", replicate=last.replicate + 1)
     if wanted.new:
         return msgspec.structs.replace(create, why=f"--new: replicate {create.replicate}")
@@ -303,7 +334,8 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     changed = wanted.code != last.code
     if last.finished and not (wanted.retry_failed and last.failed):
         if changed and not wanted.accept_code_change:
-            return msgspec.structs.replace(create, why=f"the code changed since {what} {last.id}")
+            # The same replicate: what other code asks of models in the same words was answered before.
+            return Decision("create", None, last.replicate, f"the code changed since {what} {last.id}")
         return Decision(
             "return", last.id, last.replicate, f"{what} {last.id} is finished already: --new for another"
         )

@@ -152,8 +152,10 @@ def load_object(path: str) -> Any:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 continue
             raise RequestError(f"{path}: importing {module_name} failed: {error}") from error
-        except Exception as error:
-            raise RequestError(f"{path}: importing {module_name} failed: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise RequestError(
+                f"{path}: importing {module_name} failed: {type(error).__name__}: {error}"
+            ) from error
         return _member(found, ".".join(parts[cut:]), module_name)
     raise UnknownName(f"{path}: no module {parts[0]!r} on the import path")
 
@@ -175,7 +177,7 @@ def load_file(path: str | Path) -> ModuleType:
         sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without a guard for __main__ may end itself
         del sys.modules[name]
         raise RequestError(f"importing {path} failed: {type(error).__name__}: {error}") from error
     return module

@@ -113,6 +113,23 @@ def test_bad_rows_are_told_or_listed(karat, project):
     assert said.code == 0
     assert "1 bad rows of bad are left out: line 2" in said.err
     assert said.json["runs"][0]["counts"]["total"] == 2
+    assert said.json["bad_rows"]["count"] == 1
+    assert said.json["bad_rows"]["first"][0]["line"] == 2
+
+
+def test_what_a_task_prints_does_not_stand_in_the_document(karat, project):
+    (project / "loud.py").write_text("def say(text):\n    print('hello', text)\n    return text\n")
+    said = karat("run", "loud.py:say", "--data", "good.jsonl", "--input", "question", "--json")
+    assert said.json["runs"][0]["counts"]["ok"] == 4
+    assert "hello one" in said.err
+    assert karat("export", "latest", "--json").json["task"] == "say"
+
+
+def test_a_script_that_ends_itself_when_imported_is_one_sentence(karat, project):
+    (project / "script.py").write_text("import sys\nsys.exit(4)\n")
+    said = karat("run", "script.py:main", "--data", "good.jsonl")
+    assert (said.code, said.out) == (2, "")
+    assert "importing script.py failed: SystemExit: 4" in said.err
 
 
 @pytest.mark.parametrize(

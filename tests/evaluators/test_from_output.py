@@ -17,6 +17,13 @@ def test_a_unit_metric_result_becomes_a_result_with_both_sides():
     assert result.metadata == {"similarity": 1.0, "golden": "Paris", "predicted": "paris"}
 
 
+def test_other_fields_of_the_output_can_be_kept_with_the_result():
+    evaluator = FromOutput("exact_match", metadata={"mission": "mission_id"})
+    result = evaluator.evaluate(outputs={"exact_match": RIGHT, "mission_id": "m1"})
+    assert result.metadata["mission"] == "m1"
+    assert evaluator.params == {"field": "exact_match", "metadata": {"mission": "mission_id"}}
+
+
 @pytest.mark.parametrize(("given", "score"), [(True, 1.0), (False, 0.0), (0.25, 0.25), (1, 1.0)])
 def test_a_verdict_or_a_score_is_taken_as_it_is(given, score):
     assert FromOutput("judged.score").evaluate(outputs={"judged": {"score": given}}).score == score

@@ -6,7 +6,7 @@ import pytest
 
 import karat
 from karat.aggregators import Aggregate, Aggregator
-from karat.errors import RequestError
+from karat.errors import RequestError, StoreError
 from karat.records import Estimate
 from tests.stages.test_evaluate import DATA, Closer, equal, run_adding
 
@@ -15,6 +15,10 @@ from tests.stages.test_evaluate import DATA, Closer, equal, run_adding
 def store(tmp_path):
     with karat.open_store(tmp_path / "karat.db") as opened:
         yield opened
+
+
+def same(value):
+    return value
 
 
 def half_right(outputs, expected):
@@ -147,6 +151,98 @@ def test_the_same_aggregation_is_returned_and_new_results_make_another(store):
     again = karat.aggregate(karat.evaluate(run, ["exact_match"]), ["accuracy"])
     assert again.id != first.id
     assert again.estimates["exact_match-accuracy"].n == len(DATA)
+
+
+def test_runs_of_several_datasets_have_denominators_of_their_own(store):
+    def made(count, name):
+        data = karat.Dataset.from_examples(
+            [{"id": f"{name}{i}", "input": i, "expected": i} for i in range(count)], name=name
+        )
+        return karat.evaluate(karat.run(same, data, store=store), [equal])
+
+    few, many = made(4, "few"), made(9, "many")
+    aggregation = karat.aggregate([few, many], ["accuracy"])
+    found = {name: (e.n, e.of) for name, e in aggregation.estimates.items()}
+    assert found == {
+        f"equal-accuracy@{few.header.runs[0]}": (4, 4),
+        f"equal-accuracy@{many.header.runs[0]}": (9, 9),
+    }
+    assert (aggregation.status, aggregation.counts.total) == ("success", 13)
+
+
+def test_the_latest_word_counts_in_whatever_order_evaluations_are_given(store):
+    judge = Closer()
+    judge.broken = {"e1", "e2"}
+    first = karat.evaluate([run_adding(store, 0), run_adding(store, 1)], [judge])
+    judge.broken = set()
+    second = karat.evaluate(run_adding(store, 2), [judge], amend=first)
+    for given in ([first, second], [second, first]):
+        aggregation = karat.aggregate(given, ["win_rate"], new=True)
+        assert {(e.n, e.of) for name, e in aggregation.estimates.items() if "@" in name} == {(12, 12)}
+        assert (aggregation.counts.total, aggregation.counts.failed) == (18, 0), "each item once"
+        assert aggregation.status == "success"
+
+
+def test_one_key_for_two_different_evaluators_is_refused(store):
+    run = run_adding(store, 0)
+    strict = karat.evaluate(run, ["exact_match"])
+    lenient = karat.evaluate(run, [{"name": "exact_match", "params": {"case_sensitive": False}}])
+    with pytest.raises(RequestError, match="'exact_match' means different things"):
+        karat.aggregate([strict, lenient], ["accuracy"])
+
+
+class StopsAfter(Closer):
+    """Stops the stage, as a lost store would, after so many comparisons."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def compare(self, example, first, second):
+        if len(self.calls) >= self.count:
+            raise StoreError("the disk is gone")
+        return super().compare(example, first, second)
+
+
+def test_comparisons_that_are_pending_are_in_the_denominator(store):
+    runs = [run_adding(store, amount) for amount in (0, 1)]
+    with pytest.raises(StoreError):
+        karat.evaluate(runs, [StopsAfter(2)], concurrency=1)
+    aggregation = karat.aggregate(store.evaluations.get("latest"), ["win_rate"])
+    winner = aggregation.estimates[f"closer-win_rate@{runs[0].id}"]
+    assert (winner.value, winner.n, winner.of) == (1.0, 2, 6)
+    assert winner.lowest == pytest.approx(2 / 6)
+
+
+def test_an_evaluation_that_grew_without_being_finished_is_folded_anew(store):
+    runs = [run_adding(store, amount) for amount in (0, 1)]
+    numbers = []
+    for count in (2, 3):
+        with pytest.raises(StoreError):
+            karat.evaluate(runs, [StopsAfter(count)], concurrency=1)
+        aggregation = karat.aggregate(store.evaluations.get("latest"), ["win_rate"])
+        numbers.append(aggregation.estimates[f"closer-win_rate@{runs[0].id}"].n)
+    assert numbers == [2, 5]
+
+
+@pytest.mark.parametrize("given", [None, Aggregate({"": Estimate(float("nan"))})])
+def test_an_aggregator_whose_answer_cannot_be_kept_is_reported_and_the_others_stand(store, given):
+    class Odd(Aggregator):
+        name = "odd"
+
+        def start(self):
+            return None
+
+        def add(self, state, group):
+            return None
+
+        def finish(self, state):
+            return given
+
+    evaluation = karat.evaluate(run_adding(store, 0), [equal])
+    aggregation = karat.aggregate(evaluation, [Odd(), "accuracy"])
+    assert list(aggregation.header.failures) == ["equal-odd"]
+    assert aggregation.estimates["equal-accuracy"].value == 1.0
 
 
 def test_confidence_widens_the_interval(store):

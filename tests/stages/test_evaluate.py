@@ -8,7 +8,7 @@ import pytest
 
 import karat
 from karat import NotApplicable, Result
-from karat.errors import Aborted, RequestError, StoreError
+from karat.errors import Aborted, RequestError, StoreBusy, StoreError
 from karat.evaluators import Evaluator
 from karat.records import Failed, Ok, Skipped
 from karat.tasks import FunctionTask
@@ -277,6 +277,80 @@ def test_an_evaluation_of_an_unfinished_run_is_partial_and_can_be_added_to(store
     assert (second.id, second.counts.ok, second.status) == (first.id, 6, "success")
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (ValueError("the batch is lost"), ("failed", "the batch is lost")),
+        ([0.5], ("failed", "evaluator 'many' gave 1 results for 6")),
+        ([object()] * 6, ("failed", "evaluator 'many' returned object, not a Result, a number or a label")),
+        ([ValueError("one")] * 6, ("failed", "one")),
+        ([True] * 6, ("ok", None)),
+    ],
+)
+def test_what_a_batched_evaluator_gives_or_raises_is_kept_for_each_item(store, given, expected):
+    class Many(Evaluator):
+        name = "many"
+        version = "1"
+        batched = True
+
+        def evaluate_many(self, items):
+            if isinstance(given, Exception):
+                raise given
+            return given
+
+    evaluation = karat.evaluate(run_adding(store, 0), [Many()])
+    outcomes = [result.outcome for result in evaluation.results()]
+    said = [(o.status, o.error.message if isinstance(o, Failed) else None) for o in outcomes]
+    assert said == [expected] * 6
+
+
+def test_an_evaluator_that_raises_no_exception_fails_its_item_only(store):
+    class Panic(BaseException):
+        pass
+
+    def judge(outputs):
+        if outputs == 3:
+            raise Panic("out of bounds")
+        return 1.0
+
+    evaluation = karat.evaluate(run_adding(store, 0), [judge])
+    assert (evaluation.counts.ok, evaluation.counts.failed) == (5, 1)
+
+
+def test_what_is_expected_of_an_interrupted_comparison_is_what_the_runs_share(store):
+    class Down(Closer):
+        def compare(self, example, first, second):
+            raise StoreError("the disk is gone")
+
+    first, second = run_adding(store, 0, limit=4), run_adding(store, 1, limit=4, offset=2)
+    with pytest.raises(StoreError):
+        karat.evaluate([first, second], [Down()])
+    assert store.evaluations.get("latest").counts.pending == 2
+
+
+def test_adding_to_an_evaluation_that_somebody_holds_can_wait(store, monkeypatch):
+    from karat.stages import opening
+    from karat.store.lease import Held
+
+    monkeypatch.setattr(opening, "WAIT_SECONDS", 0)
+    run = run_adding(store, 0, broken={2})
+    evaluation = karat.evaluate(run, [equal])
+    run_adding(store, 0, retry_failed=True)
+    held = Held.take(store.backend, evaluation.number)
+    take, tries = Held.take, []
+
+    def counted(*given):
+        tries.append(given)
+        if len(tries) == 3:
+            held.release()
+        return take(*given)
+
+    monkeypatch.setattr(Held, "take", counted)
+    with pytest.raises(StoreBusy):
+        karat.evaluate(run, [equal])
+    assert karat.evaluate(run, [equal], wait=True).counts.ok == 6
+
+
 def test_abort_on_error_stops_an_evaluation(store):
     def judge(outputs):
         raise ValueError("no")
@@ -365,6 +439,22 @@ def test_amending_keeps_what_succeeded_and_tries_what_failed_again(store):
     judge.broken = set()
     amended = karat.evaluate(c, [judge], amend=first)
     assert (amended.counts.ok, amended.counts.reused, amended.counts.failed) == (18, 5, 0)
+
+
+def test_a_pair_that_is_tried_again_stays_in_the_order_it_was_tried_in(store):
+    """The amended evaluation shows the pair the other way round, and succeeds only after this one failed."""
+    one, two, three = (run_adding(store, amount) for amount in (0, 1, 2))
+    judge = Closer()
+    judge.broken = {"e1"}
+    base = karat.evaluate([one, two], [judge])
+    turned = karat.evaluate([three, one], [judge])
+    amended = karat.evaluate([], [judge], amend=[base, turned])
+    assert (amended.counts.ok, amended.counts.failed) == (15, 3)
+    judge.broken = set()
+    karat.evaluate([three, one], [judge], retry_failed=True)
+    amended = karat.evaluate([], [judge], amend=[base, turned], retry_failed=True)
+    assert (amended.counts.ok, amended.counts.failed, amended.counts.total) == (18, 0, 18)
+    assert len(list(amended.results())) == 18
 
 
 def test_amending_uses_the_evaluators_of_before_where_none_are_named(store):

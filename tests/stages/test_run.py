@@ -204,6 +204,30 @@ def test_a_task_with_units_gives_one_output_for_each(store):
     assert run.counts.total == 10
 
 
+def test_a_task_with_units_that_raises_fails_each_of_them_and_all_add_up(store):
+    class Sessions(Task):
+        name = "sessions"
+        units_declared = True
+        version = "1"
+        broken = True
+
+        def units(self, example):
+            return ["a", "b", "c"]
+
+        def call(self, example, context):
+            if self.broken and example.input == 1:
+                raise ValueError("down")
+            return {"a": 1, "b": 2, "c": 3}
+
+    task = Sessions()
+    run = karat.run(task, examples(4), store=store)
+    assert (run.counts.ok, run.counts.failed, run.counts.pending) == (9, 3, 0)
+    task.broken = False
+    run = karat.run(task, examples(4), store=store, retry_failed=True)
+    assert (run.counts.ok, run.counts.failed, run.counts.pending) == (12, 0, 0)
+    assert run.status == "success"
+
+
 # ------------------------------------------------------------------ what fails
 
 
@@ -218,6 +242,33 @@ def test_what_a_task_raises_is_that_items_failure(store):
     failure = next(run.outputs()).outcome.error
     assert (failure.type, failure.message) == ("ValueError", "no answer to 0")
     assert "test_run.py" in failure.where
+
+
+class Panic(BaseException):
+    """As extensions raise it that must not be caught by accident."""
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("it has no words")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("error", [Panic("index out of bounds"), SystemExit(3), Unspeakable()])
+def test_whatever_a_task_raises_the_others_stand(store, kind, error):
+    def task(number):
+        if number == 1:
+            raise error
+        return number
+
+    async def task_async(number):
+        return task(number)
+
+    run = karat.run(task if kind == "sync" else task_async, examples(4), store=store)
+    assert (run.counts.ok, run.counts.failed) == (3, 1)
+    failure = next(o.outcome.error for o in run.outputs() if isinstance(o.outcome, Failed))
+    assert failure.type == type(error).__name__
+    assert failure.message
 
 
 def test_an_empty_selection_is_no_data(store):
@@ -505,6 +556,27 @@ def test_a_run_held_by_a_live_holder_is_refused_or_waited_for(store):
     assert karat.run(counting_task(task), examples(3), store=store, wait=True).status == "success"
 
 
+@pytest.mark.parametrize("meets_an_error", [False, True])
+def test_a_stage_that_lost_its_lease_leaves_the_last_word_to_who_took_it(store, meets_an_error):
+    """As after a machine slept: another process took the run over and finished it in the meantime."""
+
+    def task(number):
+        if number == 2:
+            row = store.runs.get("latest")
+            mine = store.backend.lease(row.number)
+            theirs = mine._replace(owner="another", host="elsewhere", process=1)
+            assert store.backend.take_lease(row.number, theirs, mine.owner)
+            finished = msgspec.structs.replace(row.header, status="success", finished=1.0)
+            store.runs.save(row.number, finished)
+            if meets_an_error:
+                raise StoreError("the disk is gone")
+        return number
+
+    with pytest.raises(StoreError if meets_an_error else StoreBusy):
+        karat.run(task, examples(3), store=store, concurrency=1)
+    assert store.runs.get("latest").status == "success"
+
+
 def test_what_is_recorded_about_a_run(store):
     run = karat.run(
         double, examples(2), store=store, labels=["nightly"], metadata={"ticket": 7}, description="a try"
@@ -516,6 +588,27 @@ def test_what_is_recorded_about_a_run(store):
     assert set(told["environment"]) >= {"karat", "python", "platform"}
     assert told["counts"]["total"] == 2
     assert run.dataset.id == told["dataset"]
+
+
+def test_code_that_changed_after_a_finished_run_asks_models_nothing_twice(store):
+    task = Counting()
+    run = karat.run(counting_task(task), examples(3), store=store)
+    task.version = "2"
+    other = karat.run(counting_task(task), examples(3), store=store)
+    assert other.id != run.id
+    assert (run.header.replicate, other.header.replicate) == (1, 1), "a replicate is a series of answers"
+    assert karat.run(counting_task(task), examples(3), store=store).id == other.id
+    assert karat.run(counting_task(task), examples(3), store=store, new=True).header.replicate == 2
+
+
+def test_progress_of_a_retry_ends_at_the_total(store):
+    task, seen = Counting(), []
+    task.broken = {2, 3}
+    karat.run(counting_task(task), examples(5), store=store)
+    task.broken = set()
+    listen = lambda progress: seen.append((progress.done, progress.total))  # noqa: E731 - one line is all it is
+    karat.run(counting_task(task), examples(5), store=store, retry_failed=True, progress=listen)
+    assert seen[-1] == (5, 5)
 
 
 def test_progress_is_told(store):
@@ -548,6 +641,35 @@ def test_memory_does_not_grow_with_the_dataset(store):
 
     peak(500)
     assert peak(8000) < 2 * peak(2000)
+
+
+async def test_code_that_swallows_its_cancellation_does_not_keep_a_stage_from_ending(store, monkeypatch):
+    from karat.engines import local
+
+    monkeypatch.setattr(local, "PATIENCE_SECONDS", 0)
+    let_go = asyncio.Event()
+    calls = []
+
+    async def stubborn(number):
+        calls.append(number)
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return number
+
+    running = asyncio.ensure_future(karat.run_async(stubborn, examples(9), store=store, concurrency=2))
+    while len(calls) < 2:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    run = store.runs.get("latest")
+    assert (run.status, store.backend.lease(run.number)) == ("running", None)
+    let_go.set()
+    await asyncio.sleep(0.01)
+    assert calls == [0, 1], "nothing more is begun"
 
 
 def test_interrupting_keeps_what_is_done(store):

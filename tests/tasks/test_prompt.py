@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import karat
 from karat.errors import RequestError
 from karat.records import Example
-from karat.tasks.prompt import PromptTask
+from karat.tasks.prompt import PromptTask, template
 from karat.testing import FakeProvider
 
 
@@ -26,9 +26,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def filled(prompt: str, given: object) -> str:
-    from karat.tasks.prompt import _filled
-
-    return _filled(prompt, given)
+    return template(prompt)(given)
 
 
 def test_a_prompt_is_run_like_any_task(server):
@@ -110,3 +108,10 @@ def test_messages_and_parts():
     ]
     task = PromptTask(prompt, model="openai/x")
     assert task.variables() == ["persona", "input", "picture"]
+    assert template(prompt)({"persona": "a pirate", "picture": "http://x", "input": "hi"}) == [
+        {"role": "system", "content": "You are a pirate"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "hi"}, {"type": "image_url", "url": "http://x"}],
+        },
+    ]

@@ -12,10 +12,16 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import typing
 from typing import Any
 
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+
+GIVEN = ("outputs", "reference_outputs", "inputs")
+"""What an example may give to `evaluate`, beside the parameters."""
+LONGEST = 2_000
+"""Characters of a line of an example; a longer one is cut and will not run."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -44,7 +50,10 @@ def _described(registry: Any, name: str) -> dict[str, Any]:
 
     part = registry.get(name)
     out = {**registry.describe(name), "about": inspect.getdoc(part) or ""}
-    out["params"] = {key: _jsonable(entry) for key, entry in out["params"].items()}
+    choices = _choices(part)
+    out["params"] = {
+        key: _jsonable({**entry, **choices.get(key, {})}) for key, entry in out["params"].items()
+    }
     example = getattr(part, "example", None)
     if isinstance(example, dict) and example:
         out["example"] = _jsonable(example)
@@ -53,15 +62,21 @@ def _described(registry: Any, name: str) -> dict[str, Any]:
     return out
 
 
+def _choices(part: Any) -> dict[str, dict[str, Any]]:
+    """The words that parameters of a few words take, where the part annotates them."""
+    try:
+        hints = typing.get_type_hints(part.__init__)
+    except Exception:  # annotations of others may name what cannot be found
+        return {}
+    literal = {name: hint for name, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
+    return {name: {"type": " | ".join(map(str, typing.get_args(hint)))} for name, hint in literal.items()}
+
+
 def _unit_metrics() -> list[dict[str, Any]]:
+    from karat.evaluators import evaluators
     from karat.evaluators.unit.registry import unit_metrics
 
-    found = []
-    for name in unit_metrics.list():
-        if ":" not in name:
-            described = _described(unit_metrics, name)
-            found.append({**described, "name": f"unit:{name}"})
-    return found
+    return [_described(evaluators, f"unit:{name}") for name in unit_metrics.list() if ":" not in name]
 
 
 def _jsonable(value: Any) -> Any:
@@ -98,14 +113,16 @@ def _explain(described: dict[str, Any]) -> str:
 
 
 def _example(described: dict[str, Any]) -> list[str]:
+    """The example as YAML, and as Python that runs."""
     from karat.report.text import clean
 
-    example = described["example"]
-    spec: Any = described["name"]
-    if example.get("params"):
-        spec = {"name": spec, "params": example["params"]}
-    lines = [f"  evaluator          {clean(json.dumps(spec, ensure_ascii=False), 300)}"]
-    for name, value in example.items():
-        if name != "params":
-            lines.append(f"  {name.ljust(18)} {clean(json.dumps(value, ensure_ascii=False), 300)}")
-    return lines
+    example, name = described["example"], described["name"]
+    params = example.get("params")
+    spec: Any = {"name": name, "params": params} if params else name
+    given = ", ".join(f"{key}={example[key]!r}" for key in GIVEN if key in example)
+    built = f"build_evaluator({name!r}, {params!r})" if params else f"build_evaluator({name!r})"
+    python = ["from karat.evaluators import build_evaluator", f"result = {built}.evaluate({given})"]
+    if isinstance(example.get("score"), (int, float)):
+        python.append(f"assert round(result.score, 6) == {round(example['score'], 6)}")
+    lines = [f"  evaluators: [{clean(json.dumps(spec, ensure_ascii=False), LONGEST)}]", ""]
+    return lines + [f"  {clean(line, LONGEST)}" for line in python]

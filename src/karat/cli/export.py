@@ -10,7 +10,6 @@ JSONL of a run can be run again: karat run --recorded.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from karat.cli.commands import UsageError
@@ -47,8 +46,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         handle = store.get(given.id)
         if to_stdout:
             try:
-                write(handle, sys.stdout.buffer, format)
-                sys.stdout.buffer.flush()
+                write(handle, terminal.binary, format)
+                terminal.binary.flush()
             except BrokenPipeError:
                 terminal.reader_gone()
             return 0

@@ -1,13 +1,15 @@
 """Runs an experiment, or a task over a dataset, and keeps every output.
 
-X is an experiment file, whose evaluators and aggregators follow the run; or a function, as file.py:function or
-package.module.function, over the dataset that --data names. Recorded outputs (--recorded) take the place of X.
+X is an experiment file, whose evaluators and aggregators follow the run; a graph task, as tasks.eval.x.y, eval/x/y or
+a path; or a function, as file.py:function or package.module.function, over the dataset that --data names. Recorded
+outputs (--recorded) take the place of X.
 
 The same command continues a run that was stopped, and returns one that is finished.
 
     karat run experiment.yaml
     karat run answer.py:answer --data questions.jsonl --input question --expected answer
     karat run --recorded outputs.jsonl --data questions.jsonl
+    karat run eval/question_answering/demo --num_records 20 --output_dir out
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from karat.cli.options import (
     whole,
 )
 from karat.cli.parser import Parser
+from karat.cli.run_graph import add_graph_arguments, execute_graph, graph_target
 from karat.cli.target import Target, recognise
 from karat.cli.terminal import Terminal
 
@@ -38,7 +41,10 @@ DATA_OPTIONS = ("data", "input", "expected", "id", "skip_bad_rows")
 def add_arguments(parser: Parser) -> None:
     """What to run, over what, and how."""
     parser.add_argument(
-        "target", metavar="X", nargs="?", help="experiment.yaml, file.py:function or a dotted path"
+        "target",
+        metavar="X",
+        nargs="?",
+        help="experiment.yaml, a graph task, file.py:function or a dotted path",
     )
     parser.option("--check", action="store_true", help="only check that everything is there and fits")
     parser.option("--recorded", metavar="FILE", help="outputs made elsewhere: a JSONL of id and output")
@@ -69,6 +75,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--accept-code-change", action="store_true", help="continue a run though its code changed")
     add_work_options(parser)
     add_stage_options(parser)
+    add_graph_arguments(parser)
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
@@ -79,6 +86,9 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
     import_from_here()
     cache = cache_mode(given)
+    graph = graph_target(given)
+    if graph is not None:
+        return execute_graph(given, graph, terminal)
     plan = _plan(given)
     plan.labels = [*plan.labels, *given.label]
     plan.description = plan.description if given.description is None else given.description
@@ -98,7 +108,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             progress=terminal.progress,
             tell=lambda handle: terminal.notice(handle.notice),
         )
-        terminal.show({"name": plan.name, **outcome.to_dict()}, lambda: outcome_text(outcome))
+        document = {"name": plan.name, **outcome.to_dict(), **_left_out(plan.dataset)}
+        terminal.show(document, lambda: outcome_text(outcome))
         return exit_code(outcome.status)
 
 
@@ -183,6 +194,13 @@ def _dataset(given: argparse.Namespace) -> Any:
 
 def _fields(given: list[str] | None) -> str | list[str] | None:
     return given[0] if given is not None and len(given) == 1 else given
+
+
+def _left_out(dataset: Any) -> dict[str, Any]:
+    """For the document: the rows that --skip-bad-rows left out, where there are any."""
+    count = getattr(dataset, "skipped_count", 0)
+    listed = [{"line": bad.line, "reason": bad.reason} for bad in dataset.skipped] if count else []
+    return {"bad_rows": {"count": count, "first": listed}} if count else {}
 
 
 def _tell_skipped(dataset: Any, terminal: Terminal) -> None:

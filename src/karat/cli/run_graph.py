@@ -93,6 +93,22 @@ def add_graph_arguments(parser: Parser) -> None:
     )
 
 
+def graph_target(given: argparse.Namespace) -> str | None:
+    """The graph task that a command line means; None where it means something else."""
+    from karat.cli.target import recognise
+
+    if given.task is not None:
+        if given.target is not None:
+            raise UsageError(f"{given.target} and --task {given.task} are both tasks: leave one of them out")
+        return str(given.task)
+    if given.target is not None and given.recorded is None and recognise(given.target).kind == "graph":
+        return str(given.target)
+    for name in ONLY_GRAPHS:
+        if getattr(given, name) not in (None, ""):
+            raise UsageError(f"--{name} is for graph tasks, which {given.target or given.recorded} is not")
+    return None
+
+
 def yes(text: str) -> bool:
     """`True` or `False`, as the seeds' tools write it."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -187,25 +203,38 @@ def stored_metrics(task: GraphTask) -> tuple[list[Any], list[dict[str, Any]]]:
     from karat.evaluators.from_output import FromOutput
     from karat.tasks.graph.collator import fields_of
 
-    fields: dict[str, None] = {}
+    fields: dict[str, dict[str, str]] = {}
     folded: dict[tuple[str, str], tuple[str, dict[str, Any], list[str]]] = {}
     for processor in task.graph.processors:
-        fields.update(dict.fromkeys(name for _, name in processor.wants))
+        fields |= {name: {} for _, name in processor.wants if name not in fields}
         entries = processor.params.get("aggregator_metrics_map") if processor.wants else None
         for entry in entries or ():
             params = dict(entry.get("params") or {})
             place = (str(entry["name"]), json.dumps(params, sort_keys=True, default=str))
             folded.setdefault(place, (place[0], params, []))[2].extend(fields_of(entry))
-    evaluators = [FromOutput(field) for field in fields]
+            for field in fields_of(entry):
+                fields[field].update(entry.get("metadata") or {})
+    evaluators = [FromOutput(field, metadata or None) for field, metadata in fields.items()]
     keys: dict[str, int] = {}
     aggregators = []
     for name, params, of in folded.values():
         keys[name] = number = keys.get(name, 0) + 1
         key = name if number == 1 else f"{name}-{number}"
-        aggregators.append(
-            {"name": f"metric:{name}", "params": params, "key": key, "of": list(dict.fromkeys(of))}
-        )
+        aggregators.append({**_aggregator(name, params), "key": key, "of": list(dict.fromkeys(of))})
     return evaluators, aggregators
+
+
+def _aggregator(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """The aggregator of a metric's name where there is one that takes its parameters, else the metric itself."""
+    from karat.aggregators.base import aggregators
+    from karat.registry import parameters_of
+
+    own = {
+        key: value for key, value in params.items() if key != "key"
+    }  # says what was compared, not what is folded
+    if aggregators.has(name) and set(own) <= set(parameters_of(aggregators.get(name))):
+        return {"name": name, "params": own}
+    return {"name": f"metric:{name}", "params": params}
 
 
 def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Written:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 if TYPE_CHECKING:
     from karat.errors import KaratError
@@ -23,6 +23,8 @@ class Terminal:
         self.quiet = quiet
         self._out = _tolerant(sys.stdout)
         self._err = _tolerant(sys.stderr)
+        if as_json:
+            sys.stdout = self._err  # what a task prints must not stand in the document
         self._line: Any = None
         self._last: Progress | None = None
 
@@ -41,6 +43,11 @@ class Terminal:
             self._out.flush()
         except BrokenPipeError:
             self.reader_gone()
+
+    @property
+    def binary(self) -> BinaryIO:
+        """stdout for bytes."""
+        return self._out.buffer
 
     def reader_gone(self) -> None:
         """Lets stdout lead nowhere, so that nothing fails on it any more."""
@@ -93,6 +100,8 @@ class Terminal:
         """Leaves the streams in order."""
         if self._line is not None:
             self._line.end()
+        if self.as_json:
+            sys.stdout = self._out
         for stream in (self._out, self._err):
             try:
                 stream.flush()

@@ -19,6 +19,9 @@ from karat.errors import Stopped
 CHUNK_SECONDS = 0.005
 """Sync work is sent to threads in chunks of about this long: crossing to a thread costs some 100 µs."""
 
+PATIENCE_SECONDS = 5.0
+"""How long async code may take to clean up when it is cancelled."""
+
 
 @engines.register("local")
 class LocalEngine(Generic[Item, Done]):
@@ -53,9 +56,7 @@ class LocalEngine(Generic[Item, Done]):
                 self._stop = True
                 await asyncio.wait(workers)
         except asyncio.CancelledError:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await self._cancel(workers)
             raise
         errors = [error for worker in workers if (error := worker.exception())]
         for error in errors:
@@ -63,6 +64,18 @@ class LocalEngine(Generic[Item, Done]):
                 raise error
         if errors:
             raise errors[0]
+
+    async def _cancel(self, workers: Sequence[asyncio.Task[None]]) -> None:
+        """Cancels, and waits a while. Code that swallows its cancellation is left behind, as a stuck thread is."""
+        self.stop()
+        for worker in workers:
+            worker.cancel()
+        done, stuck = await asyncio.wait(workers, timeout=PATIENCE_SECONDS)
+        for worker in done:
+            if not worker.cancelled():
+                worker.exception()  # retrieved: the cancellation is what is told
+        for worker in stuck:
+            asyncio.tasks._unregister_task(worker)  # or `asyncio.run` would wait for it for ever
 
     async def _async_lane(
         self,

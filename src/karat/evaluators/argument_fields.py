@@ -38,7 +38,7 @@ def build_check(rule: Any) -> FieldCheck:
     if rule == "ignore_case":
         rule = {"ignore_case": True}
     if callable(rule):
-        return FieldCheck(lambda a, b: bool(rule(a, b)))
+        return FieldCheck(_by_function(rule))
     if not isinstance(rule, Mapping) or not rule:
         raise ValueError(
             f"{rule!r} is no rule: give any, exact, ignore_case, or one of {', '.join(_OPTIONS)}"
@@ -57,13 +57,23 @@ def build_check(rule: Any) -> FieldCheck:
     return FieldCheck(_within(rule.get("tolerance", 0.0), rule.get("relative_tolerance", 0.0)))
 
 
+def _by_function(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
+    def test(a: Any, b: Any) -> bool:
+        try:
+            return bool(function(a, b))
+        except Exception as error:
+            raise TraceError(f"the comparison of a field raised {type(error).__name__}: {error}") from error
+
+    return test
+
+
 def _within(absolute: Any, relative: Any) -> Callable[[Any, Any], bool]:
     for bound in (absolute, relative):
-        if not _is_number(bound) or bound < 0:
+        if not _is_number(bound) or not bound >= 0:
             raise ValueError(f"a tolerance is a number from 0 up, not {bound!r}")
 
     def test(a: Any, b: Any) -> bool:
-        if not (_is_number(a) and _is_number(b)):
+        if equal(a, b) or not (_is_number(a) and _is_number(b)):
             return equal(a, b)
         try:
             return math.isclose(a, b, rel_tol=relative, abs_tol=absolute)
@@ -92,7 +102,10 @@ def _pattern(pattern: Any, ignore_case: bool) -> Callable[[Any, Any], bool]:
         raise ValueError(f"the regex {pattern!r} is wrong: {error}") from error
 
     def test(a: Any, b: Any) -> bool:
-        text = a if isinstance(a, str) else str(a) if _is_number(a) else None
+        try:
+            text = a if isinstance(a, str) else str(a) if _is_number(a) else None
+        except ValueError:  # an integer of more digits than Python writes
+            return False
         if text is None:
             return False
         try:

@@ -15,6 +15,7 @@ import msgspec
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators.argument_fields import FieldCheck, build_check
 from karat.evaluators.argument_values import canonical, contains, equal
+from karat.evaluators.functions import code_of, codes_in
 from karat.registry import load_object
 from karat.traces import TraceError
 
@@ -210,18 +211,27 @@ def value_at(arguments: Any, path: str) -> Any:
 
 
 def without(arguments: Any, path: str) -> Any:
-    """The arguments without the value at a path, as a copy; a dict that is left empty goes with it."""
+    """The arguments without the value at a path, as a copy; a dict that is left empty goes with it.
+
+    In a list the place stays, for the items after it keep theirs.
+    """
+    head, dot, tail = path.partition(".")
+    if isinstance(arguments, (list, tuple)):
+        if value_at(arguments, head) is MISSING:
+            return arguments
+        position = int(head)
+        inner = without(arguments[position], tail) if dot else None
+        return [*arguments[:position], inner, *arguments[position + 1 :]]
     if not isinstance(arguments, Mapping):
         return arguments
     if path in arguments:
         return {key: value for key, value in arguments.items() if key != path}
-    head, dot, tail = path.partition(".")
-    if not dot or not isinstance(arguments.get(head), Mapping):
+    if not dot or head not in arguments:
         return arguments
     inner = without(arguments[head], tail)
-    return {
-        key: (inner if key == head else value) for key, value in arguments.items() if key != head or inner
-    }
+    if inner == {} and arguments[head]:
+        return {key: value for key, value in arguments.items() if key != head}
+    return {**arguments, head: inner}
 
 
 def build_rule(tool: str, given: Any, mode: ArgumentMode) -> Rule:
@@ -242,11 +252,25 @@ def build_rule(tool: str, given: Any, mode: ArgumentMode) -> Rule:
     if isinstance(given, Mapping):
         return _build_fields(tool, given, mode)
     if isinstance(given, Sequence) and all(isinstance(path, str) for path in given):
+        if not given:
+            raise RequestError(
+                f"the override of tool {tool!r} is an empty list: to compare nothing, say ignore"
+            )
         return PathsRule(given)
     raise RequestError(
         f"the override of tool {tool!r} is {type(given).__name__}: "
         "give a mode, a function, a list of paths, or a rule for each field"
     )
+
+
+def override_codes(overrides: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[str]:
+    """The code of all functions that overrides hand over or name by their path: what verdicts depend on."""
+    by_path = [
+        code_of(rule.function)
+        for tool, rule in rules.items()
+        if isinstance(rule, CallableRule) and isinstance(overrides[tool], str)
+    ]
+    return codes_in(overrides) + by_path
 
 
 def _build_fields(tool: str, given: Mapping[str, Any], mode: ArgumentMode) -> Rule:

@@ -13,6 +13,17 @@ from karat.evaluators.matching import Pairs
 
 SHOWN = 300
 """Characters of a value that comments and metadata show."""
+LISTED = 100
+"""Calls of one kind that metadata lists, whatever the length of a trajectory; `counts` has all of them."""
+DIFFERENCES = 20
+"""Differences of one call that metadata lists."""
+
+
+def written(text: str) -> str:
+    """A text as it can be stored: bounded, half characters replaced."""
+    if len(text) > SHOWN:
+        text = text[:SHOWN] + "…"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def pair_mismatched(
@@ -34,50 +45,50 @@ def pair_mismatched(
 
 def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     """A call for metadata: its name, arguments and place."""
-    arguments = calls.arguments(position)
+    arguments, name = calls.arguments(position), written(calls.names[position])
     if isinstance(arguments, Malformed):
-        return {"name": calls.names[position], side: position, "raw": bounded(arguments.raw)}
+        return {"name": name, side: position, "raw": written(arguments.raw)}
     given = calls.given[position]
     # Arguments that were read from a short JSON text here are plain already, and nobody else's.
     short = calls.as_text and len(given) <= 4 * SHOWN
-    return {
-        "name": calls.names[position],
-        side: position,
-        "arguments": arguments if short else bounded(arguments),
-    }
+    return {"name": name, side: position, "arguments": arguments if short else bounded(arguments)}
 
 
 def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule) -> dict[str, Any]:
     """A pair of calls of one tool with what differs in their arguments."""
     have, want = agent.arguments(i), reference.arguments(j)
-    return {
-        "name": agent.names[i],
+    differences = rule.differences(have, want)
+    out = {
+        "name": written(agent.names[i]),
         "agent": i,
         "reference": j,
         "malformed": isinstance(have, Malformed),
-        "differences": [_difference(each) for each in rule.differences(have, want)],
+        "differences": [_difference(each) for each in differences[:DIFFERENCES]],
     }
-
-
-def _difference(difference: Difference) -> dict[str, Any]:
-    out: dict[str, Any] = {"path": difference.path}
-    for side in ("agent", "reference"):
-        value = getattr(difference, side)
-        if value is not MISSING:
-            out[side] = bounded(value.raw if isinstance(value, Malformed) else value)
+    if len(differences) > DIFFERENCES:
+        out["more_differences"] = len(differences) - DIFFERENCES
     return out
 
 
-def bounded(value: Any) -> Any:
+def _difference(difference: Difference) -> dict[str, Any]:
+    out: dict[str, Any] = {"path": written(difference.path)}
+    for side in ("agent", "reference"):
+        value = getattr(difference, side)
+        if value is not MISSING:
+            out[side] = bounded(value.raw if isinstance(value, Malformed) else value, SHOWN)
+    return out
+
+
+def bounded(value: Any, most: int = 4 * SHOWN) -> Any:
     """A value that is valid JSON and short: longer ones become their first characters."""
     if value is None or (isinstance(value, (bool, int)) and abs(value) < 2**63):
         return value
     if isinstance(value, str):
-        return value if len(value) <= SHOWN else value[:SHOWN] + "…"
+        return written(value)
     try:
         # Through JSON and back: what comes out is plain, and a copy.
         encoded = msgspec.json.encode(value)
-        if len(encoded) <= 4 * SHOWN:
+        if len(encoded) <= most:
             return msgspec.json.decode(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass
@@ -90,30 +101,32 @@ def bounded(value: Any) -> Any:
 def show(call: Mapping[str, Any]) -> str:
     """A described call as text: `search({"q": "x"})`."""
     given = call["raw"] if "raw" in call else _text(call.get("arguments"))
-    return f"{call['name'][:SHOWN]}({given})" + (" (arguments could not be read)" if "raw" in call else "")
+    return f"{call['name']}({given})" + (" (arguments could not be read)" if "raw" in call else "")
 
 
 def show_mismatch(call: Mapping[str, Any]) -> str:
     """What a mismatched call got wrong, in words."""
-    name = call["name"][:SHOWN]
+    name = call["name"]
     if call["malformed"]:
         return f"{name}: the arguments could not be read"
     parts = []
     for each in call["differences"]:
         what = each["path"] or "the arguments"
-        if "agent" not in each:
+        if "agent" not in each and "reference" not in each:
+            parts.append(f"{what} is missing")
+        elif "agent" not in each:
             parts.append(f"{what} is missing, expected {_text(each['reference'])}")
         elif "reference" not in each:
             parts.append(f"{what} is {_text(each['agent'])}, expected to be absent")
         else:
             parts.append(f"{what} is {_text(each['agent'])}, expected {_text(each['reference'])}")
-    return f"{name}: {listed(parts) or 'other arguments'}"
+    return f"{name}: {listed(parts, more=call.get('more_differences', 0)) or 'other arguments'}"
 
 
-def listed(parts: Sequence[str], most: int = 5) -> str:
-    """The first few, and how many more there are."""
-    more = f"; and {len(parts) - most} more" if len(parts) > most else ""
-    return "; ".join(parts[:most]) + more
+def listed(parts: Sequence[str], most: int = 5, more: int = 0) -> str:
+    """The first few, and how many more there are: those of the parts, and `more` that are not among them."""
+    more += max(0, len(parts) - most)
+    return "; ".join(parts[:most]) + (f"; and {more} more" if more else "")
 
 
 def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:
@@ -122,8 +135,10 @@ def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:
     doubtful = [part for part in found if not part.harmless]
     if not doubtful:
         return ""
-    metadata["unused"] = [{"where": part.where, "reason": part.reason} for part in doubtful[:50]]
-    first = doubtful[0].where or "the top"
+    metadata["unused"] = [
+        {"where": written(part.where), "reason": written(part.reason)} for part in doubtful[:50]
+    ]
+    first = written(doubtful[0].where) or "the top"
     return f" ({len(doubtful)} part(s) of the traces could not be used, the first at {first})"
 
 

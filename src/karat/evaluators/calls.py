@@ -74,13 +74,13 @@ class Calls:
             self._values[position] = value
         return value
 
-    def keys(self) -> list[Hashable | None]:
+    def keys(self) -> Sequence[Hashable | None]:
         """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""
         if self.as_text:
             try:
                 # In C from one end to the other, and no value outlives its key, which spares the garbage
                 # collector; whatever is out of the ordinary takes the way below. A line has no line end in it.
-                lines: list[Hashable | None] = _encode_lines(map(_decode, self.given)).split(b"\n")
+                lines = _encode_lines(map(_decode, self.given)).split(b"\n")
             except (ValueError, RecursionError):
                 pass
             else:

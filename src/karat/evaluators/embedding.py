@@ -11,6 +11,7 @@ from typing import Any
 
 from karat.errors import RequestError
 from karat.evaluators.base import CannotJudge
+from karat.evaluators.functions import name_of
 
 LOCAL = "local/wordllama"
 """The embedder used when none is named: its weights come with its package."""
@@ -103,9 +104,7 @@ def _of_function(embed_fn: Any) -> Embedder:
         raise RequestError(
             "embedding_similarity: embed_fn has to be a plain function of one text that gives its vector"
         )
-    name = getattr(embed_fn, "__qualname__", type(embed_fn).__qualname__)
-    where = f"{getattr(embed_fn, '__module__', '')}.{name}"
-    return Embedder({"embed_fn": where}, lambda: lambda texts: [embed_fn(text) for text in texts])
+    return Embedder({"embed_fn": name_of(embed_fn)}, lambda: lambda texts: [embed_fn(text) for text in texts])
 
 
 def _of_sentence_transformers(model_name: Any) -> Embedder:

@@ -18,7 +18,8 @@ from karat.records import Result
 class FromOutput(Evaluator):
     """Reads a field of the output: a unit metric's result, a verdict or a score that the task wrote itself.
 
-    A field that is null was not judged: the item is skipped as not applicable.
+    A field that is null was not judged: the item is skipped as not applicable. `metadata` names further fields of the
+    output to keep with the result: `{name: field}`.
     """
 
     name: ClassVar[str] = "from_output"
@@ -32,10 +33,14 @@ class FromOutput(Evaluator):
         "score": 1.0,
     }
 
-    def __init__(self, field: str) -> None:
-        self.field = ParameterCheck(self.name).path("field", field) or ""
+    def __init__(self, field: str, metadata: dict[str, str] | None = None) -> None:
+        check = ParameterCheck(self.name)
+        self.field = check.text("field", field)
+        self.metadata = {
+            name: check.text(f"metadata.{name}", path) for name, path in (metadata or {}).items()
+        }
         super().__init__(self.field)
-        self.params = {"field": field}
+        self.params = {"field": field, **({"metadata": metadata} if metadata else {})}
 
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
@@ -51,5 +56,6 @@ class FromOutput(Evaluator):
             unit = UnitMetricResult.from_dict(given)
         except ValueError as error:
             raise CannotJudge(f"{self.field}: {error}") from None
-        metadata = {**unit.metadata, "golden": unit.golden, "predicted": unit.predicted}
+        more = {name: value_at(outputs, path, "the output") for name, path in self.metadata.items()}
+        metadata = {**unit.metadata, **more, "golden": unit.golden, "predicted": unit.predicted}
         return Result(self.key, float(unit.correct), unit.correct, "", metadata)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
 from karat.evaluators.arguments import ModeRule, Rule
 from karat.evaluators.base import Evaluator, register_evaluator
-from karat.evaluators.call_report import listed
+from karat.evaluators.call_report import LISTED, listed, written
 from karat.evaluators.calls import Calls
 from karat.evaluators.matching import pair_in_any_order, pair_in_order
+from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.trajectory import IN_ORDER, Mode, rates
 from karat.records import Result
 from karat.traces import TraceError
@@ -38,6 +39,12 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
 
     name = "graph_trajectory_match"
     reuse = False
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"mode": "superset"},
+        "outputs": {"steps": [["agent", "tools", "agent"]]},
+        "reference_outputs": {"steps": [["agent", "tools"]]},
+        "score": 1.0,
+    }
 
     def __init__(
         self,
@@ -45,10 +52,11 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         compare: Sequence[str] = PARTS,
         max_extra: int | None = None,
         graded: bool = False,
-        key: str | None = None,
     ) -> None:
-        super().__init__(key)
-        compare = [compare] if isinstance(compare, str) else list(compare)
+        super().__init__()
+        check = ParameterCheck(self.name)
+        compare = check.texts("compare", compare)
+        check.flag("graded", graded)
         _check(mode, compare, max_extra)
         self.mode = mode
         self.compare = compare
@@ -68,12 +76,12 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         passed, scores, faults = True, [], []
         metadata: dict[str, Any] = {"agent_turns": len(agent), "reference_turns": len(reference)}
         for part in self.compare:
-            found = self._compare(_parts(agent, part), _parts(reference, part))
+            found, missing, extra = self._compare(_parts(agent, part), _parts(reference, part))
             metadata[part] = found
             passed = passed and found["passed"]
             scores.append(found["f1"])
             if not found["passed"]:
-                faults += self._faults(part, found)
+                faults += self._faults(part, missing, extra)
         if self.mode == "strict" and agent != reference and passed:
             passed = False
             faults.append("the same steps, divided into turns in another way")
@@ -86,14 +94,15 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         score = sum(scores) / len(scores) if self.graded else float(passed)
         return Result(self.key, score, passed, comment, metadata)
 
-    def _compare(self, have: list[str], want: list[str]) -> dict[str, Any]:
+    def _compare(self, have: list[str], want: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
+        """What is told of one part, and all that is missing and extra."""
         agent = Calls(have, [{} for _ in have])
         reference = Calls(want, [{} for _ in want])
         pair = pair_in_order if self.mode in IN_ORDER else pair_in_any_order
         pairs = pair(agent, reference, _by_name)
-        found = set(pairs.values())
+        answered = set(pairs.values())
         extra = [have[i] for i in range(len(have)) if i not in pairs]
-        missing = [want[j] for j in range(len(want)) if j not in found]
+        missing = [want[j] for j in range(len(want)) if j not in answered]
         if self.mode == "subset":
             passed = not extra
         elif self.mode in ("superset", "in_order"):
@@ -101,30 +110,32 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         else:
             passed = not missing and not extra
         precision, recall, f1 = rates(len(pairs), len(have), len(want))
-        return {
+        found = {
             "passed": passed,
             "matched": len(pairs),
             "agent": len(have),
             "reference": len(want),
-            "missing": missing,
-            "extra": extra,
+            "missing": [written(each) for each in missing[:LISTED]],
+            "extra": [written(each) for each in extra[:LISTED]],
+            "counts": {"missing": len(missing), "extra": len(extra)},
             "precision": precision,
             "recall": recall,
             "f1": f1,
         }
+        return found, missing, extra
 
-    def _faults(self, part: str, found: Mapping[str, Any]) -> list[str]:
+    def _faults(self, part: str, missing: list[str], extra: list[str]) -> list[str]:
         one = part.removesuffix("s")
-        faults = [f"missing {one} {each[:80]}" for each in found["missing"]] if self.mode != "subset" else []
+        faults = [f"missing {one} {written(each[:80])}" for each in missing] if self.mode != "subset" else []
         if self.mode in ("superset", "in_order"):
-            if self.max_extra is not None and len(found["extra"]) > self.max_extra:
-                faults.append(f"{len(found['extra'])} extra {part}, at most {self.max_extra} allowed")
+            if self.max_extra is not None and len(extra) > self.max_extra:
+                faults.append(f"{len(extra)} extra {part}, at most {self.max_extra} allowed")
             return faults
-        if self.mode == "strict" and sorted(found["missing"]) == sorted(found["extra"]):
+        if self.mode == "strict" and sorted(missing) == sorted(extra):
             return [
-                f"the same {part} in another order: {', '.join(each[:80] for each in found['missing'][:5])}"
+                f"the same {part} in another order: {', '.join(written(each[:80]) for each in missing[:5])}"
             ]
-        return faults + [f"unexpected {one} {each[:80]}" for each in found["extra"]]
+        return faults + [f"unexpected {one} {written(each[:80])}" for each in extra]
 
 
 def read_turns(value: Any) -> Turns:

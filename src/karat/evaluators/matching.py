@@ -55,13 +55,15 @@ def _pair_equal(agent: Calls, reference: Calls, pairs: Pairs) -> tuple[list[int]
         # Two samples: where the texts differ in their spelling, the values decide about all at once.
         if want[0] in have or want[-1] in have:
             found = _pair_same(agent.names, have, reference.names, want)
-            if None not in found or len(want) == sum(each is not None for each in found):
+            if None not in found or len(found) - found.count(None) == len(want):
                 return _settled(found, len(want), pairs)
-    return _settled(_pair_same(agent.names, agent.keys(), reference.names, reference.keys()), len(reference), pairs)
+    return _settled(
+        _pair_same(agent.names, agent.keys(), reference.names, reference.keys()), len(reference), pairs
+    )
 
 
 def _pair_same(
-    names: list[str], have: list[Any], reference_names: list[str], want: list[Any]
+    names: list[str], have: Sequence[Any], reference_names: list[str], want: Sequence[Any]
 ) -> list[int | None]:
     """For each of the agent's calls the position of an equal one of the reference, each used once.
 
@@ -69,9 +71,13 @@ def _pair_same(
     """
     waiting = dict(zip(want, range(len(want)), strict=True))
     if len(waiting) == len(want) and None not in waiting:
-        # Nearly always different arguments are enough to tell calls apart, whatever their names.
+        # Nearly always the arguments alone tell the calls apart, whatever their names.
         found: list[int | None] = list(map(waiting.pop, have, repeat(None)))
-        if all(j is None or names[i] == reference_names[j] for i, j in enumerate(found)):
+        if None not in found:
+            alike = list(map(reference_names.__getitem__, found)) == names  # type: ignore[arg-type]  # as above
+        else:
+            alike = all(j is None or reference_names[j] == names[i] for i, j in enumerate(found))
+        if alike:
             return found
     queues: dict[tuple[str, Any], deque[int]] = {}
     for position, call in enumerate(zip(reference_names, want, strict=True)):
@@ -83,12 +89,10 @@ def _pair_same(
 
 def _settled(found: list[int | None], width: int, pairs: Pairs) -> tuple[list[int], list[int]]:
     """Adds what was found to the pairs; the positions left on both sides."""
-    if None not in found:
-        pairs.update(enumerate(found))  # type: ignore[arg-type]  # there is no None in it
-        left = []
-    else:
-        pairs.update((i, j) for i, j in enumerate(found) if j is not None)
-        left = [i for i, j in enumerate(found) if j is None]
+    pairs.update(enumerate(found))  # type: ignore[arg-type]  # each None of them goes at once
+    left = [] if None not in found else [i for i, j in enumerate(found) if j is None]
+    for i in left:
+        del pairs[i]
     if len(pairs) == width:
         return left, []
     taken = set(found)

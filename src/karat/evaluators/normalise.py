@@ -89,7 +89,7 @@ def clip(value: Any, limit: int = 60) -> str:
         return repr(value if len(value) <= limit else value[:limit] + "…")
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, a value that contains itself
+    except Exception:  # an integer of thousands of digits, a value that contains itself, a foreign `repr`
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= limit else text[:limit] + "…"
 
@@ -109,7 +109,7 @@ def plain(value: Any, what: str) -> Any:
         return _lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode))
     except RecursionError:
         raise CannotJudge(f"{what} is nested too deeply to be judged") from None
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except Exception as error:  # objects of other packages may raise anything when they are looked at
         kind = type(value).__name__
         raise CannotJudge(f"{what} is a {kind}, which is neither text nor JSON: {str(error)[:120]}") from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from karat.errors import RequestError, did_you_mean
@@ -17,7 +17,10 @@ class ParameterCheck:
 
     def refuse(self, name: str, wanted: str, value: Any) -> RequestError:
         """The error that says what a parameter has to be and what was given."""
-        given = repr(value)
+        try:
+            given = repr(value)
+        except Exception:  # a foreign object's repr may raise anything
+            given = f"a {type(value).__name__}"
         return RequestError(f"{self.who}: {name} has to be {wanted}, not {given[:80]}")
 
     def flag(self, name: str, value: Any) -> bool:
@@ -50,6 +53,14 @@ class ParameterCheck:
             hint = did_you_mean(value, known) if isinstance(value, str) else f"known: {', '.join(known)}"
             raise RequestError(f"{self.who}: {name} has no {str(value)[:80]!r}: {hint}")
         return value
+
+    def mapping(self, name: str, value: Any) -> dict[str, Any]:
+        """An object whose keys are texts, as a copy; None is an empty one."""
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise self.refuse(name, "an object with a name for each value", value)
+        return dict(value)
 
     def text(self, name: str, value: Any) -> str:
         """Text that is not empty."""

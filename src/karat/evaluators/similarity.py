@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from karat.errors import MissingDependency, RequestError, Stopped
 from karat.evaluators.base import CannotJudge, Item, register_evaluator
 from karat.evaluators.embedding import Embedder, cosine, embedder_of
+from karat.evaluators.functions import codes_in
 from karat.evaluators.normalise import clip, jsonable, text_of
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
@@ -50,6 +51,11 @@ class EmbeddingDistance(ReferenceEvaluator):
         self.is_async = self._embedder.is_remote  # type: ignore[misc]
         self.batched = self._embedder.is_local  # type: ignore[misc]
         self.params = {**self._embedder.params, "path": path, "any_of": any_of}
+        self._codes = codes_in(embed_fn)
+
+    def configuration(self) -> Any:
+        """The parameters, and the code of a function that embeds."""
+        return {**self.params, "code": self._codes} if self._codes else self.params
 
     def judge(self, output: Any, reference: Any) -> Result:
         expected = reference_text(reference, self.key)

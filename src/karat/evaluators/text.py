@@ -361,7 +361,7 @@ class EditDistance(ReferenceEvaluator):
         if longer == 0:
             return Result(self.key, 1.0, 0, "both texts are empty")
         edits = self._distance(text, expected)
-        return Result(self.key, 1.0 - edits / longer, edits, f"{edits} edits over {longer} characters")
+        return Result(self.key, 1.0 - edits / longer, edits, _edits(edits) + _over(longer))
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
         """Many at once: two texts are compared without leaving the loop."""
@@ -369,16 +369,29 @@ class EditDistance(ReferenceEvaluator):
             return super().evaluate_many(items)
         out: list[Result | Exception] = []
         key, normalise, distance, bound = self.key, self._normalise, self._distance, self._max_length
+        length, over = 0, ""
         for item in items:
-            text, expected = item.get("outputs"), item.get("reference_outputs")
+            try:
+                text, expected = item["outputs"], item["reference_outputs"]
+            except KeyError:
+                text = expected = None
             if type(text) is str and type(expected) is str:
                 if normalise is not unchanged:
                     text, expected = normalise(text), normalise(expected)
                 longer = len(text) if len(text) > len(expected) else len(expected)
                 if 0 < longer <= bound:
                     edits = distance(text, expected)
-                    comment = f"{edits} edits over {longer} characters"
-                    out.append(Result(key, 1.0 - edits / longer, edits, comment))
+                    if longer != length:
+                        length, over = longer, _over(longer)
+                    out.append(Result(key, 1.0 - edits / longer, edits, _edits(edits) + over))
                     continue
             out.extend(super().evaluate_many([item]))
         return out
+
+
+def _edits(edits: int) -> str:
+    return f"{edits} edits" if edits != 1 else "1 edit"
+
+
+def _over(longer: int) -> str:
+    return f" over {longer} characters"

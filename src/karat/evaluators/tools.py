@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, ClassVar
 
 from karat.errors import ConfigError, NotApplicable, did_you_mean
-from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, build_rule
+from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, build_rule, override_codes
 from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.call_report import (
+    LISTED,
     bounded,
     describe,
     describe_mismatch,
@@ -17,9 +19,12 @@ from karat.evaluators.call_report import (
     pair_mismatched,
     show,
     show_mismatch,
+    written,
 )
 from karat.evaluators.calls import Calls, read_calls, read_reference, read_trajectory
+from karat.evaluators.functions import named
 from karat.evaluators.matching import pair_in_any_order
+from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.trajectory import rates
 from karat.records import Output, Result
 from karat.traces import ToolCall, TraceError, Trajectory
@@ -34,19 +39,24 @@ class ToolUseEvaluator(Evaluator):
 
     name = "tool_use"
     reuse = False
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"expected_tool": "submit", "expected_args": {"id": 1}},
+        "outputs": [{"name": "submit", "arguments": {"id": 1, "note": "done"}}],
+        "score": 1.0,
+    }
 
     def __init__(
         self,
         expected_tool: str,
         expected_args: Mapping[str, Any] | None = None,
         args_match_mode: ArgumentMode = "superset",
-        key: str | None = None,
     ) -> None:
-        super().__init__(key)
+        super().__init__()
         _check_tool(expected_tool)
         _check_mode(args_match_mode, self.name)
         self.expected_tool = expected_tool
-        self.expected_args = None if expected_args is None else dict(expected_args)
+        check = ParameterCheck(self.name)
+        self.expected_args = None if expected_args is None else check.mapping("expected_args", expected_args)
         self.rule = ModeRule(args_match_mode if expected_args is not None else "ignore")
         self.params = {
             "expected_tool": expected_tool,
@@ -68,24 +78,25 @@ class ToolUseEvaluator(Evaluator):
         tool, expected = self.expected_tool, self.expected_args
         called = [i for i in range(len(calls)) if calls.names[i] == tool]
         found = [i for i in called if self.rule.matches(calls.arguments(i), expected)]
-        names = sorted({calls.names[i] for i in range(len(calls))})
+        names = sorted(set(calls.names))
         metadata: dict[str, Any] = {
-            "called_tools": [calls.names[i] for i in range(len(calls))],
-            "matched": found,
+            "called_tools": [written(name) for name in calls.names[:LISTED]],
+            "matched": found[:LISTED],
+            "counts": {"calls": len(calls), "called": len(called), "matched": len(found)},
         }
         if found:
             with_args = " with the expected arguments" if expected is not None else ""
             comment = f"{tool} was called{with_args}, as call {found[0] + 1} of {len(calls)}"
         elif called:
             wanted = Calls([tool], [expected])
-            near = [describe_mismatch(calls, i, wanted, 0, self.rule) for i in called]
+            near = [describe_mismatch(calls, i, wanted, 0, self.rule) for i in called[:LISTED]]
             metadata["mismatched"] = near
             comment = f"{tool} was called {len(called)} time(s), never as expected: " + listed(
-                [show_mismatch(each) for each in near], 3
+                [show_mismatch(each) for each in near], 3, len(called) - len(near)
             )
         else:
             comment = f"{tool} was not called; " + (
-                f"called: {', '.join(name[:60] for name in names[:10])}" if names else "no tool was"
+                f"called: {', '.join(written(name[:60]) for name in names[:10])}" if names else "no tool was"
             )
         comment += mention_unused(metadata, calls)
         return Result(self.key, float(bool(found)), bool(found), comment, metadata)
@@ -100,26 +111,33 @@ class ToolCallAccuracyEvaluator(Evaluator):
 
     name = "tool_call_accuracy"
     reuse = False
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"args_match_mode": "exact"},
+        "outputs": [{"name": "search", "arguments": {"q": "oslo"}}],
+        "reference_outputs": [
+            {"name": "search", "arguments": {"q": "oslo"}},
+            {"name": "book", "arguments": {"id": 7}},
+        ],
+        "score": 0.5,
+    }
 
     def __init__(
         self,
         args_match_mode: ArgumentMode = "exact",
         args_match_overrides: Mapping[str, Any] | None = None,
-        key: str | None = None,
     ) -> None:
-        super().__init__(key)
+        super().__init__()
         _check_mode(args_match_mode, self.name)
-        overrides = dict(args_match_overrides or {})
+        overrides = ParameterCheck(self.name).mapping("args_match_overrides", args_match_overrides)
         self.default: Rule = ModeRule(args_match_mode)
         self.rules = {tool: build_rule(tool, given, args_match_mode) for tool, given in overrides.items()}
         self._exact_first = all(rule.relation != "any" for rule in self.rules.values())
-        self.params = {
-            "args_match_mode": args_match_mode,
-            "args_match_overrides": {
-                tool: given if not callable(given) else getattr(given, "__qualname__", repr(type(given)))
-                for tool, given in overrides.items()
-            },
-        }
+        self.params = {"args_match_mode": args_match_mode, "args_match_overrides": named(overrides)}
+        self._codes = override_codes(overrides, self.rules)
+
+    def configuration(self) -> Any:
+        """The parameters, and the code of the functions among them."""
+        return {**self.params, "code": self._codes} if self._codes else self.params
 
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
@@ -145,6 +163,8 @@ class ToolCallAccuracyEvaluator(Evaluator):
         missing = [j for j in range(len(reference)) if j not in found]
         mismatched = pair_mismatched(agent, extra, reference, missing, {})
         told = set(mismatched.values())
+        missing = [j for j in missing if j not in told]
+        extra = [i for i in extra if i not in mismatched]
         metadata: dict[str, Any] = {
             "matched": len(pairs),
             "agent_calls": len(agent),
@@ -152,17 +172,25 @@ class ToolCallAccuracyEvaluator(Evaluator):
             "precision": precision,
             "recall": recall,
             "f1": f1,
-            "missing": [describe(reference, j, "reference") for j in missing if j not in told],
-            "extra": [describe(agent, i, "agent") for i in extra if i not in mismatched],
+            "missing": [describe(reference, j, "reference") for j in missing[:LISTED]],
+            "extra": [describe(agent, i, "agent") for i in extra[:LISTED]],
             "mismatched": [
                 describe_mismatch(agent, i, reference, j, self._rule_of(agent.names[i]))
-                for i, j in mismatched.items()
+                for i, j in islice(mismatched.items(), LISTED)
             ],
+            "counts": {
+                "matched": len(pairs),
+                "missing": len(missing),
+                "extra": len(extra),
+                "mismatched": len(mismatched),
+            },
         }
         faults = [f"missing {show(call)}" for call in metadata["missing"]]
         faults += [show_mismatch(call) for call in metadata["mismatched"]]
+        more = len(missing) + len(mismatched) - len(faults)
         comment = f"{len(pairs)} of {len(reference)} reference calls were made"
-        comment += (f": {listed(faults)}" if faults else "") + mention_unused(metadata, agent, reference)
+        comment += f": {listed(faults, more=more)}" if faults else ""
+        comment += mention_unused(metadata, agent, reference)
         return Result(self.key, recall, f"{len(pairs)}/{len(reference)}", comment, metadata)
 
 
@@ -176,20 +204,25 @@ class RedundantCallsEvaluator(Evaluator):
 
     name = "redundant_calls"
     reuse = False
+    example: ClassVar[dict[str, Any]] = {
+        "params": {},
+        "outputs": [{"name": "look", "arguments": {"at": 1}}, {"name": "look", "arguments": {"at": 1}}],
+        "score": 0.5,
+    }
 
     def __init__(
         self,
         ignore_tools: Sequence[str] = (),
         allow_retries: bool = True,
         consecutive: bool = False,
-        key: str | None = None,
     ) -> None:
-        super().__init__(key)
-        if isinstance(ignore_tools, str) or not all(isinstance(tool, str) for tool in ignore_tools):
+        super().__init__()
+        if not isinstance(ignore_tools, (list, tuple)) or not all(isinstance(t, str) for t in ignore_tools):
             raise ConfigError(["ignore_tools is a list of tool names"], self.name)
+        check = ParameterCheck(self.name)
         self.ignore_tools = list(ignore_tools)
-        self.allow_retries = allow_retries
-        self.consecutive = consecutive
+        self.allow_retries = check.flag("allow_retries", allow_retries)
+        self.consecutive = check.flag("consecutive", consecutive)
         self.params = {
             "ignore_tools": self.ignore_tools,
             "allow_retries": allow_retries,
@@ -209,14 +242,18 @@ class RedundantCallsEvaluator(Evaluator):
             raise TraceError("the arguments of a call are nested too deeply to be compared") from error
         total = len(calls)
         score = 1 - len(repeats) / total if total else 1.0
+        redundant = [
+            {**describe(calls, i, "agent"), "repeats": first} for i, first in islice(repeats.items(), LISTED)
+        ]
         metadata: dict[str, Any] = {
             "calls": total,
-            "redundant": [{**describe(calls, i, "agent"), "repeats": first} for i, first in repeats.items()],
+            "redundant": redundant,
+            "counts": {"calls": total, "redundant": len(repeats)},
         }
-        shown = [
-            f"{show(describe(calls, i, 'agent'))} repeats call {first + 1}" for i, first in repeats.items()
-        ]
-        comment = f"{len(repeats)} of {total} calls are redundant" + (f": {listed(shown)}" if shown else "")
+        shown = [f"{show(each)} repeats call {each['repeats'] + 1}" for each in redundant]
+        more = len(repeats) - len(redundant)
+        comment = f"{len(repeats)} of {total} calls are redundant"
+        comment += f": {listed(shown, more=more)}" if shown else ""
         return Result(self.key, score, len(repeats), comment + mention_unused(metadata, calls), metadata)
 
     def _repeats(self, calls: Calls, failed: set[int]) -> dict[int, int]:

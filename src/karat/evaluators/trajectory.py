@@ -12,14 +12,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from itertools import islice
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
-from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, build_rule
+from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, build_rule, override_codes
 from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.call_report import (
+    LISTED,
     describe,
     describe_mismatch,
     listed,
@@ -27,9 +29,12 @@ from karat.evaluators.call_report import (
     pair_mismatched,
     show,
     show_mismatch,
+    written,
 )
 from karat.evaluators.calls import Calls, read_calls, read_reference
+from karat.evaluators.functions import named
 from karat.evaluators.matching import Pairs, pair_in_any_order, pair_in_order
+from karat.evaluators.parameters import ParameterCheck
 from karat.records import Result
 from karat.traces import TraceError
 
@@ -49,6 +54,17 @@ class Alignment(msgspec.Struct, frozen=True):
     """Calls of the agent that repeat one of the reference's, and are forgiven."""
 
 
+class Faults(msgspec.Struct, frozen=True):
+    """What the calls that were not paired are: positions; a call of either side stands in one of them."""
+
+    missing: list[int]
+    extra: list[int]
+    mismatched: Pairs
+    """The same tool on both sides, with other arguments."""
+    misplaced: Pairs
+    """The same call on both sides, in the wrong order."""
+
+
 @register_evaluator("trajectory_match")
 class TrajectoryMatchEvaluator(Evaluator):
     """Whether the agent's tool calls match a reference's: strict, unordered, subset, superset or in_order.
@@ -63,6 +79,18 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     name = "trajectory_match"
     reuse = False
+    example: ClassVar[dict[str, Any]] = {
+        "params": {"mode": "unordered", "tool_args_match_overrides": {"search": {"q": "ignore_case"}}},
+        "outputs": [
+            {"name": "book", "arguments": {"id": 7}},
+            {"name": "search", "arguments": {"q": "oslo"}},
+        ],
+        "reference_outputs": [
+            {"name": "search", "arguments": {"q": "Oslo"}},
+            {"name": "book", "arguments": {"id": 7}},
+        ],
+        "score": 1.0,
+    }
 
     def __init__(
         self,
@@ -73,10 +101,12 @@ class TrajectoryMatchEvaluator(Evaluator):
         optional: Sequence[str | int] = (),
         max_extra: int | None = None,
         graded: bool = False,
-        key: str | None = None,
     ) -> None:
-        super().__init__(key)
-        overrides = dict(tool_args_match_overrides or {})
+        super().__init__()
+        check = ParameterCheck(self.name)
+        overrides = check.mapping("tool_args_match_overrides", tool_args_match_overrides)
+        check.flag("allow_repeats", allow_repeats)
+        check.flag("graded", graded)
         _check(mode, tool_args_match_mode, allow_repeats, optional, max_extra)
         self.mode = mode
         self.allow_repeats = allow_repeats
@@ -91,12 +121,17 @@ class TrajectoryMatchEvaluator(Evaluator):
         self.params = {
             "mode": mode,
             "tool_args_match_mode": tool_args_match_mode,
-            "tool_args_match_overrides": {tool: _named(given) for tool, given in overrides.items()},
+            "tool_args_match_overrides": named(overrides),
             "allow_repeats": allow_repeats,
             "optional": self.optional,
             "max_extra": max_extra,
             "graded": graded,
         }
+        self._codes = override_codes(overrides, self.rules)
+
+    def configuration(self) -> Any:
+        """The parameters, and the code of the functions among them."""
+        return {**self.params, "code": self._codes} if self._codes else self.params
 
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
@@ -116,9 +151,11 @@ class TrajectoryMatchEvaluator(Evaluator):
         precision, recall, f1 = rates(
             len(alignment.pairs), len(agent) - len(alignment.repeats), len(reference) - missing
         )
-        metadata = self._metadata(agent, reference, alignment)
+        faults = self._explain(agent, reference, alignment)
+        metadata = self._metadata(agent, reference, alignment, faults)
         metadata |= {"precision": precision, "recall": recall, "f1": f1}
-        comment = self._comment(passed, metadata, alignment) + mention_unused(metadata, agent, reference)
+        comment = self._comment(passed, metadata, alignment, faults)
+        comment += mention_unused(metadata, agent, reference)
         return Result(self.key, f1 if self.graded else float(passed), passed, comment, metadata)
 
     def _align(self, agent: Calls, reference: Calls) -> Alignment:
@@ -193,37 +230,48 @@ class TrajectoryMatchEvaluator(Evaluator):
             for j in range(len(reference))
         )
 
-    def _metadata(self, agent: Calls, reference: Calls, alignment: Alignment) -> dict[str, Any]:
-        extra, missing, names = alignment.extra, alignment.missing, agent.names
+    def _explain(self, agent: Calls, reference: Calls, alignment: Alignment) -> Faults:
+        extra, missing = alignment.extra, alignment.missing
         misplaced: Pairs = {}
         mismatched: Pairs = {}
         if extra and missing:
             if self.mode in IN_ORDER:
                 misplaced = self._pair_misplaced(agent, extra, reference, missing)
             mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
-        told = {*misplaced.values(), *mismatched.values()}
+            told = {*misplaced.values(), *mismatched.values()}
+            missing = [j for j in missing if j not in told]
+            extra = [i for i in extra if i not in misplaced and i not in mismatched]
+        return Faults(missing, extra, mismatched, misplaced)
+
+    def _metadata(
+        self, agent: Calls, reference: Calls, alignment: Alignment, faults: Faults
+    ) -> dict[str, Any]:
+        mismatched = islice(faults.mismatched.items(), LISTED)
         metadata: dict[str, Any] = {
-            "matched": [{"name": names[i], "agent": i, "reference": j} for i, j in alignment.pairs.items()],
-            "missing": [describe(reference, j, "reference") for j in missing if j not in told],
-            "extra": [
-                describe(agent, i, "agent") for i in extra if i not in misplaced and i not in mismatched
-            ],
+            "matched": _told_pairs(agent, alignment.pairs),
+            "missing": [describe(reference, j, "reference") for j in faults.missing[:LISTED]],
+            "extra": [describe(agent, i, "agent") for i in faults.extra[:LISTED]],
             "mismatched": [
-                describe_mismatch(agent, i, reference, j, self._rule_of(names[i]))
-                for i, j in mismatched.items()
+                describe_mismatch(agent, i, reference, j, self._rule_of(agent.names[i]))
+                for i, j in mismatched
             ],
+            "counts": {
+                "matched": len(alignment.pairs),
+                "missing": len(faults.missing),
+                "extra": len(faults.extra),
+                "mismatched": len(faults.mismatched),
+                "misplaced": len(faults.misplaced),
+            },
             "agent_calls": len(agent),
             "reference_calls": len(reference),
         }
-        if misplaced:
-            metadata["misplaced"] = [
-                {"name": names[i], "agent": i, "reference": j} for i, j in misplaced.items()
-            ]
+        if faults.misplaced:
+            metadata["misplaced"] = _told_pairs(agent, faults.misplaced)
         if alignment.repeats:
-            metadata["repeats"] = [describe(agent, i, "agent") for i in alignment.repeats]
-        if len(alignment.needed) < len(missing):
+            metadata["repeats"] = [describe(agent, i, "agent") for i in alignment.repeats[:LISTED]]
+        if len(alignment.needed) < len(alignment.missing):
             needed = set(alignment.needed)
-            metadata["optional_missing"] = [j for j in missing if j not in needed]
+            metadata["optional_missing"] = [j for j in alignment.missing if j not in needed][:LISTED]
         return metadata
 
     def _pair_misplaced(self, agent: Calls, extra: list[int], reference: Calls, missing: list[int]) -> Pairs:
@@ -233,25 +281,33 @@ class TrajectoryMatchEvaluator(Evaluator):
         )
         return {extra[i]: missing[j] for i, j in found.items()}
 
-    def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment) -> str:
+    def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment, faults: Faults) -> str:
         if passed:
             matched, of, extra = len(alignment.pairs), metadata["reference_calls"], len(alignment.extra)
             beside = f", beside {extra} more" if extra else ""
             return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
-        faults = []
+        parts = []
         for call in metadata.get("misplaced", ()):
             here, there = call["agent"] + 1, call["reference"] + 1
-            faults.append(f"{call['name']} is out of order: call {here}, in the reference {there}")
+            parts.append(f"{call['name']} is out of order: call {here}, in the reference {there}")
+        total = len(faults.misplaced) + len(faults.mismatched)
         if self.mode != "subset":
-            optional = set(metadata.get("optional_missing", ()))
-            needed = [call for call in metadata["missing"] if call["reference"] not in optional]
-            faults += [f"missing {show(call)}" for call in needed]
+            needed = set(alignment.needed)
+            parts += [f"missing {show(call)}" for call in metadata["missing"] if call["reference"] in needed]
+            total += sum(j in needed for j in faults.missing)
         if self.mode not in ("superset", "in_order"):
-            faults += [f"unexpected {show(call)}" for call in metadata["extra"]]
+            parts += [f"unexpected {show(call)}" for call in metadata["extra"]]
+            total += len(faults.extra)
         elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
-            faults.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
-        faults += [show_mismatch(call) for call in metadata["mismatched"]]
-        return f"failed ({self.mode}): {listed(faults)}"
+            parts.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
+            total += 1
+        parts += [show_mismatch(call) for call in metadata["mismatched"]]
+        return f"failed ({self.mode}): {listed(parts, more=total - len(parts))}"
+
+
+def _told_pairs(agent: Calls, pairs: Pairs) -> list[dict[str, Any]]:
+    names = agent.names
+    return [{"name": written(names[i]), "agent": i, "reference": j} for i, j in islice(pairs.items(), LISTED)]
 
 
 def rates(matched: int, agent: int, reference: int) -> tuple[float, float, float]:
@@ -262,17 +318,6 @@ def rates(matched: int, agent: int, reference: int) -> tuple[float, float, float
     return precision, recall, f1
 
 
-def _named(given: Any) -> Any:
-    """An override as JSON: a function by its name."""
-    if callable(given):
-        return (
-            f"{getattr(given, '__module__', '')}.{getattr(given, '__qualname__', type(given).__qualname__)}"
-        )
-    if isinstance(given, Mapping):
-        return {path: _named(rule) for path, rule in given.items()}
-    return list(given) if isinstance(given, (list, tuple)) else given
-
-
 def _check(mode: str, arguments: str, allow_repeats: bool, optional: Any, max_extra: int | None) -> None:
     problems = []
     modes = get_args(Mode)
@@ -280,8 +325,8 @@ def _check(mode: str, arguments: str, allow_repeats: bool, optional: Any, max_ex
         problems.append(f"unknown mode {mode!r}: {did_you_mean(str(mode), modes)}")
     if arguments not in MODES:
         problems.append(f"unknown tool_args_match_mode {arguments!r}: {did_you_mean(str(arguments), MODES)}")
-    if isinstance(optional, str) or not all(isinstance(each, (str, int)) for each in optional):
-        problems.append("optional is a list of tool names or of positions in the reference")
+    if not isinstance(optional, (list, tuple)) or not all(_is_optional(each) for each in optional):
+        problems.append("optional is a list of tool names or of positions in the reference, from 0 up")
     if allow_repeats and mode == "strict":
         problems.append("mode 'strict' takes no allow_repeats: a repeated call is another sequence")
     if max_extra is not None:
@@ -293,3 +338,7 @@ def _check(mode: str, arguments: str, allow_repeats: bool, optional: Any, max_ex
             )
     if problems:
         raise ConfigError(problems, "trajectory_match")
+
+
+def _is_optional(each: Any) -> bool:
+    return isinstance(each, str) or (isinstance(each, int) and not isinstance(each, bool) and each >= 0)

@@ -13,12 +13,12 @@ from karat.errors import RequestError, did_you_mean
 from karat.models.calls import current
 from karat.models.embedding import Embedded, Embedding, embed_over_http
 from karat.models.messages import Messages, Reply, Request, check_extra, read_messages
-from karat.models.orders import Order, secrets_of
+from karat.models.orders import Order, secrets_of, spent
 from karat.models.process import shared
 from karat.models.service import Service
 from karat.models.specs import PARAMETERS, Endpoint, resolve
 from karat.models.structured import Form, form_of
-from karat.records import Call, Usage
+from karat.records import Call
 
 if TYPE_CHECKING:
     import numpy
@@ -61,6 +61,9 @@ class Model:
         for name in endpoint.parameters:
             if name not in PARAMETERS:
                 raise RequestError(f"{self.spec} has no parameter {name!r}: {did_you_mean(name, PARAMETERS)}")
+        check_extra(
+            endpoint.parameters.get("extra") or {}
+        )  # told now: the parameters are stored with the run
 
     def __repr__(self) -> str:
         return f"<Model {self.spec}>"
@@ -263,7 +266,7 @@ class Pending:
                 name=self.spec.spec,
                 input=self.input,
                 error="cancelled" if cancelled else f"{type(error).__name__}: {error}",
-                usage=Usage(calls=1),
+                usage=spent(self.spec, error),
                 metadata=getattr(error, "metadata", {}),
             ),
         )

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import deque
 
-from karat.errors import BudgetReached, RequestError
+from karat.errors import BudgetReached, RequestError, Stopped
 from karat.models.messages import Request
 from karat.models.prices import MILLION, Price
 
@@ -15,6 +15,12 @@ IMAGE_TOKENS = 16_384
 
 MESSAGE_TOKENS = 16
 """What a template adds to a message at most."""
+
+
+class PriceUnknown(Stopped, RequestError):
+    """A budget was given and what a call may cost cannot be told: nothing is sent, and the stage stops."""
+
+    exit_code = 2
 
 
 class Budget:
@@ -64,12 +70,13 @@ class Budget:
 def worst_cost(price: Price | None, request: Request, size: int, spec: str) -> float:
     """The most a request can cost. A token is at least a byte, so the bytes of the request bound its input."""
     if price is None:
-        raise RequestError(
+        raise PriceUnknown(
             f"a budget needs a price, and none is known for {spec}: give prices for it in models.yaml or KARAT_PRICES"
         )
-    most = request.max_tokens or price.max_output
+    own = [request.extra.get(name) for name in ("max_tokens", "max_completion_tokens")]
+    most = max([n for n in (request.max_tokens, *own) if isinstance(n, int)], default=0) or price.max_output
     if most is None and price.output:
-        raise RequestError(f"a budget needs max_tokens for {spec}, or max_output beside its prices")
+        raise PriceUnknown(f"a budget needs max_tokens for {spec}, or max_output beside its prices")
     images = sum(
         isinstance(part, dict) and part.get("type") in ("image_url", "image", "input_image")
         for message in request.messages

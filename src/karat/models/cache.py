@@ -14,6 +14,7 @@ import queue
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,10 @@ class ReplyCache:
     def _commit(self, writer: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
         try:
             writer.execute("BEGIN IMMEDIATE")
-            writer.executemany("INSERT OR REPLACE INTO replies VALUES (?,?,?,?,?)", rows)
+            for some in _in_powers_of_two(rows):
+                marks = ",".join(["(?,?,?,?,?)"] * len(some))
+                values = [value for row in some for value in row]
+                writer.execute(f"INSERT OR REPLACE INTO replies VALUES {marks}", values)  # noqa: S608 - only marks
             writer.execute("COMMIT")
         except sqlite3.Error as error:
             # An answer that is paid for is worth more than its copy.
@@ -148,6 +152,16 @@ class ReplyCache:
         if not self._complained:
             self._complained = True
             _log.warning("answers are not kept, since the cache %s fails: %s", self.path, error)
+
+
+def _in_powers_of_two(rows: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows in few parts of few sizes: a statement for each row would let go of the interpreter, and have to
+    win it back from a busy loop, once for each, and statements of any size would be compiled each time."""
+    start = 0
+    while start < len(rows):
+        size = 1 << ((len(rows) - start).bit_length() - 1)
+        yield rows[start : start + size]
+        start += size
 
 
 def _resolve(futures: list[asyncio.Future[None]]) -> None:

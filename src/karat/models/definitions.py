@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from karat.errors import ConfigError, did_you_mean
-from karat.models.messages import SECRET_WORDS
+from karat.errors import ConfigError, RequestError, did_you_mean
+from karat.models.messages import check_extra, is_secret
 from karat.models.specs import PARAMETERS
+
+
+def _is_variable(name: str) -> str:
+    # A key put here by mistake is refused, and not repeated as the name of a variable that is not set.
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(
+            "is the name of an environment variable in capitals, such as MY_KEY, not a key itself"
+        )
+    return name
+
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+Variable = Annotated[str, AfterValidator(_is_variable)]
+"""The name of an environment variable."""
 
 
 class _Part(BaseModel):
@@ -59,7 +74,7 @@ class ModelEntry(_Part):
     model: str = Field(min_length=1)
     base_url: str | None = None
     wire: str | None = None
-    api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    api_key_env: Variable | None = None
     parameters: dict[str, Any] = {}
     limits: LimitsEntry = LimitsEntry()
     timeouts: TimeoutsEntry = TimeoutsEntry()
@@ -67,7 +82,7 @@ class ModelEntry(_Part):
     prices: PricesEntry | None = None
     structured: Literal["native", "prompt"] = "native"
     headers: dict[str, str] = {}
-    headers_env: dict[str, str] = {}
+    headers_env: dict[str, Variable] = {}
 
     @field_validator("parameters")
     @classmethod
@@ -77,13 +92,17 @@ class ModelEntry(_Part):
                 raise ValueError(
                     f"no parameter {name!r}: {did_you_mean(name, PARAMETERS)}; others go under extra"
                 )
+        try:
+            check_extra(given.get("extra") or {})
+        except RequestError as error:
+            raise ValueError(str(error)) from None
         return given
 
     @field_validator("headers")
     @classmethod
     def _no_secret_headers(cls, given: dict[str, str]) -> dict[str, str]:
-        for name in given:
-            if any(word in name.lower() for word in SECRET_WORDS):
+        for name, value in given.items():
+            if is_secret(name, value):
                 raise ValueError(
                     f"the header {name!r} looks like a secret: name its variable under headers_env"
                 )
@@ -95,7 +114,7 @@ def read_definitions(path: Path) -> dict[str, ModelEntry]:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError([f"cannot be read: {' '.join(str(error).split())}"], str(path)) from None
+        raise ConfigError([f"cannot be read: {_unreadable(error)}"], str(path)) from None
     if isinstance(document, dict) and set(document) == {"models"}:
         document = document["models"]
     if not isinstance(document, dict):
@@ -113,6 +132,14 @@ def read_definitions(path: Path) -> dict[str, ModelEntry]:
     if problems:
         raise ConfigError(problems, str(path))
     return found
+
+
+def _unreadable(error: Exception) -> str:
+    """What is wrong and where, without the line itself: there may be a key in it."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split()) if isinstance(error, OSError) else type(error).__name__
+    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', None) or 'not YAML'}"
 
 
 def _problem(name: str, error: Any) -> str:

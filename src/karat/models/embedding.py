@@ -14,14 +14,14 @@ from karat.models.budget import worst_cost
 from karat.models.calls import recording
 from karat.models.failures import Attempt, BrokenBody
 from karat.models.messages import Request
+from karat.models.orders import spent
+from karat.models.service import Service, all_or_none
 from karat.models.specs import Endpoint, wire_of
 from karat.models.wires import Tokens
 from karat.records import Call, Usage
 
 if TYPE_CHECKING:
     import numpy
-
-    from karat.models.service import Service
 
 BATCH = 256
 """Texts in one request."""
@@ -95,7 +95,12 @@ class Embedding:
                 else f"{type(error).__name__}: {error}"
             )
             call = Call(
-                kind="model", name=self.endpoint.spec, input=self.input, error=text, usage=Usage(calls=1)
+                kind="model",
+                name=self.endpoint.spec,
+                input=self.input,
+                error=text,
+                usage=spent(self.endpoint, error),
+                metadata=getattr(error, "metadata", {}),
             )
             self.calls.finish(self.place, call)
 
@@ -107,7 +112,7 @@ async def embed_over_http(service: Service, embedding: Embedding) -> Embedded:
         raise RequestError(f"{embedding.endpoint.spec} does not embed: use local/wordllama or openai/NAME")
     url = wire.embeddings_url(await wire.locate(embedding.endpoint))
     groups = [embedding.texts[start : start + BATCH] for start in range(0, len(embedding.texts), BATCH)]
-    parts = await asyncio.gather(*(_embed_group(service, embedding, url, group) for group in groups))
+    parts = await all_or_none(_embed_group(service, embedding, url, group) for group in groups)
     counts = [part.tokens for part in parts if not part.cached]
     return Embedded(
         vectors=[vector for part in parts for vector in part.vectors],

@@ -6,11 +6,14 @@ one call, and so of one item.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from karat.errors import CredentialsRefused, KaratError
+
+if TYPE_CHECKING:
+    from karat.models.wires import Tokens
 
 LONGEST_MESSAGE = 600
 """Characters kept of what a provider says: its text is not ours, and a page of HTML helps nobody."""
@@ -49,6 +52,10 @@ class ModelFailure(KaratError):
         self.raw = raw if raw is None else raw[:LONGEST_RAW]
         """The answer as it came, where there was one."""
         self.attempts: list[Attempt] = []
+        self.tokens: Tokens | None = None
+        """What the provider counted for an answer that was of no use."""
+        self.lost = self.charged
+        """Whether something may have been charged that nobody counted."""
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ from karat.models.failures import (
     TimedOut,
     one_line,
 )
+from karat.models.limits import Limiter
 from karat.models.retry import wait_asked_for
 from karat.models.specs import Endpoint
 from karat.models.wires import Wire
@@ -72,8 +74,12 @@ class Target:
         headers: dict[str, str],
         secrets: tuple[str, ...] = (),
         identity: tuple[Any, ...] = (),
+        *,
+        limiter: Limiter,
     ) -> None:
         self.identity = identity
+        self.limiter = limiter
+        self._clock = limiter.clock
         self.endpoint = endpoint
         self.secrets = tuple(secret.encode() for secret in secrets)
         self.wire = wire
@@ -82,8 +88,16 @@ class Target:
         self.proxy = proxy_for(url)
         times = endpoint.timeouts
         self.timeout = aiohttp.ClientTimeout(
-            total=times.total, connect=None, sock_connect=times.connect, sock_read=times.read
+            # Also the look-up of the name counts; no time is spent on waiting for a place, which limiters give.
+            total=times.total,
+            connect=times.connect,
+            sock_connect=times.connect,
+            sock_read=times.read,
         )
+        self.refusals = 0
+        """How often the key was refused here."""
+        self.refusal: CredentialsRefused | None = None
+        self._told: asyncio.Future[None] | None = None
 
     async def post(self, session: aiohttp.ClientSession, body: bytes) -> tuple[bytes, CIMultiDictProxy[str]]:
         """Sends a body and gives what came back with a status below 300; anything else is a failure."""
@@ -91,7 +105,7 @@ class Target:
         try:
             async with session.post(
                 self.url,
-                data=body,
+                data=aiohttp.BytesPayload(body),
                 headers=self.headers,
                 timeout=self.timeout,
                 allow_redirects=False,
@@ -121,8 +135,36 @@ class Target:
             if secret in answer:
                 answer = answer.replace(secret, b"[secret]")
         if response.status >= 300:
-            raise self._failure(response.status, answer, response.headers)
+            failure = self._failure(response.status, answer, response.headers)
+            if isinstance(failure, CredentialsRefused):
+                self.refuse(failure)
+            raise failure
         return answer, response.headers
+
+    def refuse(self, refusal: CredentialsRefused) -> None:
+        """The key is refused: whoever waits for a turn, or to ask again, need not wait any longer."""
+        self.refusals += 1
+        self.refusal = refusal
+        if self._told is not None:
+            self._told.set_result(None)
+            self._told = None
+
+    def check(self, refusals: int) -> None:
+        """Raises the refusal that came since there were so many of them."""
+        if self.refusals != refusals and self.refusal is not None:
+            raise type(self.refusal)(str(self.refusal))
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits, but not beyond a refusal."""
+        if self._told is None:
+            self._told = asyncio.get_running_loop().create_future()
+        refusals, told = self.refusals, self._told
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait((sleeping, told), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+        self.check(refusals)
 
     @property
     def place(self) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from karat.models.specs import Limits
+
+Sleep = Callable[[float], Awaitable[None]]
+"""Waits some seconds, or raises when there is nothing left to wait for."""
 
 
 class Clock(Protocol):
@@ -81,7 +85,7 @@ class Limiter:
         self._requests = Bucket(limits.requests_per_minute, now) if limits.requests_per_minute else None
         self._tokens = Bucket(limits.tokens_per_minute, now) if limits.tokens_per_minute else None
 
-    async def acquire(self, tokens: float) -> Permit:
+    async def acquire(self, tokens: float, sleep: Sleep | None = None) -> Permit:
         """Waits for a place, in turn, and for the rates; `tokens` is what the request is expected to use."""
         if self.active >= int(self.allowed) or self._waiting:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -96,23 +100,21 @@ class Limiter:
             self.active += 1
         if self._requests is not None or self._tokens is not None or self._paused_until:
             try:
-                await self._wait_for_rates(tokens)
-            except asyncio.CancelledError:
+                await self._wait_for_rates(tokens, sleep or self.clock.sleep)
+            except BaseException:
                 self._leave()
                 raise
         return Permit(self.cuts, tokens)
 
-    async def _wait_for_rates(self, tokens: float) -> None:
-        now = self.clock.time()
-        wait = max(0.0, self._paused_until - now)
-        if not wait:
-            self._paused_until = 0.0
+    async def _wait_for_rates(self, tokens: float, sleep: Sleep) -> None:
+        now = due = self.clock.time()
         if self._requests is not None:
-            wait = max(wait, self._requests.take(1, now))
+            due = max(due, now + self._requests.take(1, now))
         if self._tokens is not None:
-            wait = max(wait, self._tokens.take(tokens, now))
-        if wait:
-            await self.clock.sleep(wait)
+            due = max(due, now + self._tokens.take(tokens, now))
+        while (wait := max(due, self._paused_until) - self.clock.time()) > 0:
+            await sleep(wait)  # a pause may have become longer meanwhile
+        self._paused_until = 0.0
 
     def succeeded(self, permit: Permit, tokens: float | None) -> None:
         """The request was answered; `tokens` is what it used."""
@@ -123,9 +125,11 @@ class Limiter:
             self.allowed = min(self.ceiling, self.allowed + step)
         self._leave()
 
-    def limited(self, permit: Permit) -> None:
-        """The provider said 429."""
+    def limited(self, permit: Permit, wait: float | None = None) -> None:
+        """The provider said 429, perhaps with how long to wait: then nobody asks before."""
         now = self.clock.time()
+        if wait:
+            self.pause(wait)
         if self.limits.adaptive and permit.generation == self.cuts and now - self._cut_at >= self.REST:
             self.cuts += 1
             self._cut_at = now

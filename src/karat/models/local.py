@@ -26,6 +26,11 @@ SLOTS = 4
 CONTEXT = 2048
 
 
+def slot_count() -> int:
+    """How many answers are written at the same time."""
+    return int(os.environ.get("KARAT_LOCAL_SLOTS") or SLOTS)
+
+
 class LlamaServer:
     """One loaded model with its slots."""
 
@@ -34,7 +39,7 @@ class LlamaServer:
             import xllamacpp
         except ImportError:
             raise MissingDependency("xllamacpp", "local", "the embedded model") from None
-        slots = int(os.environ.get("KARAT_LOCAL_SLOTS") or SLOTS)
+        slots = slot_count()
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(path)
         parameters.n_parallel = slots
@@ -89,8 +94,13 @@ class Local(OpenAI):
     needs_key: ClassVar[bool] = False
     derives_seed: ClassVar[bool] = True
     free: ClassVar[bool] = True
+    several: ClassVar[bool] = False  # it would count the tokens of one answer only
 
-    concurrency: ClassVar[int] = SLOTS
+    def __init__(self) -> None:
+        self.concurrency = slot_count()
+
+    def embeddings_url(self, base_url: str) -> str:
+        raise RequestError("a local GGUF answers and does not embed: use local/wordllama or openai/NAME")
 
     def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
         return super().headers(server_for(endpoint.model).key, endpoint)

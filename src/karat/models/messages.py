@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,10 @@ Messages = str | Sequence[Mapping[str, Any]]
 ROLES = ("assistant", "developer", "system", "tool", "user")
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+# None of these can be part of a cycle, and there are several for every call: `gc=False` spares looking for one.
+
+
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """A tool the model wants called. `arguments` is what its JSON says, or the text where it is not JSON."""
 
     id: str
@@ -25,7 +29,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: Any
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One of the answers to a request."""
 
     text: str = ""
@@ -53,7 +57,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """The requests that failed before this one succeeded."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Everything that can change an answer, apart from who is asked. The cache key covers each field."""
 
     messages: list[dict[str, Any]]
@@ -73,17 +77,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.temperature != 0
 
 
-SECRET_WORDS = (
-    "api_key",
-    "api-key",
-    "apikey",
-    "authorization",
-    "x-api-key",
-    "password",
-    "secret",
-    "token",
-    "headers",
+_SECRET_NAME = re.compile(
+    r"api[_-]?key|authori[sz]ation|password|passwd|secret|credential|cookie|bearer"
+    r"|(?:access|auth|bearer|id|refresh|session)[_-]?token|^(?:x-)?(?:auth|key|token|headers)$",
+    re.IGNORECASE,
 )
+_SECRET_VALUE = re.compile(
+    r"\s*(?:bearer|basic)\s|\s*(?:sk|pk|rk|gsk|ghp|xox[abp]|hf)[-_]\w{8}", re.IGNORECASE
+)
+
+_OWN_FIELDS = ("messages", "model", "stream")
+"""Fields of the body that `extra` cannot change: they are said elsewhere, and answers are read whole."""
 
 
 def read_messages(messages: Messages) -> list[dict[str, Any]]:
@@ -103,12 +107,33 @@ def read_messages(messages: Messages) -> list[dict[str, Any]]:
     return out
 
 
+def is_secret(name: str, value: Any = None) -> bool:
+    """Whether a field or header looks as if it held a key, by its name or by its value."""
+    return bool(_SECRET_NAME.search(name)) or (isinstance(value, str) and bool(_SECRET_VALUE.match(value)))
+
+
 def check_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
     """`extra` fields of the request body; a secret has no place there, since requests are recorded."""
     for name in extra:
-        if name.lower() in SECRET_WORDS:
-            raise RequestError(
-                f"extra field {name!r} looks like a secret and requests are recorded: "
-                "name its environment variable as api_key_env or headers_env in models.yaml"
-            )
+        if name in _OWN_FIELDS or name in Request.__struct_fields__:
+            where = "what generate takes itself" if name not in ("model", "stream") else "not for extra"
+            raise RequestError(f"extra field {name!r} is {where}: leave it out of extra")
+    secret = _secret_in(extra)
+    if secret is not None:
+        raise RequestError(
+            f"extra field {secret!r} looks like a secret and requests are recorded: "
+            "name its environment variable as api_key_env or headers_env in models.yaml"
+        )
     return dict(extra)
+
+
+def _secret_in(value: Any) -> str | None:
+    """The name of the first field, at any depth, that looks like a secret."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            found = str(name) if is_secret(str(name), item) else _secret_in(item)
+            if found is not None:
+                return found
+    elif isinstance(value, (list, tuple)):
+        return next((found for item in value if (found := _secret_in(item)) is not None), None)
+    return None

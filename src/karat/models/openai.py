@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from karat.models.specs import Endpoint
 
 # These take `max_completion_tokens` and refuse the older name.
-_NEW_LIMIT = re.compile(r"^(o\d|gpt-5|gpt-[6-9])")
+_NEW_LIMIT = re.compile(r"(?:[\w.-]+/)?(?:o\d|gpt-[5-9])")
 
 
 @register_wire("openai")
@@ -68,13 +68,11 @@ class OpenAI(Wire):
         choices = []
         for choice in raw["choices"]:
             message = choice["message"]
-            choices.append(
-                Choice(
-                    text=_text(message.get("content")) or message.get("refusal") or "",
-                    tool_calls=read_tool_calls(message["tool_calls"]) if message.get("tool_calls") else [],
-                    finish_reason=choice.get("finish_reason") or "",
-                )
-            )
+            text, reason = _text(message.get("content")), choice.get("finish_reason") or ""
+            if not text and message.get("refusal"):
+                text, reason = str(message["refusal"]), "content_filter"
+            calls = read_tool_calls(message["tool_calls"]) if message.get("tool_calls") else []
+            choices.append(Choice(text=text, tool_calls=calls, finish_reason=reason))
         if not choices:
             raise ValueError("no choices")
         return Answer(choices, _tokens(raw.get("usage")), raw.get("model") or "")

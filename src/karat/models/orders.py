@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import CredentialsRefused
+from karat.errors import CredentialsRefused, KaratError
 from karat.models.budget import Budget
 from karat.models.calls import CacheMode
 from karat.models.messages import Choice, Request
 from karat.models.specs import Endpoint
 from karat.models.structured import Form
 from karat.models.wires import Tokens
+from karat.records import Usage
 
 _encode = msgspec.json.Encoder().encode
 
@@ -23,7 +24,7 @@ SHORTEST_SECRET = 8
 """Characters; a shorter value is a placeholder, and removing it would spoil ordinary text."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class Order(msgspec.Struct, frozen=True, gc=False):
     """One call as it crosses to the background loop: the request, and where its answer belongs."""
 
     endpoint: Endpoint
@@ -53,7 +54,7 @@ class Order(msgspec.Struct, frozen=True):
         return hashlib.blake2b(self.digest + _encode(where), digest_size=20).digest()
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """What a request brought: the body as it came, and what it says."""
 
     body: bytes
@@ -74,6 +75,8 @@ def read_secret(variable: str) -> str | None:
 
 def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
     """What must not be written anywhere."""
+    if not endpoint.key_env and not endpoint.headers_env:
+        return ()
     variables = (endpoint.key_env, *endpoint.headers_env.values())
     values = (os.environ.get(variable, "").strip() for variable in variables if variable)
     return tuple(value for value in values if len(value) >= SHORTEST_SECRET)
@@ -81,13 +84,27 @@ def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
 
 def together(first: Asked, second: Asked) -> Asked:
     """A repaired answer, with the tokens and seconds of both."""
-    tokens = None
-    if first.tokens is not None and second.tokens is not None:
-        one, two = (
-            msgspec.structs.astuple(asked.tokens) for asked in (first, second) if asked.tokens is not None
-        )
-        tokens = Tokens(*(a + b for a, b in zip(one, two, strict=True)))
+    tokens = all_tokens(first.tokens, second.tokens)
     return msgspec.structs.replace(second, tokens=tokens, seconds=first.seconds + second.seconds)
+
+
+def spent(endpoint: Endpoint, error: BaseException) -> Usage:
+    """What a call without an answer used and cost; the cost is None where nobody can say."""
+    price, tokens = endpoint.price, getattr(error, "tokens", None)
+    cost: float | None = None
+    if price is not None and (price.free or not getattr(error, "lost", not isinstance(error, KaratError))):
+        cost = price.cost(tokens or Tokens())
+    if tokens is None:
+        return Usage(calls=1, cost=cost)
+    return Usage(input_tokens=tokens.input, output_tokens=tokens.output, calls=1, cost=cost)
+
+
+def all_tokens(first: Tokens | None, second: Tokens | None) -> Tokens | None:
+    """The tokens of two answers; unknown where one of them is."""
+    if first is None or second is None:
+        return None
+    one, two = msgspec.structs.astuple(first), msgspec.structs.astuple(second)
+    return Tokens(*(a + b for a, b in zip(one, two, strict=True)))
 
 
 def seed_of(order: Order, loose: Iterator[int]) -> int:

@@ -29,6 +29,11 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     max_output: int | None = None
     """The most tokens the model can answer with: what a budget reserves when a request sets no limit."""
 
+    @property
+    def free(self) -> bool:
+        """Whether nothing is charged."""
+        return not self.input and not self.output
+
     def cost(self, tokens: Tokens) -> float:
         """Dollars for these tokens."""
         read = self.input if self.cache_read is None else self.cache_read

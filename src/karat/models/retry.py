@@ -9,7 +9,7 @@ from re import compile as pattern
 from typing import TypeVar
 
 from karat.models.failures import Attempt, ModelFailure
-from karat.models.limits import Clock
+from karat.models.limits import Clock, Sleep
 from karat.models.specs import Retries
 
 T = TypeVar("T")
@@ -29,11 +29,13 @@ async def with_retries(
     retries: Retries,
     *,
     clock: Clock,
+    sleep: Sleep | None = None,
     random: Callable[[], float],
     attempts: list[Attempt],
 ) -> T:
     """What `ask` gives, asked again as its failures allow. `attempts` gets every one of them."""
     seen: dict[type[ModelFailure], int] = {}
+    lost = False
     while True:
         start = clock.time()
         try:
@@ -59,9 +61,10 @@ async def with_retries(
                 )
             )
             failure.attempts = attempts
+            failure.lost = lost = lost or (failure.charged and failure.tokens is None)
             if not again:
                 raise
-        await clock.sleep(wait)
+        await (sleep or clock.sleep)(wait)
 
 
 def wait_asked_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:

@@ -11,31 +11,23 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from karat.errors import CredentialsRefused, RequestError
+from karat.errors import CredentialsRefused, KaratError, RequestError
+from karat.models.answers import checked, reply_of, understand
 from karat.models.budget import Budget, worst_cost
 from karat.models.cache import ReplyCache, cache_path
-from karat.models.failures import (
-    Attempt,
-    BrokenBody,
-    ContentFiltered,
-    EmptyAnswer,
-    ModelFailure,
-    RateLimited,
-    SchemaMismatch,
-    one_line,
-)
-from karat.models.limits import Clock, Limiter, RealClock
+from karat.models.failures import Attempt, ModelFailure, RateLimited, SchemaMismatch
+from karat.models.limits import Clock, Limiter, Permit, RealClock
 from karat.models.messages import Reply, Request
-from karat.models.orders import Asked, Order, read_secret, secrets_of, seed_of, together
+from karat.models.orders import Asked, Order, all_tokens, read_secret, secrets_of, seed_of, together
 from karat.models.retry import nothing_left, with_retries
 from karat.models.specs import Endpoint, wire_of
 from karat.models.structured import in_words, repair
-from karat.models.wires import Answer, Tokens
+from karat.models.wires import Tokens
 from karat.records import Usage
 
 if TYPE_CHECKING:
@@ -48,9 +40,9 @@ class _Counted(Protocol):
 
 
 A = TypeVar("A", bound=_Counted)
+T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 
 class Service:
@@ -101,16 +93,16 @@ class Service:
         if request.n > 1 and not wire_of(order.endpoint).several:
             return await self._one_by_one(order)
         if not order.kept:
-            return self._reply(order, *await self._ask(order))
+            return reply_of(order, *await self._ask(order))
         key = order.key()
         if order.cache == "use":
             kept = self._kept(order, key)
             if kept is not None:
-                return self._reply(order, kept, [], cached=True)
+                return reply_of(order, kept, [], cached=True)
         if request.sampled:
             asked, attempts = await self._ask(order)
             await self._keep(order, key, asked)
-            return self._reply(order, asked, attempts)
+            return reply_of(order, asked, attempts)
         return await self._shared(order, key)
 
     def _kept(self, order: Order, key: bytes) -> Asked | None:
@@ -119,8 +111,8 @@ class Service:
         if entry is None:
             return None
         try:
-            return self._checked(order, self._understand(order, entry.body, entry.seconds))
-        except ModelFailure:
+            return checked(order, understand(order.endpoint, entry.body, entry.seconds))
+        except KaratError:
             return None
 
     async def _shared(self, order: Order, key: bytes) -> Reply:
@@ -132,7 +124,7 @@ class Service:
                 if not flight.cancelled():
                     raise  # we are cancelled, not the one we waited for
                 continue
-            return self._reply(order, asked, [], cached=True)
+            return reply_of(order, asked, [], cached=True)
         flight = self._flights[key] = asyncio.get_running_loop().create_future()
         try:
             asked, attempts = await self._ask(order)
@@ -147,16 +139,16 @@ class Service:
         finally:
             del self._flights[key]
         flight.set_result(asked)
-        return self._reply(order, asked, attempts)
+        return reply_of(order, asked, attempts)
 
     async def _one_by_one(self, order: Order) -> Reply:
         """`n` answers from a provider that gives one at a time."""
-        request = msgspec.structs.replace(order.request, n=1)
-        orders = [
-            msgspec.structs.replace(order, request=request, scope=f"{order.scope}#{number}")
-            for number in range(order.request.n)
-        ]
-        replies = await asyncio.gather(*map(self.generate, orders))
+        orders = []
+        for number in range(order.request.n):
+            seed = None if order.request.seed is None else order.request.seed + number
+            request = msgspec.structs.replace(order.request, n=1, seed=seed)
+            orders.append(msgspec.structs.replace(order, request=request, scope=f"{order.scope}#{number}"))
+        replies = await all_or_none(self.generate(each) for each in orders)
         costs = [reply.usage.cost for reply in replies]
         usage = Usage(
             input_tokens=sum(reply.usage.input_tokens for reply in replies),
@@ -183,18 +175,22 @@ class Service:
         attempts: list[Attempt] = []
         asked = await self._request(order, order.request, attempts)
         try:
-            return self._checked(order, asked), attempts
+            return checked(order, asked), attempts
         except SchemaMismatch as mismatch:
             attempts.append(Attempt(error="SchemaMismatch", message=str(mismatch), seconds=asked.seconds))
             second = repair(order.request, asked.choices[0], str(mismatch))
-            repaired = await self._request(order, second, attempts)
             try:
-                return self._checked(order, together(asked, repaired)), attempts
+                repaired = await self._request(order, second, attempts)
+            except ModelFailure as failure:
+                failure.tokens = all_tokens(asked.tokens, failure.tokens or Tokens())
+                raise
+            try:
+                return checked(order, together(asked, repaired)), attempts
             except SchemaMismatch as failure:
                 attempts.append(
                     Attempt(error="SchemaMismatch", message=str(failure), seconds=repaired.seconds)
                 )
-                failure.attempts = attempts
+                failure.attempts, failure.lost = attempts, failure.tokens is None
                 raise
 
     async def _request(self, order: Order, request: Request, attempts: list[Attempt]) -> Asked:
@@ -213,68 +209,69 @@ class Service:
             worst = worst_cost(endpoint.price, request, len(body), endpoint.spec)
         expected = len(body) / 4 + (request.max_tokens or 0)
 
-        def understand(answer: bytes, seconds: float) -> Asked:
-            return self._understand(order, answer, seconds)
+        def read(answer: bytes, seconds: float) -> Asked:
+            return understand(endpoint, answer, seconds)
 
-        return await self.post(target, body, understand, attempts, expected, order.budget, worst)
+        return await self.post(target, body, read, attempts, expected, order.budget, worst)
 
     async def post(
         self,
         target: Target,
         body: bytes,
-        understand: Callable[[bytes, float], A],
+        read: Callable[[bytes, float], A],
         attempts: list[Attempt],
         expected: float,
         budget: Budget | None,
         worst: float,
     ) -> A:
-        """What is understood of the answer to a body, asked for within limits and budget, with retries."""
+        """What `read` makes of the answer to a body, asked for within limits and budget, with retries."""
+        refusals = target.refusals
 
         async def once() -> A:
-            return await self._once(target, body, understand, expected, budget, worst)
+            return await self._once(target, body, read, expected, budget, worst, refusals)
 
         return await with_retries(
-            once, target.endpoint.retries, clock=self.clock, random=self.draw, attempts=attempts
+            once,
+            target.endpoint.retries,
+            clock=self.clock,
+            sleep=target.sleep,
+            random=self.draw,
+            attempts=attempts,
         )
 
     async def _once(
         self,
         target: Target,
         body: bytes,
-        understand: Callable[[bytes, float], A],
+        read: Callable[[bytes, float], A],
         expected: float,
         budget: Budget | None,
         worst: float,
+        refusals: int,
     ) -> A:
         """One request: budget, limits, the wire. A place is never held while waiting to ask again."""
-        limiter, price = self.limiter(target.endpoint), target.endpoint.price
         if budget is not None:
             await budget.reserve(worst)
         cost = 0.0
         try:
-            permit = await limiter.acquire(expected)
-            cost = worst  # from here on the provider may answer, and charge, without our knowing
+            permit = await target.limiter.acquire(expected, target.sleep)
             try:
+                target.check(refusals)  # while this call waited
+                cost = worst  # from here on the provider may answer, and charge, without our knowing
                 start = time.perf_counter()
                 answer, headers = await target.post(self.session, body)
-                asked = understand(answer, time.perf_counter() - start)
-            except RateLimited:
-                limiter.limited(permit)
+                asked = read(answer, time.perf_counter() - start)
+            except BaseException as error:
+                _leave(target, permit, error)
                 raise
-            except BaseException:
-                limiter.failed(permit)
-                raise
-            used = asked.tokens
-            limiter.succeeded(permit, None if used is None else used.input + used.output)
-            left = nothing_left(headers)
-            if left:
-                limiter.pause(min(left, target.endpoint.retries.longest_wait))
-            if used is not None and price is not None:
-                cost = price.cost(used)
+            cost = _settled(target, permit, asked.tokens, headers, worst)
             return asked
         except ModelFailure as failure:
+            price = target.endpoint.price
             if not failure.charged:
                 cost = 0.0
+            elif failure.tokens is not None and price is not None:
+                cost = price.cost(failure.tokens)
             raise
         except (CredentialsRefused, RequestError):
             cost = 0.0
@@ -294,80 +291,41 @@ class Service:
         own = {name: read_secret(variable) or "" for name, variable in endpoint.headers_env.items()}
         identity = (url, key, *own.values())
         known = self._targets.get((endpoint.spec, endpoint.wire, url))
-        if known is not None and known.identity == identity and known.endpoint is endpoint:
+        if known is not None and known.identity == identity and known.endpoint == endpoint:
             return known
         headers = {**endpoint.headers, **wire.headers(key, endpoint), **own}
         target = self._targets[(endpoint.spec, endpoint.wire, url)] = Target(
-            endpoint, wire, url, headers, secrets_of(endpoint), identity
+            endpoint, wire, url, headers, secrets_of(endpoint), identity, limiter=self.limiter(endpoint)
         )
         return target
 
-    def _understand(self, order: Order, body: bytes, seconds: float) -> Asked:
-        """The answer in a body, or the failure it amounts to."""
-        spec = order.endpoint.spec
-        try:
-            raw = _decode(body)
-            answer: Answer = wire_of(order.endpoint).parse(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise BrokenBody(f"{spec}: the answer is not JSON: {body[:80]!r}") from None
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise BrokenBody(
-                f"{spec}: the answer lacks what it should have ({type(error).__name__}: {error})"
-            ) from None
-        first = answer.choices[0]
-        if first.finish_reason == "content_filter":
-            raise ContentFiltered(f"{spec}: the provider withheld the answer", raw=first.text or None)
-        if not first.text and not first.tool_calls:
-            hint = ": max_tokens is too low for it" if first.finish_reason == "length" else ""
-            raise EmptyAnswer(f"{spec}: the answer is empty{hint}")
-        return Asked(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
 
-    def _checked(self, order: Order, asked: Asked) -> Asked:
-        """The answer with its form checked and its values read."""
-        form = order.form
-        if form is None:
-            return asked
-        wire = wire_of(order.endpoint)
-        choices = []
-        for choice in asked.choices:
-            choice = wire.unwrap(choice, order.request)
-            if choice.tool_calls and not choice.text:
-                choices.append(choice)  # the model calls the caller's tools first; the form is for its answer
-                continue
-            try:
-                parsed = form.read(choice.text)
-            except ValueError as error:
-                raise SchemaMismatch(
-                    f"{order.endpoint.spec}: the answer does not fit the schema: {one_line(str(error), 300)}",
-                    raw=choice.text,
-                ) from None
-            choices.append(msgspec.structs.replace(choice, parsed=parsed))
-        return msgspec.structs.replace(asked, choices=choices)
+def _leave(target: Target, permit: Permit, error: BaseException) -> None:
+    """Gives the place of a request that failed back; a 429 slows the others down too."""
+    if isinstance(error, RateLimited):
+        longest = target.endpoint.retries.longest_wait
+        target.limiter.limited(permit, None if error.wait is None else min(error.wait, longest))
+    else:
+        target.limiter.failed(permit)
 
-    def _reply(self, order: Order, asked: Asked, attempts: list[Attempt], cached: bool = False) -> Reply:
-        first, tokens, price = asked.choices[0], asked.tokens, order.endpoint.price
-        if cached:
-            cost: float | None = 0.0
-        else:
-            cost = price.cost(tokens) if price is not None and tokens is not None else None
-        if cost is None and price is not None and not price.input and not price.output:
-            cost = 0.0
-        return Reply(
-            text=first.text,
-            tool_calls=first.tool_calls,
-            parsed=first.parsed,
-            finish_reason=first.finish_reason,
-            usage=Usage(
-                input_tokens=tokens.input if tokens else 0,
-                output_tokens=tokens.output if tokens else 0,
-                calls=1,
-                cached_calls=int(cached),
-                cost=cost,
-            ),
-            seconds=asked.seconds,
-            cached=cached,
-            served_model=asked.served_model,
-            raw=asked.raw,
-            choices=asked.choices,
-            attempts=attempts,
-        )
+
+def _settled(target: Target, permit: Permit, used: Tokens | None, headers: Any, worst: float) -> float:
+    """Tells the limiter what a request took; gives what it cost, at worst where nobody counted."""
+    target.limiter.succeeded(permit, None if used is None else used.input + used.output)
+    left = nothing_left(headers)
+    if left:
+        target.limiter.pause(min(left, target.endpoint.retries.longest_wait))
+    price = target.endpoint.price
+    return price.cost(used) if used is not None and price is not None else worst
+
+
+async def all_or_none(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of the works give; when one fails the others are given up, not left behind."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -5,7 +5,10 @@ An endpoint holds the names of environment variables, never what is in them.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -69,6 +72,10 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         out["at"] = wire_of(self).identity(self)
         if self.structured != "native":
             out["structured"] = self.structured
+        if self.headers:
+            # A gateway may choose the model by one. What they say is not repeated: identities are stored.
+            said = msgspec.json.encode(sorted(self.headers.items()))
+            out["headers"] = hashlib.blake2b(said, digest_size=8).hexdigest()
         return out
 
 
@@ -126,6 +133,13 @@ def _definitions() -> dict[str, Any]:
         if os.environ.get("KARAT_MODELS"):
             raise RequestError(f"KARAT_MODELS names {path}, which is not a file")
         return {}
+    state = path.stat()
+    return _read(path.absolute(), path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(_absolute: Path, path: Path, _modified: int, _size: int) -> dict[str, Any]:
+    """The definitions in a file, read once for each state of it."""
     from karat.models.definitions import (
         read_definitions,
     )  # pydantic and yaml, only where there is such a file
@@ -141,9 +155,13 @@ def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
     prefix, slash, name = spec.partition("/")
     if slash and name and wires.has(prefix):
         return _endpoint(spec, prefix, name)
-    known = [*definitions, *(f"{prefix}/{name or spec}" for prefix in wires.list() if prefix != "local")]
+    known = [
+        *definitions,
+        *(f"{prefix}/{_without_secret(name or spec)}" for prefix in wires.list() if prefix != "local"),
+    ]
+    shown = _without_secret(spec)
     raise UnknownName(
-        f"unknown model {spec!r}: {did_you_mean(spec, known)} "
+        f"unknown model {shown!r}: {did_you_mean(shown, known)} "
         "(PROVIDER/NAME, NAME@http://host:port/v1, or a name defined in models.yaml)"
     )
 
@@ -228,5 +246,5 @@ def check_url(url: str, where: str) -> None:
 
 
 def _without_secret(where: str) -> str:
-    head, at, _ = where.partition("@http")
-    return f"{head}@http…" if at else where
+    """A spec without its address, which may hold a password and may be mistyped."""
+    return re.sub(r"(?i)(@https?|://).*", r"\1…", where)

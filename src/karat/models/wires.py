@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from karat.models.specs import Endpoint
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class Tokens(msgspec.Struct, frozen=True, gc=False):
     """Tokens as a provider counts them; the cached ones are part of `input`."""
 
     input: int = 0
@@ -23,7 +23,7 @@ class Tokens(msgspec.Struct, frozen=True):
     cache_write: int = 0
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A provider's body, understood. `tokens` is None where the provider does not say."""
 
     choices: list[Choice]
@@ -41,7 +41,7 @@ class Wire:
     key_env: ClassVar[str] = ""
     """The environment variable that holds the key."""
     needs_key: ClassVar[bool] = True
-    concurrency: ClassVar[int] = 256
+    concurrency: int = 256
     """Calls in flight unless `limits` says otherwise."""
     several: ClassVar[bool] = False
     """Whether one request can ask for `n` answers; where not, n requests are made."""

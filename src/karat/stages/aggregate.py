@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,14 +14,25 @@ from karat.aggregators.base import Aggregate, Group, resolve_aggregator
 from karat.errors import RequestError, did_you_mean
 from karat.keys import fingerprint
 from karat.progress import Listener, Progress, listener
-from karat.records import FORMAT, AggregationHeader, AggregatorSpec, Counts, Estimate, Failure, ItemResult
+from karat.records import (
+    FORMAT,
+    AggregationHeader,
+    AggregatorSpec,
+    Counts,
+    Estimate,
+    EvaluatorSpec,
+    Failure,
+    ItemResult,
+    Skipped,
+)
 from karat.stages.environment import environment
 from karat.stages.evaluate import _as_list, _end, _id, _store_of
 from karat.stages.failure import failure_of
 from karat.stages.plain import plain
 from karat.store import Store
-from karat.store.handles import CHUNK, Aggregation, Evaluation, StoredDataset
-from karat.store.repositories import latest, result_decoder
+from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset
+from karat.store.repositories import count_items, latest, result_decoder
+from karat.values import encode
 
 
 async def aggregate_async(
@@ -59,15 +72,17 @@ async def aggregate_async(
         aggregators=[[part[0], part[1], part[2], part[4]] for part in parts],
         confidence=confidence,
     )
+    # An evaluation that is not finished may have grown since, and its header would not say so.
+    settled = all(handle.header.finished is not None for handle in handles)
     known = the_store.backend.headers("aggregation", configuration=configuration)
-    if known and not new:
+    if known and settled and not new:
         found = the_store.aggregations.get(known[-1].id)
         found.notice = f"aggregation {found.id} is there already"
         return found
     stage = _AggregationStage(handles, parts)
     stage.fold(listener(progress))
     estimates, tables, failures = stage.finish()
-    counts = _sum_counts(handles)
+    counts = stage.counts()
     header = AggregationHeader(
         format=FORMAT,
         id="",
@@ -102,6 +117,16 @@ class _Described(msgspec.Struct):
 _described = msgspec.json.Decoder(_Described)
 
 
+class _Together(NamedTuple):
+    """Runs that an evaluator sees together: at which positions, and in how many attempts."""
+
+    key: str
+    runs: tuple[str, ...]
+    first: int
+    last: int
+    attempts: int
+
+
 class _Target:
     """One aggregator over the results of one evaluator key: of one run, or of all its pairs."""
 
@@ -125,7 +150,10 @@ class _Target:
     def finish(self) -> Aggregate | None:
         if self.failure is None:
             try:
-                aggregate: Aggregate = self.aggregator.finish(self.state)
+                aggregate = self.aggregator.finish(self.state)
+                if not isinstance(aggregate, Aggregate):
+                    raise TypeError(f"finish returned {type(aggregate).__name__}, not an Aggregate")
+                encode(aggregate)  # what cannot be stored is this aggregator's failure and nobody else's
                 return aggregate
             except Exception as error:
                 self.failure = failure_of(error)
@@ -137,13 +165,16 @@ class _AggregationStage:
         self.evaluations = evaluations
         self.store = evaluations[0].store
         self.runs = {run.id: run for evaluation in evaluations for run in evaluation.runs}
-        self.kinds: dict[str, str] = {}
+        self.specs: dict[str, EvaluatorSpec] = {}
         self.runs_of: dict[str, dict[str, None]] = {}
+        self._statuses: Counter[int] = Counter()
         for evaluation in evaluations:
             for spec in evaluation.header.evaluators:
-                if self.kinds.setdefault(spec.key, spec.kind) != spec.kind:
+                have = self.specs.setdefault(spec.key, spec)
+                if (have.kind, have.name, have.params) != (spec.kind, spec.name, spec.params):
                     raise RequestError(
-                        f"evaluator key {spec.key!r} means different things in these evaluations"
+                        f"evaluator key {spec.key!r} means different things in these evaluations:"
+                        " aggregate them one by one, or give one of them another key"
                     )
                 self.runs_of.setdefault(spec.key, {}).update(dict.fromkeys(evaluation.header.runs))
         self.targets: dict[tuple[str, str | None], list[_Target]] = {}
@@ -153,16 +184,16 @@ class _AggregationStage:
     def _add_targets(self, key: str, name: str, params: Any, aggregator: Any, of: list[str] | None) -> None:
         over = getattr(aggregator, "over", frozenset({"single"}))
         for wanted in of or ():
-            if wanted not in self.kinds:
-                raise RequestError(f"aggregator {key!r} is of {wanted!r}: {did_you_mean(wanted, self.kinds)}")
-        fitting = [k for k in (of or self.kinds) if self.kinds[k] in over]
+            if wanted not in self.specs:
+                raise RequestError(f"aggregator {key!r} is of {wanted!r}: {did_you_mean(wanted, self.specs)}")
+        fitting = [k for k in (of or self.specs) if self.specs[k].kind in over]
         if not fitting:
             raise RequestError(
                 f"aggregator {name!r} folds results of {' or '.join(sorted(over))} evaluators, and there are none"
             )
         for evaluator in fitting:
             several = len(self.runs_of[evaluator]) > 1
-            single = self.kinds[evaluator] == "single"
+            single = self.specs[evaluator].kind == "single"
             for run in self.runs_of[evaluator] if single else [None]:
                 label = f"{evaluator}-{key}" + (f"@{run}" if several and single else "")
                 target = _Target(label, aggregator)
@@ -175,25 +206,37 @@ class _AggregationStage:
             data = self.store.datasets.get(dataset)
             ends = [(run.header.offset, _end(run, len(data))) for e in members for run in e.runs]
             first, last = min(e[0] for e in ends), max(e[1] for e in ends)
+            unjudged = self._unjudged(members, len(data))
             progress = Progress("aggregate", last - first, started=time.monotonic())
-            for start in range(first, last, CHUNK):
-                stop = min(start + CHUNK, last)
-                self._fold_chunk(members, data, start, stop)
+            chunks = Chunks(first, last)
+            for start, stop in chunks:
+                self._fold_chunk(members, data, unjudged, chunks, start, stop)
                 progress.done = stop - first
                 if listen is not None:
                     listen(progress)
 
-    def _fold_chunk(self, members: list[Evaluation], data: StoredDataset, start: int, stop: int) -> None:
-        results = self._results(members, start, stop)
+    def _fold_chunk(
+        self,
+        members: list[Evaluation],
+        data: StoredDataset,
+        unjudged: list[_Together],
+        chunks: Chunks,
+        start: int,
+        stop: int,
+    ) -> None:
+        results = self._results(members, chunks, start, stop)
         folds = [
-            (targets, results.get(key, {}), *self._selected(key[1], len(data)))
+            (targets, results.get(key, {}), [u for u in unjudged if key == (u.key, None)], *selected)
             for key, targets in self.targets.items()
+            for selected in [self._selected(key[1], data)]
         ]
         decode = _described.decode
-        for row in self.store.backend.scan(data.number, start, stop):
+        for row in chunks.saw(self.store.backend.scan(data.number, start, stop)):
             position, example = row.position, decode(row.payload)
-            for targets, found, first, last, attempts in folds:
+            for targets, found, together, first, last, attempts in folds:
                 here = found.get(position, [])
+                if together:
+                    here = [*here, *_not_judged(together, position, example.id, here)]
                 pending = max(0, attempts - len(here)) if first <= position < last else 0
                 if here or pending:
                     group = Group(example.id, example.metadata, here, pending)
@@ -201,21 +244,23 @@ class _AggregationStage:
                         target.add(group)
 
     def _results(
-        self, members: list[Evaluation], start: int, stop: int
+        self, members: list[Evaluation], chunks: Chunks, start: int, stop: int
     ) -> dict[tuple[str, str | None], dict[int, list[ItemResult]]]:
         """Current results by evaluator key and run (None for comparisons), then by position."""
         out: dict[tuple[str, str | None], dict[int, list[ItemResult]]] = {key: {} for key in self.targets}
         seen: set[tuple[Any, ...]] = set()
-        decode, kinds, several = result_decoder.decode, self.kinds, len(members) > 1
-        for evaluation in reversed(members):  # the latest evaluation's word counts
-            for row in latest(self.store.backend.scan(evaluation.number, start, stop)):
+        decode, several = result_decoder.decode, len(members) > 1
+        singles = {key for key, spec in self.specs.items() if spec.kind == "single"}
+        for evaluation in sorted(members, key=_when, reverse=True):  # the latest evaluation's word counts
+            for row in latest(chunks.saw(self.store.backend.scan(evaluation.number, start, stop))):
                 result = decode(row.payload)
                 if several:
                     identity = (row.position, result.key, result.runs, result.attempt, result.unit)
                     if identity in seen:
                         continue
                     seen.add(identity)
-                found = out.get((result.key, result.runs[0] if kinds[result.key] == "single" else None))
+                self._statuses[row.status] += 1
+                found = out.get((result.key, result.runs[0] if result.key in singles else None))
                 if found is None:
                     continue  # no aggregator is for this evaluator
                 here = found.get(row.position)
@@ -225,12 +270,34 @@ class _AggregationStage:
                     here.append(result)
         return out
 
-    def _selected(self, run: str | None, count: int) -> tuple[int, int, int]:
-        """The positions a run has, and how many attempts at each; none are expected of comparisons."""
-        if run is None:
+    def _selected(self, run: str | None, data: StoredDataset) -> tuple[int, int, int]:
+        """The positions of a dataset that a run has, and how many attempts at each; of comparisons see below."""
+        if run is None or self.runs[run].header.dataset != data.id:
             return 0, 0, 0
         header = self.runs[run].header
-        return header.offset, _end(self.runs[run], count), header.attempts
+        return header.offset, _end(self.runs[run], len(data)), header.attempts
+
+    def _unjudged(self, members: list[Evaluation], count: int) -> list[_Together]:
+        """What evaluations with pending items show together: what is missing of it belongs in the denominator."""
+        out = []
+        for evaluation in members:
+            if evaluation.header.finished is not None and not evaluation.counts.pending:
+                continue
+            for spec in evaluation.header.evaluators:
+                ids = evaluation.header.runs
+                shown = {"single": [], "pair": combinations(ids, 2), "joint": [tuple(ids)]}[spec.kind]
+                for runs in shown:
+                    headers = [self.runs[run].header for run in runs]
+                    first = max(header.offset for header in headers)
+                    last = min(_end(self.runs[run], count) for run in runs)
+                    attempts = min(header.attempts for header in headers)
+                    out.append(_Together(spec.key, runs, first, last, attempts))
+        return out
+
+    def counts(self) -> Counts:
+        """The items folded, each once; what is pending is so in each evaluation."""
+        pending = sum(evaluation.counts.pending for evaluation in self.evaluations)
+        return count_items(self._statuses, pending)
 
     def finish(self) -> tuple[dict[str, Estimate], dict[str, Any], dict[str, Failure]]:
         """All estimates, tables and failures, by name."""
@@ -255,6 +322,23 @@ def _named(base: str, name: str) -> str:
     return f"{base}.{name}"
 
 
-def _sum_counts(handles: Sequence[Evaluation]) -> Counts:
-    fields = Counts.__struct_fields__
-    return Counts(*(sum(getattr(handle.counts, field) for handle in handles) for field in fields))
+def _when(evaluation: Evaluation) -> float:
+    return evaluation.header.finished or evaluation.header.created
+
+
+def _not_judged(
+    together: list[_Together], position: int, example: str, here: list[ItemResult]
+) -> Iterator[ItemResult]:
+    """The comparisons of an example that are still pending, as items that were skipped."""
+    there = {(frozenset(result.runs), result.attempt) for result in here}
+    for key, runs, first, last, attempts in together:
+        for attempt in range(1, attempts + 1) if first <= position < last else ():
+            if (frozenset(runs), attempt) not in there:
+                yield ItemResult(
+                    format=FORMAT,
+                    example=example,
+                    key=key,
+                    runs=runs,
+                    outcome=Skipped("pending"),
+                    attempt=attempt,
+                )

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 from typing import Any
 
-import msgspec
-
 from karat.engines import Engine, engines
 from karat.errors import Aborted, RequestError, Stopped
 from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
@@ -26,14 +24,14 @@ from karat.records import (
     usage_of,
 )
 from karat.stages.environment import defaults, environment
-from karat.stages.judging import Judge, Judged, Judging, Judgment, arguments
+from karat.stages.judging import Judge, Judged, Judging, Judgment
 from karat.stages.opening import begin, close, open_or_wait
 from karat.stages.plain import plain
 from karat.stages.run import DEFAULT_CONCURRENCY
 from karat.store import Store, open_store
 from karat.store.appender import Appender
 from karat.store.backend import FAILED, REUSED, SKIPPED, Mark, Row
-from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
+from karat.store.handles import Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held
 from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
 
@@ -99,7 +97,7 @@ async def evaluate_async(
     if held is None and _is_current(handle, handles):
         return handle
     if held is None:
-        held = Held.take(the_store.backend, handle.number)
+        held = await open_or_wait(lambda: Held.take(the_store.backend, handle.number), wait)
         decision = Decision("continue", handle.id, handle.header.replicate, f"adds to evaluation {handle.id}")
         handle.notice = decision.why
     stage = _EvaluationStage(handle, handles, amended, judges, data, held, decision.action)
@@ -215,14 +213,15 @@ class _EvaluationStage:
         shown = [(judge, self._shown(judge)) for judge in judges]
         decode = example_decoder.decode
         reuse = any(judge.reuse for judge in judges)
-        for start in range(self._first, self._last, CHUNK):
+        chunks = Chunks(self._first, self._last)
+        for start, stop in chunks:
             self.held.check()
-            stop = min(start + CHUNK, self._last)
             found = () if fresh else self._backend.marks(self.evaluation.number, start, stop)
             marks = {(mark.position, mark.item): mark for mark in found}
-            outputs = [self._outputs(run, start, stop) for run in self.runs]
+            stored = [chunks.saw(self._backend.scan(run.number, start, stop)) for run in self.runs]
+            outputs = [_outputs(rows) for rows in stored]
             chunk: list[Judgment] = []
-            for row in self._backend.scan(self.data.number, start, stop):
+            for row in chunks.saw(self._backend.scan(self.data.number, start, stop)):
                 position, example = row.position, decode(row.payload)
                 hashes = _Hashes(example) if reuse else None
                 for judge, together in shown:
@@ -243,18 +242,6 @@ class _EvaluationStage:
             last = min(_end(self.runs[place], len(self.data)) for place in places)
             out.append((places, first, last, min(header.attempts for header in headers)))
         return out
-
-    def _outputs(self, run: Run, start: int, stop: int) -> dict[int, list[Output]]:
-        found: dict[int, list[Output]] = {}
-        decode = output_decoder.decode
-        for row in latest(self._backend.scan(run.number, start, stop)):
-            output = decode(row.payload)
-            here = found.get(row.position)
-            if here is None:
-                found[row.position] = [output]
-            else:
-                here.append(output)
-        return found
 
     def _add_judgment(
         self,
@@ -344,7 +331,8 @@ class _EvaluationStage:
         """An earlier judgment of the same item; a pair judged the other way round stays the other way round."""
         judge, first = self.judges[judgment.evaluator], judgment.outputs[0]
         orders = [judgment.runs]
-        if judge.kind == "pair" and not judge.both_orders:
+        # Not where this order was tried before: the item that failed or was skipped would stay beside the other.
+        if judge.kind == "pair" and not judge.both_orders and judgment.try_number == 1:
             orders.append(judgment.runs[::-1])
         for order in orders:
             runs = tuple(self.run_ids[place] for place in order)
@@ -368,7 +356,8 @@ class _EvaluationStage:
         appenders: list[Appender] = []
         try:
             there = begin(self.evaluation.store.evaluations, self.evaluation, expected, self.action)
-            self._progress.done = self._progress.before = there.total - there.pending
+            again = there.failed if self.retry_failed or self.action == "retry" else 0
+            self._progress.done = self._progress.before = there.total - there.pending - again
             self._usage = {} if self.action == "create" else _stored_usage(self.evaluation)
             batched = [judge for judge in self.judges if judge.batched]
             if batched:
@@ -390,11 +379,13 @@ class _EvaluationStage:
             await self._close(appenders, error)
 
     def _expected(self) -> int:
-        """How many items there are, for the progress line; exact but for units and partial selections."""
+        """How many items there are, for the progress line; exact but for pairs of runs with units."""
         total = 0
         for judge in self.judges:
-            for places in _places(judge, len(self.runs)):
-                total += min(self.runs[p].counts.total for p in places)
+            for places, first, last, attempts in self._shown(judge):
+                least = min(self.runs[place].counts.total for place in places)
+                shared = max(0, last - first) * attempts
+                total += least if len(places) == 1 else min(least, shared)
         return total
 
     def _judging(self, is_async: bool) -> Judging:
@@ -417,12 +408,9 @@ class _EvaluationStage:
                 for start in range(0, len(mine), size):
                     batch = mine[start : start + size]
                     began = time.perf_counter()
-                    results = judge.evaluator.evaluate_many([arguments(j) for j in batch])
+                    results = judge.ask_many(batch)
                     each = (time.perf_counter() - began) / len(batch)
-                    judged = [
-                        judging.judged(j, _keyed(r, judge.key), each, [])
-                        for j, r in zip(batch, results, strict=True)
-                    ]
+                    judged = [judging.judged(j, r, each, []) for j, r in zip(batch, results, strict=True)]
                     await self._keep([each.row for each in judged])
                     self._told([], judged)
                     if self._aborted is not None:
@@ -516,6 +504,20 @@ class _Hashes:
         return found
 
 
+def _outputs(rows: Sequence[Row]) -> dict[int, list[Output]]:
+    """The current outputs of a run, by position."""
+    found: dict[int, list[Output]] = {}
+    decode = output_decoder.decode
+    for row in latest(rows):
+        output = decode(row.payload)
+        here = found.get(row.position)
+        if here is None:
+            found[row.position] = [output]
+        else:
+            here.append(output)
+    return found
+
+
 def _shared(outputs: Sequence[list[Output] | None]) -> list[tuple[Output, ...]]:
     """The outputs of several runs for one example, attempt against attempt and unit against unit."""
     first = outputs[0]
@@ -544,9 +546,3 @@ def _places(judge: Judge, runs: int) -> Iterator[tuple[int, ...]]:
 def _end(run: Run, count: int) -> int:
     limit = run.header.limit
     return count if limit is None else min(count, run.header.offset + limit)
-
-
-def _keyed(result: Any, key: str) -> Any:
-    if isinstance(result, BaseException) or result.key == key:
-        return result
-    return msgspec.structs.replace(result, key=key)

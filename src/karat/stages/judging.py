@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from karat.errors import NotApplicable, RequestError, Stopped
+from karat.errors import NotApplicable, RequestError
 from karat.evaluators.base import Kind, as_result, kind_of, resolve_evaluator
 from karat.keys import code_fingerprint, fingerprint, result_item
 from karat.models.calls import recording
@@ -29,7 +29,7 @@ from karat.records import (
     usage_of,
 )
 from karat.stages.environment import defaults
-from karat.stages.failure import failure_of
+from karat.stages.failure import STOPPING, failure_of
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
 from karat.values import encode
 
@@ -102,6 +102,26 @@ class Judge:
             return as_result(self.evaluator.evaluate_runs(example, list(outputs)), self.key)
         return as_result(self.evaluator.evaluate(**arguments(judgment)), self.key)
 
+    def ask_many(self, judgments: Sequence[Judgment]) -> list[Result | BaseException]:
+        """Asks for many at once. What it raises, or too few or too many answers, is the failure of each."""
+        try:
+            given = list(self.evaluator.evaluate_many([arguments(judgment) for judgment in judgments]))
+            if len(given) != len(judgments):
+                raise ValueError(f"evaluator {self.key!r} gave {len(given)} results for {len(judgments)}")
+        except STOPPING:
+            raise
+        except BaseException as error:
+            return [error] * len(judgments)
+        return [self._one_of_many(each) for each in given]
+
+    def _one_of_many(self, given: Any) -> Result | BaseException:
+        if isinstance(given, BaseException):
+            return given
+        try:
+            return as_result(given, self.key)
+        except (TypeError, ValueError) as error:
+            return error
+
 
 def arguments(judgment: Judgment) -> dict[str, Any]:
     """The keyword arguments of `evaluate`."""
@@ -154,14 +174,14 @@ class Judging:
             start = time.perf_counter()
             try:
                 result: Result | BaseException = await judge.ask_async(judgment)
-            except Stopped:
+            except STOPPING:
                 raise
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
                 result = error
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 result = error
         return self.judged(judgment, result, time.perf_counter() - start, list(calls))
 
@@ -171,9 +191,9 @@ class Judging:
             start = time.perf_counter()
             try:
                 result: Result | BaseException = judge.ask(judgment)
-            except Stopped:
+            except STOPPING:
                 raise
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 result = error
         return self.judged(judgment, result, time.perf_counter() - start, list(calls))
 

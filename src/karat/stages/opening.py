@@ -49,6 +49,8 @@ def close(
 ) -> None:
     """Counts what is stored and says so in the header: finished, or stopped and to be continued."""
     try:
+        held.beat()
+        held.check()  # who took the lease over says what became of it
         counts = repository.count(handle.number, total)
         stopped = str(error) if isinstance(error, Stopped) else None
         status = counts.status if error is None else "fatal_error" if stopped else "running"

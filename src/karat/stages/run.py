@@ -16,13 +16,13 @@ from karat.models.calls import recording
 from karat.progress import Listener, Progress, listener
 from karat.records import FORMAT, Example, Failed, Failure, Ok, Output, RunHeader, Usage, add_usage, usage_of
 from karat.stages.environment import defaults, environment
-from karat.stages.failure import failure_of
+from karat.stages.failure import STOPPING, failure_of
 from karat.stages.opening import begin, close, open_or_wait
 from karat.stages.plain import plain
 from karat.store import Store, open_store
 from karat.store.appender import Appender
 from karat.store.backend import FAILED, OK, Mark, Row
-from karat.store.handles import CHUNK, Run, StoredDataset
+from karat.store.handles import Chunks, Run, StoredDataset
 from karat.store.lease import Held
 from karat.store.repositories import example_decoder
 from karat.tasks import Context, Task, as_task
@@ -183,14 +183,14 @@ class _RunStage:
                 try:
                     value = await self.task.call_async(item.example, context)
                     return self._done(item, Ok(value), start, calls, errors)
-                except Stopped:
+                except STOPPING:
                     raise
                 except asyncio.CancelledError as error:
                     task = asyncio.current_task()
                     if task is not None and task.cancelling():
                         raise
                     failure = failure_of(error)
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     failure = failure_of(error)
                 if len(errors) >= self.retries:
                     return self._done(item, Failed(failure), start, calls, errors)
@@ -205,9 +205,9 @@ class _RunStage:
                 try:
                     value = self.task.call(item.example, context)
                     return self._done(item, Ok(value), start, calls, errors)
-                except Stopped:
+                except STOPPING:
                     raise
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     failure = failure_of(error)
                 if len(errors) >= self.retries:
                     return self._done(item, Failed(failure), start, calls, errors)
@@ -222,20 +222,23 @@ class _RunStage:
     ) -> _Done:
         seconds = round(time.perf_counter() - start, 6)
         trace = list(calls)
-        if isinstance(outcome, Ok) and self.task.units_declared:
+        if self.task.units_declared:
             return self._done_units(item, outcome, seconds, trace, errors)
         row, failed = self._row(item, "", outcome, seconds, trace, errors)
         return _Done([row], failed, usage_of(trace) if trace else {})
 
     def _done_units(
-        self, item: _Item, outcome: Ok[Any], seconds: float, trace: list[Any], errors: list[str]
+        self, item: _Item, outcome: Ok[Any] | Failed, seconds: float, trace: list[Any], errors: list[str]
     ) -> _Done:
-        """An example with several outputs: the trace stays with the first of them."""
+        """An example with several outputs, all of which fail with it: the trace stays with the first of them."""
         rows: list[Row] = []
         first_failed: Failure | None = None
         for unit in self.task.units(item.example):
-            if isinstance(outcome.value, Mapping) and unit in outcome.value:
-                part: Ok[Any] | Failed = Ok(outcome.value[unit])
+            part: Ok[Any] | Failed
+            if isinstance(outcome, Failed):
+                part = outcome
+            elif isinstance(outcome.value, Mapping) and unit in outcome.value:
+                part = Ok(outcome.value[unit])
             else:
                 part = Failed(Failure("MissingUnit", f"the task gave no output for unit {unit!r}"))
             row, failed = self._row(item, unit, part, seconds, trace if not rows else [], errors)
@@ -281,11 +284,11 @@ class _RunStage:
         decode = example_decoder.decode
         fresh = self.action == "create"
         attempts = range(1, header.attempts + 1)
-        for start in range(header.offset, self._last, CHUNK):
+        chunks = Chunks(header.offset, self._last)
+        for start, stop in chunks:
             self.held.check()
-            stop = min(start + CHUNK, self._last)
             marks = {} if fresh else _by_item(backend.marks(self.run.number, start, stop))
-            for row in backend.scan(self.data.number, start, stop):
+            for row in chunks.saw(backend.scan(self.data.number, start, stop)):
                 example = decode(row.payload)
                 for attempt in attempts:
                     if not marks:
@@ -312,8 +315,9 @@ class _RunStage:
         if not self.task.units_declared:
             return count * header.attempts
         units = 0
-        for start in range(header.offset, self._last, CHUNK):
-            rows = self.run.store.backend.scan(self.data.number, start, min(start + CHUNK, self._last))
+        chunks = Chunks(header.offset, self._last)
+        for start, stop in chunks:
+            rows = chunks.saw(self.run.store.backend.scan(self.data.number, start, stop))
             units += sum(len(self.task.units(example_decoder.decode(row.payload))) for row in rows)
         return units * header.attempts
 
@@ -347,7 +351,8 @@ class _RunStage:
         error: BaseException | None = None
         try:
             there = begin(runs, self.run, total, self.action)
-            progress.done = progress.before = total - there.pending
+            again = there.failed if self.action == "retry" else 0
+            progress.done = progress.before = total - there.pending - again
             usage = {} if self.action == "create" else _stored_usage(self.run)
             await engine.map(self, self._missing(), deliver)
             if self._aborted is not None:

@@ -20,13 +20,44 @@ from karat.records import (
     Status,
     to_builtins,
 )
-from karat.store.backend import latest
+from karat.store.backend import Row, latest
 
 if TYPE_CHECKING:
     from karat.store import Store
 
 CHUNK = 512
 """Positions read at a time: large enough to amortise a query, small enough to stay in cache."""
+
+CHUNK_BYTES = 8 << 20
+"""… and fewer of them where records are large: traces of agents are easily a mebibyte each."""
+
+_FIRST_CHUNK = 8
+
+
+class Chunks:
+    """Ranges of positions, to be read one after another: up to CHUNK positions or about CHUNK_BYTES at a time.
+
+    Whoever reads a range says with `saw` what was in it. The first ones are short: nothing is known yet.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        self._first = first
+        self._last = last
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        start, size = self._first, _FIRST_CHUNK
+        while start < self._last:
+            stop = min(start + size, self._last)
+            self._bytes = 0
+            yield start, stop
+            each = self._bytes // (stop - start) + 1
+            start, size = stop, max(1, min(CHUNK, 4 * size, CHUNK_BYTES // each))
+
+    def saw(self, rows: list[Row]) -> list[Row]:
+        """Takes note of how large rows are, and gives them back."""
+        self._bytes += sum([len(row.payload) for row in rows])
+        return rows
 
 
 class StoredDataset:
@@ -190,13 +221,15 @@ class Aggregation(_Handle):
 
 
 def _payloads(store: Store, number: int, extent: int) -> Iterator[bytes]:
-    for start in range(0, extent, CHUNK):
-        for row in store.backend.scan(number, start, start + CHUNK):
+    chunks = Chunks(0, extent)
+    for start, stop in chunks:
+        for row in chunks.saw(store.backend.scan(number, start, stop)):
             yield row.payload
 
 
 def _records(store: Store, number: int, decode: Callable[[bytes], Any], history: bool) -> Iterator[Any]:
-    for start in range(0, store.backend.extent(number), CHUNK):
-        rows = store.backend.scan(number, start, start + CHUNK)
+    chunks = Chunks(0, store.backend.extent(number))
+    for start, stop in chunks:
+        rows = chunks.saw(store.backend.scan(number, start, stop))
         for row in rows if history else latest(rows):
             yield decode(row.payload)

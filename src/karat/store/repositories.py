@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -36,6 +36,7 @@ __all__ = [
     "Datasets",
     "Evaluations",
     "Runs",
+    "count_items",
     "example_decoder",
     "find",
     "latest",
@@ -251,6 +252,7 @@ class Staged(Repository[H, B]):
             replicate=header.replicate,
             finished=row.finished is not None,
             failed=header.counts.failed,
+            created=row.created,
             holder=None if row.finished is not None else holder_of(self._backend, row.number),
         )
 
@@ -261,12 +263,7 @@ class Staged(Repository[H, B]):
     def count(self, number: int, total: int) -> Counts:
         """The counts of what is stored; what is not there of the total is pending."""
         by_status = self._backend.counts(number)
-        reused = by_status.get(REUSED, 0)
-        ok = by_status.get(OK, 0) + reused
-        failed = by_status.get(FAILED, 0)
-        not_applicable = by_status.get(NOT_APPLICABLE, 0)
-        skipped = by_status.get(SKIPPED, 0) + not_applicable
-        return Counts(ok, failed, skipped, max(0, total - ok - failed - skipped), not_applicable, reused)
+        return count_items(by_status, max(0, total - sum(by_status.values())))
 
 
 class Runs(Staged[RunHeader, Run]):
@@ -304,6 +301,20 @@ class Aggregations(Repository[AggregationHeader, Aggregation]):
         inserted = self._insert(header, header.evaluations, leased=False)
         assert inserted is not None
         return Aggregation(self.store, inserted[0], header)
+
+
+def count_items(by_status: Mapping[int, int], pending: int) -> Counts:
+    """Counts from how many items of each status there are."""
+    reused = by_status.get(REUSED, 0)
+    not_applicable = by_status.get(NOT_APPLICABLE, 0)
+    return Counts(
+        ok=by_status.get(OK, 0) + reused,
+        failed=by_status.get(FAILED, 0),
+        skipped=by_status.get(SKIPPED, 0) + not_applicable,
+        pending=pending,
+        not_applicable=not_applicable,
+        reused=reused,
+    )
 
 
 output_decoder = msgspec.json.Decoder(Output)

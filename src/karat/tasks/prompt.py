@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -53,6 +53,7 @@ class PromptTask(Task):
                 f"task {name!r}: the prompt has no {{variable}}, every example would get the same answer:"
                 " write {input} or a field of it"
             )
+        self._fill = template(self.messages)
         self.model = models.get(model)
         self._schema = schema
         given = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "stop": stop}
@@ -74,9 +75,7 @@ class PromptTask(Task):
         ]
 
     async def call_async(self, example: Example, context: Context) -> Any:
-        reply = await self.model.generate(
-            _filled(self.messages, example.input), schema=self._schema, **self._parameters
-        )
+        reply = await self.model.generate(self._fill(example.input), schema=self._schema, **self._parameters)
         return reply.text if self._schema is None else reply.parsed
 
     def configuration(self) -> Any:
@@ -113,28 +112,56 @@ def _texts(value: Any) -> list[str]:
     return []
 
 
-def _filled(value: Any, given: Any) -> Any:
-    """The template with its variables replaced, once: what an input contains is never taken for a variable."""
+def template(value: Any) -> Callable[[Any], Any]:
+    """What fills a text, or the texts in messages, from an input.
+
+    Read once here and not for every record. Variables are replaced once: what an input contains is never taken
+    for a variable.
+    """
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: _text(match, given), value)
+        return _text_template(value)
     if isinstance(value, Mapping):
-        return {key: _filled(item, given) for key, item in value.items()}
+        fields = [(key, template(item)) for key, item in value.items()]
+        return lambda given: {key: fill(given) for key, fill in fields}
     if isinstance(value, (list, tuple)):
-        return [_filled(item, given) for item in value]
-    return value
+        items = [template(item) for item in value]
+        return lambda given: [fill(given) for fill in items]
+    return lambda given: value
 
 
-def _text(match: re.Match[str], given: Any) -> str:
-    if match.group(1):
-        return "{" + match.group(1) + "}"
-    value = _value(match.group(2), given)
-    if isinstance(value, _Unknown):
-        raise RequestError(value)
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _text_template(text: str) -> Callable[[Any], str]:
+    parts: list[Callable[[Any], str] | str] = []
+    end = 0
+    for match in _VARIABLE.finditer(text):
+        literal = text[end : match.start()] + (f"{{{match.group(1)}}}" if match.group(1) else "")
+        parts += [literal] if literal else []
+        parts += [_variable(match.group(2))] if match.group(2) else []
+        end = match.end()
+    parts += [text[end:]] if text[end:] else []
+    if all(isinstance(part, str) for part in parts):
+        constant = "".join(map(str, parts))
+        return lambda given: constant
+    if len(parts) == 1 and callable(parts[0]):
+        return parts[0]
+    return lambda given: "".join([part if isinstance(part, str) else part(given) for part in parts])
+
+
+def _variable(name: str) -> Callable[[Any], str]:
+    def fill(given: Any) -> str:
+        value = _value(name, given)
+        if value.__class__ is str:
+            return value
+        if isinstance(value, _Unknown):
+            raise RequestError(value)
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+    return fill
 
 
 def _value(name: str, given: Any) -> Any:
     """The value of a variable: a field of the input (also inside of it), or for `input` the whole."""
+    if name == "input" and not isinstance(given, Mapping):
+        return given
     found = _look_up(given, name.split("."))
     if found is _MISSING and name.partition(".")[0] == "input":
         found = _look_up({"input": given}, name.split("."))

@@ -72,6 +72,13 @@ def unregister_format(name: str) -> None:
     _order = None
 
 
+def has_added() -> bool:
+    """Whether formats beside karat's own are known, which may read differently what karat's own could."""
+    if _order is None:
+        formats()
+    return bool(_added)
+
+
 def list_formats() -> list[str]:
     """The names of all formats, in the order in which they are tried."""
     return [format.name for format in formats()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from karat.traces.formats import has_added
 from karat.traces.literals import read_arguments
 from karat.traces.own import read_bare_call
 from karat.traces.plain import plain
@@ -56,40 +57,44 @@ def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
     yield from _assembled(role, content, given, extra)
 
 
-def quick_calls(messages: Any) -> tuple[list[str], list[Any]] | None:
-    """Names, and arguments as written, of the calls of plain messages; None where `read` is needed.
+def quick_calls(messages: Any) -> tuple[list[str], list[Any], bool] | None:
+    """Names and arguments, as written, of the calls of plain messages, and whether all arguments are text.
 
-    What it gives equals the calls of the steps. It exists because evaluators need nothing else, and it is
-    several times as fast.
+    None where `read` is needed. What it gives equals the calls of the steps. It exists because evaluators
+    need nothing else, and it is several times as fast.
     """
-    if type(messages) is not list:
+    if type(messages) is not list or has_added():
         return None
     names: list[str] = []
     arguments: list[Any] = []
-    add_name, add_arguments = names.append, arguments.append
     try:
         # All keys of all messages at once: a quarter of the cost of looking at each message's.
         if not _QUICK.issuperset(set().union(*messages)):
             return None
         for message in messages:
-            calls, content = message.get("tool_calls"), message.get("content")
+            try:
+                content = message["content"]
+            except KeyError:
+                content = None
             if type(content) is not str and content is not None:
                 return None
-            if calls is None:
+            if "tool_calls" not in message or message["tool_calls"] is None:
                 if type(message["role"]) is not str:
                     return None
                 continue
+            calls = message["tool_calls"]
             if message["role"] != "assistant" or type(calls) is not list:
                 return None
             for call in calls:
                 function = call["function"]
-                add_name(function["name"])
-                add_arguments(function["arguments"])
+                names.append(function["name"])
+                arguments.append(function["arguments"])
     except (AttributeError, KeyError, TypeError, IndexError):
         return None
-    if not (set(map(type, names)) <= _NAME and set(map(type, arguments)) <= _GIVEN):
+    kinds = set(map(type, arguments))
+    if not (set(map(type, names)) <= _NAME and kinds <= _GIVEN):
         return None
-    return names, arguments
+    return names, arguments, dict not in kinds
 
 
 def _tool_step(message: dict[str, Any], content: Any) -> Step:

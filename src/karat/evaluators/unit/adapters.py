@@ -145,6 +145,19 @@ class _Adapter:
 
 
 class _AsEvaluator(_Adapter):
+    @property
+    def example(self) -> dict[str, Any]:
+        """The first pair of the metric's own example, as an evaluator is given it."""
+        own = getattr(unit_metrics.get(self.name), "example", None)
+        if not own:
+            return {}
+        return {
+            "params": own["params"],
+            "outputs": own["predicted"][0],
+            "reference_outputs": own["golden"][0],
+            "score": float(own["correct"][0]),
+        }
+
     def __call__(self, **params: Any) -> UnitMetricEvaluator:
         return UnitMetricEvaluator(UnitMetricRegistry.get_metric(self.name, **params), self.name, params)
 

@@ -1,0 +1,69 @@
+"""Rows of a dataset on the Hugging Face hub, through the package `datasets`, of a revision that is recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from karat.errors import DataError, MissingDependency
+
+
+def hub_rows(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of `{repo_id, config_name, split, revision, streaming, shard}`, split after split."""
+    datasets = _datasets()
+    splits = config.get("split", "train")
+    for split in splits if isinstance(splits, list) else [splits]:
+        try:
+            loaded = datasets.load_dataset(
+                config["repo_id"],
+                config.get("config_name"),
+                split=split,
+                revision=config.get("revision"),
+                streaming=bool(config.get("streaming", False)),
+                token=os.environ.get("HF_TOKEN"),
+            )
+        except Exception as error:
+            raise DataError(
+                f"{config['repo_id']} (split {split}) cannot be loaded from the hub: {type(error).__name__}: {error}"
+            ) from error
+        shard = config.get("shard")
+        if isinstance(shard, Mapping):
+            loaded = loaded.shard(num_shards=int(shard["num_shards"]), index=int(shard.get("index", 0)))
+        for row in loaded:
+            yield {str(key): _plain(value) for key, value in row.items()}
+
+
+def resolved_revision(config: Mapping[str, Any]) -> str | None:
+    """The commit that a revision names now, so that the same data can be had again; None when it cannot be asked."""
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        return None
+    try:
+        info = HfApi().dataset_info(config["repo_id"], revision=config.get("revision"))
+    except Exception as error:
+        raise DataError(
+            f"{config['repo_id']} cannot be found on the hub: {type(error).__name__}: {error}"
+            " (give local data instead with --data FILE)"
+        ) from error
+    return str(info.sha)
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise MissingDependency("datasets", "hf", "reading from the Hugging Face hub") from None
+    return datasets
+
+
+def _plain(value: Any) -> Any:
+    """Values of `datasets` as JSON values: arrays as lists, dates as text."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,275 @@
+"""`data_config` of a graph task: from what it says of its sources to rows, and from rows to a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from karat.datasets.dataset import Dataset
+from karat.datasets.joins import JOIN_TYPES, SIDE_JOINS, Side, joined, stacked
+from karat.datasets.rows import FORMATS, BadRow, RowSource, describe
+from karat.datasets.transformations import OWN, check_params, find_transform, transformed
+from karat.documents import Place
+from karat.errors import ConfigError, DataError, KaratError, did_you_mean
+from karat.records import Example
+
+Row = dict[str, Any]
+Load = Callable[[str], Any]
+
+COMMON_KEYS = (
+    "type", "transformations", "alias", "join_type", "primary_key", "join_key", "fields", "limit", "seed",
+    "description",
+)  # fmt: skip
+KEYS = {
+    "hf": ("repo_id", "config_name", "split", "revision", "streaming", "shard"),
+    "disk": ("file_path", "file_format", "encoding"),
+    "examples": ("examples",),
+}
+
+
+def source_rows(source: Any, folder: Path, load: Load) -> Iterator[Row]:
+    """The rows of a source, or of several that are joined. `folder` is where files are looked for too."""
+    problems = source_problems(source, load)
+    if problems:
+        raise ConfigError([sentence for _, sentence in problems])
+    if isinstance(source, Mapping):
+        return _rows(source, folder, load)
+    reads = [_reader(each, folder, load) for each in source]
+    if source[0]["join_type"] == "vstack":
+        return stacked(reads)
+    first = next(at for at, each in enumerate(source) if each["join_type"] == "primary")
+    sides = [
+        Side(
+            str(each["alias"]),
+            each["join_type"],
+            reads[at],
+            str(each.get("primary_key", "")),
+            str(each.get("join_key", "")),
+            int(each.get("seed", 0)),
+        )
+        for at, each in enumerate(source)
+        if at != first
+    ]
+    return joined(reads[first](), str(source[first]["alias"]), sides)
+
+
+def _reader(source: Mapping[str, Any], folder: Path, load: Load) -> Callable[[], Iterator[Row]]:
+    return lambda: _rows(source, folder, load)
+
+
+def kind_of_source(source: Mapping[str, Any]) -> str | None:
+    """`hf`, `disk` or `examples`; what is not said follows from the keys."""
+    if source.get("type"):
+        return str(source["type"])
+    for kind, key in (("examples", "examples"), ("disk", "file_path"), ("hf", "repo_id")):
+        if key in source:
+            return kind
+    return None
+
+
+def _rows(source: Mapping[str, Any], folder: Path, load: Load) -> Iterator[Row]:
+    kind = kind_of_source(source)
+    rows: Iterator[Row]
+    if kind == "hf":
+        from karat.datasets.huggingface import hub_rows
+
+        rows = hub_rows(source)
+    elif kind == "disk":
+        rows = file_rows(source_file(str(source["file_path"]), folder), source.get("file_format"))
+    else:
+        rows = (dict(row) for row in source["examples"])
+    if source.get("limit"):
+        rows = islice(rows, int(source["limit"]))
+    fields = source.get("fields")
+    if fields:
+        rows = ({key: row[key] for key in row if key in fields or key == "id"} for row in rows)
+    for entry in source.get("transformations") or ():
+        rows = transformed(rows, find_transform(entry["transform"], load), dict(entry.get("params") or {}))
+    return rows
+
+
+def source_file(path: str, folder: Path) -> Path:
+    """A data file: as it is named from the working folder, else from the task's folder or those around it."""
+    given = Path(path).expanduser()
+    if given.is_absolute() or given.exists():
+        return given
+    for base in (folder, *folder.parents):
+        if (base / given).exists():
+            return base / given
+        if base.name == "tasks":
+            beside = base.parent / given
+            return beside if beside.exists() else given
+    return given
+
+
+def file_rows(path: Path, format: Any = None) -> Iterator[Row]:
+    """The rows of a file; one that cannot be read, or is no object, ends it with its line."""
+    source = RowSource(path, str(format) if format else None)
+    for line, row in source.read():
+        if isinstance(row, BadRow):
+            raise DataError(describe(str(path), source.unit, row))
+        if not isinstance(row, dict):
+            bad = BadRow(line, None, "the row is not an object: a record has named fields")
+            raise DataError(describe(str(path), source.unit, bad))
+        yield row
+
+
+def rows_dataset(
+    rows: Iterable[Row],
+    *,
+    name: str,
+    id_column: str | None,
+    golden: Sequence[str],
+    metadata: Mapping[str, Any],
+) -> Dataset:
+    """Rows as a dataset: the whole row is the input, and a golden field of it what is expected.
+
+    Ids are those of `id_column`; without one, of a field `id`; else they are made of the content.
+    """
+
+    def examples() -> Iterator[Any]:
+        for number, row in enumerate(rows, 1):
+            id = row.get(id_column or "id")
+            if id is None and id_column:
+                raise DataError(
+                    f"record {number} has no {id_column!r}: {did_you_mean(id_column, map(str, row))}"
+                )
+            expected = next((row[key] for key in golden if key in row), None)
+            if id is None or (not id_column and not isinstance(id, (str, int))):
+                yield {"input": row, "expected": expected}
+            else:
+                yield Example(id if isinstance(id, str) else str(id), row, expected)
+
+    return Dataset.from_examples(examples(), name=name, metadata=dict(metadata))
+
+
+def source_problems(source: Any, load: Load) -> list[tuple[Place, str]]:
+    """What is wrong with a source, or a list of them: places inside it, and sentences."""
+    if isinstance(source, Mapping):
+        return _source_problems(source, load)
+    if not isinstance(source, list) or not source:
+        return [((), "has to be a source, or a list of them")]
+    found: list[tuple[Place, str]] = []
+    for at, each in enumerate(source):
+        if not isinstance(each, Mapping):
+            found.append(((at,), "has to be a mapping"))
+            continue
+        found += [((at, *place), sentence) for place, sentence in _source_problems(each, load)]
+        found += [((at, *place), sentence) for place, sentence in _join_problems(each)]
+    if found:
+        return found
+    kinds = [each["join_type"] for each in source]
+    if "vstack" in kinds:
+        return [] if set(kinds) == {"vstack"} else [((), "either all sources are vstack or none is")]
+    if kinds.count("primary") != 1:
+        return [((), f"one source has to have join_type: primary, and {kinds.count('primary')} have it")]
+    return []
+
+
+def _join_problems(source: Mapping[str, Any]) -> list[tuple[Place, str]]:
+    found: list[tuple[Place, str]] = [
+        ((), f"needs {key!r}") for key in ("alias", "join_type") if not source.get(key)
+    ]
+    kind = source.get("join_type")
+    if kind and kind not in JOIN_TYPES:
+        found.append((("join_type",), f"unknown join type {kind!r}: {did_you_mean(str(kind), JOIN_TYPES)}"))
+    if kind == SIDE_JOINS[-1]:
+        found += [
+            ((), f"join_type column needs {k!r}") for k in ("primary_key", "join_key") if not source.get(k)
+        ]
+    return found
+
+
+def _source_problems(source: Mapping[str, Any], load: Load) -> list[tuple[Place, str]]:
+    kind = kind_of_source(source)
+    if kind not in KEYS:
+        wrong = (
+            f"unknown type {kind!r}: {did_you_mean(str(kind), KEYS)}"
+            if kind
+            else f"needs a type: {', '.join(KEYS)}"
+        )
+        return [(("type",), wrong)]
+    found: list[tuple[Place, str]] = []
+    known = (*COMMON_KEYS, *KEYS[kind])
+    for key in source:
+        if key in ("token", "api_key"):
+            found.append(((key,), "a secret has no place in a file: set HF_TOKEN in the environment"))
+        elif key not in known:
+            found.append(((key,), f"unknown key: {did_you_mean(str(key), known)}"))
+    needed = KEYS[kind][0]
+    if not source.get(needed):
+        found.append(((), f"needs {needed!r}"))
+    if kind == "disk":
+        found += _disk_problems(source)
+    rows = source.get("examples")
+    if kind == "examples" and not (isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)):
+        found.append((("examples",), "has to be a list of mappings"))
+    found += _kind_problems(source)
+    return found + _transformation_problems(source, load)
+
+
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "fields": (list, "a list of fields"),
+    "limit": (int, "a whole number"),
+    "seed": (int, "a whole number"),
+    "file_path": (str, "a text"),
+    "repo_id": (str, "a text"),
+    "config_name": (str, "a text"),
+    "revision": (str, "a text"),
+    "split": ((str, list), "a text or a list of them"),
+    "shard": (Mapping, "{num_shards, index}"),
+    "alias": (str, "a text"),
+    "primary_key": (str, "a text"),
+    "join_key": (str, "a text"),
+}
+
+
+def _kind_problems(source: Mapping[str, Any]) -> list[tuple[Place, str]]:
+    """Values of the wrong kind."""
+    found: list[tuple[Place, str]] = []
+    for key, (kind, words) in _KINDS.items():
+        value = source.get(key)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            found.append(((key,), f"has to be {words}"))
+    return found
+
+
+def _disk_problems(source: Mapping[str, Any]) -> list[tuple[Place, str]]:
+    found: list[tuple[Place, str]] = []
+    formats = sorted(set(FORMATS.values()))
+    form = source.get("file_format")
+    if form and form not in formats:
+        found.append((("file_format",), f"unknown format {form!r}: {did_you_mean(str(form), formats)}"))
+    encoding = str(source.get("encoding") or "utf-8").lower().replace("_", "-")
+    if encoding not in ("utf-8", "utf8", "ascii"):
+        found.append((("encoding",), f"is {encoding}: convert the file to UTF-8"))
+    return found
+
+
+def _transformation_problems(source: Mapping[str, Any], load: Load) -> list[tuple[Place, str]]:
+    found: list[tuple[Place, str]] = []
+    entries = source.get("transformations") or []
+    if not isinstance(entries, list):
+        return [(("transformations",), "has to be a list")]
+    for at, entry in enumerate(entries):
+        place: Place = ("transformations", at)
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("transform"), str):
+            found.append((place, f"needs transform: {', '.join(OWN)}, or a dotted name"))
+            continue
+        for key in entry:
+            if key not in ("transform", "params"):
+                found.append(
+                    ((*place, key), f"unknown key: {did_you_mean(str(key), ('transform', 'params'))}")
+                )
+        params = entry.get("params") or {}
+        if not isinstance(params, Mapping):
+            found.append(((*place, "params"), "has to be a mapping"))
+            continue
+        try:
+            made = find_transform(entry["transform"], load)
+            found += [((*place, "params"), sentence) for sentence in check_params(made, params)]
+        except KaratError as error:
+            found.append(((*place, "transform"), str(error)))
+    return found

@@ -1,0 +1,121 @@
+"""What the body of an answer says: choices and tokens, checked against the form asked for, or a failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from karat.models.failures import (
+    Attempt,
+    BrokenBody,
+    ContentFiltered,
+    EmptyAnswer,
+    ModelFailure,
+    SchemaMismatch,
+    one_line,
+)
+from karat.models.messages import Choice, Reply
+from karat.models.orders import Asked, Order
+from karat.models.specs import Endpoint, wire_of
+from karat.models.wires import Answer
+from karat.records import Usage
+
+_decode = msgspec.json.Decoder().decode
+
+
+def understand(endpoint: Endpoint, body: bytes, seconds: float) -> Asked:
+    """The answer in a body, or the failure it amounts to. One choice that is of no use spoils all of them."""
+    raw: Any = None
+    try:
+        raw = _decode(body)
+        answer = wire_of(endpoint).parse(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BrokenBody(f"{endpoint.spec}: the answer is not JSON: {body[:80]!r}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _not_an_answer(endpoint, raw, error) from None
+    for choice in answer.choices:
+        if choice.finish_reason in ("content_filter", "error") or not (choice.text or choice.tool_calls):
+            raise _useless(endpoint.spec, choice, answer)
+    return Asked(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
+
+
+def _not_an_answer(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
+    """An error that came with a good status, as gateways send it, or a body that nobody can read."""
+    from karat.models.http import failure_of
+
+    if isinstance(raw, dict) and raw.get("error"):
+        message, code = wire_of(endpoint).error(raw)
+        if code.isdigit() and 400 <= int(code) < 600:
+            return failure_of(endpoint, int(code), message, "", {})
+        return BrokenBody(f"{endpoint.spec}: {message or code or 'an error without a reason'}")
+    return BrokenBody(
+        f"{endpoint.spec}: the answer lacks what it should have ({type(error).__name__}: {one_line(str(error), 200)})"
+    )
+
+
+def _useless(spec: str, choice: Choice, answer: Answer) -> ModelFailure:
+    which = f" (one of {len(answer.choices)})" if len(answer.choices) > 1 else ""
+    failure: ModelFailure
+    if choice.finish_reason == "content_filter":
+        failure = ContentFiltered(f"{spec}: the provider withheld the answer{which}", raw=choice.text or None)
+    elif choice.finish_reason == "error":
+        failure = BrokenBody(f"{spec}: the provider broke the answer off{which}")
+    else:
+        hint = ": max_tokens is too low for it" if choice.finish_reason == "length" else ""
+        failure = EmptyAnswer(f"{spec}: the answer is empty{which}{hint}")
+    failure.tokens = answer.tokens
+    return failure
+
+
+def checked(order: Order, asked: Asked) -> Asked:
+    """The answer with its form checked and its values read."""
+    form = order.form
+    if form is None:
+        return asked
+    wire = wire_of(order.endpoint)
+    choices = []
+    for choice in asked.choices:
+        choice = wire.unwrap(choice, order.request)
+        if choice.tool_calls and not choice.text:
+            choices.append(choice)  # the model calls the caller's tools first; the form is for its answer
+            continue
+        try:
+            parsed = form.read(choice.text)
+        except ValueError as error:
+            failure = SchemaMismatch(
+                f"{order.endpoint.spec}: the answer does not fit the schema: {one_line(str(error), 300)}",
+                raw=choice.text,
+            )
+            failure.tokens = asked.tokens
+            raise failure from None
+        choices.append(msgspec.structs.replace(choice, parsed=parsed))
+    return msgspec.structs.replace(asked, choices=choices)
+
+
+def reply_of(order: Order, asked: Asked, attempts: list[Attempt], cached: bool = False) -> Reply:
+    """The reply that a caller gets. What was kept from before costs nothing."""
+    first, tokens, price = asked.choices[0], asked.tokens, order.endpoint.price
+    if cached or (price is not None and price.free):
+        cost: float | None = 0.0
+    else:
+        cost = price.cost(tokens) if price is not None and tokens is not None else None
+    return Reply(
+        text=first.text,
+        tool_calls=first.tool_calls,
+        parsed=first.parsed,
+        finish_reason=first.finish_reason,
+        usage=Usage(
+            input_tokens=tokens.input if tokens else 0,
+            output_tokens=tokens.output if tokens else 0,
+            calls=1,
+            cached_calls=int(cached),
+            cost=cost,
+        ),
+        seconds=asked.seconds,
+        cached=cached,
+        served_model=asked.served_model,
+        raw=asked.raw,
+        choices=asked.choices,
+        attempts=attempts,
+    )

@@ -1,0 +1,1 @@
+"""Tasks that come with karat: `karat run eval/question_answering/demo`."""

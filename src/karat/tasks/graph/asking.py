@@ -1,0 +1,62 @@
+"""The model of a node: which one, with what parameters, and in what form it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from karat.models.messages import Reply, check_extra
+from karat.tasks.graph.node import Building
+from karat.tasks.graph.reading import Section
+from karat.tasks.graph.schemas import read_structured_output
+from karat.tasks.graph.state import Message
+
+OWN = ("temperature", "max_tokens", "seed", "stop", "n", "tool_choice")
+OTHERS = (
+    "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logprobs",
+    "reasoning_effort", "response_format",
+)  # fmt: skip
+
+
+class ModelUse:
+    """A model as one node uses it."""
+
+    def __init__(self, model: Any, parameters: Mapping[str, Any], schema: Any) -> None:
+        self.model = model
+        self.schema = schema
+        self.parameters = {key: value for key, value in parameters.items() if key in OWN}
+        extra = {key: value for key, value in parameters.items() if key not in OWN}
+        if extra:
+            self.parameters["extra"] = check_extra(extra)
+
+    async def ask(self, messages: list[dict[str, Any]], **more: Any) -> Reply:
+        """The model's reply."""
+        reply: Reply = await self.model.generate(messages, schema=self.schema, **{**self.parameters, **more})
+        return reply
+
+    def identity(self) -> Any:
+        """What belongs into the fingerprint of a run."""
+        return self.model.identity()
+
+
+def read_model(section: Section, building: Building, node: Section) -> ModelUse | None:
+    """The model of a section `{name, parameters, structured_output}`; the structured output may stand beside it."""
+    from karat import models
+
+    section.known(("name", "parameters", "structured_output", *OWN, *OTHERS))
+    given = {key: section.given[key] for key in (*OWN, *OTHERS) if section.given.get(key) is not None}
+    parameters = {**given, **section.mapping("parameters")}
+    for key in parameters:
+        if not isinstance(key, str):
+            section.problem("has to be a word", "parameters", str(key))
+    outside = section if "structured_output" in section else node
+    schema = read_structured_output(outside.section("structured_output"), building.place)
+    name = building.model or section.text("name")
+    model = models.get(name)
+    return ModelUse(model, parameters, schema)
+
+
+def message_of(reply: Reply, role: str = "assistant") -> Message:
+    """A reply as the message that post-processors get."""
+    calls = [{"id": call.id, "name": call.name, "args": call.arguments} for call in reply.tool_calls]
+    return Message(reply.text, role, calls)

@@ -1,0 +1,296 @@
+"""The whole of a graph task's file, read and checked before the first record: every mistake at once, with its line."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from karat.documents import Document, Place, read_document
+from karat.errors import ConfigError, RequestError, did_you_mean
+from karat.tasks.graph.data import Sink, check_data
+from karat.tasks.graph.edges import check_edges, read_edges
+from karat.tasks.graph.lookup import TaskPlace, find_task
+from karat.tasks.graph.node import Building, Node
+from karat.tasks.graph.nodes import build_node
+from karat.tasks.graph.output import Output, read_output
+from karat.tasks.graph.plan import MOST_VISITS, Plan
+from karat.tasks.graph.postprocess import Processor, read_processors
+from karat.tasks.graph.reading import Problems, Section
+from karat.tasks.graph.schemas import read_schema_config
+from karat.tasks.graph.unit_metrics import UnitMetrics
+
+TOP = ("data_config", "graph_config", "output_config", "schema_config", "graph_post_process", "description")
+WITHOUT_EFFECT = ("data_config", "graph_post_process", "description")
+"""What the outputs do not depend on: the dataset has an identity of its own, and reports come after."""
+PROPERTIES = (
+    "chat_conversation", "chat_history_window_size", "retry_chat_injection", "max_iterations", "recursion_limit",
+)  # fmt: skip
+
+
+@dataclass
+class Configuration:
+    """A task's file, understood."""
+
+    place: TaskPlace
+    document: Document
+    problems: Problems
+    plan: Plan
+    output: Output
+    processors: list[Processor]
+    data: dict[str, Any]
+    """`data_config`, as it stands."""
+    sinks: list[Sink]
+    nodes_at: Place
+    """Where the nodes stand in the file."""
+    outcome: dict[str, Any] = field(default_factory=dict)
+    """The parts of the file that the outputs depend on."""
+
+    @property
+    def node_names(self) -> list[str]:
+        """The names of the nodes."""
+        return list(self.plan.nodes)
+
+
+def read_configuration(place: TaskPlace, *, model: str | None = None) -> Configuration:
+    """Reads and checks a task's file. `model` stands in for every model that it names."""
+    document = read_document(place.file)
+    return _read(document, Building(place, model=model))
+
+
+def _read(document: Document, building: Building) -> Configuration:
+    problems = Problems(document)
+    value = jsonable(document.value)
+    top = Section(value, (), problems)
+    graph = _graph(top)
+    place = building.place
+    try:
+        place.metrics()
+    except RequestError as error:
+        problems.caught((), error)
+    building = replace(
+        building,
+        properties=_properties(graph),
+        asked=_asked(top),
+        within=(*building.within, str(place.file)),
+    )
+    schema = read_schema_config(top.section("schema_config"), place)
+    output = read_output(top.section("output_config"), value, place, schema)
+    sinks = check_data(top.section("data_config"), place)
+    plan = _plan(graph, building)
+    processors = read_processors(top, place)
+    if plan is not None:
+        _check_fields(output, processors)
+    problems.raise_all()
+    assert plan is not None, "a graph that could not be built has told why"
+    outcome = {key: value for key, value in top.given.items() if key not in WITHOUT_EFFECT}
+    data = top.mapping("data_config")
+    at: Place = () if isinstance(graph, _Loose) else ("graph_config", "nodes")
+    return Configuration(place, document, problems, plan, output, processors, data, sinks, at, outcome)
+
+
+def jsonable(value: Any) -> Any:
+    """What YAML gave, with the keys of mappings as they are written: texts."""
+    if isinstance(value, Mapping):
+        return {
+            str(key).lower() if isinstance(key, bool) else str(key): jsonable(item)
+            for key, item in value.items()
+        }
+    return [jsonable(item) for item in value] if isinstance(value, list) else value
+
+
+def _graph(top: Section) -> Section:
+    """`graph_config`; in a file without one, the entries of the top with a `node_type` are its nodes."""
+    nodes = {k: v for k, v in top.given.items() if isinstance(v, Mapping) and "node_type" in v}
+    if "graph_config" in top or not nodes:
+        top.known(TOP)
+        if "graph_config" not in top:
+            top.problem("needs graph_config: with its nodes and edges")
+        return top.section("graph_config")
+    top.known((*TOP, *nodes, "edges", "graph_properties"))
+    return _Loose(top, nodes)
+
+
+class _Loose(Section):
+    """A graph whose nodes stand at the top of the file."""
+
+    def __init__(self, top: Section, nodes: dict[str, Any]) -> None:
+        super().__init__(None, (), top.problems)
+        more = {k: v for k, v in top.given.items() if k in ("edges", "graph_properties")}
+        self.given = {"nodes": nodes, **more}
+
+    def section(self, key: str) -> Section:
+        if key != "nodes":
+            return super().section(key)
+        return Section(self.given["nodes"], (), self.problems)
+
+    def problem(self, sentence: str, *steps: str | int) -> None:
+        self.problems.add(tuple(step for step in steps if step != "nodes"), sentence)
+
+
+def _properties(graph: Section) -> dict[str, Any]:
+    section = graph.section("graph_properties")
+    section.known(PROPERTIES)
+    window = section.whole("chat_history_window_size", 5, 0)
+    kind = section.text("chat_conversation", "multiturn")
+    if kind not in ("multiturn", "singleturn"):
+        section.problem(f"has to be singleturn or multiturn, not {kind!r}", "chat_conversation")
+    bound = section.whole("max_iterations", section.whole("recursion_limit", MOST_VISITS, 1), 1)
+    return {"chat_conversation": kind, "chat_history_window_size": window, "max_iterations": bound}
+
+
+def _asked(top: Section) -> frozenset[str]:
+    """The fields that the output and the post-processors name."""
+    fields = top.section("output_config").section("output_map").given.values()
+    names = {str(entry["from"]) for entry in fields if isinstance(entry, Mapping) and "from" in entry}
+    entries = top.given.get("graph_post_process")
+    for entry in entries if isinstance(entries, list) else ():
+        params = entry.get("params") if isinstance(entry, Mapping) else None
+        wanted = params.get("aggregator_metrics_map") if isinstance(params, Mapping) else None
+        for each in wanted if isinstance(wanted, list) else ():
+            results = each.get("unit_metrics_results", []) if isinstance(each, Mapping) else []
+            given = [results] if isinstance(results, str) else results
+            names |= {str(result) for result in given} if isinstance(given, list) else set()
+    return frozenset(names)
+
+
+def _plan(graph: Section, building: Building) -> Plan | None:
+    graph.known(("nodes", "edges", "graph_properties", "graph_state"))
+    section = graph.section("nodes")
+    if not section.given:
+        graph.problem("needs nodes")
+        return None
+    names = list(section.given)
+    for name in names:
+        if name in ("START", "END"):
+            section.problem("is the name of the beginning or the end: give the node another", name)
+    nodes: dict[str, Node | None] = {n: build_node(n, section.section(n), building) for n in names}
+    edges, right = read_edges(graph, names, building)
+    if right:  # else what a wrong edge would lead to would be told as unreachable
+        check_edges(edges, nodes, graph)
+    built = {name: node for name, node in nodes.items() if node is not None}
+    if len(built) < len(nodes) or graph.problems:
+        return None
+    return Plan(built, edges, int(building.properties["max_iterations"]))
+
+
+def _check_fields(output: Output, processors: list[Processor]) -> None:
+    """Fields that the aggregators want: the output map has to have them."""
+    if output.fields is None:
+        return
+    columns = list(output.fields)
+    for processor in processors:
+        for place, name in processor.wants:
+            if name not in columns:
+                processor.problems.add(
+                    place,
+                    f"unit_metrics_results field {name!r} not found in output columns: {did_you_mean(name, columns)};"
+                    f" available columns: {', '.join(columns)} (add it to output_config.output_map)",
+                )
+
+
+def check_data_fields(configuration: Configuration, known: list[str]) -> None:
+    """Refuses prompts, unit metrics and reports that ask for what neither the data nor a node gives.
+
+    What code of the user's may set without saying so cannot be known, and is left to the records to tell.
+    """
+    problems = Problems(configuration.document)
+    plan = configuration.plan
+    have = {*known, *plan.output_keys()}
+    for name, variables in plan.wanted().items():
+        for variable in variables:
+            if variable not in known and variable.partition(".")[0] not in known:
+                instead = _instead(variable, name, plan, known)
+                problems.add(
+                    (*configuration.nodes_at, name, "prompt"),
+                    f"the prompt asks for {{{variable}}}, which neither the data nor a node before it has: {instead}"
+                    f" ({{{{{variable}}}}} for the braces themselves)",
+                )
+    if plan.declared:
+        _check_sources(configuration, have, problems)
+    problems.raise_all()
+
+
+def _instead(variable: str, name: str, plan: Plan, known: list[str]) -> str:
+    later = [other for other, node in plan.nodes.items() if variable in node.output_keys]
+    if later:
+        return f"node {later[0]!r} sets it, but no edge leads from there to {name!r}"
+    before = [n for other, n in plan.nodes.items() if name in plan.edges.reach.get(other, ())]
+    return did_you_mean(variable, [*known, *(key for node in before for key in node.output_keys)])
+
+
+def _check_sources(configuration: Configuration, have: set[str], problems: Problems) -> None:
+    """Where everything that nodes set is declared: keys and output fields that nothing sets."""
+    for name, node in configuration.plan.nodes.items():
+        call = getattr(node, "call", None)
+        for key in ("golden_key", "predicted_key") if isinstance(call, UnitMetrics) else ():
+            if getattr(call, key) not in have:
+                problems.add(
+                    (*configuration.nodes_at, name, key),
+                    f"neither the data nor a node has {getattr(call, key)!r}: {did_you_mean(getattr(call, key), have)}",
+                )
+    for processor in configuration.processors if configuration.output.is_whole_state else ():
+        for place, name in processor.wants:
+            if name not in have:
+                problems.add(
+                    place,
+                    f"unit_metrics_results field {name!r} not found: {did_you_mean(name, have)}"
+                    " (a node's output_keys have to name it)",
+                )
+    for name, source in (configuration.output.fields or {}).items():
+        if source and source not in have and source.partition(".")[0] not in have:
+            problems.add(
+                ("output_config", "output_map", name, "from"),
+                f"unit metric or other field {source!r} not found: neither the data nor a node's output_keys have it;"
+                f" {did_you_mean(source, have)}",
+            )
+
+
+def read_subgraph(name: str, building: Building, changes: Mapping[str, Any]) -> Configuration:
+    """The graph of another task, with the keys of some of its nodes changed."""
+    place = _subgraph_place(name, building.place.folder)
+    if str(place.file) in building.within:
+        raise ConfigError([f"{name} contains itself"])
+    document = read_document(place.file)
+    value = copy.deepcopy(document.value)
+    nodes = (value.get("graph_config") or {}).get("nodes") if isinstance(value, dict) else None
+    for node, keys in changes.items():
+        if isinstance(nodes, dict) and isinstance(nodes.get(node), dict) and isinstance(keys, Mapping):
+            nodes[node] = _changed(nodes[node], dict(keys))
+    if isinstance(value, dict):  # a part of a graph: its data, output and reports are those of the whole
+        value = {"graph_config": value["graph_config"]} if "graph_config" in value else value
+    return _read(Document(document.path, value, document._lines), replace(building, place=place))
+
+
+def _subgraph_place(name: str, folder: Path) -> TaskPlace:
+    beside = folder / name
+    if (beside / "graph_config.yaml").is_file() or beside.is_file():
+        return find_task(str(beside))
+    try:
+        return find_task(name)
+    except RequestError as error:
+        raise ConfigError([str(error)]) from None
+
+
+def _changed(node: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """A node with some keys replaced; mappings are merged, and placeholders of the prompt renamed."""
+    renamed = keys.pop("prompt_placeholder_map", None)
+    out = dict(node)
+    for key, value in keys.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = _changed(out[key], dict(value)) if both else value
+    if isinstance(renamed, Mapping):
+        out["prompt"] = _renamed(out.get("prompt"), renamed)
+    return out
+
+
+def _renamed(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        for old, new in names.items():
+            value = value.replace("{" + str(old) + "}", "{" + str(new) + "}")
+        return value
+    if isinstance(value, Mapping):
+        return {key: _renamed(item, names) for key, item in value.items()}
+    return [_renamed(item, names) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,222 @@
+"""Edges: where a record goes after a node, and what can be said of that before any record goes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from karat.errors import KaratError, did_you_mean
+from karat.tasks.graph.functions import Applied
+from karat.tasks.graph.node import Building, Node
+from karat.tasks.graph.reading import Section
+from karat.tasks.graph.state import END, ENDINGS, START
+
+EDGE_KEYS = ("from", "to", "condition", "path_map", "max_iterations", "description")
+
+
+class UnknownPath(Exception):
+    """A condition that returned what its `path_map` does not have."""
+
+
+class Edge:
+    """From one node to others: always, or as a condition says."""
+
+    def __init__(
+        self, targets: list[str], condition: Applied | None = None, paths: Mapping[str, str] | None = None
+    ):
+        self.targets = targets
+        """Where it can lead."""
+        self.condition = condition
+        self.paths = dict(paths or {})
+
+    def decided(self, given: Any) -> list[str]:
+        """The targets that a condition's answer means."""
+        answers = given if isinstance(given, (list, tuple)) else [given]
+        return [self._target(answer) for answer in answers]
+
+    def _target(self, answer: Any) -> str:
+        word = str(answer).lower() if isinstance(answer, bool) else str(answer)
+        if word in self.paths:
+            return self.paths[word]
+        if word in ENDINGS and (not self.paths or END in self.paths.values()):
+            return END
+        if not self.paths and word in self.targets:
+            return word
+        known = list(self.paths) or self.targets
+        raise UnknownPath(f"the condition returned {answer!r:.80}: {did_you_mean(word, known)}")
+
+
+class Edges:
+    """All edges of a graph, by the node they start from."""
+
+    def __init__(self, after: dict[str, list[Edge]]) -> None:
+        self.after = after
+        self.reach = {node: self._reached(node) for node in after}
+
+    def _reached(self, node: str) -> frozenset[str]:
+        """The nodes that can come after a node."""
+        found: set[str] = set()
+        front = [node]
+        while front:
+            for edge in self.after.get(front.pop(), ()):
+                for target in edge.targets:
+                    if target not in found:
+                        found.add(target)
+                        front.append(target)
+        return frozenset(found)
+
+    def chain(self) -> list[str] | None:
+        """The nodes in their order, where every record goes the same single way."""
+        order: list[str] = []
+        at = START
+        while at != END:
+            edges = self.after.get(at, [])
+            if not edges and at != START:
+                return order
+            if len(edges) != 1 or edges[0].condition is not None or len(edges[0].targets) != 1:
+                return None
+            at = edges[0].targets[0]
+            if at in order:
+                return None
+            if at != END:
+                order.append(at)
+        return order
+
+    def targets(self, node: str, state: Any) -> list[str]:
+        """Where a record goes after a node."""
+        out: list[str] = []
+        for edge in self.after.get(node, ()):
+            out += edge.targets if edge.condition is None else edge.decided(edge.condition(state))
+        return out
+
+    async def targets_async(self, node: str, state: Any) -> list[str]:
+        """The same, for conditions that wait on something."""
+        out: list[str] = []
+        for edge in self.after.get(node, ()):
+            if edge.condition is None:
+                out += edge.targets
+                continue
+            given = edge.condition(state)
+            out += edge.decided(await given if inspect.isawaitable(given) else given)
+        return out
+
+    @property
+    def conditions(self) -> list[Applied]:
+        """The functions that decide."""
+        found = [edge.condition for edges in self.after.values() for edge in edges]
+        return [condition for condition in found if condition is not None]
+
+
+def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Edges, bool]:
+    """The edges of a graph, and whether all are right; without any, the nodes one after the other as written."""
+    after: dict[str, list[Edge]] = {name: [] for name in (START, *nodes)}
+    if "edges" not in graph:
+        for here, there in zip([START, *nodes], [*nodes, END], strict=True):
+            after[here].append(Edge([there]))
+        return Edges(after), True
+    before = len(graph.problems)
+    for section in graph.sections("edges"):
+        section.known(EDGE_KEYS)
+        sources = section.texts("from")
+        if not sources:
+            section.problem("needs 'from': a node or START")
+        edge = _edge(section, nodes, building)
+        for source in sources:
+            if source not in after:
+                section.problem(_nowhere(source, [START, *nodes]), "from")
+            elif edge is not None:
+                after[source].append(edge)
+    return Edges(after), len(graph.problems) == before
+
+
+def _nowhere(name: str, known: list[str]) -> str:
+    return f"there is no node {name!r}: {did_you_mean(name, known)}"
+
+
+def _edge(section: Section, nodes: list[str], building: Building) -> Edge | None:
+    known = [*nodes, END]
+    targets = section.texts("to")
+    for target in targets:
+        if target not in known:
+            section.problem(_nowhere(target, known), "to")
+    if "condition" not in section:
+        if "path_map" in section:
+            section.problem("a path_map needs a condition", "path_map")
+        elif not targets:
+            section.problem("needs 'to', or a condition with its path_map")
+        return Edge([t for t in targets if t in known]) if targets else None
+    paths = {key: str(target) for key, target in section.mapping("path_map").items()}
+    for key, target in paths.items():
+        if target not in known:
+            section.problem(_nowhere(target, known), "path_map", key)
+    try:
+        condition = building.function(section, "condition", 1)
+    except KaratError as error:
+        section.problems.caught((*section.place, "condition"), error)
+        return None
+    # without a map the condition names the nodes themselves, so that it may lead to any of them
+    reachable = list(dict.fromkeys(paths.values())) or targets or known
+    return Edge([t for t in reachable if t in known], condition, paths)
+
+
+def check_edges(edges: Edges, nodes: Mapping[str, Node | None], graph: Section) -> None:
+    """What is wrong with the graph as a whole: no way in, nodes never reached, loops that never end, clashes."""
+    if not edges.after.get(START):
+        graph.problem("no edge leads from START to a node", "edges")
+        return
+    reached = edges.reach[START]
+    for name in nodes:
+        if name not in reached:
+            graph.problem("is never reached: no edge leads from START to it", "nodes", name)
+    for name in nodes:
+        if _endless(name, edges):
+            graph.problem(
+                "is in a loop without a bound: an edge of the loop needs a condition that can leave it",
+                "nodes",
+                name,
+            )
+    _check_clashes(edges, nodes, graph)
+
+
+def _endless(name: str, edges: Edges) -> bool:
+    """Whether a record that gets here comes back here whatever any condition says."""
+    seen: set[str] = set()
+    front = [name]
+    while front:
+        for edge in edges.after.get(front.pop(), ()):
+            if edge.condition is not None and len(set(edge.targets)) > 1:
+                continue
+            for target in edge.targets:
+                if target == name:
+                    return True
+                if target not in seen:
+                    seen.add(target)
+                    front.append(target)
+    return False
+
+
+def _check_clashes(edges: Edges, nodes: Mapping[str, Node | None], graph: Section) -> None:
+    """Two nodes that run at the same time and set the same field: which one stays would be chance."""
+    told: set[tuple[str, str, str]] = set()
+    for start in edges.after:
+        branches = [
+            t for edge in edges.after[start] if edge.condition is None for t in edge.targets if t != END
+        ]
+        sides = [edges.reach.get(branch, frozenset()) | {branch} for branch in dict.fromkeys(branches)]
+        for at, left in enumerate(sides):
+            for right in sides[at + 1 :]:
+                for one in sorted(left - right):
+                    for other in sorted(right - left):
+                        told |= _clashes(nodes.get(one), nodes.get(other))
+    for one, other, key in sorted(told):
+        graph.problem(
+            f"sets {key!r} at the same time as {other!r} does: let one of them set another", "nodes", one
+        )
+
+
+def _clashes(one: Node | None, other: Node | None) -> set[tuple[str, str, str]]:
+    if one is None or other is None:
+        return set()
+    keys = (set(one.output_keys) & set(other.output_keys)) - {"messages"}
+    return {(one.name, other.name, key) for key in keys}

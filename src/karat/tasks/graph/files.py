@@ -1,0 +1,259 @@
+"""The files of a graph run: its output records and the reports of its post-processors, exported from the store.
+
+The store has everything; the files are what people and other tools read. `output_<time>.json` (or `.jsonl`) has the
+output of every record that succeeded, in the order of the data. Where records failed, `failed_<time>` has their ids,
+nodes and errors. A report is named by its processor in the place of `output`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from karat.errors import RequestError, Stopped
+from karat.records import Failed, Ok
+from karat.tasks.graph.data import Sink
+from karat.tasks.graph.postprocess import Processor, as_report
+from karat.tasks.graph.record_files import FORMATS, list_file, sink_file, whole_file
+from karat.tasks.graph.task import GraphTask
+from karat.values import encode
+
+_NODE = re.compile(r"node ([^\s:]+): (.*)", re.DOTALL)
+
+
+class Written(msgspec.Struct):
+    """The files of a run."""
+
+    output: Path
+    reports: dict[str, Path] = {}
+    failed: Path | None = None
+    sinks: list[Path] = []
+    errors: dict[str, str] = {}
+    """Processors that raised, with what they raised; their reports say so too."""
+    statuses: dict[str, str] = {}
+    """What the reports' evaluation summaries say of themselves."""
+
+    def paths(self) -> list[Path]:
+        """All of them."""
+        return [self.output, *self.reports.values(), *([self.failed] if self.failed else []), *self.sinks]
+
+
+def write_files(
+    run: Any,
+    task: GraphTask,
+    folder: str | Path,
+    *,
+    run_name: str = "",
+    format: str = "json",
+    with_time: bool = True,
+) -> Written:
+    """Writes the output and report files of a run into a folder."""
+    if run_name and (os.path.basename(run_name) != run_name or run_name in (".", "..") or "\0" in run_name):
+        raise RequestError(f"run name {run_name!r} cannot be part of a file's name")
+    place = Path(folder).expanduser()
+    place.mkdir(parents=True, exist_ok=True)
+    names = _Names(place, run_name, format, with_time)
+    return _Export(run, task, names).write()
+
+
+class _Names:
+    """What the files of one export are called; none of them exists yet, unless no time is to be in the names."""
+
+    def __init__(self, folder: Path, run_name: str, format: str, with_time: bool) -> None:
+        if format not in FORMATS:
+            raise RequestError(f"output format {format!r} is not one of {', '.join(FORMATS)}")
+        self._folder = folder
+        self._before = f"{run_name}_" if run_name else ""
+        self.format = format
+        self._after = ""
+        stamp = datetime.now().strftime("_%Y-%m-%d_%H-%M-%S") if with_time else ""
+        number = 1
+        self._after = stamp
+        while with_time and self.path("output", format).exists():
+            number += 1
+            self._after = f"{stamp}-{number}"
+
+    def path(self, word: str, format: str = "json") -> Path:
+        """The file whose name has this word in the place of `output`."""
+        return self._folder / f"{self._before}{word}{self._after}.{format}"
+
+
+class _Export:
+    def __init__(self, run: Any, task: GraphTask, names: _Names) -> None:
+        self.run = run
+        self.task = task
+        self.names = names
+        self.processors = task.graph.processors
+        self.sinks: list[Sink] = task.graph.sinks
+        self.written = Written(names.path("output", names.format))
+        self.left_out = 0
+
+    def write(self) -> Written:
+        """One pass over the outputs for all that streams; another for each processor that wants a list."""
+        reports = [_Report(p, self._metadata(p)) for p in self.processors]
+        streaming = [r for r in reports if r.processor.streams and not r.processor.use_previous]
+        for report in streaming:
+            report.begin()
+        self._stream(streaming)
+        previous: list[Any] | None = None
+        for report in reports:
+            report.metadata["skipped_records"] += self.left_out
+            if report in streaming:
+                result = report.end()
+            elif report.processor.use_previous and previous is not None:
+                result = report.whole(previous)
+            else:
+                result = report.whole(list(report.kept(self._records())))
+            previous = result
+            self._write_report(report, result)
+        return self.written
+
+    def _metadata(self, processor: Processor) -> dict[str, Any]:
+        counts = self.run.counts
+        return {
+            "output_file": str(self.written.output),
+            "params": processor.params,
+            "task": self.task.name,
+            "run": self.run.id,
+            "total_records": counts.total,
+            "failed_records": counts.total - counts.ok,
+            "skipped_records": 0,
+        }
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        for output in self.run.outputs():
+            if isinstance(output.outcome, Ok) and output.outcome.value is not None:
+                yield output.outcome.value
+
+    def _stream(self, streaming: list[_Report]) -> None:
+        with ExitStack() as files:
+            out = files.enter_context(list_file(self.written.output, self.names.format))
+            sinks = [files.enter_context(sink_file(sink)) for sink in self.sinks]
+            failures: Any = None
+            for output in self.run.outputs():
+                if isinstance(output.outcome, Failed):
+                    if failures is None:
+                        self.written.failed = self.names.path("failed", self.names.format)
+                        failures = files.enter_context(list_file(self.written.failed, self.names.format))
+                    failures.add(_failure(output))
+                    continue
+                record = output.value
+                if record is None:
+                    self.left_out += 1
+                    continue
+                out.add(record)
+                for sink in sinks:
+                    sink.add(record)
+                for report in streaming:
+                    report.add(record)
+        self.written.sinks = [sink.path for sink in self.sinks]
+
+    def _write_report(self, report: _Report, result: list[Any]) -> None:
+        name = report.processor.name
+        path = self.written.reports[name] = self.names.path(name)
+        if report.error is not None:
+            self.written.errors[name] = report.error
+        for item in result[:1]:
+            summary = item.get("evaluation_summary") if isinstance(item, dict) else None
+            if isinstance(summary, dict) and isinstance(summary.get("status"), str):
+                self.written.statuses[name] = summary["status"]
+        with whole_file(path) as file:
+            file.write(msgspec.json.format(encode(result), indent=2))
+            file.write(b"\n")
+
+
+class _Report:
+    """A processor at work. What it raises becomes its report: the other reports stand."""
+
+    def __init__(self, processor: Processor, metadata: dict[str, Any]) -> None:
+        self.processor = processor
+        self.metadata = metadata
+        self.error: str | None = None
+        self._made: Any = None
+
+    def begin(self) -> None:
+        self._guarded(self._begin)
+
+    def _begin(self) -> None:
+        self._made = self.processor.make()
+        self._made.start(self.metadata)
+
+    def add(self, record: dict[str, Any]) -> None:
+        if self.error is not None:
+            return
+        try:
+            if self.processor.keep is not None and not self.processor.keep(record):
+                self.metadata["skipped_records"] += 1
+            else:
+                self._made.add(record)
+        except Stopped:
+            raise
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+
+    def end(self) -> list[Any]:
+        return self._guarded(lambda: as_report(self._made.finish(), self.processor.name)) or self._broken()
+
+    def kept(self, records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The records that its filter lets through."""
+        for record in records:
+            if self.processor.keep is None or self.processor.keep(record):
+                yield record
+            else:
+                self.metadata["skipped_records"] += 1
+
+    def whole(self, data: list[Any]) -> list[Any]:
+        """Its report over a list."""
+        made = self._guarded(self.processor.make)
+        if self.error is not None:
+            return self._broken()
+        given = self._guarded(lambda: as_report(self._processed(made, data), self.processor.name))
+        return self._broken() if given is None else given
+
+    def _processed(self, made: Any, data: list[Any]) -> Any:
+        if callable(getattr(made, "process", None)):
+            return self.processor.process(made, data, self.metadata)
+        made.start(self.metadata)
+        for record in data:
+            made.add(record)
+        return made.finish()
+
+    def _guarded(self, work: Any) -> Any:
+        if self.error is not None:
+            return None
+        try:
+            return work()
+        except Stopped:
+            raise
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            return None
+
+    def _broken(self) -> list[Any]:
+        summary = {
+            "total_records": self.metadata["total_records"],
+            "status": "fatal_error",
+            "error": self.error,
+        }
+        return [{"evaluation_summary": summary, "results": {}}]
+
+
+def _failure(output: Any) -> dict[str, Any]:
+    """A failed record as its file tells it."""
+    error = output.outcome.error
+    match = _NODE.match(error.message) if error.type == "NodeFailed" else None
+    out = {
+        "id": output.example,
+        "node": match[1] if match else None,
+        "error": match[2] if match else error.message,
+    }
+    if output.attempt > 1:
+        out["attempt"] = output.attempt
+    return out if match else {**out, "error": f"{error.type}: {error.message}"}

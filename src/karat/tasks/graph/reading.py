@@ -1,0 +1,132 @@
+"""Reading a configuration so that every mistake in it is found at once, each with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from karat.documents import Document, Place, written
+from karat.errors import ConfigError, KaratError, did_you_mean
+
+
+class Problems:
+    """The mistakes found so far in one file."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._found: dict[tuple[int, str], None] = {}
+
+    def add(self, place: Place, sentence: str) -> None:
+        """A mistake at a place."""
+        where = written(place)
+        self._found[(self.document.line(place), f"{where}: {sentence}" if where else sentence)] = None
+
+    def caught(self, place: Place, error: KaratError) -> None:
+        """A mistake that another part of karat tells."""
+        for sentence in getattr(error, "problems", None) or [str(error)]:
+            self.add(place, sentence)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def sentences(self) -> list[str]:
+        """All of them in the order of the file."""
+        return [f"line {line}: {sentence}" for line, sentence in sorted(self._found)]
+
+    def raise_all(self) -> None:
+        """Raises them as one error, if there are any."""
+        if self._found:
+            raise ConfigError(self.sentences(), str(self.document.path))
+
+
+class Section:
+    """A mapping of the file, read key by key; a value of the wrong kind is a problem and reads as missing."""
+
+    def __init__(self, value: Any, place: Place, problems: Problems) -> None:
+        self.place = place
+        self.problems = problems
+        self.given: dict[str, Any] = {}
+        if isinstance(value, Mapping):
+            self.given = dict(value)
+        elif value is not None:
+            self.problem("has to be a mapping")
+
+    def __contains__(self, key: str) -> bool:
+        return self.given.get(key) is not None
+
+    def problem(self, sentence: str, *steps: str | int) -> None:
+        """A mistake here, or at a place inside."""
+        self.problems.add((*self.place, *steps), sentence)
+
+    def known(self, keys: Iterable[str]) -> None:
+        """Refuses every other key."""
+        keys = list(keys)
+        for key in self.given:
+            if key not in keys:
+                self.problem(f"unknown key: {did_you_mean(str(key), keys)}", key)
+
+    def section(self, key: str) -> Section:
+        """A mapping inside."""
+        return Section(self.given.get(key), (*self.place, key), self.problems)
+
+    def sections(self, key: str) -> list[Section]:
+        """A list of mappings inside."""
+        return [
+            Section(item, (*self.place, key, at), self.problems) for at, item in enumerate(self.items(key))
+        ]
+
+    def text(self, key: str, default: str | None = None, *, needed: bool = False) -> str | None:
+        """A text."""
+        value = self.given.get(key)
+        if value is None:
+            if needed:
+                self.problem(f"needs {key!r}")
+            return default
+        if not isinstance(value, str):
+            self.problem("has to be a text", key)
+            return default
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false, also as the words yes and no."""
+        value = self.given.get(key)
+        words = {"yes": True, "no": False, "true": True, "false": False}
+        if isinstance(value, str) and value.lower() in words:
+            return words[value.lower()]
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        self.problem("has to be true or false", key)
+        return default
+
+    def whole(self, key: str, default: int, least: int = 0) -> int:
+        """A whole number."""
+        value = self.given.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            self.problem(f"has to be a whole number, {least} or more", key)
+            return default
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        """A list."""
+        value = self.given.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.problem("has to be a list", key)
+            return []
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        """A text, or a list of them."""
+        value = self.given.get(key)
+        values = [value] if isinstance(value, str) else self.items(key)
+        for at, each in enumerate(values):
+            if not isinstance(each, str):
+                self.problem("has to be a text", key, at)
+        return [each for each in values if isinstance(each, str)]
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """A mapping, as it stands."""
+        return self.section(key).given

@@ -1,0 +1,128 @@
+"""Tools: Python functions that a model may call, described to it by their signatures."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import types
+import typing
+from typing import Any
+
+from karat.errors import KaratError, RequestError
+from karat.models.calls import record_tool_call
+from karat.tasks.graph.node import Building
+from karat.tasks.graph.reading import Section
+
+_JSON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+LONGEST_RESULT = 100_000
+
+
+class Tool:
+    """A function with the description a model gets of it."""
+
+    def __init__(self, function: Any) -> None:
+        # what langchain's @tool makes of a function keeps the function inside
+        self.function = getattr(function, "func", None) or getattr(function, "coroutine", None) or function
+        self.name = str(getattr(function, "name", "") or self.function.__name__)
+        self.described = {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": (inspect.getdoc(self.function) or self.name)[:1000],
+                "parameters": _parameters(self.function),
+            },
+        }
+
+    async def call(self, arguments: Any) -> str:
+        """What the model is told: the result as text, or the error. Both go into the trace."""
+        start = time.perf_counter()
+        try:
+            if not isinstance(arguments, dict):
+                raise TypeError(f"the arguments are not a JSON object: {str(arguments)[:200]}")
+            result = self.function(**arguments)
+            if inspect.isawaitable(result):
+                result = await result
+        except Exception as error:
+            record_tool_call(self.name, arguments, None, error, time.perf_counter() - start)
+            return f"error: {type(error).__name__}: {error}"[:LONGEST_RESULT]
+        text = result if isinstance(result, str) else _written(result)
+        record_tool_call(self.name, arguments, text[:LONGEST_RESULT], None, time.perf_counter() - start)
+        return text[:LONGEST_RESULT]
+
+
+def _written(value: Any) -> str:
+    from karat.values import encode
+
+    try:
+        return encode(value).decode()
+    except KaratError:
+        return str(value)
+
+
+def _parameters(function: Any) -> dict[str, Any]:
+    """The JSON Schema of a function's parameters."""
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception:
+        hints = {}
+    properties: dict[str, Any] = {}
+    needed = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name in ("self", "cls"):
+            continue
+        properties[name] = _schema(hints.get(name))
+        if parameter.default is parameter.empty:
+            needed.append(name)
+    return {"type": "object", "properties": properties, "required": needed}
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    if hint in _JSON:
+        return {"type": _JSON[hint]}
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return {"enum": list(inside)}
+    if origin is list:
+        return {"type": "array", "items": _schema(inside[0])}
+    if origin is dict:
+        return {"type": "object"}
+    if origin in (typing.Union, types.UnionType):
+        kinds = [_schema(each) for each in inside if each is not type(None)]
+        return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return {}
+
+
+def read_tools(section: Section, building: Building) -> list[Tool]:
+    """The tools a node names: functions, or all public functions of a module or of a class."""
+    found: dict[str, Tool] = {}
+    for at, path in enumerate(section.texts("tools")):
+        try:
+            for function in _functions(building.place.load_module(path)):
+                tool = Tool(function)
+                if tool.name in found:
+                    section.problem(f"there are two tools {tool.name!r}: give one another name", "tools", at)
+                found[tool.name] = tool
+        except KaratError as error:
+            section.problems.caught((*section.place, "tools", at), error)
+    return list(found.values())
+
+
+def _functions(part: Any) -> list[Any]:
+    if isinstance(part, types.ModuleType):
+        own = [
+            v
+            for k, v in vars(part).items()
+            if not k.startswith("_") and callable(v) and not isinstance(v, type)
+        ]
+        return [v for v in own if getattr(v, "__module__", None) == part.__name__ or hasattr(v, "func")]
+    if isinstance(part, type):
+        try:
+            made = part()
+        except TypeError as error:
+            raise RequestError(f"{part.__qualname__} cannot be made without parameters: {error}") from error
+        given = getattr(made, "get_tools", None)
+        if callable(given):
+            return list(given())
+        names = [name for name in vars(part) if not name.startswith("_")]
+        return [getattr(made, name) for name in names if callable(getattr(made, name))]
+    return [part]

@@ -1,0 +1,224 @@
+"""The whole file is checked before the first record: every mistake at once, each at its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from karat.errors import ConfigError
+from karat.tasks.graph import load_task
+
+BROKEN = """\
+data_config:
+  source:
+    type: dsk
+graph_confg: {}
+graph_config:
+  nodes:
+    first:
+      node_type: lamda
+    second:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetric
+    metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_kye: answer
+      predicted_key: said
+      unit_metrics_map: [{name: exact_mtach}]
+    alone:
+      node_type: weighted_sampler
+      attributes: {a: {values: [1, 2], weights: [1]}}
+  edges:
+    - {from: START, to: frist}
+    - {from: metrics, too: END}
+    - {from: metrics, to: second, path_map: {a: b}}
+output_config:
+  output_map:
+    id: {form: id}
+    twice: {from: a, value: b}
+    gone: {value: $data_config.sorce.type}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params:
+      aggregator_metrics_map:
+        - {name: acuracy, unit_metrics_results: [exact_match]}
+        - {name: accuracy, unit_metrics_result: [exact_match]}
+"""
+
+
+def problems(project, text: str, data: list | None = None) -> list[str]:
+    project.write("t/graph_config.yaml", text)
+    project.rows("rows.jsonl", data or [{"id": 1}])
+    with pytest.raises(ConfigError) as caught:
+        load_task("t").dataset(file="rows.jsonl")
+    return caught.value.problems
+
+
+def test_every_mistake_at_once_with_its_line(project):
+    found = problems(project, BROKEN)
+    expected = [
+        (3, "data_config.source.type: unknown type 'dsk': did you mean 'disk'?"),
+        (4, "graph_confg: unknown key: did you mean 'graph_config'"),
+        (8, "unknown node type 'lamda': did you mean 'lambda'?"),
+        (11, "has no 'UnitMetric': did you mean 'UnitMetrics'?"),
+        (12, "graph_config.nodes.metrics: needs 'golden_key'"),
+        (15, "has no parameter 'golden_kye': did you mean 'golden_key'?"),
+        (17, "unknown unit metric 'exact_mtach': did you mean 'exact_match'?"),
+        (20, "weights: has to be a list of 2, one for each value"),
+        (22, "there is no node 'frist': did you mean 'first'?"),
+        (23, "graph_config.edges[1].too: unknown key: did you mean 'to'?"),
+        (24, "a path_map needs a condition"),
+        (27, "output_config.output_map.id.form: unknown key: did you mean 'from'"),
+        (28, "needs one of 'from' and 'value'"),
+        (29, "$data_config.sorce.type leads nowhere: did you mean 'source'?"),
+        (34, "unknown aggregator metric 'acuracy': did you mean 'accuracy'"),
+        (35, "unknown key: did you mean 'unit_metrics_results'?"),
+    ]
+    for line, sentence in expected:
+        assert any(p.startswith(f"line {line}: ") and sentence in p for p in found), (line, sentence, found)
+    lines = [int(p.split(":")[0].removeprefix("line ")) for p in found]
+    assert lines == sorted(lines)
+
+
+def graph(nodes: str, edges: str = "", rest: str = "") -> str:
+    return f"graph_config:\n  nodes:\n{nodes}{edges}{rest}"
+
+
+CONST = "    {name}: {{node_type: weighted_sampler, attributes: {{{key}: {{values: [1]}}}}}}\n"
+
+
+def const(name: str, key: str | None = None) -> str:
+    return CONST.format(name=name, key=key or name)
+
+
+def edges(*lines: str) -> str:
+    return "  edges:\n" + "".join(f"    - {{{line}}}\n" for line in lines)
+
+
+def one(keys: str) -> str:
+    return graph(f"    a: {{{keys}}}\n")
+
+
+def asking(keys: str, model: str = "name: x@http://127.0.0.1:9/v1", kind: str = "llm") -> str:
+    return one(f"node_type: {kind}, {keys}, model: {{{model}}}")
+
+
+FORM = "name: x@http://127.0.0.1:9/v1, structured_output: {schema: {fields: {b: {type: strr}}}}"
+HUB = "data_config: {source: {type: hf, repo_id: a/b, token: secret}}\n"
+
+CASES = [
+    (graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: END")), "b: is never reached"),
+    (graph(const("a"), edges("from: a, to: END")), "no edge leads from START"),
+    (
+        graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: b", "from: b, to: a")),
+        "a: is in a loop without a bound",
+    ),
+    (
+        graph(const("a", "x") + const("b", "x"), edges("from: START, to: [a, b]", "from: [a, b], to: END")),
+        "sets 'x' at the same time as 'b' does",
+    ),
+    (graph(const("START", "a")), "is the name of the beginning"),
+    (one("node_type: weighted_sampler, attributes: {a: {values: []}}"), "needs at least one value"),
+    (asking("output_keys: [b]"), "needs a prompt"),
+    (asking("prompt: [{usr: hi}]"), "unknown role: did you mean 'user'"),
+    (asking("prompt: [{user: hi}]", "nam: x"), "unknown key: did you mean 'name'"),
+    (asking("prompt: [{user: hi}], temprature: 1"), "temprature: unknown key"),
+    (asking("prompt: [{user: hi}], tools: [nowhere.at]", kind="agent"), "no module 'nowhere'"),
+    (asking("prompt: [{user: hi}]", "name: x@http://h/v1, parameters: {api_key: s}"), "looks like a secret"),
+    (asking("prompt: [{user: hi}]", FORM), "unknown type 'strr': did you mean 'str'"),
+    (one("node_type: subgraph, subgraph: nowhere.at.all"), "no task 'nowhere.at.all'"),
+    (one("node_type: subgraph, subgraph: ."), "contains itself"),
+    (one("node_type: lambda, lambda: nowhere.at.all"), "no module 'nowhere' on the import path"),
+    (
+        graph(const("a"), rest="graph_post_process: [karat.errors.KaratError]\n"),
+        "is not a class with process",
+    ),
+    (graph(const("a"), rest="data_config: {source: [{examples: [{a: 1}]}]}\n"), "needs 'alias'"),
+    (graph(const("a"), rest=HUB), "a secret has no place in a file"),
+    (graph(const("a"), rest="data_config: {sink: {type: hf, file_path: a/b}}\n"), "karat writes files"),
+    (graph(const("a"), rest="schema_config: {fields: [{name: a, type: whole}]}\n"), "unknown type 'whole'"),
+    ("- a\n", "has to be a mapping"),
+    ("data_config: {}\n", "needs graph_config"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), CASES)
+def test_what_is_wrong_is_told(project, text, told):
+    assert any(told in problem for problem in problems(project, text)), problems(project, text)
+
+
+PROMPT = """
+graph_config:
+  nodes:
+    ask:
+      node_type: llm
+      prompt: [{user: "{qestion} and {{braces}} and {\\"json\\": 1}"}]
+      output_keys: [said]
+      model: {name: x@http://127.0.0.1:9/v1}
+    judge:
+      node_type: llm
+      prompt: [{user: "{said} {question}"}]
+      output_keys: [verdict]
+      model: {name: x@http://127.0.0.1:9/v1}
+"""
+
+
+def test_a_variable_that_nothing_sets_is_found_before_the_run(project):
+    [found] = problems(project, PROMPT, [{"id": 1, "question": "why"}])
+    assert found.startswith("line 6: ")
+    assert "{qestion}" in found
+    assert "did you mean 'question'" in found
+
+
+def test_a_variable_that_code_may_set_is_left_to_the_record(project):
+    project.write("t/code.py", "def before(state):\n    return state\n")
+    text = PROMPT.replace(
+        'node_type: llm\n      prompt: [{user: "{q',
+        'node_type: llm\n      pre_process: code.before\n      prompt: [{user: "{q',
+    )
+    project.write("t/graph_config.yaml", text)
+    project.rows("rows.jsonl", [{"id": 1, "question": "why"}])
+    assert len(load_task("t").dataset(file="rows.jsonl")) == 1
+
+
+def test_a_key_that_the_data_lack_is_found_before_the_run(project):
+    text = """
+unit_metrics:
+  node_type: lambda
+  lambda: tasks.eval.utils.UnitMetrics
+  golden_key: anser
+  predicted_key: said
+  unit_metrics_map: [{name: exact_match}]
+"""
+    [found] = problems(project, text, [{"answer": "a", "said": "b"}])
+    assert (
+        found
+        == "line 5: unit_metrics.golden_key: neither the data nor a node has 'anser': did you mean 'answer'?"
+    )
+
+
+def test_a_file_beside_the_task_that_does_not_import_is_named(project):
+    project.write(
+        "t/metric.py", "from karat.evaluators.unit import unit_metric\n@unit_metric('x')\nclass X: broken\n"
+    )
+    text = graph(const("a"))
+    [found] = problems(project, text)
+    assert "metric.py" in found
+    assert "NameError" in found
+
+
+def test_without_an_output_map_a_report_may_ask_for_what_nodes_set(project):
+    text = """
+unit_metrics:
+  node_type: lambda
+  lambda: tasks.eval.utils.UnitMetrics
+  golden_key: answer
+  predicted_key: said
+  unit_metrics_map: [{name: exact_match}]
+  output_keys: [exact_match]
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [fuzzy_match]}]}
+"""
+    [found] = problems(project, text, [{"answer": "a", "said": "b"}])
+    assert "unit_metrics_results field 'fuzzy_match' not found" in found

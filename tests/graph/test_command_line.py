@@ -1,0 +1,166 @@
+"""`karat run` of graph tasks with the flags of their own tools, and `karat graph`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from karat.cli import main
+
+GRAPH = """
+data_config:
+  source: {type: disk, file_path: rows.jsonl}
+graph_config:
+  nodes:
+    predict: {node_type: lambda, lambda: tasks.eval.qa.code.predict, output_keys: [said]}
+    unit_metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: answer
+      predicted_key: said
+      unit_metrics_map: [{name: exact_match, params: {key: text}}]
+      output_keys: [exact_match]
+output_config:
+  output_map: {id: {from: id}, said: {from: said}, exact_match: {from: exact_match}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: accuracy, params: {key: text}, unit_metrics_results: [exact_match]}]}
+"""
+CODE = """
+def predict(state):
+    if state["answer"] == "boom":
+        raise ValueError("crash")
+    return {"said": state["answer"].upper() + state.get("mark", "")}
+"""
+
+
+@pytest.fixture
+def karat(project, capsys, monkeypatch):
+    monkeypatch.delenv("KARAT_STORE", raising=False)
+    project.write("tasks/eval/qa/graph_config.yaml", GRAPH)
+    project.write("tasks/eval/qa/code.py", CODE)
+    project.rows("rows.jsonl", [{"id": f"q{i:02}", "answer": f"a{i}"} for i in range(30)])
+
+    def run(*arguments: str):
+        capsys.readouterr()
+        code = main([*arguments, "--quiet"])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def files(project) -> dict[str, list]:
+    found = sorted((project.folder / "out").iterdir())
+    return {
+        path.name.split("_20")[0]: json.loads(path.read_text()) for path in found if path.suffix == ".json"
+    }
+
+
+def test_the_flags_of_the_guide(karat, project):
+    code, out, _ = karat(
+        "run", "--task", "tasks.eval.qa", "--num_records", "5", "--start_index", "10", "--batch_size", "2",
+        "--output_dir", "out", "--run_name", "night", "--run_args", '{"mark": "!"}',
+    )  # fmt: skip
+    assert code == 0
+    written = files(project)
+    assert [r["id"] for r in written["night_output"]] == ["q10", "q11", "q12", "q13", "q14"]
+    assert written["night_output"][0]["said"] == "A10!"
+    [report] = written["night_MetricCollatorPostProcessor"]
+    assert report["evaluation_summary"]["total_records"] == 5
+    assert report["results"]["exact_match-accuracy"]["accuracy"] == 0.0
+    assert "exact_match-accuracy" in out
+    assert "wrote" in out
+
+
+def test_ten_records_unless_told_and_all_names_of_the_task(karat, project):
+    for name in ("tasks.eval.qa", "eval/qa", "tasks/eval/qa", "tasks/eval/qa/graph_config.yaml"):
+        code, out, _ = karat("run", name, "--output_dir", "out", "--json")
+        assert code == 0
+        document = json.loads(out)
+        assert document["runs"][0]["counts"]["total"] == 10
+        assert document["aggregation"]["estimates"]["exact_match-accuracy"]["value"] == 1.0
+        assert len(document["files"]) == 2
+    assert "is finished already" in document["runs"][0]["notice"]
+
+
+def test_files_without_the_time_and_as_jsonl_in_the_tasks_folder(karat, project):
+    code, _, _ = karat("run", "eval/qa", "-n", "3", "--output_with_ts", "False", "--output-format", "jsonl")
+    assert code == 0
+    folder = project.folder / "tasks/eval/qa"
+    assert len((folder / "output.jsonl").read_text().splitlines()) == 3
+    assert (folder / "MetricCollatorPostProcessor.json").is_file()
+
+
+def test_local_data_in_place_of_the_source_and_failures_give_exit_1(karat, project):
+    project.rows("mine.jsonl", [{"id": "x", "answer": "yes"}, {"id": "y", "answer": "boom"}])
+    code, out, _ = karat("run", "eval/qa", "--data", "mine.jsonl", "--output_dir", "out")
+    assert code == 1
+    written = files(project)
+    assert [r["id"] for r in written["output"]] == ["x"]
+    assert written["failed"] == [{"id": "y", "node": "predict", "error": "ValueError: crash"}]
+    assert written["MetricCollatorPostProcessor"][0]["evaluation_summary"]["status"] == "partial"
+    assert "1 of 2" in out
+
+
+def test_check_stops_before_the_first_record(karat, project):
+    code, out, _ = karat("run", "eval/qa", "--check")
+    assert code == 0
+    assert "all is well: task eval/qa, 30 records, 2 nodes, 1 post-processors" in out
+    project.write(
+        "tasks/eval/qa/graph_config.yaml", GRAPH.replace("predicted_key: said", "predicted_key: sad")
+    )
+    code, _, err = karat("run", "eval/qa", "--check")
+    assert code == 2
+    assert "did you mean 'said'" in err
+    assert not (project.folder / "karat.db").exists()
+
+
+def test_resume_false_makes_another_run(karat):
+    ids = []
+    for flags in ([], ["--resume"], ["--resume", "False"]):
+        _, out, _ = karat("run", "eval/qa", "--output_dir", "out", "--json", *flags)
+        ids.append(json.loads(out)["runs"][0]["id"])
+    assert ids[0] == ids[1] != ids[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("run eval/qaa", "did you mean the task eval/qa?"),
+        ("run --task eval/qaa", "no task 'eval/qaa'"),
+        ("run eval/qa --task eval/qa", "are both tasks"),
+        ("run eval/qa --input answer", "--input is not for graph tasks"),
+        ("run eval/qa --run_args [1]", "is not a JSON object"),
+        ("run eval/qa --start_index 99", "is beyond the data, which has 30 records"),
+        ("run tasks/eval/qa/code.py:predict --data rows.jsonl --run_name x", "--run_name is for graph tasks"),
+        ("run eval/qa --output_with_ts maybe", "'maybe' is not True or False"),
+    ],
+)
+def test_wrong_command_lines(karat, line, told):
+    code, _, err = karat(*line.split())
+    assert code == 2
+    assert told in err
+
+
+def test_graph_draws(karat, project):
+    code, out, _ = karat("graph", "eval/qa")
+    assert code == 0
+    assert out.startswith("flowchart TD\n")
+    code, out, _ = karat("graph", "eval/qa", "--out", "qa.svg")
+    assert code == 0
+    assert (project.folder / "qa.svg").read_text().startswith("<svg ")
+    code, out, _ = karat("graph", "eval/qa", "--json")
+    assert json.loads(out)["edges"][0] == {"from": "START", "to": "predict"}
+
+
+def test_a_shipped_task_leaves_its_files_in_the_working_folder_and_everything_in_the_store(karat, project):
+    code, out, _ = karat("run", "eval/agents/web_actions", "-n", "13", "--json")
+    assert code == 0
+    document = json.loads(out)
+    estimates = document["aggregation"]["estimates"]
+    assert document["aggregation"]["status"] == "success"
+    assert estimates["step_match-accuracy"]["n"] == 13
+    assert estimates["step_match-retry_efficiency.retry_efficiency"]["value"] == pytest.approx(11 / 13)
+    assert all((project.folder / name).is_file() for name in document["files"])

@@ -1,0 +1,186 @@
+"""The files of a graph run: names, formats, reports that fail, sinks; and the same results in the store."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import karat
+from karat.errors import RequestError
+from karat.tasks.graph import load_task, write_files
+
+GRAPH = """
+data_config:
+  examples: [{id: a, topic: Music, said: music}, {id: b, topic: Sports, said: Other}, {id: c, topic: null, said: x}]
+  SINK
+graph_config:
+  nodes:
+    unit_metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: topic
+      predicted_key: said
+      unit_metrics_map: [{name: exact_match, params: {key: text}}]
+      output_keys: [exact_match]
+output_config:
+  output_map:
+    id: {from: id}
+    topic: {from: topic}
+    exact_match: {from: exact_match}
+graph_post_process:
+"""
+COLLATOR = """
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [exact_match]}]}
+"""
+OWN = """
+from karat.tasks.graph import GraphPostProcessor
+
+class Failing(GraphPostProcessor):
+    def process(self, data, metadata):
+        raise ValueError("cannot report")
+
+class Wrong(GraphPostProcessor):
+    def process(self, data, metadata):
+        return 7
+
+class FailingStream(GraphPostProcessor):
+    def add(self, record):
+        raise KeyError("nothing")
+
+    def finish(self):
+        return {}
+
+class Flatten(GraphPostProcessor):
+    def process(self, data, metadata):
+        return [{"exact_match": record["exact_match"]} for record in data for _ in range(2)]
+
+class Counts(GraphPostProcessor):
+    def process(self, data, metadata):
+        return {"seen": len(data), **{k: v for k, v in metadata.items() if k.endswith("_records")}}
+
+def music(record):
+    return record["topic"] == "Music"
+"""
+
+
+@pytest.fixture
+def run(project):
+    project.write("t/own.py", OWN)
+
+    def go(processors: str = COLLATOR, sink: str = "", **options):
+        project.write("t/graph_config.yaml", GRAPH.replace("SINK", sink) + processors)
+        return project.run("t", **options)
+
+    return go
+
+
+def test_files_are_named_by_run_time_and_processor(run):
+    outcome = run(run_name="first")
+    assert re.fullmatch(r"first_output_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d\.json", outcome.written.output.name)
+    assert {p.name.replace("output", "X", 1) for p in [outcome.written.output]} == {
+        p.name.replace("MetricCollatorPostProcessor", "X") for p in outcome.written.reports.values()
+    }
+    plain = run(with_time=False)
+    assert plain.written.output.name == "output.json"
+    assert plain.written.failed.name == "failed.json"
+
+
+def test_two_exports_in_the_same_second_do_not_overwrite_each_other(run, project):
+    outcome = run()
+    again = write_files(outcome.run, outcome.task, project.folder / "out")
+    assert again.output != outcome.written.output
+    assert again.output.read_bytes() == outcome.written.output.read_bytes()
+
+
+def test_a_run_name_cannot_lead_out_of_the_folder(run):
+    with pytest.raises(RequestError, match="cannot be part of a file's name"):
+        run(run_name="../../etc")
+
+
+def test_a_record_that_cannot_be_judged_is_failed_not_wrong(run):
+    outcome = run()
+    [failure] = outcome.failures
+    assert failure["id"] == "c"
+    assert failure["node"] == "unit_metrics"
+    assert "CannotJudge" in failure["error"]
+    accuracy = outcome.report()["results"]["exact_match-accuracy"]
+    assert (accuracy["accuracy"], accuracy["n"], accuracy["of"]) == (0.5, 2, 3)
+
+
+def test_a_processor_that_fails_reports_it_and_the_others_stand(run):
+    outcome = run("  - own.Failing\n  - own.Wrong\n  - own.FailingStream\n" + COLLATOR.lstrip("\n"))
+    assert outcome.report("Failing")["evaluation_summary"] == {
+        "total_records": 3, "status": "fatal_error", "error": "ValueError: cannot report",
+    }  # fmt: skip
+    assert "a report is a list or a mapping" in outcome.report("Wrong")["evaluation_summary"]["error"]
+    assert outcome.report("FailingStream")["evaluation_summary"]["error"] == "KeyError: 'nothing'"
+    assert set(outcome.written.errors) == {"Failing", "Wrong", "FailingStream"}
+    assert outcome.report()["results"]["exact_match-accuracy"]["n"] == 2
+
+
+def test_a_processor_can_work_on_what_the_one_before_it_gave(run):
+    collator = COLLATOR.replace("params: {", "params: {use_previous_output: true, ").lstrip("\n")
+    outcome = run("  - processor: own.Flatten\n" + collator)
+    items = json.loads(outcome.written.reports["Flatten"].read_text())
+    assert len(items) == 4
+    assert outcome.report()["results"]["exact_match-accuracy"]["of"] == 5  # four, and the record that failed
+
+
+@pytest.mark.parametrize("written", ["own.music", "{topic: Music}", "{exact_match.correct: true}"])
+def test_a_filter_decides_which_records_a_processor_gets(run, written):
+    outcome = run(f"  - processor: own.Counts\n    filter: {written}\n" + COLLATOR.lstrip("\n"))
+    assert outcome.report("Counts") == {
+        "seen": 1, "total_records": 3, "failed_records": 1, "skipped_records": 1,
+    }  # fmt: skip
+    assert outcome.report()["evaluation_summary"]["evaluated_records"] == 2
+
+
+def test_sinks_get_the_records_too(run, project):
+    sinks = ["{type: json, file_path: a/x.json}", "{type: jsonl, file_path: x.jsonl}", "{type: csv, file_path: x.csv}",
+             "{type: disk, file_path: x.parquet}"]  # fmt: skip
+    outcome = run(sink=f"sink: [{', '.join(sinks)}]")
+    assert json.loads((project.folder / "a/x.json").read_text()) == outcome.records
+    assert [
+        json.loads(line) for line in (project.folder / "x.jsonl").read_text().splitlines()
+    ] == outcome.records
+    lines = (project.folder / "x.csv").read_text().splitlines()
+    assert lines[0] == "id,topic,exact_match"
+    assert lines[1].startswith('a,Music,"{""correct"":true')
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table(project.folder / "x.parquet").column("id").to_pylist() == ["a", "b"]
+
+
+def test_unit_metrics_become_an_evaluation_of_the_store(run):
+    from karat.cli.run_graph import stored_metrics
+
+    outcome = run()
+    evaluators, aggregators = stored_metrics(outcome.task)
+    evaluation = karat.evaluate(outcome.run, evaluators)
+    assert (evaluation.counts.ok, evaluation.counts.skipped) == (2, 1)
+    results = [item.result for item in evaluation.results() if item.result is not None]
+    assert [r.score for r in results] == [1.0, 0.0]
+    assert results[0].metadata["golden"] == {"text": "Music"}
+    aggregation = karat.aggregate(evaluation, aggregators)
+    estimate = aggregation.estimates["exact_match-accuracy"]
+    assert (estimate.value, estimate.n, estimate.of) == (0.5, 2, 3)
+
+
+def test_outputs_can_be_scored_again_without_running(run):
+    outcome = run()
+    evaluation = karat.evaluate(outcome.run, [{"name": "contains", "params": {"path": "topic"}}])
+    assert evaluation.counts.total == 3
+
+
+def test_a_report_over_results_that_are_no_results_says_so(run, project):
+    task = load_task("t") if (project.folder / "t/graph_config.yaml").exists() else run().task
+    made = task.graph.processors[0].make()
+    [report] = made.process(
+        [{"exact_match": {"correct": "yes"}}, {"exact_match": {"correct": True}}, {"exact_match": None}], {}
+    )
+    assert report["evaluation_summary"]["status"] == "partial"
+    assert report["evaluation_summary"]["invalid_results"]["exact_match"]["count"] == 1
+    assert report["results"]["exact_match-accuracy"]["n"] == 1
+    assert report["results"]["exact_match-accuracy"]["of"] == 3

@@ -1,0 +1,100 @@
+"""The tasks that come with karat."""
+
+from __future__ import annotations
+
+import pytest
+
+from karat import models
+from karat.errors import KaratError
+from karat.tasks.graph import known_tasks, load_task
+
+QUESTIONS = [
+    {"original_index": 5, "problem": "Who wrote it?", "answer": "Ann Lee", "topic": "Art"},
+    {"original_index": 6, "problem": "When was it?", "answer": "1984", "topic": "History"},
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ended():
+    yield
+    models.close()
+
+
+def weights() -> bool:
+    try:
+        models.get("local/smollm2-135m")
+    except KaratError:
+        return False
+    return True
+
+
+def test_all_are_found_by_name(project):
+    assert known_tasks() == [
+        "eval/agents/web_actions",
+        "eval/classification/demo",
+        "eval/classification/simpleqa",
+        "eval/question_answering/demo",
+        "eval/question_answering/simpleqa",
+    ]
+
+
+def test_recorded_web_actions(project):
+    outcome = project.run("tasks.eval.agents.web_actions")
+    by_id = {record["id"]: record for record in outcome.records}
+    assert len(by_id) == 13
+    assert by_id["shop-3"]["retry"] == 1
+    assert by_id["shop-3"]["step_match"]["correct"] is True
+    assert by_id["shop-5"]["retry"] == 2
+    assert by_id["shop-5"]["tool_match"]["correct"] is True
+    assert by_id["shop-5"]["step_match"]["correct"] is False
+    results = outcome.report()["results"]
+    assert results["tool_match-accuracy"]["accuracy"] == 1.0
+    assert results["step_match-accuracy"]["accuracy"] == pytest.approx(12 / 13)
+    efficiency = results["step_match-retry_efficiency"]
+    assert efficiency["retry_efficiency_per_mission"]["flight"] == pytest.approx((4 + 0.6) / 5)
+    assert (efficiency["n"], efficiency["of"]) == (13, 13)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "metric"),
+    [
+        ("eval/question_answering/simpleqa", '{"predicted_answer": "Ann Lee"}', "fuzzy_match-accuracy"),
+        ("eval/classification/simpleqa", '{"predicted_topic": "Art"}', "exact_match-accuracy"),
+    ],
+)
+def test_simpleqa_over_local_data(project, task, answer, metric):
+    from karat.testing import FakeProvider
+
+    rows = [{**row, "id": row["original_index"]} for row in QUESTIONS]
+    project.rows("questions.jsonl", rows)
+    with FakeProvider(answers=answer) as server:
+        outcome = project.run(task, data="questions.jsonl", model=server.spec())
+    assert [record["id"] for record in outcome.records] == [5, 6]
+    assert outcome.report()["results"][metric]["accuracy"] == 0.5
+
+
+@pytest.mark.skipif(not weights(), reason="the weights of the embedded model are not installed")
+@pytest.mark.parametrize(
+    ("task", "field", "kinds"),
+    [
+        ("eval/question_answering/demo", "predicted_answer", None),
+        ("eval/classification/demo", "predicted_kind", {"complaint", "praise", "question"}),
+    ],
+)
+def test_demos_with_the_embedded_model(project, task, field, kinds):
+    outcome = project.run(task, limit=2)
+    assert outcome.run.counts.ok == 2
+    assert all(isinstance(record[field], str) for record in outcome.records)
+    if kinds is not None:
+        assert {record[field] for record in outcome.records} <= kinds
+    assert outcome.report()["evaluation_summary"]["total_records"] == 2
+
+
+def test_data_from_the_hub_needs_its_package_or_the_network_and_says_so(project, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    task = load_task("eval/question_answering/simpleqa", model="x@http://127.0.0.1:9/v1")
+    with pytest.raises(KaratError, match=r"pip install 'karat\[hf\]'"):
+        task.dataset()

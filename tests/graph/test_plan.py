@@ -124,6 +124,18 @@ def test_a_failure_names_its_node_and_keeps_the_lines_it_came_from():
     assert "Broken.run" in frames
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), Mute()])
+def test_whatever_a_node_raises_names_the_node(error):
+    edges = Edges({START: [Edge(["bad"])], "bad": []})
+    with pytest.raises(NodeFailed, match=r"^node bad: "):
+        Plan({"bad": Broken("bad", error)}, edges).run(SygraState(), Record())
+
+
 def test_what_stops_a_run_is_not_a_failure_of_the_record():
     edges = Edges({START: [Edge(["bad"])], "bad": []})
     with pytest.raises(StoreError):

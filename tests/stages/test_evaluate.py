@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -275,6 +276,20 @@ def test_an_evaluation_of_an_unfinished_run_is_partial_and_can_be_added_to(store
     run = run_adding(store, 0)
     second = karat.evaluate(run, ["exact_match"])
     assert (second.id, second.counts.ok, second.status) == (first.id, 6, "success")
+
+
+def test_a_judge_that_cannot_be_stopped_is_marked_failed_abandoned_and_counted(store):
+    release = threading.Event()
+
+    def stuck(outputs):
+        if outputs == 2:
+            release.wait(60)
+        return 1.0
+
+    evaluation = karat.evaluate(run_adding(store, 0), [stuck], timeout=0.1)
+    release.set()
+    assert (evaluation.counts.ok, evaluation.counts.failed) == (5, 1)
+    assert evaluation.header.metadata["abandoned_threads"] == 1
 
 
 @pytest.mark.parametrize(

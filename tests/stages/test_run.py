@@ -86,6 +86,14 @@ def test_a_task_gets_what_it_asks_for_by_name(store):
     ]
 
 
+def test_a_task_that_takes_nothing_is_refused(store):
+    def answer():
+        return 42
+
+    with pytest.raises(RequestError, match="takes no parameter: it has to take the example's input"):
+        karat.run(answer, examples(3), store=store)
+
+
 def test_a_task_that_asks_for_something_unknown_is_refused(store):
     def task(number, weather):
         return number
@@ -226,6 +234,22 @@ def test_a_task_with_units_that_raises_fails_each_of_them_and_all_add_up(store):
     run = karat.run(task, examples(4), store=store, retry_failed=True)
     assert (run.counts.ok, run.counts.failed, run.counts.pending) == (12, 0, 0)
     assert run.status == "success"
+
+
+@pytest.mark.parametrize("options", [{"attempts": 3}, {"retries": 2}])
+def test_every_call_gets_the_example_as_it_is_whatever_the_last_one_did_to_it(store, options):
+    data = karat.Dataset.from_examples([{"id": "chat", "input": ["hello"]}])
+    seen = []
+
+    def task(messages, example):
+        seen.append((list(messages), list(example.input)))
+        messages.append("and more")
+        if len(seen) < 3:
+            raise ValueError("not yet")
+        return len(messages)
+
+    karat.run(task, data, store=store, concurrency=1, **options)
+    assert seen == [(["hello"], ["hello"])] * 3
 
 
 # ------------------------------------------------------------------ what fails
@@ -668,7 +692,8 @@ async def test_code_that_swallows_its_cancellation_does_not_keep_a_stage_from_en
     run = store.runs.get("latest")
     assert (run.status, store.backend.lease(run.number)) == ("running", None)
     let_go.set()
-    await asyncio.sleep(0.01)
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert calls == [0, 1], "nothing more is begun"
 
 

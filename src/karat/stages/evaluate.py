@@ -25,7 +25,7 @@ from karat.records import (
 )
 from karat.stages.environment import defaults, environment
 from karat.stages.judging import Judge, Judged, Judging, Judgment
-from karat.stages.opening import begin, close, open_or_wait
+from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
 from karat.stages.run import DEFAULT_CONCURRENCY
 from karat.store import Store, open_store
@@ -204,6 +204,7 @@ class _EvaluationStage:
         self._total = 0
         self._usage: dict[str, Usage] = {}
         self._aborted: str | None = None
+        self._abandoned = 0
 
     # What there is to judge -----------------------------------------------------
 
@@ -442,7 +443,10 @@ class _EvaluationStage:
             if self._aborted is not None:
                 engine.stop()
 
-        await engine.map(judging, items(), deliver)
+        try:
+            await engine.map(judging, items(), deliver)
+        finally:
+            self._abandoned += engine.abandoned
 
     def _told(self, rows: list[Row], judged: Sequence[Judged] = ()) -> None:
         progress = self._progress
@@ -469,7 +473,8 @@ class _EvaluationStage:
         finally:
             total = self._total if error is None else self._progress.total
             evaluations = self.evaluation.store.evaluations
-            close(evaluations, self.evaluation, self.held, total, self._usage, error)
+            metadata = counting_abandoned(self.evaluation.header.metadata, self._abandoned)
+            close(evaluations, self.evaluation, self.held, total, self._usage, error, metadata=metadata)
 
 
 def _stored_usage(evaluation: Evaluation) -> dict[str, Usage]:

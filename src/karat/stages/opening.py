@@ -72,6 +72,13 @@ def close(
         held.release()
 
 
+def counting_abandoned(metadata: dict[str, Any], abandoned: int) -> dict[str, Any]:
+    """Metadata that also says how many threads could not be stopped when their time was up."""
+    if not abandoned:
+        return metadata
+    return {**metadata, "abandoned_threads": metadata.get("abandoned_threads", 0) + abandoned}
+
+
 def _say(repository: Any, handle: Any, **changes: Any) -> None:
     handle.header = msgspec.structs.replace(handle.header, **changes)
     repository.save(handle.number, handle.header)

@@ -17,7 +17,7 @@ from karat.progress import Listener, Progress, listener
 from karat.records import FORMAT, Example, Failed, Failure, Ok, Output, RunHeader, Usage, add_usage, usage_of
 from karat.stages.environment import defaults, environment
 from karat.stages.failure import STOPPING, failure_of
-from karat.stages.opening import begin, close, open_or_wait
+from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
 from karat.store import Store, open_store
 from karat.store.appender import Appender
@@ -174,14 +174,20 @@ class _RunStage:
 
     # The work of an item ------------------------------------------------------
 
+    def _context(self, item: _Item, encoded: bytes = b"") -> Context:
+        """What a call may know; for another one after a failure, with an example that the last one cannot have changed."""
+        example = example_decoder.decode(encoded) if encoded else item.example
+        return Context(self._id, example, item.attempt, self._replicate, self._parameters)
+
     async def call_async(self, item: _Item) -> _Done:
-        context = Context(self._id, item.example, item.attempt, self._replicate, self._parameters)
+        context = self._context(item)
+        again = encode(item.example) if self.retries else b""
         errors: list[str] = []
         with recording(item.example.id, item.attempt, self._replicate, self.cache, self.budget) as calls:
             start = time.perf_counter()
             while True:
                 try:
-                    value = await self.task.call_async(item.example, context)
+                    value = await self.task.call_async(context.example, context)
                     return self._done(item, Ok(value), start, calls, errors)
                 except STOPPING:
                     raise
@@ -195,15 +201,17 @@ class _RunStage:
                 if len(errors) >= self.retries:
                     return self._done(item, Failed(failure), start, calls, errors)
                 errors.append(f"{failure.type}: {failure.message}")
+                context = self._context(item, again)
 
     def call(self, item: _Item) -> _Done:
-        context = Context(self._id, item.example, item.attempt, self._replicate, self._parameters)
+        context = self._context(item)
+        again = encode(item.example) if self.retries else b""
         errors: list[str] = []
         with recording(item.example.id, item.attempt, self._replicate, self.cache, self.budget) as calls:
             start = time.perf_counter()
             while True:
                 try:
-                    value = self.task.call(item.example, context)
+                    value = self.task.call(context.example, context)
                     return self._done(item, Ok(value), start, calls, errors)
                 except STOPPING:
                     raise
@@ -212,6 +220,7 @@ class _RunStage:
                 if len(errors) >= self.retries:
                     return self._done(item, Failed(failure), start, calls, errors)
                 errors.append(f"{failure.type}: {failure.message}")
+                context = self._context(item, again)
 
     def timed_out(self, item: _Item, seconds: float) -> _Done:
         failure = Failure("TimeoutError", f"no output within {seconds:g} s")
@@ -289,8 +298,8 @@ class _RunStage:
             self.held.check()
             marks = {} if fresh else _by_item(backend.marks(self.run.number, start, stop))
             for row in chunks.saw(backend.scan(self.data.number, start, stop)):
-                example = decode(row.payload)
                 for attempt in attempts:
+                    example = decode(row.payload)  # for each attempt: a task may change what it is given
                     if not marks:
                         yield _Item(row.position, example, attempt, {})
                     elif (tries := self._tries(example, row.position, attempt, marks)) is not None:
@@ -375,9 +384,7 @@ class _RunStage:
         abandoned: int,
         error: BaseException | None,
     ) -> None:
-        metadata = dict(self.run.header.metadata)
-        if abandoned:
-            metadata["abandoned_threads"] = metadata.get("abandoned_threads", 0) + abandoned
+        metadata = counting_abandoned(self.run.header.metadata, abandoned)
         try:
             await appender.close()
         except Stopped as lost:

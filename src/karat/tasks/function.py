@@ -58,6 +58,8 @@ class FunctionTask(Task):
                     f"task {self.name!r} asks for {parameter.name!r}: a task gets the example's input and,"
                     f" by name, {', '.join(ASKED)}; anything else needs a default or parameters={{…}}"
                 )
+        if not signature.parameters:
+            raise RequestError(f"task {self.name!r} takes no parameter: it has to take the example's input")
         known = set(signature.parameters)
         takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         for name in self.parameters:

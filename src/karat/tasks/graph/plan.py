@@ -19,22 +19,33 @@ MOST_VISITS = 25
 """How often a record may come to the same node, unless `graph_properties.max_iterations` says otherwise."""
 
 
+FAILURES = (Exception, SystemExit)
+"""What a node may raise that is the record's failure and no reason to end the run."""
+
+
 class NodeFailed(KaratError):
     """A node that failed for a record; the message names both the node and the error."""
 
     exit_code = 1
 
     def __init__(self, node: str, error: BaseException) -> None:
-        super().__init__(f"node {node}: {type(error).__name__}: {error}")
+        super().__init__(f"node {node}: {type(error).__name__}: {_said(error)}")
         self.node = node
         self.attempts = getattr(error, "attempts", ())
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # its `__str__` is the task's code like any other
+        return f"(what it says cannot be had: {type(broken).__name__})"
 
 
 class LoopBound(Exception):
     """A record that went round a loop too often."""
 
 
-def failed(node: str, error: Exception) -> NodeFailed:
+def failed(node: str, error: BaseException) -> NodeFailed:
     """The failure of a node, with the lines where the error was raised; of a subgraph's node, with both names."""
     if isinstance(error, NodeFailed):
         return NodeFailed(f"{node}.{error.node}", error.__cause__ or error).with_traceback(
@@ -107,7 +118,7 @@ class Plan:
                     node.run(state, record)
                 except Stopped:
                     raise
-                except Exception as error:
+                except FAILURES as error:
                     raise failed(node.name, error) from error
             return
         walk = _Walk(self)
@@ -119,7 +130,7 @@ class Plan:
                 self.nodes[name].run(state, record)
             except Stopped:
                 raise
-            except Exception as error:
+            except FAILURES as error:
                 raise failed(name, error) from error
             walk.arrive(name, self._targets(name, state))
 
@@ -128,7 +139,7 @@ class Plan:
             return self.edges.targets(name, state)
         except Stopped:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise failed(name, error) from error
 
     async def run_async(self, state: SygraState, record: Record) -> None:
@@ -174,7 +185,7 @@ class Plan:
                 node.run(state, record)
         except Stopped:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise failed(node.name, error) from error
 
     async def _targets_async(self, name: str, state: SygraState) -> list[str]:
@@ -182,7 +193,7 @@ class Plan:
             return await self.edges.targets_async(name, state)
         except Stopped:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise failed(name, error) from error
 
 

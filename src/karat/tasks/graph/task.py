@@ -15,7 +15,7 @@ from karat.tasks.base import Context, Task
 from karat.tasks.graph.configuration import Configuration, check_data_fields, read_configuration
 from karat.tasks.graph.lookup import find_task
 from karat.tasks.graph.node import Record
-from karat.tasks.graph.plan import failed
+from karat.tasks.graph.plan import FAILURES, failed
 from karat.tasks.graph.state import SygraState
 from karat.tasks.graph.unit_metrics import UnitMetrics
 
@@ -79,7 +79,7 @@ class GraphTask(Task):
             return self.output.record(state)
         except Stopped:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise failed("output", error) from error
 
     def configuration(self) -> Any:

@@ -44,6 +44,10 @@ class Document:
         self.value = value
         self._lines = lines
 
+    def holding(self, value: Any) -> Document:
+        """The same file and lines with another value: a part of it, read again."""
+        return Document(self.path, value, self._lines)
+
     def line(self, place: Place) -> int:
         """The line of a value; of what it would stand in, where it is missing."""
         while place and place not in self._lines:

@@ -93,6 +93,15 @@ async def test_without_any_limit_of_the_answer_it_is_refused(quick):
             await model.generate("x")
 
 
+async def test_the_worst_case_knows_every_way_to_limit_an_answer(quick):
+    with FakeProvider() as server:
+        model = quick(server, prices=PRICES)
+        budget = models.Budget(1.0)
+        with models.recording(example="e", budget=budget), pytest.raises(BudgetReached):
+            await model.generate("x", max_tokens=5, extra={"max_completion_tokens": 5000})
+        assert server.count == 0
+
+
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf"), "2"])
 def test_a_budget_is_an_amount(limit):
     with pytest.raises(RequestError, match="dollars above 0"):

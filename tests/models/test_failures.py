@@ -135,6 +135,52 @@ async def test_a_content_filter(quick):
         await failure(server, quick, models.ContentFiltered)
 
 
+@pytest.mark.parametrize(
+    ("finish", "text", "kind"),
+    [
+        ("content_filter", "x", models.ContentFiltered),
+        ("stop", "", models.EmptyAnswer),
+        ("error", "x", models.BrokenBody),
+    ],
+)
+async def test_one_useless_answer_of_several_spoils_the_call_and_is_not_kept(quick, finish, text, kind):
+    def choice(text, finish):
+        return {"message": {"role": "assistant", "content": text}, "finish_reason": finish}
+
+    answer = {"raw": {"choices": [choice("fine", "stop"), choice(text, finish)]}}
+    with FakeProvider(lambda body: answer) as server:
+        model = quick(server, retries="{limit: 0}")
+        with models.recording(example="e"), pytest.raises(kind, match="one of 2"):
+            await model.generate("q", n=2)
+    assert models.cache_stats()["entries"] == 0
+
+
+async def test_a_refusal_is_no_answer(quick):
+    message = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    raw = {"raw": {"choices": [{"message": message, "finish_reason": "stop"}]}}
+    with FakeProvider(lambda body: raw) as server:
+        error = await failure(server, quick, models.ContentFiltered)
+        assert error.raw == "I cannot help with that."
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "times"),
+    [(400, models.BadRequest, 1), (429, models.RateLimited, 3), (None, models.BrokenBody, 3)],
+)
+async def test_an_error_with_a_good_status(quick, code, kind, times):
+    raw = {"raw": {"error": {"message": "no room upstream", "code": code}}}
+    with FakeProvider(lambda body: raw) as server:
+        error = await failure(server, quick, kind, retries="{limit: 2, base: 0.0001}")
+        assert "no room upstream" in str(error)
+        assert server.count == times
+
+
+async def test_an_error_with_a_good_status_can_be_about_the_key(quick):
+    raw = {"raw": {"error": {"message": "no such key", "code": 401}}}
+    with FakeProvider(lambda body: raw) as server, pytest.raises(CredentialsRefused, match="no such key"):
+        await quick(server).generate("x")
+
+
 async def test_an_empty_answer(quick):
     with FakeProvider(answers="") as server:
         await failure(server, quick, models.EmptyAnswer)
@@ -160,6 +206,33 @@ async def test_what_a_provider_says_is_bounded_and_on_one_line(quick):
         text = str(await failure(server, quick, models.BadRequest))
         assert len(text) < 700
         assert text.isprintable()
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(
+    "way",
+    [
+        Failing(status=400),
+        Failing(status=500),
+        Failing(drop=True),
+        Failing(truncate=True),
+        Failing(body="{}"),
+        Failing(body='{"choices": [{"message": {"content": "x"}, "finish_reason": "content_filter"}]}'),
+        Failing(body='{"choices": [{"message": {"content": ""}, "finish_reason": "length"}]}'),
+    ],
+)
+async def test_nothing_but_a_complete_answer_is_kept(quick, way, temperature):
+    with FakeProvider(failures={1: way}) as server:
+        model = quick(server, retries="{limit: 0}")
+        for entries in (0, 1, 1):
+            with models.recording(example="e"):
+                if entries:
+                    assert (await model.generate("q", temperature=temperature)).text == "q"
+                else:
+                    with pytest.raises(models.ModelFailure):
+                        await model.generate("q", temperature=temperature)
+            assert models.cache_stats()["entries"] == entries
+        assert server.count == 2
 
 
 async def test_failures_are_not_kept(quick):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from karat.models import Limits, get, recording
+from karat.models.base import Pending
 from karat.models.limits import Limiter
 from karat.testing import Failing, FakeClock, FakeProvider
 
@@ -183,3 +184,54 @@ async def test_nothing_left_pauses_the_model(quick):
         reply = await quick(server).generate("x")
         assert reply.attempts[0].waited >= 0.04
         assert shared().service.limiter(get("quick").endpoint).cuts == 1
+
+
+async def test_retry_after_holds_everybody_and_not_only_who_was_told(quick):
+    """The second request begins when the first one was told that it may, not before."""
+    from karat.models.process import shared
+    from karat.models.service import Service
+
+    clock = FakeClock()
+    headers = {"retry-after": "30"}
+    with FakeProvider(failures={1: Failing(status=429, headers=headers)}) as server:
+        model = quick(server, limits="{concurrency: 1}")
+
+        async def two():
+            service = Service(clock, lambda: 0.5)
+            try:
+                orders = [
+                    Pending(model, model._request(text, None, (None,) * 8), None).order for text in "ab"
+                ]
+                await asyncio.gather(*map(service.generate, orders))
+            finally:
+                await service.aclose()
+
+        await shared().background.call(two())
+        assert server.count == 3
+    assert clock.time() >= 1030
+    assert all(wait >= 29 for wait in clock.slept)
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"), [("{requests_per_minute: 60}", 9), ("{tokens_per_minute: 600}", 9)]
+)
+async def test_rates_of_models_yaml_are_kept_to(quick, limits, seconds):
+    from karat.models.process import shared
+    from karat.models.service import Service
+
+    clock = FakeClock()
+    with FakeProvider(lambda body: {"text": "x", "usage": (9, 1)}) as server:
+        model = quick(server, limits=limits)
+
+        async def ten():
+            service = Service(clock)
+            try:
+                for number in range(10):
+                    request = model._request(f"{number}", None, (None,) * 8)
+                    await service.generate(Pending(model, request, None).order)
+            finally:
+                await service.aclose()
+
+        await shared().background.call(ten())
+        assert server.count == 10
+    assert clock.time() - 1000 == pytest.approx(seconds, abs=2)

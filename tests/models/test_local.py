@@ -55,6 +55,42 @@ async def test_samples_differ_from_each_other_and_repeat_from_run_to_run(small):
     assert first != other
 
 
+async def test_several_answers_differ_repeat_and_are_counted(small):
+    async def three(**parameters):
+        with models.recording(example="e", cache="off"):
+            return await small.generate("A story?", temperature=1.5, max_tokens=6, n=3, **parameters)
+
+    first, again, seeded = await three(), await three(), await three(seed=7)
+    texts = [choice.text for choice in first.choices]
+    assert len(set(texts)) > 1
+    assert [choice.text for choice in again.choices] == texts
+    assert len({choice.text for choice in seeded.choices}) > 1
+    assert first.usage.calls == 3
+    assert first.usage.output_tokens > 6
+
+
+async def test_a_seed_repeats_an_answer(small):
+    async def ask(seed):
+        with models.recording(example="e", cache="off"):
+            return (await small.generate("A story?", temperature=1.5, max_tokens=6, seed=seed)).text
+
+    assert await ask(1) == await ask(1)
+    assert len({await ask(seed) for seed in range(4)}) > 1
+
+
+def test_there_are_as_many_calls_at_once_as_slots(monkeypatch):
+    from karat.models.local import Local
+
+    assert Local().concurrency == models.get("local/smollm2-135m").endpoint.limits.concurrency == 4
+    monkeypatch.setenv("KARAT_LOCAL_SLOTS", "2")
+    assert Local().concurrency == 2
+
+
+def test_what_answers_does_not_embed(small):
+    with pytest.raises(RequestError, match="use local/wordllama"):
+        small.embed_sync(["a"])
+
+
 async def test_a_schema_is_a_grammar(small):
     class Answer(BaseModel):
         city: str

@@ -121,11 +121,79 @@ def test_a_base_url_with_a_secret_is_refused_without_repeating_it(monkeypatch, d
     assert CANARY not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["api_key", "Authorization", "headers", "token"])
-async def test_extra_takes_no_secret(provider, name):
-    with pytest.raises(RequestError, match="looks like a secret") as caught:
-        await models.get(provider.spec()).generate("x", extra={name: CANARY})
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"api_key": CANARY},
+        {"Authorization": "x"},
+        {"headers": {"x": "y"}},
+        {"token": CANARY},
+        {"provider": {"routes": [{"access_token": "x"}]}},
+        {"user": {"name": CANARY}},
+        {"user": f"Bearer {CANARY}"},
+    ],
+)
+async def test_extra_takes_no_secret(provider, define, extra):
+    calls = [
+        lambda: models.get(provider.spec()).generate_sync("x", extra=extra),
+        lambda: models.get(
+            provider.spec(), extra=extra
+        ),  # not only when asked: parameters are stored with runs
+        lambda: resolve("a"),
+    ]
+    define(f"a: {{model: openai/x, parameters: {msgspec.json.encode({'extra': extra}).decode()}}}\n")
+    for call in calls:
+        with pytest.raises(RequestError, match="looks like a secret") as caught:
+            call()
+        assert CANARY not in str(caught.value)
+    assert provider.count == 0
+
+
+def test_extra_takes_what_only_sounds_like_one(provider):
+    extra = {"max_completion_tokens": 5, "logit_bias": {"tokens": 1}, "key_count": 2, "user": "sk"}
+    models.get(provider.spec(), extra=extra).generate_sync("x")
+    assert provider.requests[0]["key_count"] == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a: {{model: m, api_key: {CANARY}",  # YAML that ends too soon
+        f"a:\n  api_key: {CANARY}\n b: c\n",
+        f"a: {{model: m, api_key: {CANARY}}}\n",
+        f"a: {{model: m, api_key_env: {CANARY}}}\n",
+        "a: {model: m, api_key_env: gsk_canary_in_small_letters}\n",
+        "a: {model: m, headers_env: {X-Own: gsk_canary_in_small_letters}}\n",
+        f"a: {{model: m, headers: {{X-Api-Key: {CANARY}}}}}\n",
+        f"a: {{model: m, headers: {{X-Team: Bearer {CANARY}}}}}\n",
+        f"a: {{model: m, headers: {{X-Team: {CANARY}}}}}\n",
+        f"a: {{model: m, headers: {{Cookie: session={CANARY}}}}}\n",
+        f"a: {{model: 'm@http://user:{CANARY}@127.0.0.1:1/v1'}}\n",
+        f"a: {{model: 'm@HTTP://user:{CANARY}@127.0.0.1:1/v1'}}\n",
+    ],
+)
+def test_a_key_in_models_yaml_is_refused_without_repeating_it(define, text):
+    define(text)
+    with pytest.raises(RequestError) as caught:
+        resolve("a")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["m@HTTP://user:{}@h/v1", "http://user:{}@h/v1", "opnai/x@https:/user:{}@h"])
+def test_a_mistyped_address_is_not_repeated(name):
+    with pytest.raises(RequestError) as caught:
+        models.get(name.format(CANARY))
     assert CANARY not in str(caught.value)
+
+
+async def test_a_password_of_a_proxy_is_in_no_error(define, monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://user:{CANARY}@127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    define("far: {model: m, base_url: 'http://nowhere.invalid/v1', retries: {limit: 0}}\n")
+    with models.recording(example="e") as calls, pytest.raises(models.ConnectionRefused) as caught:
+        await models.get("far").generate("x")
+    assert CANARY not in str(caught.value) + repr(caught.value.metadata) + repr(calls)
 
 
 async def test_a_key_no_header_can_carry(monkeypatch, provider):

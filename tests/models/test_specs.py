@@ -95,6 +95,59 @@ claude:
     assert models.defined_names() == ["claude", "fast", "mine"]
 
 
+async def test_each_field_of_models_yaml_does_what_it_says(define, provider, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "the-key-of-mine")
+    monkeypatch.setenv("MY_TEAM", "the-team-of-mine")
+    define(f"""
+mine:
+  model: org/llama
+  base_url: {provider.url}
+  api_key_env: MY_KEY
+  parameters: {{temperature: 0.5, max_tokens: 9, seed: 3, stop: [END], n: 2, extra: {{top_p: 0.9}}}}
+  headers: {{X-Route: fast}}
+  headers_env: {{X-Team: MY_TEAM}}
+  prices: {{input: 1000, output: 2000}}
+""")
+    reply = await models.get("mine").generate("a b c d e")
+    assert provider.requests[0] == {
+        "model": "org/llama",
+        "messages": [{"role": "user", "content": "a b c d e"}],
+        "temperature": 0.5,
+        "max_tokens": 9,
+        "seed": 3,
+        "stop": ["END"],
+        "n": 2,
+        "top_p": 0.9,
+    }
+    sent = provider.headers[0]
+    assert sent["Authorization"] == "Bearer the-key-of-mine"
+    assert (sent["X-Route"], sent["X-Team"]) == ("fast", "the-team-of-mine")
+    assert reply.usage.cost == pytest.approx((10 * 1000 + 6 * 2000) / 1e6)
+
+
+def test_a_header_can_choose_the_model_so_it_is_part_of_the_identity(define):
+    where = "model: m, base_url: 'http://127.0.0.1:1/v1'"
+    define(
+        f"a: {{{where}}}\nb: {{{where}, headers: {{X-Route: x}}}}\nc: {{{where}, headers: {{X-Route: y}}}}\n"
+    )
+    identities = [str(models.get(name).identity()) for name in "abc"]
+    assert len(set(identities)) == 3
+    assert "X-Route" not in "".join(identities)
+
+
+def test_a_changed_models_yaml_is_read_again(define):
+    define("a: {model: openai/one}\n")
+    assert resolve("a").model == "one"
+    define("a: {model: openai/another}\n")
+    assert resolve("a").model == "another"
+
+
+@pytest.mark.parametrize("name", ["temperature", "messages", "model", "stream", "n", "schema"])
+def test_extra_does_not_change_what_is_said_elsewhere(provider, name):
+    with pytest.raises(RequestError, match="leave it out of extra"):
+        models.get(provider.spec(), extra={name: 1})
+
+
 def test_another_file_is_named_by_a_variable(folder, monkeypatch):
     (folder / "other.yaml").write_text("models:\n  a: {model: openai/gpt-4o}\n")
     monkeypatch.setenv("KARAT_MODELS", "other.yaml")

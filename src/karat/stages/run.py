@@ -175,7 +175,7 @@ class _RunStage:
     # The work of an item ------------------------------------------------------
 
     def _context(self, item: _Item, encoded: bytes = b"") -> Context:
-        """What a call may know; for another one after a failure, with an example that the last one cannot have changed."""
+        """What a call may know; a call after a failed one gets the example as it was before that."""
         example = example_decoder.decode(encoded) if encoded else item.example
         return Context(self._id, example, item.attempt, self._replicate, self._parameters)
 

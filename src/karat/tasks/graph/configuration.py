@@ -261,7 +261,7 @@ def read_subgraph(name: str, building: Building, changes: Mapping[str, Any]) -> 
             nodes[node] = _changed(nodes[node], dict(keys))
     if isinstance(value, dict):  # a part of a graph: its data, output and reports are those of the whole
         value = {"graph_config": value["graph_config"]} if "graph_config" in value else value
-    return _read(Document(document.path, value, document._lines), replace(building, place=place))
+    return _read(document.holding(value), replace(building, place=place))
 
 
 def _subgraph_place(name: str, folder: Path) -> TaskPlace:

@@ -8,7 +8,6 @@ nodes and errors. A report is named by its processor in the place of `output`.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
@@ -24,8 +23,6 @@ from karat.tasks.graph.postprocess import Processor, as_report
 from karat.tasks.graph.record_files import FORMATS, list_file, sink_file, whole_file
 from karat.tasks.graph.task import GraphTask
 from karat.values import encode
-
-_NODE = re.compile(r"node ([^\s:]+): (.*)", re.DOTALL)
 
 
 class Written(msgspec.Struct):
@@ -248,12 +245,9 @@ class _Report:
 def _failure(output: Any) -> dict[str, Any]:
     """A failed record as its file tells it."""
     error = output.outcome.error
-    match = _NODE.match(error.message) if error.type == "NodeFailed" else None
-    out = {
-        "id": output.example,
-        "node": match[1] if match else None,
-        "error": match[2] if match else error.message,
-    }
+    node = error.metadata.get("node")
+    said = error.message.removeprefix(f"node {node}: ") if node else f"{error.type}: {error.message}"
+    out = {"id": output.example, "node": node, "error": said}
     if output.attempt > 1:
         out["attempt"] = output.attempt
-    return out if match else {**out, "error": f"{error.type}: {error.message}"}
+    return out

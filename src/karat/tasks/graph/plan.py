@@ -31,7 +31,8 @@ class NodeFailed(KaratError):
     def __init__(self, node: str, error: BaseException) -> None:
         super().__init__(f"node {node}: {type(error).__name__}: {_said(error)}")
         self.node = node
-        self.attempts = getattr(error, "attempts", ())
+        told = getattr(error, "metadata", None)
+        self.metadata = {**(told if isinstance(told, dict) else {}), "node": node}
 
 
 def _said(error: BaseException) -> str:

@@ -1,0 +1,268 @@
+"""Overrides as YAML and as functions, parameters that are checked, and scores against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from karat.errors import RequestError
+from karat.evaluators import TrajectoryMatchEvaluator, build_evaluator
+from karat.evaluators.arguments import without
+from karat.evaluators.base import resolve_evaluator
+from karat.traces import Step, ToolCall, TraceError, register_format, unregister_format
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": name, "arguments": arguments}
+
+
+def message(name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]}
+
+
+def verdict(agent: list[Any], reference: list[Any], **params: Any) -> bool:
+    result = TrajectoryMatchEvaluator(**params).evaluate(outputs=agent, reference_outputs=reference)
+    return bool(result.value)
+
+
+YAML = """
+name: trajectory_match
+key: path
+params:
+  mode: unordered
+  tool_args_match_mode: exact
+  tool_args_match_overrides:
+    look: ignore
+    search: [q, filter.city]
+    compare: operator.eq
+    book:
+      price: {tolerance: 0.5}
+      guests.0.name: ignore_case
+      code: {regex: "[A-Z]{3}"}
+      note: any
+      "*": superset
+  optional: [look]
+"""
+
+
+def test_all_kinds_of_overrides_are_written_in_yaml() -> None:
+    name, params, evaluator = resolve_evaluator(yaml.safe_load(YAML))
+    assert (name, evaluator.key) == ("trajectory_match", "path")
+    reference = [
+        call("look", at=1),
+        call("search", q="x", filter={"city": "Oslo"}, page=1),
+        call("compare", a=1),
+        call("book", price=10, guests=[{"name": "Ada", "age": 36}], code="ABC", note="y"),
+    ]
+    guest = {"name": "ADA", "age": 36}
+    agent = [
+        call("book", price=10.4, guests=[guest], code="XYZ", extra=1),
+        call("compare", a=1),
+        call("search", q="x", filter={"city": "Oslo"}),
+    ]
+    result = evaluator.evaluate(outputs=agent, reference_outputs=reference)
+    assert result.score == 1.0, result.comment
+    for field, wrong in (
+        ("price", 10.6),
+        ("code", "xyz"),
+        ("guests", [{**guest, "age": 3}]),
+        ("guests", [{**guest, "name": "Bob"}]),
+        ("guests", [guest, guest]),
+    ):
+        agent[0] = call("book", **{"price": 10.4, "guests": [guest], "code": "XYZ", "extra": 1, field: wrong})
+        assert evaluator.evaluate(outputs=agent, reference_outputs=reference).score == 0.0, field
+    assert (
+        json.loads(json.dumps(evaluator.params))["tool_args_match_overrides"]
+        == (params["tool_args_match_overrides"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "left"),
+    [
+        ({"a": 1, "b": 2}, "a", {"b": 2}),
+        ({"a": {"x": 1}}, "a.x", {}),
+        ({"a": {}}, "a.x", {"a": {}}),
+        ({"a": [{"x": 1, "y": 2}]}, "a.0.x", {"a": [{"y": 2}]}),
+        ({"a": [1, 2]}, "a.0", {"a": [None, 2]}),
+        ({"a": [1]}, "a.3", {"a": [1]}),
+        ({"a.b": 1, "c": 2}, "a.b", {"c": 2}),
+        ([{"x": 1}], "0.x", [{}]),
+        (3, "a", 3),
+    ],
+)
+def test_the_rest_beside_a_field(value: Any, path: str, left: Any) -> None:
+    before = json.dumps(value)
+    assert without(value, path) == left
+    assert json.dumps(value) == before
+
+
+def test_a_function_for_a_field_that_raises_is_an_error_and_no_verdict() -> None:
+    override = {"f": {"x": lambda a, b: a["no"]}}
+    with pytest.raises(TraceError, match="field raised TypeError"):
+        verdict([call("f", x=1)], [call("f", x=1)], tool_args_match_overrides=override)
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        ({"graded": "no"}, "graded has to be true or false"),
+        ({"mode": "subset", "allow_repeats": 1}, "allow_repeats has to be true or false"),
+        ({"tool_args_match_overrides": ["f"]}, "an object"),
+        ({"tool_args_match_overrides": {"f": []}}, "say ignore"),
+        ({"tool_args_match_overrides": {"f": {"x": {"tolerance": float("nan")}}}}, "from 0 up"),
+        ({"optional": [True]}, "optional is a list"),
+        ({"optional": [-1]}, "from 0 up"),
+        ({"optional": 3}, "optional is a list"),
+    ],
+)
+def test_parameters_are_checked_when_it_is_built(params: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RequestError, match=problem):
+        TrajectoryMatchEvaluator(**params)
+    with pytest.raises(RequestError, match=problem):
+        build_evaluator("trajectory_match", params)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "problem"),
+    [
+        ("tool_use", {"expected_tool": "f", "expected_args": [1]}, "expected_args has to be an object"),
+        ("tool_call_accuracy", {"args_match_overrides": "f"}, "args_match_overrides has to be an object"),
+        ("redundant_calls", {"consecutive": "yes"}, "consecutive has to be true or false"),
+        ("redundant_calls", {"ignore_tools": 3}, "a list of tool names"),
+        ("graph_trajectory_match", {"graded": 1}, "graded has to be true or false"),
+        ("graph_trajectory_match", {"compare": []}, "compare"),
+    ],
+)
+def test_so_are_those_of_the_others(name: str, params: dict[str, Any], problem: str) -> None:
+    with pytest.raises(RequestError, match=problem):
+        build_evaluator(name, params)
+
+
+def test_another_function_is_another_configuration() -> None:
+    def first(a: Any, b: Any) -> bool:
+        return bool(a == b)
+
+    def second(a: Any, b: Any) -> bool:
+        return bool(a == b) or True
+
+    def configured(given: Any) -> Any:
+        return TrajectoryMatchEvaluator(tool_args_match_overrides={"f": given}).configuration()
+
+    second.__qualname__ = first.__qualname__
+    assert configured(first) == configured(first)
+    assert configured({"x": first}) == configured({"x": first})
+    assert configured(first)["tool_args_match_overrides"] == configured(second)["tool_args_match_overrides"]
+    assert configured(first)["code"] != configured(second)["code"]
+    # What cannot be known, as the source of a builtin, is like nothing else.
+    assert configured(max) != configured(max)
+    assert configured("ignore") == configured("ignore")
+    assert json.dumps(configured(first))
+
+
+def test_a_format_that_was_added_is_asked_first_by_evaluators_too() -> None:
+    class Renaming:
+        name = "renaming"
+
+        def detect(self, value: Any) -> bool:
+            return isinstance(value, dict) and value.get("role") == "assistant"
+
+        def read(self, value: dict[str, Any]) -> Any:
+            yield Step("assistant", tool_calls=[ToolCall(None, "renamed")])
+
+    chat = [message("f", "{}")]
+    register_format(Renaming())
+    try:
+        assert verdict(chat, [call("renamed")])
+    finally:
+        unregister_format("renaming")
+    assert verdict(chat, [call("f")])
+
+
+SPELLINGS = ["1", "1.0", "1e0", "10e-1", "1.00"]
+
+
+@pytest.mark.parametrize("mode", ["strict", "unordered", "subset", "superset", "in_order"])
+def test_numbers_are_what_they_are_worth_and_true_is_none(mode: str) -> None:
+    for one, other in itertools.product(SPELLINGS, SPELLINGS):
+        agent, reference = [message("f", f'{{"x": {one}}}')], [message("f", f'{{"x": {other}}}')]
+        assert verdict(agent, reference, mode=mode)
+        assert verdict(agent, [call("f", x=1.0)], mode=mode)
+        assert not verdict(agent, [message("f", '{"x": true}')], mode=mode)
+        assert not verdict([call("f", x=True)], reference, mode=mode)
+    big = [message("f", '{"x": 100000000000000000000}')]
+    assert verdict(big, [message("f", '{"x": 1e20}')], mode=mode)
+    assert not verdict(big, [message("f", '{"x": 100000000000000000001}')], mode=mode)
+
+
+points = st.lists(st.tuples(st.sampled_from("fg"), st.integers(0, 4)), max_size=5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(points, points, st.sampled_from(["unordered", "subset", "superset"]), st.booleans())
+def test_the_graded_score_is_that_of_the_largest_pairing(
+    agent: Any, reference: Any, mode: str, written: bool
+) -> None:
+    """With a tolerance, equality is no equivalence: trying calls in turn would find too few pairs."""
+    largest = 0
+    for order in itertools.permutations(range(len(reference)), min(len(agent), len(reference))):
+        for chosen in itertools.combinations(range(len(agent)), len(order)):
+            pairs = zip(chosen, order, strict=True)
+            largest = max(largest, sum(near(agent[i], reference[j]) for i, j in pairs))
+    found = graded(agent, reference, mode, written)
+    total = len(agent) + len(reference)
+    assert found == pytest.approx(2 * largest / total if total else 1.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(points, points, st.booleans())
+def test_the_graded_score_in_order_is_that_of_the_longest_alignment(
+    agent: Any, reference: Any, written: bool
+) -> None:
+    table = [[0] * (len(reference) + 1) for _ in range(len(agent) + 1)]
+    for i, have in enumerate(agent):
+        for j, want in enumerate(reference):
+            table[i + 1][j + 1] = max(table[i][j + 1], table[i + 1][j], table[i][j] + near(have, want))
+    total = len(agent) + len(reference)
+    expected = 2 * table[-1][-1] / total if total else 1.0
+    assert graded(agent, reference, "in_order", written) == pytest.approx(expected)
+
+
+def near(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    return one[0] == other[0] and (abs(one[1] - other[1]) <= 1 if one[0] == "f" else one[1] == other[1])
+
+
+def graded(agent: Any, reference: Any, mode: str, written: bool) -> float | None:
+    rule = {"f": {"x": {"tolerance": 1}}}
+    evaluator = build_evaluator(
+        "trajectory_match", {"mode": mode, "graded": True, "tool_args_match_overrides": rule}
+    )
+    sides = [
+        [message(name, json.dumps({"x": x})) if written else call(name, x=x) for name, x in side]
+        for side in (agent, reference)
+    ]
+    score: float | None = evaluator.evaluate(outputs=sides[0], reference_outputs=sides[1]).score
+    return score
+
+
+@settings(max_examples=150, deadline=None)
+@given(points, points, st.sampled_from(["unordered", "subset", "superset", "in_order"]))
+def test_repeats_that_are_forgiven_are_as_if_they_were_not_made(
+    agent: Any, reference: Any, mode: str
+) -> None:
+    """It passes exactly where it would pass for some of the agent's calls, the others repeating the reference."""
+    have, want = [call(n, x=x) for n, x in agent], [call(n, x=x) for n, x in reference]
+    droppable = [i for i, each in enumerate(agent) if each in reference]
+    expected = any(
+        verdict([each for i, each in enumerate(have) if i not in dropped], want, mode=mode)
+        for size in range(len(droppable) + 1)
+        for dropped in itertools.combinations(droppable, size)
+    )
+    assert verdict(have, want, mode=mode, allow_repeats=True) == expected

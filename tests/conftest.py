@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import uuid
 import warnings
@@ -13,6 +14,31 @@ from typing import Any
 import pytest
 
 from karat.datasets import Dataset
+
+# A shell that starts the tests in the background leaves Ctrl-C ignored, also in the children that tests send it to.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _registries_forget_the_parts_of_a_test() -> Iterator[None]:
+    """What a test registers is gone after it, so that tests may use the same names in any order."""
+    from karat.aggregators.base import aggregators
+    from karat.aggregators.metrics import aggregator_metrics
+    from karat.evaluators.base import evaluators
+    from karat.evaluators.unit.registry import unit_metrics
+    from karat.models.embedders import embedders
+    from karat.models.wires import wires
+
+    registries = (aggregators, aggregator_metrics, evaluators, unit_metrics, embedders, wires)
+    before = [set(registry._parts) for registry in registries]
+    yield
+    for registry, names in zip(registries, before, strict=True):
+        for name in set(registry._parts) - names:
+            if not registry._parts[name].__module__.startswith("karat."):
+                del registry._parts[name]
+                for alias in registry.aliases(name):
+                    del registry._aliases[alias]
 
 
 def start_postgres(folder: Path) -> Any:

@@ -148,9 +148,10 @@ def _sources_of_function(function: types.FunctionType, seen: set[int]) -> list[s
 
 def _sources_of_definition(part: Any, seen: set[int]) -> list[str]:
     """Source of a function or class, of its module, and of the project modules that one imports."""
-    if part.__module__.partition(".")[0] == "karat" and _is_karats_own(part):
+    name = part.__module__ or ""  # exec'd code may have none
+    if name.partition(".")[0] == "karat" and _is_karats_own(part):
         return [_qualified(part)]
-    module = sys.modules.get(part.__module__)
+    module = sys.modules.get(name)
     out = [part.__qualname__]
     file = _file(module)
     if file is not None and _is_definition_in(part, file):

@@ -125,6 +125,17 @@ def test_what_a_task_prints_does_not_stand_in_the_document(karat, project):
     assert karat("export", "latest", "--json").json["task"] == "say"
 
 
+def test_a_class_that_cannot_be_made_is_one_sentence(karat, project):
+    (project / "keyed.py").write_text(
+        "import os\n\n\nclass Ask:\n"
+        "    def __init__(self):\n        self.key = os.environ['NO_SUCH_KEY']\n"
+        "    def __call__(self, text):\n        return text\n"
+    )
+    said = karat("run", "keyed.py:Ask", "--data", "good.jsonl")
+    assert said.code == 2
+    assert "task 'keyed.py:Ask' cannot be made: KeyError: 'NO_SUCH_KEY'" in said.err
+
+
 def test_a_script_that_ends_itself_when_imported_is_one_sentence(karat, project):
     (project / "script.py").write_text("import sys\nsys.exit(4)\n")
     said = karat("run", "script.py:main", "--data", "good.jsonl")

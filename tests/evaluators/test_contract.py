@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import karat.evaluators
 from karat.errors import RequestError, UnknownName
@@ -23,6 +24,7 @@ from karat.evaluators import (
     list_evaluators,
     register_evaluator,
 )
+from karat.evaluators.base import resolve_evaluator
 from karat.records import Result
 
 NAMES = [
@@ -41,6 +43,14 @@ NAMES = [
     "set_match",
     "token_f1",
 ]
+TRAJECTORIES = [
+    "graph_trajectory_match",
+    "redundant_calls",
+    "tool_call_accuracy",
+    "tool_use",
+    "trajectory_match",
+]
+EVERY = [*NAMES, *TRAJECTORIES]
 METRICS = [
     "action_within_bbox",
     "exact_match",
@@ -50,6 +60,7 @@ METRICS = [
     "typed_value_match",
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "evaluators.md"
+TRAJECTORY_PAGE = PAGE.with_name("trajectories.md")
 
 
 def example_of(name):
@@ -60,14 +71,14 @@ def example_of(name):
 
 def test_all_are_registered_with_description_and_parameters():
     listed = {entry["name"]: entry for entry in list_evaluators()}
-    assert set(NAMES) <= set(listed)
-    for name in NAMES:
+    assert set(EVERY) <= set(listed)
+    for name in EVERY:
         assert listed[name]["description"]
         assert "key" not in listed[name]["params"], "the key of results is said beside the parameters"
     assert listed["exact_match"]["params"]["case_sensitive"] == {"type": "bool", "default": True}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_example_gives_its_score_and_changes_nothing(name):
     evaluator, example, expected = example_of(name)
     before = copy.deepcopy(example)
@@ -80,7 +91,7 @@ def test_the_example_gives_its_score_and_changes_nothing(name):
     assert example == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_one_by_one_many_at_once_and_awaited_agree(name):
     evaluator, example, _ = example_of(name)
     item = {"outputs": None, "reference_outputs": None, **example}
@@ -90,7 +101,7 @@ def test_one_by_one_many_at_once_and_awaited_agree(name):
     assert evaluator.evaluate_many([]) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_params_are_json_and_build_the_same_again(name):
     evaluator, example, _ = example_of(name)
     params = json.loads(json.dumps(evaluator.params))
@@ -100,10 +111,12 @@ def test_params_are_json_and_build_the_same_again(name):
     assert again.evaluate(**example) == evaluator.evaluate(**example)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_mistyped_parameter_names_the_nearest(name):
-    with pytest.raises(RequestError, match=r"has no parameter 'paht': did you mean 'path'\?"):
-        build_evaluator(name, {"paht": "x"})
+    parameter = max(evaluators.describe(name)["params"], key=len)
+    mistyped = parameter[:-2] + parameter[:-3:-1]
+    with pytest.raises(RequestError, match=f"has no parameter '{mistyped}': did you mean .*'{parameter}'"):
+        build_evaluator(name, {mistyped: "x"})
 
 
 @pytest.mark.parametrize(
@@ -117,7 +130,7 @@ def test_without_a_reference_there_is_no_score(name):
     assert isinstance(error, CannotJudge)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_flags_are_true_or_false_and_nothing_like_it(name):
     part = evaluators.describe(name)["params"]
     flags = [each for each, about in part.items() if isinstance(about.get("default"), bool)]
@@ -181,10 +194,12 @@ def test_the_example_of_a_unit_metric(name):
 
 def test_every_name_and_parameter_is_documented():
     page = PAGE.read_text(encoding="utf-8")
-    for name in NAMES:
-        assert f"`{name}`" in page
+    trajectory_page = TRAJECTORY_PAGE.read_text(encoding="utf-8")
+    for name in EVERY:
+        where = trajectory_page if name in TRAJECTORIES else page
+        assert f"`{name}`" in where
         for parameter in evaluators.describe(name)["params"]:
-            assert f"`{parameter}`" in page, f"{parameter} of {name}"
+            assert f"`{parameter}`" in where, f"{parameter} of {name}"
     for entry in UnitMetricRegistry.describe():
         if entry["from"].startswith("karat."):
             assert f"`{entry['name']}`" in page
@@ -192,9 +207,9 @@ def test_every_name_and_parameter_is_documented():
                 assert f"`{parameter}`" in page, f"{parameter} of {entry['name']}"
 
 
-def test_the_examples_of_the_page_run():
-    names: dict = {}
-    blocks = PAGE.read_text(encoding="utf-8").split("```python\n")[1:]
-    assert len(blocks) >= 4
+def test_the_yaml_of_the_page_builds():
+    blocks = TRAJECTORY_PAGE.read_text(encoding="utf-8").split("```yaml\n")[1:]
+    assert blocks
     for block in blocks:
-        exec(compile(block.partition("```")[0], str(PAGE), "exec"), names)
+        for spec in yaml.safe_load(block.partition("```")[0])["evaluators"]:
+            assert resolve_evaluator(spec)[2].key == spec["key"]

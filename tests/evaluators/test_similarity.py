@@ -155,3 +155,9 @@ class TestRouge:
         with pytest.raises(CannotJudge, match="over max_length"):
             Rouge().evaluate(outputs="a " * 20_000, reference_outputs="a")
         assert Rouge("rouge1").evaluate(outputs="a " * 20_000, reference_outputs="a").score > 0
+
+    def test_a_reference_without_words_is_an_error_and_no_zero(self):
+        with pytest.raises(CannotJudge, match="use chrf"):
+            Rouge().evaluate(outputs="東京", reference_outputs="東京")
+        assert Rouge().evaluate(outputs="東京", reference_outputs="Tokyo").score == 0.0
+        assert Rouge(any_of=True).evaluate(outputs="Tokyo", reference_outputs=["東京", "Tokyo"]).score == 1.0

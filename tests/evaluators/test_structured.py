@@ -36,6 +36,12 @@ class TestJSONValid:
         assert JSONValid(fenced=True).evaluate(outputs="~~~~\n[1]\n~~~~~").score == 1.0
         assert JSONValid(fenced=True).evaluate(outputs="```json\n{}").score == 0.0
 
+    @pytest.mark.parametrize("value", [math.nan, -math.inf, {"a": [1, {"b": math.nan}]}])
+    def test_parsed_values_that_json_has_no_word_for_are_not_valid(self, value):
+        for evaluator in (JSONValid(), JSONSchemaMatch({})):
+            result = evaluator.evaluate(outputs=value)
+            assert (result.score, result.comment) == (0.0, "not valid JSON: NaN and infinities are not JSON")
+
     def test_parsed_json_is_valid_and_nothing_is_not(self):
         assert JSONValid().evaluate(outputs={"a": 1}).score == 1.0
         assert JSONValid().evaluate(outputs=None).score == 0.0

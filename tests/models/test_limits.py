@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from karat.models import Limits, get, recording
+from karat.models import Limits, RateLimited, get, recording
 from karat.models.base import Pending
 from karat.models.limits import Limiter
 from karat.testing import Failing, FakeClock, FakeProvider
@@ -210,6 +210,14 @@ async def test_retry_after_holds_everybody_and_not_only_who_was_told(quick):
         assert server.count == 3
     assert clock.time() >= 1030
     assert all(wait >= 29 for wait in clock.slept)
+
+
+async def test_a_wait_that_nobody_keeps_to_holds_nobody_up(quick):
+    with FakeProvider(failures={1: Failing(status=429, headers={"retry-after": "3600"})}) as server:
+        model = quick(server)
+        with pytest.raises(RateLimited):
+            await model.generate("a")
+        assert (await model.generate("b")).text == "b"
 
 
 @pytest.mark.parametrize(

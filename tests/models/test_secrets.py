@@ -90,7 +90,7 @@ async def test_it_is_in_no_error(keyed, provider, folder, status, monkeypatch, c
 
 async def test_a_key_that_slipped_into_a_prompt_is_not_recorded(keyed, provider, folder):
     with models.recording(example="e") as calls:
-        await keyed.generate([{"role": "user", "content": f"use {CANARY}"}], extra={"user": CANARY})
+        await keyed.generate([{"role": "user", "content": f"use {CANARY}"}], stop=[CANARY])
     assert calls[0].input["messages"] == [{"role": "user", "content": "use [secret]"}]
     assert CANARY not in everything(folder, *calls)
 

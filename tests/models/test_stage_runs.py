@@ -13,7 +13,6 @@ import pytest
 import karat
 from karat import models
 from karat.errors import BudgetReached, CredentialsRefused
-from karat.models.budget import PriceUnknown
 from karat.tasks.prompt import PromptTask
 from karat.testing import Failing, FakeProvider
 
@@ -135,7 +134,7 @@ def test_a_budget_stops_cleanly_before_it_is_exceeded_and_a_larger_one_goes_on(q
 def test_a_model_without_a_price_is_refused_and_no_record_is_spoilt(quick, how):
     with FakeProvider() as server:
         task = asking(quick(server))[how]
-        with pytest.raises(PriceUnknown, match="none is known for quick") as caught:
+        with pytest.raises(models.PriceUnknown, match="none is known for quick") as caught:
             karat.run(task, questions(20), store="sqlite:///karat.db", budget=models.Budget(1))
         assert caught.value.exit_code == 2
         assert server.count == 0

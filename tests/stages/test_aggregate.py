@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 import karat
 from karat.aggregators import Aggregate, Aggregator
 from karat.errors import RequestError, StoreError
-from karat.records import Estimate
+from karat.records import Counts, Estimate
 from tests.stages.test_evaluate import DATA, Closer, equal, run_adding
 
 
@@ -212,6 +213,16 @@ def test_comparisons_that_are_pending_are_in_the_denominator(store):
     winner = aggregation.estimates[f"closer-win_rate@{runs[0].id}"]
     assert (winner.value, winner.n, winner.of) == (1.0, 2, 6)
     assert winner.lowest == pytest.approx(2 / 6)
+
+
+def test_counts_are_of_what_is_stored_also_where_a_killed_evaluation_could_not_say_it(store):
+    evaluation = karat.evaluate(run_adding(store, 0), [equal])
+    begun = msgspec.structs.replace(
+        evaluation.header, counts=Counts(pending=6), status="running", finished=None
+    )
+    store.evaluations.save(evaluation.number, begun)
+    aggregation = karat.aggregate(evaluation.id, ["accuracy"], store=store)
+    assert (aggregation.counts.ok, aggregation.counts.pending, aggregation.counts.total) == (6, 0, 6)
 
 
 def test_an_evaluation_that_grew_without_being_finished_is_folded_anew(store):

@@ -248,8 +248,11 @@ def test_another_process_never_sees_half_a_batch_even_of_a_killed_one(
         assert {len(shared.backend.scan(run, n, n + 1)) for n in (newest, newest + 1)} <= {0, 50}
     writer.kill()
     writer.process.wait()
-    extent = shared.backend.extent(run)
-    assert shared.backend.counts(run) == {OK: 50 * extent}
+    # A server may still be committing the batch that it was given last: the number may grow, by whole batches.
+    counts = shared.backend.counts(run)
+    assert set(counts) == {OK}
+    assert counts[OK] >= 50 * 20
+    assert counts[OK] % 50 == 0
     with open_store(url) as again:
         assert again.check() == []
-        assert again.backend.append(run, [row(extent)]) == 1
+        assert again.backend.append(run, [row(1_000_000)]) == 1

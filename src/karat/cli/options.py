@@ -80,7 +80,7 @@ def add_stage_options(parser: Parser) -> None:
 
 def add_work_options(parser: Parser) -> None:
     """What the stages that call tasks or judges take."""
-    parser.option("--concurrency", type=whole(1), metavar="N", help="how many items at once (default: 64)")
+    parser.option("--concurrency", type=whole(1), metavar="N", help="how many items at once (default: 100)")
     parser.option("--timeout", type=positive, metavar="SECONDS", help="for one item")
     parser.option("--abort-on-error", action="store_true", default=None, help="stop at the first failure")
     parser.option("--retry-failed", action="store_true", help="try failed items again; their history stays")

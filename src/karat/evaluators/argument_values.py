@@ -53,7 +53,7 @@ def canonical(value: Any) -> Hashable | None:
     if floats is None:
         return None
     try:
-        return _encode(_with_integers(value) if floats else value)
+        return _encode(with_integers(value) if floats else value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 
@@ -84,11 +84,12 @@ def _floats_in(value: Any) -> bool | None:
     return found
 
 
-def _with_integers(value: Any) -> Any:
+def with_integers(value: Any) -> Any:
+    """The same JSON value, with 1 for 1.0: equal numbers are then written alike."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, dict):
-        return {key: _with_integers(part) for key, part in value.items()}
+        return {key: with_integers(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_with_integers(part) for part in value]
+        return [with_integers(part) for part in value]
     return value

@@ -234,8 +234,12 @@ def _construct(part: Any, name: str, params: dict[str, Any], key: str | None) ->
         check_parameters(part, params, f"evaluator {name!r}")
         try:
             evaluator = part(**params)
+        except RequestError:
+            raise
         except (TypeError, ValueError) as error:
             raise RequestError(f"evaluator {name!r}: {error}") from error
+        except Exception as error:
+            raise RequestError(f"evaluator {name!r}: {type(error).__name__}: {error}") from error
         evaluator.key = key or getattr(evaluator, "key", None) or name
         if not hasattr(evaluator, "params"):
             evaluator.params = params

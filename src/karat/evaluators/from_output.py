@@ -51,11 +51,13 @@ class FromOutput(Evaluator):
         if given is None:
             raise NotApplicable(f"the task left {self.field} empty")
         if isinstance(given, (bool, int, float)):
-            return Result(self.key, float(given), given)
+            return Result(self.key, float(given), given, f"the task wrote {given} into {self.field}")
         try:
             unit = UnitMetricResult.from_dict(given)
         except ValueError as error:
             raise CannotJudge(f"{self.field}: {error}") from None
         more = {name: value_at(outputs, path, "the output") for name, path in self.metadata.items()}
         metadata = {**unit.metadata, **more, "golden": unit.golden, "predicted": unit.predicted}
-        return Result(self.key, float(unit.correct), unit.correct, "", metadata)
+        verdict = "correct" if unit.correct else "wrong"
+        said = f"{self.field} says {verdict}: {clip(unit.predicted)} against {clip(unit.golden)}"
+        return Result(self.key, float(unit.correct), unit.correct, said, metadata)

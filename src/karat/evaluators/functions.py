@@ -20,7 +20,12 @@ def name_of(function: Callable[..., Any]) -> str:
 def code_of(function: Callable[..., Any]) -> str:
     """A hash of its source. Where that cannot be known it is like no other, so that nothing is taken for it."""
     is_placed = getattr(function, "__module__", None) is not None
-    return (code_fingerprint(function) if is_placed else None) or uuid.uuid4().hex
+    code = code_fingerprint(function) if is_placed else None
+    if code is None:
+        return uuid.uuid4().hex
+    # All lambdas of a function have one name; their lines tell them apart.
+    line = getattr(getattr(function, "__code__", None), "co_firstlineno", "")
+    return f"{code}:{line}"
 
 
 def named(given: Any) -> Any:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
+from karat.evaluators.argument_values import with_integers
 from karat.evaluators.base import CannotJudge, register_evaluator
 from karat.evaluators.jsontext import NotJSON, parse_json
 from karat.evaluators.normalise import TextRules, clip, json_text, plain, text_of
@@ -122,9 +123,7 @@ class SetMatch(ReferenceEvaluator):
         """Texts by the rules; everything else by its JSON, so that 1, true and "1" are three things."""
         if isinstance(item, str):
             return ("text", self._normalise(item))
-        if isinstance(item, float) and item.is_integer():
-            item = int(item)
-        return ("json", json_text(item, "an item of the list"))
+        return ("json", json_text(with_integers(item), "an item of the list"))
 
 
 def _shown(items: Counter[Hashable]) -> list[str]:

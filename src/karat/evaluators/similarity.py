@@ -261,7 +261,8 @@ class Rouge(_NgramEvaluator):
     """ROUGE of the output against one or, with `any_of`, several references (rouge-score).
 
     `variant` is `rouge1`, `rouge2`, `rougeL` or `rougeLsum`; `measure` is `f1`, `precision` or `recall`. The
-    words are runs of ASCII letters and digits, as the measure defines them. For the L variants, texts over
+    words are runs of ASCII letters and digits, as the measure defines them: a reference without any is an error
+    of its item, not a zero. For the L variants, texts over
     `max_length` characters are an error of their item: the time grows with the product of the lengths.
     """
 
@@ -311,7 +312,16 @@ class Rouge(_NgramEvaluator):
         longest = max(len(text), *(len(reference) for reference in references))
         if variant.startswith("rougeL") and longest > bound:
             raise CannotJudge(f"{self.key}: a text of {longest} characters is over max_length ({bound})")
+        if any(each.strip() for each in references) and not any(map(_has_words, references)):
+            raise CannotJudge(
+                f"{self.key} counts words of ASCII letters and digits, and the reference {clip(references[0])}"
+                " has none: use chrf, or token_f1 with tokens: characters"
+            )
         measured = self._metric.score_multi(references, text)[variant]
         metadata = {"precision": measured.precision, "recall": measured.recall, "f1": measured.fmeasure}
         score = float(metadata[self.params["measure"]])
         return Result(self.key, score, score, f"{variant} {self.params['measure']} {score:.3f}", metadata)
+
+
+def _has_words(text: str) -> bool:
+    return any(character.isascii() and character.isalnum() for character in text.lower())

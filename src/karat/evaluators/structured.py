@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -38,12 +39,28 @@ class _JSONEvaluator(Evaluator):
         if value is None:
             raise NotJSON("there is no output")
         if not isinstance(value, str):
+            if not _is_finite(value):
+                raise NotJSON("NaN and infinities are not JSON")
             return value
         try:
             return parse_json(value, fenced=self._fenced)
         except NotJSON as error:
             hint = "; fenced accepts a fenced block" if not self._fenced and looks_fenced(value) else ""
             raise NotJSON(f"{error}{hint}, in {clip(value)}") from None
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether no number in a plain value is NaN or infinite."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, float) and not math.isfinite(each):
+            return False
+        if isinstance(each, dict):
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
+    return True
 
 
 @register_evaluator("json_valid")

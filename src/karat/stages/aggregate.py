@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,8 +27,8 @@ from karat.records import (
     Skipped,
 )
 from karat.stages.environment import environment
-from karat.stages.evaluate import _as_list, _end, _id, _store_of
 from karat.stages.failure import failure_of
+from karat.stages.given import as_list, end_of, id_of, store_of
 from karat.stages.plain import plain
 from karat.store import Store
 from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset
@@ -52,14 +53,14 @@ async def aggregate_async(
     Results that several evaluations share (one amended the other) count once. An aggregator that raises is
     reported as failed; the others stand.
     """
-    given = _as_list(evaluations)
+    given = as_list(evaluations)
     if not given:
         raise RequestError("no evaluation to aggregate")
     if not 0 < confidence < 1:
         raise RequestError(f"confidence is {confidence}: it lies between 0 and 1, such as 0.95")
-    the_store = _store_of(store, given)
-    handles = [the_store.evaluations.get(each) for each in dict.fromkeys(_id(g) for g in given)]
-    parts = [resolve_aggregator(spec, confidence) for spec in _as_list(aggregators)]
+    the_store = store_of(store, given)
+    handles = [the_store.evaluations.get(each) for each in dict.fromkeys(id_of(g) for g in given)]
+    parts = [resolve_aggregator(spec, confidence) for spec in as_list(aggregators)]
     if not parts:
         raise RequestError("no aggregator: name at least one, such as 'accuracy'")
     keys = [part[0] for part in parts]
@@ -168,6 +169,7 @@ class _AggregationStage:
         self.specs: dict[str, EvaluatorSpec] = {}
         self.runs_of: dict[str, dict[str, None]] = {}
         self._statuses: Counter[int] = Counter()
+        self._rows: Counter[str] = Counter()
         for evaluation in evaluations:
             for spec in evaluation.header.evaluators:
                 have = self.specs.setdefault(spec.key, spec)
@@ -204,7 +206,7 @@ class _AggregationStage:
         for dataset in dict.fromkeys(evaluation.header.dataset for evaluation in self.evaluations):
             members = [e for e in self.evaluations if e.header.dataset == dataset]
             data = self.store.datasets.get(dataset)
-            ends = [(run.header.offset, _end(run, len(data))) for e in members for run in e.runs]
+            ends = [(run.header.offset, end_of(run, len(data))) for e in members for run in e.runs]
             first, last = min(e[0] for e in ends), max(e[1] for e in ends)
             unjudged = self._unjudged(members, len(data))
             progress = Progress("aggregate", last - first, started=time.monotonic())
@@ -252,14 +254,18 @@ class _AggregationStage:
         decode, several = result_decoder.decode, len(members) > 1
         singles = {key for key, spec in self.specs.items() if spec.kind == "single"}
         for evaluation in sorted(members, key=_when, reverse=True):  # the latest evaluation's word counts
-            for row in latest(chunks.saw(self.store.backend.scan(evaluation.number, start, stop))):
+            rows = list(latest(chunks.saw(self.store.backend.scan(evaluation.number, start, stop))))
+            self._rows[evaluation.id] += len(rows)
+            if not several:
+                self._statuses.update(map(_status, rows))
+            for row in rows:
                 result = decode(row.payload)
                 if several:
                     identity = (row.position, result.key, result.runs, result.attempt, result.unit)
                     if identity in seen:
                         continue
                     seen.add(identity)
-                self._statuses[row.status] += 1
+                    self._statuses[row.status] += 1
                 found = out.get((result.key, result.runs[0] if result.key in singles else None))
                 if found is None:
                     continue  # no aggregator is for this evaluator
@@ -275,7 +281,7 @@ class _AggregationStage:
         if run is None or self.runs[run].header.dataset != data.id:
             return 0, 0, 0
         header = self.runs[run].header
-        return header.offset, _end(self.runs[run], len(data)), header.attempts
+        return header.offset, end_of(self.runs[run], len(data)), header.attempts
 
     def _unjudged(self, members: list[Evaluation], count: int) -> list[_Together]:
         """What evaluations with pending items show together: what is missing of it belongs in the denominator."""
@@ -289,15 +295,15 @@ class _AggregationStage:
                 for runs in shown:
                     headers = [self.runs[run].header for run in runs]
                     first = max(header.offset for header in headers)
-                    last = min(_end(self.runs[run], count) for run in runs)
+                    last = min(end_of(self.runs[run], count) for run in runs)
                     attempts = min(header.attempts for header in headers)
                     out.append(_Together(spec.key, runs, first, last, attempts))
         return out
 
     def counts(self) -> Counts:
-        """The items folded, each once; what is pending is so in each evaluation."""
-        pending = sum(evaluation.counts.pending for evaluation in self.evaluations)
-        return count_items(self._statuses, pending)
+        """The items folded, each once; what an evaluation has no result of is pending."""
+        pending = [max(0, each.counts.total - self._rows[each.id]) for each in self.evaluations]
+        return count_items(self._statuses, sum(pending))
 
     def finish(self) -> tuple[dict[str, Estimate], dict[str, Any], dict[str, Failure]]:
         """All estimates, tables and failures, by name."""
@@ -320,6 +326,9 @@ def _named(base: str, name: str) -> str:
     if not name or name.startswith("@"):
         return base + name
     return f"{base}.{name}"
+
+
+_status = attrgetter("status")
 
 
 def _when(evaluation: Evaluation) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 from karat.comparison.gates import Limit, read_limit
 from karat.comparison.pairs_of_runs import Comparison, compare_runs
 from karat.comparison.scores import things_of
-from karat.stages.evaluate import _as_list, _store_of, evaluate_async
+from karat.stages.evaluate import evaluate_async
+from karat.stages.given import as_list, store_of
 from karat.stages.plain import plain
 from karat.store import Store
 
@@ -32,8 +33,8 @@ async def compare_async(
     `fail_if_worse` is `"accuracy:0.01"`, a list of such, or `{"accuracy": 0.01}`; the comparison's `verdict` is then
     `holds`, `fails` or `undecided`.
     """
-    things = [*_as_list(given), *more]
-    the_store = _store_of(store, things)
+    things = [*as_list(given), *more]
+    the_store = store_of(store, things)
     if evaluators is not None:
         runs, _ = things_of(the_store, things)
         made = await evaluate_async(runs, evaluators, store=the_store, **evaluating)
@@ -43,7 +44,7 @@ async def compare_async(
     return compare_runs(
         the_store,
         things,
-        metrics=_as_list(metrics) or None,
+        metrics=as_list(metrics) or None,
         cluster=cluster,
         test=test,
         limits=_limits(fail_if_worse),
@@ -58,4 +59,4 @@ compare = plain(compare_async)
 def _limits(given: Any) -> list[Limit]:
     if isinstance(given, dict):
         return [read_limit(f"{metric}:{margin}") for metric, margin in given.items()]
-    return [each if isinstance(each, Limit) else read_limit(each) for each in _as_list(given)]
+    return [each if isinstance(each, Limit) else read_limit(each) for each in as_list(given)]

@@ -24,11 +24,12 @@ from karat.records import (
     usage_of,
 )
 from karat.stages.environment import defaults, environment
+from karat.stages.given import as_list, end_of, id_of, store_of
 from karat.stages.judging import Judge, Judged, Judging, Judgment
 from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
 from karat.stages.run import DEFAULT_CONCURRENCY
-from karat.store import Store, open_store
+from karat.store import Store
 from karat.store.appender import Appender
 from karat.store.backend import FAILED, REUSED, SKIPPED, Mark, Row
 from karat.store.handles import Chunks, Evaluation, Run, StoredDataset
@@ -61,11 +62,14 @@ async def evaluate_async(
     `amend` names earlier evaluations: their runs are found and come first, their evaluators are used where
     none are given, their results are copied, and only what is missing is computed.
     """
-    given = _as_list(runs)
-    the_store = _store_of(store, given, _as_list(amend))
-    amended = [the_store.evaluations.get(_id(each)) for each in _as_list(amend)]
+    given = as_list(runs)
+    the_store = store_of(store, given, as_list(amend))
+    amended = [the_store.evaluations.get(id_of(each)) for each in as_list(amend)]
     handles = _runs(the_store, given, amended)
     judges = _judges(evaluators, amended)
+    comparing = [judge.key for judge in judges if judge.kind == "pair"]
+    if comparing and len(handles) < 2:
+        raise RequestError(f"evaluator {comparing[0]!r} compares runs, and there is one: give two or more")
     data = handles[0].dataset
     ids = [run.id for run in handles]
     configuration = fingerprint(
@@ -110,29 +114,11 @@ async def evaluate_async(
 evaluate = plain(evaluate_async)
 
 
-def _as_list(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, (list, tuple)) else [given]
-
-
-def _id(given: Any) -> str:
-    return given if isinstance(given, str) else str(given.id)
-
-
-def _store_of(store: str | Store | None, *groups: list[Any]) -> Store:
-    for group in groups:
-        for each in group:
-            if store is None and isinstance(getattr(each, "store", None), Store):
-                return each.store  # type: ignore[no-any-return]  # a handle's store is one
-    return open_store(store)
-
-
 def _runs(store: Store, given: list[Any], amended: list[Evaluation]) -> list[Run]:
     """The runs of amended evaluations first, in their order, then the new ones; each once."""
     ids = [run for evaluation in amended for run in evaluation.header.runs]
     handles = [
-        store.runs.get(each) for each in dict.fromkeys([*ids, *(store.runs.get(_id(g)).id for g in given)])
+        store.runs.get(each) for each in dict.fromkeys([*ids, *(store.runs.get(id_of(g)).id for g in given)])
     ]
     if not handles:
         raise RequestError("no run to evaluate: give one or more runs, or evaluations to amend")
@@ -147,7 +133,7 @@ def _runs(store: Store, given: list[Any], amended: list[Evaluation]) -> list[Run
 
 
 def _judges(given: Any, amended: list[Evaluation]) -> list[Judge]:
-    specs = _as_list(given)
+    specs = as_list(given)
     if not specs:
         for evaluation in amended:
             for spec in evaluation.header.evaluators:
@@ -200,7 +186,7 @@ class _EvaluationStage:
         self.run_ids = [run.id for run in runs]
         self._backend = evaluation.store.backend
         self._first = min(run.header.offset for run in runs)
-        self._last = max(_end(run, len(data)) for run in runs)
+        self._last = max(end_of(run, len(data)) for run in runs)
         self._total = 0
         self._usage: dict[str, Usage] = {}
         self._aborted: str | None = None
@@ -240,7 +226,7 @@ class _EvaluationStage:
         for places in _places(judge, len(self.runs)):
             headers = [self.runs[place].header for place in places]
             first = max(header.offset for header in headers)
-            last = min(_end(self.runs[place], len(self.data)) for place in places)
+            last = min(end_of(self.runs[place], len(self.data)) for place in places)
             out.append((places, first, last, min(header.attempts for header in headers)))
         return out
 
@@ -546,8 +532,3 @@ def _places(judge: Judge, runs: int) -> Iterator[tuple[int, ...]]:
     if judge.kind == "joint":
         return iter([tuple(range(runs))])
     return iter((permutations if judge.both_orders else combinations)(range(runs), 2))
-
-
-def _end(run: Run, count: int) -> int:
-    limit = run.header.limit
-    return count if limit is None else min(count, run.header.offset + limit)

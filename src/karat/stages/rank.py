@@ -9,7 +9,8 @@ from karat.comparison.missing import RankingPlan, plan_ranking
 from karat.comparison.ranking import Ranking, rank_stored
 from karat.comparison.scores import things_of
 from karat.errors import RequestError
-from karat.stages.evaluate import _as_list, _store_of, evaluate_async
+from karat.stages.evaluate import evaluate_async
+from karat.stages.given import as_list, store_of
 from karat.stages.judging import Judge
 from karat.stages.plain import plain
 from karat.store import Store
@@ -33,9 +34,9 @@ async def rank_async(
     are taken over, so that a new run costs its own comparisons alone. `method` is `bradley-terry` or `elo`; `ties`,
     `prior`, `confidence`, `seed` and `margin` (within which scores tie) are passed on, all else to `evaluate`.
     """
-    things = [*_as_list(given), *more]
-    earlier = _as_list(amend)
-    the_store = _store_of(store, things, earlier)
+    things = [*as_list(given), *more]
+    earlier = as_list(amend)
+    the_store = store_of(store, things, earlier)
     ranking = {name: options.pop(name) for name in RANKING if name in options}
     if evaluator is not None and metric is not None:
         raise RequestError(
@@ -67,8 +68,8 @@ def plan_rank(
     given: Any, *more: Any, evaluator: Any, amend: Any = None, store: str | Store | None = None
 ) -> RankingPlan:
     """Which comparisons `rank` would make, how many are there, and what the missing ones would cost."""
-    things, earlier = [*_as_list(given), *more], _as_list(amend)
-    the_store = _store_of(store, things, earlier)
+    things, earlier = [*as_list(given), *more], as_list(amend)
+    the_store = store_of(store, things, earlier)
     runs, _ = things_of(the_store, [*earlier, *things])
     if len(runs) < 2:
         raise RequestError("a ranking needs two runs or more")

@@ -1,0 +1,35 @@
+"""What callers hand to a stage: one thing or a list, a handle or an id, and where it is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from karat.store import Store, open_store
+from karat.store.handles import Run
+
+
+def as_list(given: Any) -> list[Any]:
+    """A list of what was given, which may be one thing or none."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def id_of(given: Any) -> str:
+    """The id of a handle, or an id as it is."""
+    return given if isinstance(given, str) else str(given.id)
+
+
+def store_of(store: str | Store | None, *groups: list[Any]) -> Store:
+    """The store that is named, else that of the first handle that has one."""
+    for group in groups:
+        for each in group:
+            if store is None and isinstance(getattr(each, "store", None), Store):
+                return each.store  # type: ignore[no-any-return]  # a handle's store is one
+    return open_store(store)
+
+
+def end_of(run: Run, count: int) -> int:
+    """One more than the last position of a dataset that a run's selection has."""
+    limit = run.header.limit
+    return count if limit is None else min(count, run.header.offset + limit)

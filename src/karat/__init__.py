@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from karat.lazy import load
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -70,12 +72,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Names are imported when first used, so that `import karat` costs next to nothing.
-    if name in _WHERE:
-        found = getattr(importlib.import_module(f"karat.{_WHERE[name]}"), name)
-    elif name in _MODULES:
-        found = importlib.import_module(f"karat.{name}")
-    else:
-        raise AttributeError(f"module 'karat' has no attribute {name!r}")
+    found = importlib.import_module(f"karat.{name}") if name in _MODULES else load("karat", _WHERE, name)
     globals()[name] = found
     return found
 

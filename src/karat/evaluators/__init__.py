@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from karat.lazy import load
+
 _WHERE = {
     "CannotJudge": "base",
     "Evaluator": "base",
@@ -51,9 +53,7 @@ __all__ = sorted([*_WHERE, "agentevals_adapter"])
 def __getattr__(name: str) -> Any:
     if name == "agentevals_adapter":
         return importlib.import_module("karat.evaluators.agentevals_adapter")
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"karat.evaluators.{_WHERE[name]}"), name)
+    return load(__name__, _WHERE, name)
 
 
 def __dir__() -> list[str]:

@@ -6,8 +6,9 @@ by the first function that needs it.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from karat.lazy import load
 
 # No name here may also be the name of a module of this package: importing the module would hide it.
 _WHERE = {
@@ -53,13 +54,8 @@ __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    module = _WHERE.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
+    return load(__name__, _WHERE, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

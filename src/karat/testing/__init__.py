@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from karat.lazy import load
 
 _WHERE = {"FakeProvider": "provider", "FakeClock": "clock", "Failing": "script"}
 
@@ -11,9 +12,7 @@ __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"karat.testing.{_WHERE[name]}"), name)
+    return load(__name__, _WHERE, name)
 
 
 def __dir__() -> list[str]:

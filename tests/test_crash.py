@@ -102,6 +102,12 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
     assert kills == KILLS
 
 
+def test_the_same_with_a_server(tmp_path, postgres_url):
+    calls, judged, kills = harness(tmp_path, postgres_url, 6, seed=21)
+    check(postgres_url, calls, judged, kills)
+    assert kills == 6
+
+
 MODEL_PROGRAM = """
     import sys
     import karat

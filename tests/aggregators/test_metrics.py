@@ -127,3 +127,48 @@ def test_names_and_parameters_that_are_wrong_name_the_nearest():
         get("precision", predicted_keys="text")
     with pytest.raises(RequestError, match="no calculate"):
         BaseAggregatorMetric().calculate([])
+
+
+def test_step_efficiency_reads_steps_where_unit_metrics_tell_them():
+    walks = [
+        UnitMetricResult(True, {"optimal_steps": 2}, {"steps": ["tap", "type", "tap", "tap"]}),
+        UnitMetricResult(True, {}, {}, {"optimal_steps": 3, "steps": 3}),
+        UnitMetricResult(False, {"optimal_steps": 1}, {"steps": 1}),
+        None,
+    ]
+    made = get("step_efficiency").calculate(walks)
+    assert made["step_efficiency"] == pytest.approx((0.5 + 1 + 0) / 3)
+    assert (made["n"], made["of"]) == (3, 4)
+    assert made["step_efficiency_bounds"] == [pytest.approx(1.5 / 4), pytest.approx(2.5 / 4)]
+    assert made["step_efficiency_passed"] == 0.75
+    assert made["step_efficiency_passed_n"] == 2
+    with pytest.raises(ValueError, match="no result tells its steps"):
+        get("step_efficiency", predicted_key="moves").calculate(walks[:1])
+
+
+def test_every_k_has_its_own_denominator():
+    attempts = [UnitMetricResult(True, "g", "p", {"problem": i}) for i in (1, 1, 2)]
+    made = get("pass_at_k", k=[1, 2], problem_key="problem").calculate(attempts)
+    assert (made["pass_at_1_n"], made["pass_at_1_of"]) == (2, 2)
+    assert (made["pass_at_2_n"], made["pass_at_2_of"]) == (1, 2)
+
+
+def test_missing_items_bound_every_class_and_average():
+    made = get("recall").calculate([*results([("a", "a"), ("b", "a"), ("b", "b")]), None])
+    assert (made["n"], made["of"]) == (3, 4)
+    assert made["recall_per_class_bounds"] == {"a": [0.5, 1.0], "b": [pytest.approx(1 / 3), pytest.approx(2 / 3)]}
+    for average in ("average", "macro", "micro", "weighted"):
+        low, high = made[f"{average}_recall_bounds"]
+        assert low < made[f"{average}_recall"] < high
+
+
+@given(st.permutations([("a", True)] * 7 + [("b", False)] * 6 + [("c", False)] * 3), st.integers(0, 16))
+def test_a_majority_among_many_attempts_is_the_same_in_any_order(votes, cut):
+    metric = get("majority_at_k", k=7, problem_key="problem")
+    given_results = [UnitMetricResult(right, "a", answer, {"problem": 1}) for answer, right in votes]
+    parts = [metric.start(), metric.start()]
+    for place, result in enumerate(given_results):
+        parts[place < cut] = metric.add(parts[place < cut], result)
+    whole = metric.calculate(sorted(given_results, key=lambda each: each.predicted))
+    assert metric.finish(metric.merge(*parts)) == whole
+    assert 0.5 < whole["majority_at_k"] < 0.7

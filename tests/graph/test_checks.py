@@ -125,6 +125,10 @@ CASES = [
     (asking("prompt: [{user: hi}], temprature: 1"), "temprature: unknown key"),
     (asking("prompt: [{user: hi}], tools: [nowhere.at]", kind="agent"), "no module 'nowhere'"),
     (asking("prompt: [{user: hi}]", "name: x@http://h/v1, parameters: {api_key: s}"), "looks like a secret"),
+    (
+        asking("prompt: [{user: hi}]", "name: x@http://h/v1, parameters: {temprature: 1, top_k: 5}"),
+        "parameters.temprature: looks like a mistyped 'temperature'",
+    ),
     (asking("prompt: [{user: hi}]", FORM), "unknown type 'strr': did you mean 'str'"),
     (one("node_type: subgraph, subgraph: nowhere.at.all"), "no task 'nowhere.at.all'"),
     (one("node_type: subgraph, subgraph: ."), "contains itself"),
@@ -145,6 +149,41 @@ CASES = [
 @pytest.mark.parametrize(("text", "told"), CASES)
 def test_what_is_wrong_is_told(project, text, told):
     assert any(told in problem for problem in problems(project, text)), problems(project, text)
+
+
+def test_what_is_wrong_with_the_whole_graph_is_told_beside_a_mistyped_edge_and_a_broken_node(project):
+    text = graph(
+        const("first") + const("second") + const("alone") + const("round") + "    broken: {node_type: lamda}\n",
+        edges(
+            "from: START, to: frist", "from: first, to: [second, broken]", "from: secnd, to: round",
+            "from: round, to: round", "from: broken, to: END",
+        ),
+        rest="""
+output_config: {output_map: {a: {form: a}, b: {from: first}}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [a, exact_match]}]}
+""",
+    )  # fmt: skip
+    found = problems(project, text)
+    told = [
+        "there is no node 'frist': did you mean 'first'?",
+        "there is no node 'secnd': did you mean 'second'",
+        "unknown node type 'lamda'",
+        "alone: is never reached",
+        "round: is in a loop without a bound",
+        "output_map.a.form: unknown key",
+        "field 'exact_match' not found in output columns",
+    ]
+    for sentence in told:
+        assert sum(sentence in problem for problem in found) == 1, (sentence, found)
+    assert not any("field 'a' not found" in problem or "second: is never" in problem for problem in found)
+
+
+def test_of_an_edge_that_could_mean_anything_nothing_more_is_said(project):
+    text = graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: zzzzzz"))
+    [problem] = problems(project, text)
+    assert "there is no node 'zzzzzz'" in problem
 
 
 PROMPT = """

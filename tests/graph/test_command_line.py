@@ -164,3 +164,127 @@ def test_a_shipped_task_leaves_its_files_in_the_working_folder_and_everything_in
     assert estimates["step_match-accuracy"]["n"] == 13
     assert estimates["step_match-retry_efficiency.retry_efficiency"]["value"] == pytest.approx(11 / 13)
     assert all((project.folder / name).is_file() for name in document["files"])
+
+
+ASKING = """
+data_config: {source: {type: disk, file_path: rows.jsonl}}
+graph_config:
+  nodes:
+    predict:
+      node_type: llm
+      prompt: [{user: "{answer}"}]
+      output_keys: [said]
+      model: {name: default}
+    unit_metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: answer
+      predicted_key: said
+      unit_metrics_map: [{name: exact_match, params: {key: text}}]
+      output_keys: [exact_match]
+output_config:
+  output_map: {said: {from: said}, exact_match: {from: exact_match}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: accuracy, params: {key: text}, unit_metrics_results: [exact_match]}]}
+"""
+
+
+def test_runs_are_compared_ranked_and_scored_again_without_a_model(karat, project):
+    from karat import models
+    from karat.testing import FakeProvider
+
+    project.write("tasks/eval/qa/graph_config.yaml", ASKING)
+    runs = []
+    with FakeProvider(answers="a1") as server:
+        for name in ("one", "two"):
+            code, out, _ = karat(
+                "run", "eval/qa", "--model", server.spec(name), "--output_dir", "out", "--json"
+            )
+            assert code == 0
+            runs.append(json.loads(out)["runs"][0]["id"])
+        assert server.stats()["count"] == 20
+    models.close()
+    # from here on there is nobody to ask
+    code, out, _ = karat(
+        "evaluate", *runs, "-e", '{"name": "contains", "params": {"path": "said"}}', "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["counts"]["ok"] == 20
+    again = '{"name": "from_output", "params": {"field": "exact_match"}}'
+    code, out, _ = karat("evaluate", runs[0], "-e", again, "--json")
+    assert (code, json.loads(out)["counts"]["ok"]) == (0, 10)
+    code, out, _ = karat("compare", *runs)
+    assert code == 0
+    assert "exact_match-accuracy" in out
+    code, out, err = karat("rank", *runs, "--json")
+    print(out, err)
+    assert code == 0
+    assert all(run in out for run in runs)
+
+
+REPORTS = """
+class Own:
+    def process(self, output_data):
+        return {"evaluation_summary": {"status": "WORD", "total_records": len(output_data)}}
+"""
+
+
+@pytest.mark.parametrize(("word", "code"), [("success", 0), ("reviewed", 0), ("partial", 1), ("no_data", 1)])
+def test_what_a_report_of_ones_own_says_of_itself_decides_the_exit_code(karat, project, word, code):
+    project.write("tasks/eval/qa/graph_config.yaml", GRAPH + "  - processor: reports.Own\n")
+    project.write("tasks/eval/qa/reports.py", REPORTS.replace("WORD", word))
+    assert karat("run", "eval/qa", "-n", "2", "--output_dir", "out")[0] == code
+
+
+PRESSED = """
+import asyncio, os, signal
+
+async def predict(state):
+    with open("calls", "a") as file:
+        file.write(state["id"] + " ")
+    if state["id"] == "q03" and not os.path.exists("pressed"):
+        open("pressed", "w").close()
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+    return {"said": state["answer"]}
+"""
+
+
+def test_an_interrupted_run_goes_on_by_record(karat, project):
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    project.write("tasks/eval/qa/code.py", PRESSED)
+    command = [
+        sys.executable,
+        "-m",
+        "karat",
+        "run",
+        "--task",
+        "eval/qa",
+        "--batch_size",
+        "1",
+        "--output_dir",
+        "out",
+    ]
+
+    def press_as_from_a_terminal():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+
+    first = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, preexec_fn=press_as_from_a_terminal,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert first.returncode == 130, first.stderr
+    assert "to go on: karat run --task eval/qa" in first.stderr
+    assert not (project.folder / "out").exists()
+    code, _, _ = karat(
+        "run", "--task", "eval/qa", "--batch_size", "1", "--output_dir", "out", "--resume", "True"
+    )
+    assert code == 0
+    calls = (project.folder / "calls").read_text().split()
+    assert calls == ["q00", "q01", "q02", "q03", "q03", *(f"q{at:02}" for at in range(4, 10))]
+    assert len(files(project)["output"]) == 10

@@ -208,3 +208,18 @@ graph_config:
     assert [record["id"] for record in outcome.records] == ["train-1", "test-1"]
     assert asked == [("someone/data", "small", split, "abc123") for split in ("train", "test")]
     assert outcome.run.dataset.metadata["revisions"] == {"someone/data": "abc123"}
+
+
+def test_a_cross_join_numbers_the_ids_of_its_primary_rows(project):
+    project.write("t/graph_config.yaml", """
+data_config:
+  id_column: id
+  source:
+    - {alias: p, join_type: primary, examples: [{id: a}, {id: b}]}
+    - {alias: q, join_type: cross, examples: [{y: 1}, {y: 2}]}
+graph_config:
+  nodes: {draw: {node_type: weighted_sampler, attributes: {v: {values: [1]}}}}
+""")  # fmt: skip
+    outcome = project.run("t")
+    assert [record["id"] for record in outcome.records] == ["a", "a-2", "b", "b-2"]
+    assert [record["q->y"] for record in outcome.records] == [1, 2, 1, 2]

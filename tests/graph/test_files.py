@@ -133,7 +133,7 @@ def test_a_processor_can_work_on_what_the_one_before_it_gave(run):
 def test_a_filter_decides_which_records_a_processor_gets(run, written):
     outcome = run(f"  - processor: own.Counts\n    filter: {written}\n" + COLLATOR.lstrip("\n"))
     assert outcome.report("Counts") == {
-        "seen": 1, "total_records": 3, "failed_records": 1, "skipped_records": 1,
+        "seen": 1, "total_records": 3, "failed_records": 1, "pending_records": 0, "skipped_records": 1,
     }  # fmt: skip
     assert outcome.report()["evaluation_summary"]["evaluated_records"] == 2
 
@@ -184,3 +184,96 @@ def test_a_report_over_results_that_are_no_results_says_so(run, project):
     assert report["evaluation_summary"]["invalid_results"]["exact_match"]["count"] == 1
     assert report["results"]["exact_match-accuracy"]["n"] == 1
     assert report["results"]["exact_match-accuracy"]["of"] == 3
+
+
+UNUSUAL = """
+class Nothing:
+    def start(self, metadata):
+        pass
+
+    def add(self, record):
+        pass
+
+    def finish(self):
+        return []
+
+class Unwritable:
+    def process(self, data):
+        return {"value": object()}
+
+def broken(record):
+    raise KeyError("no such field")
+"""
+
+
+def test_a_report_may_be_empty_and_one_that_cannot_be_made_or_written_leaves_the_others(run, project):
+    project.write("t/unusual.py", UNUSUAL)
+    outcome = run(
+        "  - unusual.Nothing\n  - unusual.Unwritable\n  - {processor: own.Counts, filter: unusual.broken}\n"
+        + COLLATOR.lstrip("\n")
+    )
+    assert json.loads(outcome.written.reports["Nothing"].read_text()) == []
+    assert "cannot be stored" in outcome.report("Unwritable")["evaluation_summary"]["error"]
+    assert outcome.report("Counts")["evaluation_summary"]["error"] == "KeyError: 'no such field'"
+    assert set(outcome.written.errors) == {"Unwritable", "Counts"}
+    assert outcome.report()["results"]["exact_match-accuracy"]["n"] == 2
+
+
+def test_a_processor_of_three_steps_needs_no_base_to_be_given_records_one_by_one(run, project):
+    project.write("t/unusual.py", UNUSUAL)
+    outcome = run("  - unusual.Nothing\n  - unusual.Unwritable\n" + COLLATOR.lstrip("\n"))
+    assert [processor.streams for processor in outcome.task.graph.processors] == [True, False, True]
+
+
+LISTED = """
+from karat.aggregators import BaseAggregatorMetric, aggregator_metric
+
+@aggregator_metric("listed_share")
+class ListedShare(BaseAggregatorMetric):
+    def calculate(self, unit_metric_results):
+        return {"share": sum(r.correct for r in unit_metric_results) / len(unit_metric_results)}
+"""
+
+
+def test_a_metric_that_is_given_results_alone_still_says_of_how_many(run, project):
+    project.write("t/listed.py", LISTED)
+    outcome = run(COLLATOR.replace("accuracy", "listed_share"))
+    assert outcome.report()["results"]["exact_match-listed_share"] == {"share": 0.5, "n": 2, "of": 3}
+
+
+UNFINISHED = """
+import karat.errors
+
+def until(state):
+    if state["id"] == "c":
+        raise karat.errors.Stopped("enough for today")
+    if state["id"] == "a":
+        raise ValueError("crash")
+    return {"passed": True}
+"""
+
+
+def test_records_that_were_not_run_yet_are_pending_not_failed_and_count(run, project):
+    from karat.errors import Stopped
+
+    project.write("t/until.py", UNFINISHED)
+    text = GRAPH.replace("SINK", "").replace(
+        "  nodes:\n", "  nodes:\n    until: {node_type: lambda, lambda: until.until, output_keys: [passed]}\n"
+    )
+    project.write("t/graph_config.yaml", text + COLLATOR + "  - own.Counts\n")
+    task = load_task("t")
+    store = karat.open_store("memory://")
+    with pytest.raises(Stopped):
+        karat.run(task, task.dataset(), store=store, progress=False, concurrency=1)
+    [unfinished] = store.runs.list()
+    written = write_files(unfinished, task, project.folder / "out")
+    [report] = json.loads(written.reports["MetricCollatorPostProcessor"].read_text())
+    summary = {k: v for k, v in report["evaluation_summary"].items() if k != "timestamp"}
+    assert summary == {
+        "total_records": 3, "evaluated_records": 1, "failed_records": 1, "skipped_records": 0,
+        "pending_records": 1, "status": "partial",
+    }  # fmt: skip
+    accuracy = report["results"]["exact_match-accuracy"]
+    assert (accuracy["n"], accuracy["of"]) == (1, 3)
+    [counts] = json.loads(written.reports["Counts"].read_text())
+    assert (counts["failed_records"], counts["pending_records"]) == (1, 1)

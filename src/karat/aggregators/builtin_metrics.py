@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from karat.aggregators.classification import F1Score, OneMetric, Precision, Recall
+from karat.aggregators.efficiency import StepEfficiency, count_of
 from karat.aggregators.folding import field_of
 from karat.aggregators.labels import LabelState
 from karat.aggregators.metrics import (
@@ -78,7 +79,11 @@ class _ClassMetric(BaseAggregatorMetric):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            predicted_key=predicted_key, golden_key=golden_key, average=average, normalize=normalize
+            predicted_key=predicted_key,
+            golden_key=golden_key,
+            average=average,
+            normalize=normalize,
+            confidence=confidence,
         )
         self.aggregator = self.part(
             golden_key,
@@ -119,6 +124,10 @@ class _ClassMetric(BaseAggregatorMetric):
         out[f"{word}_per_class_interval"] = {
             name: None if each.low is None else [each.low, each.high] for name, each in classes.items()
         }
+        if metrics.of > metrics.found.n:
+            out[f"{word}_per_class_bounds"] = {
+                name: [each.lowest, each.highest] for name, each in classes.items()
+            }
         for average in ("micro", "macro", "weighted"):
             out |= with_siblings(f"{average}_{word}", metrics.average(metric, average))
         confusion = metrics.confusion()
@@ -189,7 +198,7 @@ class _AttemptMetric(BaseAggregatorMetric):
         key: str | None = None,
         confidence: float = 0.95,
     ) -> None:
-        super().__init__(k=k, problem_key=problem_key, key=key)
+        super().__init__(k=k, problem_key=problem_key, key=key, confidence=confidence)
         self.aggregator = self.part(k, confidence=confidence)
         self.problem_key = problem_key
         if problem_key is None and max(self.aggregator.k) > 1:
@@ -240,7 +249,8 @@ class _AttemptMetric(BaseAggregatorMetric):
             folded = self.aggregator.add_problems(folded, [problem], {})
         out: dict[str, Any] = {}
         for k in self.aggregator.k:
-            out |= with_siblings(f"{self.get_metric_name()[:-1]}{k}", self.aggregator.of_k(folded, k))
+            name, estimate = f"{self.get_metric_name()[:-1]}{k}", self.aggregator.of_k(folded, k)
+            out |= {**with_siblings(name, estimate), f"{name}_n": estimate.n, f"{name}_of": estimate.of}
         first = self.aggregator.of_k(folded, self.aggregator.k[0])
         out |= with_siblings(self.get_metric_name(), first)
         return {**out, "k": list(self.aggregator.k), "n": first.n, "of": first.of}
@@ -265,6 +275,57 @@ class MajorityAtKMetric(_AttemptMetric):
 
     name: ClassVar[str] = "majority_at_k"
     part = MajorityAtK
+
+
+@aggregator_metric("step_efficiency")
+class StepEfficiencyMetric(BaseAggregatorMetric):
+    """Fewest steps / steps taken for what is correct, 0 for what is not, averaged.
+
+    `predicted_key` is where a result tells the steps taken (its predicted value, or its metadata), `golden_key` where
+    it tells the fewest (its golden value, or its metadata): numbers, or lists that are counted.
+    """
+
+    name: ClassVar[str] = "step_efficiency"
+
+    def __init__(
+        self, predicted_key: str = "steps", golden_key: str = "optimal_steps", confidence: float = 0.95
+    ) -> None:
+        super().__init__(predicted_key=predicted_key, golden_key=golden_key, confidence=confidence)
+        self.predicted_key = predicted_key
+        self.golden_key = golden_key
+        self.aggregator = StepEfficiency(predicted_key, golden_key, confidence=confidence)
+
+    def start(self) -> Any:
+        return self.aggregator.start()
+
+    def add(self, state: Any, result: Any) -> Any:
+        unit = unit_result(result)
+        if unit is None:
+            state.every.missing += 1
+            return state
+        taken = _steps(self.predicted_key, unit.predicted, unit.metadata)
+        fewest = _steps(self.golden_key, unit.golden, unit.metadata)
+        return self.aggregator.add_told(state, [(taken, fewest, unit.correct)], {})
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return self.aggregator.merge(a, b)
+
+    def finish(self, state: Any) -> dict[str, Any]:
+        made = self.aggregator.finish(state).estimates
+        every, passed = made[""], made["passed"]
+        return {
+            **with_siblings("step_efficiency", every),
+            **with_siblings("step_efficiency_passed", passed),
+            "step_efficiency_passed_n": passed.n,
+            "step_efficiency_passed_of": passed.of,
+            "n": every.n,
+            "of": every.of,
+        }
+
+
+def _steps(key: str, *places: Any) -> float | None:
+    found = (count_of(field_of(place, key)) for place in places if isinstance(place, dict))
+    return next((steps for steps in found if steps is not None), None)
 
 
 AggregatorMetricRegistry.register("pass_at_k", PassAtKMetric, ["pass@k"])

@@ -11,6 +11,7 @@ from karat.aggregators.labels import NOTHING, LabelState, reading_for
 from karat.errors import did_you_mean
 from karat.records import Estimate, Ok
 from karat.stats.classification import Averages, Classification
+from karat.stats.classification_bounds import Tally, macro_bounds, weighted_bounds
 
 Average = Literal["macro", "micro", "weighted", "seed"]
 AVERAGES = ("macro", "micro", "weighted", "seed")
@@ -39,15 +40,39 @@ class Metrics:
         else:
             averages = {"macro": self.macro, "micro": self.found.micro, "weighted": self.found.weighted}
             estimate = getattr(averages[average], metric)
-        return msgspec.structs.replace(estimate, of=self.of)
+        return self._bounded(msgspec.structs.replace(estimate, of=self.of), metric, average)
+
+    def _bounded(self, estimate: Estimate, metric: str, average: str) -> Estimate:
+        """With what the missing items could make of it; nothing predicted is no class that they could be of."""
+        missing = self.of - self.found.n
+        if not missing or average == "micro" or not self.classes:
+            return estimate
+        tallies = self._tallies
+        if average == "weighted":
+            lowest, highest = weighted_bounds(list(tallies.values()), metric, missing)
+        else:
+            shown = self._shown(metric) if average == "seed" else list(self.classes)
+            lowest, highest = macro_bounds(
+                [tallies[name] for name in shown], metric, missing, len(self.classes) - len(shown)
+            )
+        return msgspec.structs.replace(estimate, lowest=lowest, highest=highest)
+
+    @property
+    def _tallies(self) -> dict[str, Tally]:
+        right = {str(label): self.found.matrix[at][at] for at, label in enumerate(self.found.labels)}
+        return {name: Tally(right[name], each.support, each.predicted) for name, each in self.classes.items()}
+
+    def _shown(self, metric: str) -> list[str]:
+        """The classes that the average `seed` is over: predicted (precision), golden (recall), either (F1)."""
+        return [
+            name
+            for name, each in self.classes.items()
+            if metric == "f1" or (each.predicted if metric == "precision" else each.support)
+        ]
 
     def _of_seeds(self, metric: str) -> Estimate:
-        """Over the classes that were predicted (precision) or that are golden (recall); F1 over either."""
-        shown = {
-            "precision": [each for each in self.classes.values() if each.predicted],
-            "recall": [each for each in self.classes.values() if each.support],
-            "f1": list(self.classes.values()),
-        }[metric]
+        """The macro average, over the classes shown alone: the others score 0."""
+        shown = self._shown(metric)
         macro: Estimate = getattr(self.macro, metric)
         if not shown:
             return msgspec.structs.replace(macro, value=None, low=None, high=None)

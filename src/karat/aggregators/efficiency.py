@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
 from karat.aggregators.folding import Values, field_of
 from karat.records import Ok
+
+Told = tuple[float | None, float | None, bool | None]
+"""Steps taken, the fewest that would have done, whether the goal was reached; None where it is not known."""
 
 
 class _State:
@@ -48,26 +52,33 @@ class StepEfficiency(Aggregator[_State]):
         return _State()
 
     def add(self, state: _State, group: Group) -> _State:
-        every: list[float] = []
-        passed: list[float] = []
+        told = []
         for result in group.results:
             if not isinstance(result.outcome, Ok):
                 continue
             said = result.outcome.value
-            taken = _count(field_of(said.metadata, self.steps))
-            fewest = _count(field_of(said.metadata, self.optimal))
+            taken = count_of(field_of(said.metadata, self.steps))
+            fewest = count_of(field_of(said.metadata, self.optimal))
             if fewest is None:
-                fewest = _count(field_of(group.metadata, self.optimal))
-            if taken is None or fewest is None or said.score is None:
+                fewest = count_of(field_of(group.metadata, self.optimal))
+            told.append((taken, fewest, None if said.score is None else said.score >= self.threshold))
+        state.every.missing += group.missing
+        return self.add_told(state, told, group.metadata)
+
+    def add_told(self, state: _State, told: Iterable[Told], metadata: dict[str, Any]) -> _State:
+        """Adds the results of one example: steps taken, the fewest, and whether it passed."""
+        every: list[float] = []
+        reached: list[float] = []
+        for taken, fewest, passed in told:
+            if taken is None or fewest is None or passed is None:
                 state.untold += 1
                 continue
             share = 1.0 if taken <= fewest else fewest / taken
-            every.append(share if said.score >= self.threshold else 0.0)
-            if said.score >= self.threshold:
-                passed.append(share)
-        state.every.add(every, group.metadata, self.cluster)
-        state.passed.add(passed, group.metadata, self.cluster)
-        state.every.missing += group.missing
+            every.append(share if passed else 0.0)
+            if passed:
+                reached.append(share)
+        state.every.add(every, metadata, self.cluster)
+        state.passed.add(reached, metadata, self.cluster)
         return state
 
     def merge(self, a: _State, b: _State) -> _State:
@@ -94,7 +105,8 @@ class StepEfficiency(Aggregator[_State]):
             state.every.missing -= state.untold
 
 
-def _count(value: Any) -> float | None:
+def count_of(value: Any) -> float | None:
+    """A number of steps, or the length of a list of them; None where it is neither."""
     if isinstance(value, (list, tuple)):
         return float(len(value))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:

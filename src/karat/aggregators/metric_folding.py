@@ -11,6 +11,9 @@ from karat.aggregators.metrics import AggregatorMetricRegistry, aggregator_metri
 from karat.evaluators.unit.base import UnitMetricResult
 from karat.records import Estimate, Ok, Result
 
+SIBLINGS = ("_interval", "_bounds", "_n", "_of")
+"""What stands beside a number: `accuracy_interval`, `accuracy_bounds`, and its own n and denominator."""
+
 
 def as_unit_result(result: Result) -> UnitMetricResult | None:
     """A stored result as a unit metric result; None where it has neither verdict nor score."""
@@ -64,7 +67,7 @@ class MetricAggregator(Aggregator[Any]):
         n = given.get("n", of)
         out = Aggregate()
         for key, value in given.items():
-            if key in ("n", "of") or key.endswith(("_interval", "_bounds")):
+            if key in ("n", "of") or _is_sibling(key, given):
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 if value is not None:
@@ -76,13 +79,19 @@ class MetricAggregator(Aggregator[Any]):
                     float(value),
                     low,
                     high,
-                    n,
-                    of,
+                    given.get(f"{key}_n", n),
+                    given.get(f"{key}_of", of),
                     "" if low is None else "as given",
+                    self.params.get("confidence", 0.95),
                     lowest=lowest,
                     highest=highest,
                 )
         return out
+
+
+def _is_sibling(key: str, given: dict[str, Any]) -> bool:
+    """Whether a field only says something about the number it is named after."""
+    return any(key.removesuffix(ending) in given for ending in SIBLINGS if key.endswith(ending))
 
 
 class _Named:

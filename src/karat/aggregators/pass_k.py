@@ -7,9 +7,8 @@ Each is the expectation over k attempts drawn from the n that were made, exactly
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Sequence
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from math import comb
 from typing import Any
 
@@ -19,9 +18,6 @@ from karat.aggregators.base import Aggregate, Aggregator, Group, not_applicable,
 from karat.aggregators.folding import Values
 from karat.records import Estimate, Ok
 from karat.stats.exact import ExactSum
-
-MOST_SUBSETS = 2000
-"""Up to so many choices of k attempts a vote is held in every one; beyond, in each run of k successive ones."""
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -41,6 +37,42 @@ def majority_at_k(n: int, c: int, k: int) -> float:
         ways = comb(c, passed) * comb(n - c, k - passed)
         twice += 2 * ways if 2 * passed > k else ways if 2 * passed == k else 0
     return twice / (2 * comb(n, k))
+
+
+def plurality_at_k(answers: Mapping[Any, tuple[int, int]], k: int) -> float:
+    """The probability that the most frequent answer of k attempts is right; tied answers share.
+
+    `answers` has for each answer how often it was given and how often that passed. All choices of k attempts are
+    counted, in integers, without going through them: by how often the winner is given, and by who ties with it.
+    """
+    total = comb(sum(times for times, _ in answers.values()), k)
+    credit = Fraction(0)
+    for winner, (times, passed) in answers.items():
+        if not passed:
+            continue
+        others = [count for answer, (count, _) in answers.items() if answer != winner]
+        ways = sum(
+            (comb(times, most) * _not_beaten(others, most, k - most) for most in range(1, min(times, k) + 1)),
+            Fraction(0),
+        )
+        credit += Fraction(passed, times) * ways
+    return float(credit / total)
+
+
+def _not_beaten(others: Sequence[int], most: int, places: int) -> Fraction:
+    """The ways to fill places with other answers, none more than `most` times, over the number of those that tie."""
+    few = sum(count for count in others if count < most)  # these can neither beat nor tie
+    ways = {(used, 0): comb(few, used) for used in range(min(few, places) + 1)}
+    for count in (count for count in others if count >= most):
+        filled: dict[tuple[int, int], int] = {}
+        for (used, tied), each in ways.items():
+            for times in range(min(most, places - used) + 1):
+                place = (used + times, tied + (times == most))
+                filled[place] = filled.get(place, 0) + each * comb(count, times)
+        ways = filled
+    return sum(
+        (Fraction(each, tied + 1) for (used, tied), each in ways.items() if used == places), Fraction(0)
+    )
 
 
 class Problem:
@@ -195,7 +227,7 @@ class MajorityAtK(OverAttempts):
     """The probability that the most frequent answer of `k` attempts is right, averaged over problems.
 
     Where the evaluator tells what was predicted, the votes are for answers, and tied answers share; where it does
-    not, wrong attempts vote together.
+    not, wrong attempts vote together. An answer that passed in some attempts only is right in that share.
     """
 
     name = "majority_at_k"
@@ -209,24 +241,10 @@ class MajorityAtK(OverAttempts):
         return 0.0, 1.0  # a missing answer may turn any vote
 
     def value(self, problem: Problem, k: int) -> float:
-        n = len(problem.passed)
         if any(answer is None for answer in problem.answers):
-            return self.expected(n, sum(problem.passed), k)
-        votes = list(zip(problem.answers, problem.passed, strict=True))
-        if comb(n, k) <= MOST_SUBSETS:
-            chosen: list[Sequence[tuple[Any, bool]]] = list(combinations(votes, k))
-        else:
-            chosen = [[votes[(first + i) % n] for i in range(k)] for first in range(n)]
-        total = ExactSum()
-        for each in chosen:
-            total.add(_vote(each))
-        return float(total.fraction / len(chosen))
-
-
-def _vote(votes: Sequence[tuple[Any, bool]]) -> float:
-    """Whether the most frequent answer is right; between tied ones, the share that is."""
-    counts = Counter(answer for answer, _ in votes)
-    most = max(counts.values())
-    right = {answer for answer, passed in votes if passed}
-    tied = [answer for answer, count in counts.items() if count == most]
-    return sum(answer in right for answer in tied) / len(tied)
+            return super().value(problem, k)
+        answers: dict[Any, tuple[int, int]] = {}
+        for answer, passed in zip(problem.answers, problem.passed, strict=True):
+            times, right = answers.get(answer, (0, 0))
+            answers[answer] = (times + 1, right + passed)
+        return plurality_at_k(answers, k)

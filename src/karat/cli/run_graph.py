@@ -26,6 +26,8 @@ ONLY_GRAPHS = (
     "num_records", "start_index", "batch_size", "output_dir", "run_name", "output_with_ts", "run_args", "resume",
     "debug", "output_format",
 )  # fmt: skip
+SPOILED = ("partial", "no_data", "fatal_error")
+"""What a report may say of itself that is not well; words of a report of one's own mean what they mean there."""
 NOT_GRAPHS = ("recorded", "input", "expected", "id", "skip_bad_rows")
 
 
@@ -268,7 +270,7 @@ def _file_lines(written: Written) -> list[str]:
 def _exit_code(outcome: Outcome, written: Written) -> int:
     from karat.cli.outcome import exit_code
 
-    spoiled = written.errors or any(status not in ("success",) for status in written.statuses.values())
+    spoiled = written.errors or any(status in SPOILED for status in written.statuses.values())
     return 1 if spoiled else exit_code(outcome.runs[0].status)
 
 

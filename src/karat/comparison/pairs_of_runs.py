@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -107,18 +107,21 @@ def compare_runs(
     if len(runs) < 2:
         raise RequestError("a comparison needs two runs or more: karat compare BASELINE RUN")
     sources = sources_of(store, runs, evaluations)
-    asked = [*(metrics or ()), *(limit.metric for limit in limits)]
     keys = chosen_keys(
-        sources, runs, list(dict.fromkeys(_key(name, sources) for name in metrics or ())) or None
+        sources, runs, list(dict.fromkeys(_key(name, sources, sources) for name in metrics or ())) or None
     )
+    plain = list(keys) if metrics else list(sources)
+    """The evaluators that plain `accuracy` can be of."""
+    limits = [_spelled_out(limit, sources, plain) for limit in limits]
+    asked = [*(metrics or ()), *(limit.metric for limit in limits)]
     for limit in limits:
-        keys += [key for key in [_key(limit.metric, sources)] if key not in keys]
+        keys += [key for key in [_key(limit.metric, sources, plain)] if key not in keys]
     work = _Work(store, runs, cluster, test, confidence)
     differences: list[Difference] = []
     for key in keys:
         if not all(run.id in sources[key] for run in runs):
             chosen_keys(sources, runs, [key])
-        forms = [name for name in dict.fromkeys(asked) if _key(name, sources) == key]
+        forms = [name for name in dict.fromkeys(asked) if _key(name, sources, plain) == key]
         differences += work.compare(key, sources[key], forms)
     adjusted = holm([each.compared.p_value for each in differences])
     differences = [
@@ -140,17 +143,25 @@ def compare_runs(
     )
 
 
-def _key(name: str, sources: dict[str, dict[str, Source]]) -> str:
-    """The evaluator key that a metric's name means; plain `accuracy` where there is only one."""
+def _spelled_out(limit: Limit, sources: dict[str, dict[str, Source]], plain: Collection[str]) -> Limit:
+    """A limit on plain `accuracy` or `mean`, with the evaluator it is about."""
+    if limit.metric in sources or limit.metric not in ("accuracy", "mean"):
+        return limit
+    key = _key(limit.metric, sources, plain)
+    return Limit(f"{key}-{limit.metric}", limit.margin) if key in sources else limit
+
+
+def _key(name: str, sources: dict[str, dict[str, Source]], plain: Collection[str]) -> str:
+    """The evaluator key that a metric's name means; plain `accuracy` is of the only one there is to mean."""
     if name in sources:
         return name
     for suffix in ("accuracy", "mean"):
         if name.endswith(f"-{suffix}") and name[: -len(suffix) - 1] in sources:
             return name[: -len(suffix) - 1]
-        if name == suffix and len(sources) == 1:
-            return next(iter(sources))
+        if name == suffix and len(plain) == 1:
+            return next(iter(plain))
         if name == suffix and sources:
-            named = ", ".join(f"{key}-{suffix}" for key in sources)
+            named = ", ".join(f"{key}-{suffix}" for key in plain)
             raise RequestError(f"{name!r} of which evaluator: {named}?")
     if not sources:
         return name
@@ -167,7 +178,7 @@ def _gates(
 ) -> list[Gate]:
     gates = []
     for limit in limits:
-        key = _key(limit.metric, sources)
+        key = _key(limit.metric, sources, sources)
         form = _form(limit.metric, key)
         for each in differences:
             if each.key == key and (form is None or each.metric == f"{key}-{form}"):

@@ -123,11 +123,18 @@ def rows_dataset(
     id_column: str | None,
     golden: Sequence[str],
     metadata: Mapping[str, Any],
+    repeats: bool = False,
 ) -> Dataset:
     """Rows as a dataset: the whole row is the input, and a golden field of it what is expected.
 
-    Ids are those of `id_column`; without one, of a field `id`; else they are made of the content.
+    Ids are those of `id_column`; without one, of a field `id`; else they are made of the content. Where the rows of a
+    source are expected to come several times (`repeats`), those after the first have their number: `a`, `a-2`, `a-3`.
     """
+    times: dict[str, int] = {}
+
+    def numbered(id: str) -> str:
+        times[id] = number = times.get(id, 0) + 1
+        return id if number == 1 else f"{id}-{number}"
 
     def examples() -> Iterator[Any]:
         for number, row in enumerate(rows, 1):
@@ -140,7 +147,8 @@ def rows_dataset(
             if id is None or (not id_column and not isinstance(id, (str, int))):
                 yield {"input": row, "expected": expected}
             else:
-                yield Example(id if isinstance(id, str) else str(id), row, expected)
+                text = id if isinstance(id, str) else str(id)
+                yield Example(numbered(text) if repeats else text, row, expected)
 
     return Dataset.from_examples(examples(), name=name, metadata=dict(metadata))
 

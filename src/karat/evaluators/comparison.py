@@ -29,11 +29,11 @@ class ByMetric(Evaluator):
 
     name = "by_metric"
 
-    def __init__(self, metric: Any = "exact_match", margin: float = 0.0, key: str | None = None) -> None:
+    def __init__(self, metric: Any = "exact_match", margin: float = 0.0) -> None:
         name, params, self.metric = resolve_evaluator(metric)
         if kind_of(self.metric) != "single":
             raise RequestError(f"by_metric: {name!r} does not judge single outputs")
-        super().__init__(key or f"by_{self.metric.key}")
+        super().__init__(f"by_{self.metric.key}")
         self.margin = ParameterCheck("by_metric").number("margin", margin, 0.0)
         self.params = {"metric": {"name": name, "params": params}, "margin": self.margin}
         if getattr(self.metric, "is_async", False):
@@ -83,12 +83,12 @@ class ByFunction(Evaluator):
 
     name = "by_function"
 
-    def __init__(self, function: Any, both_orders: bool = False, key: str | None = None) -> None:
+    def __init__(self, function: Any, both_orders: bool = False) -> None:
         self.function: Callable[..., Any] = load_object(function) if isinstance(function, str) else function
         if not callable(self.function):
             raise RequestError(f"by_function: {function!r} cannot be called")
         said = function if isinstance(function, str) else getattr(self.function, "__qualname__", "function")
-        super().__init__(key or getattr(self.function, "__name__", "function"))
+        super().__init__(getattr(self.function, "__name__", "function"))
         self.both_orders = ParameterCheck("by_function").flag("both_orders", both_orders)
         self.params = {"function": said, "both_orders": both_orders}
         self._names = _asked(self.function, self.key)

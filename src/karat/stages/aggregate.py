@@ -28,6 +28,7 @@ from karat.records import (
 )
 from karat.stages.environment import environment
 from karat.stages.failure import failure_of
+from karat.stages.garbage import fewer_collections
 from karat.stages.given import as_list, end_of, id_of, store_of
 from karat.stages.plain import plain
 from karat.store import Store
@@ -81,7 +82,8 @@ async def aggregate_async(
         found.notice = f"aggregation {found.id} is there already"
         return found
     stage = _AggregationStage(handles, parts)
-    stage.fold(listener(progress))
+    with fewer_collections():
+        stage.fold(listener(progress))
     estimates, tables, failures = stage.finish()
     counts = stage.counts()
     header = AggregationHeader(

@@ -24,6 +24,7 @@ from karat.records import (
     usage_of,
 )
 from karat.stages.environment import defaults, environment
+from karat.stages.garbage import fewer_collections
 from karat.stages.given import as_list, end_of, id_of, store_of
 from karat.stages.judging import Judge, Judged, Judging, Judgment
 from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
@@ -107,7 +108,8 @@ async def evaluate_async(
     stage = _EvaluationStage(handle, handles, amended, judges, data, held, decision.action)
     stage.abort_on_error, stage.cache, stage.budget = abort_on_error, cache, budget
     stage.retry_failed = retry_failed
-    await stage.work(lambda: engines.get(engine)(concurrency, timeout), concurrency, listener(progress))
+    with fewer_collections():
+        await stage.work(lambda: engines.get(engine)(concurrency, timeout), concurrency, listener(progress))
     return handle
 
 

@@ -17,6 +17,7 @@ from karat.progress import Listener, Progress, listener
 from karat.records import FORMAT, Example, Failed, Failure, Ok, Output, RunHeader, Usage, add_usage, usage_of
 from karat.stages.environment import defaults, environment
 from karat.stages.failure import STOPPING, failure_of
+from karat.stages.garbage import fewer_collections
 from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
 from karat.store import Store, open_store
@@ -99,7 +100,8 @@ async def run_async(
         return handle
     stage = _RunStage(the_task, data, handle, held, decision.action, wanted.code)
     stage.retries, stage.abort_on_error, stage.cache, stage.budget = retries, abort_on_error, cache, budget
-    await stage.work(engines.get(engine)(concurrency, timeout), listener(progress))
+    with fewer_collections():
+        await stage.work(engines.get(engine)(concurrency, timeout), listener(progress))
     return handle
 
 

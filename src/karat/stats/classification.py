@@ -10,6 +10,7 @@ import msgspec
 
 from karat.records import Estimate
 from karat.stats.bounds import with_bounds
+from karat.stats.classification_bounds import Bounds, Tally, class_bounds, macro_bounds, weighted_bounds
 from karat.stats.confusion import ConfusionState, state_of_matrix
 from karat.stats.distributions import critical
 from karat.stats.proportions import wilson_limits
@@ -100,7 +101,8 @@ def metrics_of(
     factor G/(G−1), and becomes Wilson's interval on the effective number of items.
 
     A precision without predictions of the class, or a recall without items of it, is None with the reason; in
-    averages it counts as 0, as scikit-learn has it. A class absent from a resample is no part of its average.
+    averages it counts as 0, as scikit-learn has it. With items missing, what they could make of each number if they are
+    of the classes seen is in `lowest` and `highest`; any of them may belong to a class, so its `of` has them all. A class absent from a resample is no part of its average.
     """
     confidence = check_confidence(confidence)
     of = items_of(state.n, of)
@@ -173,6 +175,7 @@ class _Table:
         self.sizes = state.sizes
         self.confidence = confidence
         self.of = of
+        self.missing = of - state.n
         self.n_resamples = n_resamples
         self.seed = seed
         if state.n:
@@ -191,7 +194,41 @@ class _Table:
         f1 = msgspec.structs.replace(
             jaccard, value=_dice(jaccard.value), low=_dice(jaccard.low), high=_dice(jaccard.high)
         )
-        return ClassMetrics(precision, recall, f1, int(self.support[k]), int(self.predicted[k]))
+        tally = self.tally(k)
+        return ClassMetrics(
+            *(
+                self.of_more(each, class_bounds(tally, metric, self.missing))
+                for each, metric in zip((precision, recall, f1), METRICS, strict=True)
+            ),
+            tally.support,
+            tally.predicted,
+        )
+
+    def tally(self, k: int) -> Tally:
+        """The counts of one class."""
+        return Tally(int(self.tp[k]), int(self.support[k]), int(self.predicted[k]))
+
+    def of_more(self, estimate: Estimate, bounds: Bounds) -> Estimate:
+        """An estimate that the missing items could belong to as well, with what they could make of it."""
+        if not self.missing:
+            return estimate
+        return msgspec.structs.replace(
+            estimate, of=estimate.n + self.missing, lowest=bounds[0], highest=bounds[1]
+        )
+
+    def _bounded(self, found: list[list[Estimate]]) -> tuple[Averages, Averages]:
+        """Macro and weighted averages with the bounds that missing items allow."""
+        tallies = [self.tally(k) for k in range(self.numbers.k)] if self.missing else []
+        macro, weighted = (
+            Averages(
+                *(
+                    self.of_more(each, over(tallies, metric, self.missing))
+                    for each, metric in zip(row, METRICS, strict=True)
+                )
+            )
+            for row, over in zip(found, (macro_bounds, weighted_bounds), strict=True)
+        )
+        return macro, weighted
 
     def ratio(self, top: Floats, bottom: Floats, reason: str = "no items") -> Estimate:
         """A share of cells among others, with Wilson's interval, linearised when clustered."""
@@ -245,7 +282,7 @@ class _Table:
                 [self._average_resampled(a, m, float(values[a, m]), limits[a][m]) for m in range(3)]
                 for a in range(2)
             ]
-        return Averages(*found[0]), Averages(*found[1])
+        return self._bounded(found)
 
     def _resampled(self) -> Floats:
         """Lower and upper percentiles of both averages of the three metrics over multinomial resamples."""

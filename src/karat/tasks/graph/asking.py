@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,11 +50,20 @@ def read_model(section: Section, building: Building, node: Section) -> ModelUse 
     for key in parameters:
         if not isinstance(key, str):
             section.problem("has to be a word", "parameters", str(key))
+        elif mistyped := _mistyped(key):
+            section.problem(f"looks like a mistyped {mistyped!r}", "parameters", key)
     outside = section if "structured_output" in section else node
     schema = read_structured_output(outside.section("structured_output"), building.place)
     name = building.model or section.text("name")
     model = models.get(name)
     return ModelUse(model, parameters, schema)
+
+
+def _mistyped(key: str) -> str | None:
+    """The parameter a key is one letter away from; others go to the provider as they are, which may know them."""
+    known = (*OWN, *OTHERS)
+    close = [] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.9)
+    return close[0] if close else None
 
 
 def message_of(reply: Reply, role: str = "assistant") -> Message:

@@ -32,12 +32,17 @@ class _Fold:
         self.metric = AggregatorMetricRegistry.get_metric(self.name, **dict(entry.get("params") or {}))
         self.folds = all(callable(getattr(self.metric, step, None)) for step in ("start", "add", "finish"))
         self.error: str | None = None
+        self.given = 0
+        self.missing = 0
+        self.untold = 0
         self.state: Any = self.metric.start() if self.folds else []
 
     def add(self, result: UnitMetricResult | None, record: Mapping[str, Any]) -> None:
         """Takes in the result of a record, or that there is none; the first error is the last word."""
         if self.error is not None:
             return
+        self.given += result is not None
+        self.missing += result is None
         if self.metadata and result is not None:
             more = {key: record.get(source) for key, source in self.metadata.items()}
             result = UnitMetricResult(
@@ -51,20 +56,24 @@ class _Fold:
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
 
-    def add_missing(self, count: int) -> int:
-        """Counts records that have no output at all; how many the metric could not take in."""
+    def add_missing(self, count: int) -> None:
+        """Counts records that have no output at all."""
+        self.missing += count
         for at in range(count if self.folds and self.error is None else 0):
             try:
                 self.state = self.metric.add(self.state, None)
             except Exception:
-                return count - at  # it needs to know more of a record than that there is none
-        return 0 if self.folds else count
+                self.untold = count - at  # it needs to know more of a record than that there is none
+                return
 
     def finish(self) -> Any:
-        """What it amounts to."""
+        """What it amounts to; a metric that is only told of results does not know how many there are not."""
         if self.error is None:
             try:
-                return self.metric.finish(self.state) if self.folds else self.metric.calculate(self.state)
+                result = self.metric.finish(self.state) if self.folds else self.metric.calculate(self.state)
+                if self.missing and isinstance(result, Mapping) and "of" not in result:
+                    return {**result, "n": self.given, "of": self.given + self.missing}
+                return {**result, "missing": self.untold} if self.untold else result
             except Exception as error:
                 self.error = f"{type(error).__name__}: {error}"
         return {"error": self.error}
@@ -137,11 +146,13 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
     def finish(self) -> list[dict[str, Any]]:
         failed = int(self._metadata.get("failed_records", 0))
         skipped = int(self._metadata.get("skipped_records", 0))
+        pending = int(self._metadata.get("pending_records", 0))
         summary: dict[str, Any] = {
-            "total_records": self._count + failed + skipped,
+            "total_records": self._count + failed + skipped + pending,
             "evaluated_records": self._count,
             "failed_records": failed,
             "skipped_records": skipped,
+            **({"pending_records": pending} if pending else {}),
             "timestamp": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         }
         if not self._count:
@@ -149,8 +160,8 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
             if failed:
                 summary["error"] = f"all {failed} records failed: nothing could be evaluated"
             return [{"evaluation_summary": summary, "results": {}}]
-        results = {key: self._result(fold, failed) for key, fold in self._folds.items()}
-        summary["status"], broken = self._status(failed), self._broken()
+        results = {key: self._result(fold, failed + pending) for key, fold in self._folds.items()}
+        summary["status"], broken = self._status(failed + pending), self._broken()
         if results and all(fold.error for fold in self._folds.values()):
             summary["status"] = "fatal_error"
             summary["error"] = "; ".join(dict.fromkeys(str(fold.error) for fold in self._folds.values()))
@@ -158,21 +169,18 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
             summary["invalid_results"] = broken
         return [{"evaluation_summary": summary, "results": results}]
 
-    def _result(self, fold: _Fold, failed: int) -> Any:
+    def _result(self, fold: _Fold, absent: int) -> Any:
         if not self._fields[fold.field].seen and fold.error is None:
             columns = list(self._columns)
             fold.error = (
                 f"KeyError: {fold.field!r} not found in output columns: {did_you_mean(fold.field, columns)};"
                 f" available columns: {', '.join(columns)}"
             )
-        untold = fold.add_missing(failed)
-        result = fold.finish()
-        if untold and isinstance(result, dict) and fold.error is None:
-            result = {**result, "missing": untold}
-        return result
+        fold.add_missing(absent)
+        return fold.finish()
 
-    def _status(self, failed: int) -> str:
-        spoiled = failed or any(f.error for f in self._folds.values()) or self._broken()
+    def _status(self, absent: int) -> str:
+        spoiled = absent or any(f.error for f in self._folds.values()) or self._broken()
         return "partial" if spoiled else "success"
 
     def _broken(self) -> dict[str, Any]:

@@ -81,8 +81,7 @@ def _read(document: Document, building: Building) -> Configuration:
     sinks = check_data(top.section("data_config"), place)
     plan = _plan(graph, building)
     processors = read_processors(top, place)
-    if plan is not None:
-        _check_fields(output, processors)
+    _check_fields(output, processors)
     problems.raise_all()
     assert plan is not None, "a graph that could not be built has told why"
     outcome = {key: value for key, value in top.given.items() if key not in WITHOUT_EFFECT}
@@ -167,8 +166,8 @@ def _plan(graph: Section, building: Building) -> Plan | None:
         if name in ("START", "END"):
             section.problem("is the name of the beginning or the end: give the node another", name)
     nodes: dict[str, Node | None] = {n: build_node(n, section.section(n), building) for n in names}
-    edges, right = read_edges(graph, names, building)
-    if right:  # else what a wrong edge would lead to would be told as unreachable
+    edges, understood = read_edges(graph, names, building)
+    if understood:  # else what an edge was meant to lead to would be told as unreachable
         check_edges(edges, nodes, graph)
     built = {name: node for name, node in nodes.items() if node is not None}
     if len(built) < len(nodes) or graph.problems:

@@ -97,7 +97,10 @@ def task_dataset(
     if isinstance(source, list) and id_column and JOINER not in id_column:
         primary = next((each["alias"] for each in source if each["join_type"] == "primary"), None)
         id_column = f"{primary}{JOINER}{id_column}" if primary else id_column
-    return rows_dataset(rows, name=name, id_column=id_column, golden=golden, metadata=metadata)
+    crossed = isinstance(source, list) and any(each["join_type"] == "cross" for each in source)
+    return rows_dataset(
+        rows, name=name, id_column=id_column, golden=golden, metadata=metadata, repeats=crossed
+    )
 
 
 def _pinned(source: Any, metadata: dict[str, Any]) -> Any:

@@ -122,8 +122,8 @@ def _box(name: str, plan: Plan, x: int, y: int) -> str:
     middle = x + WIDTH // 2
     if node is None:
         return (
-            f'<rect x="{x + 40}" y="{y + 6}" width="{WIDTH - 80}" height="{HEIGHT - 12}" rx="17" fill="#111827"/>'
-            f'<text x="{middle}" y="{y + 27}" text-anchor="middle" fill="#ffffff">{name}</text>'
+            f'<rect x="{x + 40}" y="{y}" width="{WIDTH - 80}" height="{HEIGHT}" rx="23" fill="#111827"/>'
+            f'<text x="{middle}" y="{y + HEIGHT // 2 + 4}" text-anchor="middle" fill="#ffffff">{name}</text>'
         )
     return (
         f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="{COLOURS.get(node.kind, "#ffffff")}"'

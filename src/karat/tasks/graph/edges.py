@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from karat.errors import KaratError, did_you_mean
+from karat.errors import KaratError, did_you_mean, nearest
 from karat.tasks.graph.functions import Applied
 from karat.tasks.graph.node import Building, Node
 from karat.tasks.graph.reading import Section
@@ -109,55 +109,65 @@ class Edges:
 
 
 def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Edges, bool]:
-    """The edges of a graph, and whether all are right; without any, the nodes one after the other as written."""
+    """The edges of a graph; without any, the nodes one after the other as written.
+
+    A name that is wrong is told, and stands for the nearest node, so that what is wrong with the graph beside it is
+    found at the same time. The second value is whether it is known what every edge means.
+    """
     after: dict[str, list[Edge]] = {name: [] for name in (START, *nodes)}
     if "edges" not in graph:
         for here, there in zip([START, *nodes], [*nodes, END], strict=True):
             after[here].append(Edge([there]))
         return Edges(after), True
-    before = len(graph.problems)
+    understood = True
     for section in graph.sections("edges"):
         section.known(EDGE_KEYS)
         sources = section.texts("from")
         if not sources:
             section.problem("needs 'from': a node or START")
+        meant = [_meant(source, [START, *nodes], section, "from") for source in sources]
         edge = _edge(section, nodes, building)
-        for source in sources:
-            if source not in after:
-                section.problem(_nowhere(source, [START, *nodes]), "from")
-            elif edge is not None:
+        understood &= edge is not None and bool(meant) and None not in meant
+        for source in meant:
+            if source is not None and edge is not None:
                 after[source].append(edge)
-    return Edges(after), len(graph.problems) == before
+    return Edges(after), understood
 
 
-def _nowhere(name: str, known: list[str]) -> str:
-    return f"there is no node {name!r}: {did_you_mean(name, known)}"
+def _meant(name: str, known: list[str], section: Section, *steps: str) -> str | None:
+    """The node of a name; of a wrong one, which is told, the nearest."""
+    if name in known:
+        return name
+    section.problem(f"there is no node {name!r}: {did_you_mean(name, known)}", *steps)
+    return next(iter(nearest(name, known, 1)), None)
 
 
 def _edge(section: Section, nodes: list[str], building: Building) -> Edge | None:
     known = [*nodes, END]
-    targets = section.texts("to")
-    for target in targets:
-        if target not in known:
-            section.problem(_nowhere(target, known), "to")
+    targets = [_meant(target, known, section, "to") for target in section.texts("to")]
+    given = section.mapping("path_map")
+    paths = {key: _meant(str(target), known, section, "path_map", key) for key, target in given.items()}
     if "condition" not in section:
         if "path_map" in section:
             section.problem("a path_map needs a condition", "path_map")
-        elif not targets:
+            return None
+        if not targets:
             section.problem("needs 'to', or a condition with its path_map")
-        return Edge([t for t in targets if t in known]) if targets else None
-    paths = {key: str(target) for key, target in section.mapping("path_map").items()}
-    for key, target in paths.items():
-        if target not in known:
-            section.problem(_nowhere(target, known), "path_map", key)
+        return Edge(_names(targets)) if targets and None not in targets else None
     try:
         condition = building.function(section, "condition", 1)
     except KaratError as error:
         section.problems.caught((*section.place, "condition"), error)
         return None
+    if None in targets or None in paths.values():
+        return None
     # without a map the condition names the nodes themselves, so that it may lead to any of them
-    reachable = list(dict.fromkeys(paths.values())) or targets or known
-    return Edge([t for t in reachable if t in known], condition, paths)
+    reachable = _names(list(paths.values())) or _names(targets) or known
+    return Edge(list(dict.fromkeys(reachable)), condition, {k: t for k, t in paths.items() if t is not None})
+
+
+def _names(given: list[str | None]) -> list[str]:
+    return [name for name in given if name is not None]
 
 
 def check_edges(edges: Edges, nodes: Mapping[str, Node | None], graph: Section) -> None:

@@ -107,9 +107,8 @@ class _Export:
             elif report.processor.use_previous and previous is not None:
                 result = report.whole(previous)
             else:
-                result = report.whole(list(report.kept(self._records())))
-            previous = result
-            self._write_report(report, result)
+                result = report.whole(report.kept(self._records()))
+            previous = self._write_report(report, result)
         return self.written
 
     def _metadata(self, processor: Processor) -> dict[str, Any]:
@@ -120,7 +119,8 @@ class _Export:
             "task": self.task.name,
             "run": self.run.id,
             "total_records": counts.total,
-            "failed_records": counts.total - counts.ok,
+            "failed_records": counts.total - counts.ok - counts.pending,
+            "pending_records": counts.pending,
             "skipped_records": 0,
         }
 
@@ -152,8 +152,9 @@ class _Export:
                     report.add(record)
         self.written.sinks = [sink.path for sink in self.sinks]
 
-    def _write_report(self, report: _Report, result: list[Any]) -> None:
+    def _write_report(self, report: _Report, result: list[Any]) -> list[Any]:
         name = report.processor.name
+        encoded, result = report.encoded(result)
         path = self.written.reports[name] = self.names.path(name)
         if report.error is not None:
             self.written.errors[name] = report.error
@@ -162,8 +163,9 @@ class _Export:
             if isinstance(summary, dict) and isinstance(summary.get("status"), str):
                 self.written.statuses[name] = summary["status"]
         with whole_file(path) as file:
-            file.write(msgspec.json.format(encode(result), indent=2))
+            file.write(msgspec.json.format(encoded, indent=2))
             file.write(b"\n")
+        return result
 
 
 class _Report:
@@ -196,15 +198,29 @@ class _Report:
             self.error = f"{type(error).__name__}: {error}"
 
     def end(self) -> list[Any]:
-        return self._guarded(lambda: as_report(self._made.finish(), self.processor.name)) or self._broken()
+        given = self._guarded(lambda: as_report(self._made.finish(), self.processor.name))
+        return self._broken() if given is None else given
 
-    def kept(self, records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def kept(self, records: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
         """The records that its filter lets through."""
+        keep = self.processor.keep
+        if keep is None:
+            return list(records)
+        out: list[dict[str, Any]] = []
         for record in records:
-            if self.processor.keep is None or self.processor.keep(record):
-                yield record
+            if self._guarded(lambda record=record: keep(record)):
+                out.append(record)
             else:
                 self.metadata["skipped_records"] += 1
+        return out
+
+    def encoded(self, result: list[Any]) -> tuple[bytes, list[Any]]:
+        """The report as it is written; one that JSON cannot hold is an error like any other."""
+        data = self._guarded(lambda: encode(result))
+        if data is None:
+            result = self._broken()
+            data = encode(result)
+        return data, result
 
     def whole(self, data: list[Any]) -> list[Any]:
         """Its report over a list."""

@@ -94,7 +94,7 @@ def read_output(section: Section, document: Any, place: TaskPlace, schema: Recor
         reader = _reader(name, fields_section.section(name), document, place, made, resolved, parts)
         if reader is not None:
             readers[name] = reader
-    sources = {name: str(entry.get("from", "")) for name, entry in resolved.items()}
+    sources = {name: str(resolved.get(name, {}).get("from", "")) for name in fields_section.given}
     if made is not None:
         made.output_map = resolved
         if getattr(generator, "generate", None) is not BaseOutputGenerator.generate:

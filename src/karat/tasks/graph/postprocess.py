@@ -75,7 +75,8 @@ class Processor:
         """Whether it takes records one by one."""
         own = getattr(self.part, "add", None)
         whole = getattr(self.part, "process", None)
-        return own is not None and own is not GraphPostProcessor.add and whole is GraphPostProcessor.process
+        overridden = own is not None and own is not GraphPostProcessor.add
+        return overridden and (whole is None or whole is GraphPostProcessor.process)
 
     def make(self) -> Any:
         """The processor, made with its parameters."""

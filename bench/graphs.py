@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -95,9 +96,8 @@ def lambda_graph(count: int) -> dict[str, float]:
     import karat
     from karat.tasks.graph import load_task, write_files
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         place = Path(folder)
-        os.chdir(place)
         Path("graph_config.yaml").write_text(GRAPH)
         Path("predicting.py").write_text(PREDICTING)
         topics = ["Music", "Politics", "Other", "Sports"]

@@ -224,7 +224,7 @@ def _notes(fit: BradleyTerry, compared: Compared, labels: dict[str, str]) -> lis
         parts = "; ".join(", ".join(labels[str(name)] for name in members) for members in fit.components)
         notes.append(f"the runs fall into {len(fit.components)} parts that no comparison connects: {parts}")
     if compared.missing:
-        notes.append(f"{compared.missing:,} comparisons failed or are missing and are left out")
+        notes.append(f"{compared.missing:,} comparisons failed or are missing and are left out.")
     unanimous = [
         run for run in fit.runs if run.wins + run.losses and not run.ties and not (run.wins and run.losses)
     ]

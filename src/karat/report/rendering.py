@@ -62,6 +62,8 @@ def summary_blocks(summary: Summary) -> list[Block]:
     if groups:
         blocks += [Heading("groups"), _metrics(groups, labels)]
     for name, table in summary.tables.items():
+        for run, label in labels.items():
+            name = name.replace(f"@{run}", f", {label}")
         blocks += _table_blocks(name, table, labels)
     blocks += _cost(summary)
     if summary.failures:
@@ -196,7 +198,7 @@ def _cost(summary: Summary) -> list[Block]:
         head = ["run", "model", "calls", "kept", "tokens in", "tokens out", "cost"]
         blocks += [Heading("cost"), Table(head, rows, [2, 3, 4, 5, 6])]
     times = [
-        [run.label, *(f"{run.seconds[key]:.3f}" for key in run.seconds)]
+        [run.label, *(f"{run.seconds[key]:.3g}" for key in run.seconds)]
         for run in summary.runs
         if run.seconds
     ]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
+from karat.aggregators.base import Aggregate, Group, not_applicable
 from karat.aggregators.distributions import Quantiles
+from karat.aggregators.ranking import Ranking
 from karat.comparison.naming import run_labels, settings_of
 from karat.comparison.scores import current_results
 from karat.errors import RequestError
@@ -79,7 +82,8 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarise(store: Store, ids: Sequence[Any], confidence: float = 0.95) -> Summary:
-    """Gathers what belongs to some ids: of a run its newest evaluations, of an evaluation its newest aggregation."""
+    """Gathers what belongs to some ids: of a run the newest judgment by each evaluator, of an evaluation its newest
+    aggregation."""
     return _Gathering(store, confidence).of(
         [store.get(each) if isinstance(each, str) else each for each in ids]
     )
@@ -129,15 +133,21 @@ class _Gathering:
             self._take_evaluation(evaluation)
 
     def _add_children(self, handles: Sequence[Any]) -> None:
-        """What was made from what is given: the newest evaluation of runs, the newest aggregation of those."""
+        """What was made from what is given: the newest judgments of runs, the newest aggregation of those."""
         given = {run.id for run in handles if isinstance(run, Run)}
         if given and not self.evaluations:
-            every = self.store.evaluations.list()
-            whole = [e for e in every if given <= set(e.header.runs)]
-            for run in given if not whole else ():
-                found = [e for e in every if run in e.header.runs]
-                self.evaluations.update({e.id: e for e in found[-1:]})
-            self.evaluations.update({e.id: e for e in whole[-1:]})
+            judged: set[tuple[str, str]] = set()
+            for evaluation in reversed(self.store.evaluations.list()):
+                here = given & set(evaluation.header.runs)
+                new = {
+                    (spec.key, run)
+                    for spec in evaluation.header.evaluators
+                    for run in here
+                    if spec.kind == "single" or len(here) > 1 or len(given) == 1
+                } - judged
+                if new:
+                    judged |= new
+                    self.evaluations[evaluation.id] = evaluation
         if not self.aggregations:
             every_aggregation = self.store.aggregations.list()
             for evaluation in self.evaluations:
@@ -153,38 +163,72 @@ class _Gathering:
             covered.update(aggregation.header.evaluations)
             for name, estimate in aggregation.estimates.items():
                 metrics.append(_metric(name, estimate, list(dict.fromkeys(runs)), aggregation.id))
-            tables.update(aggregation.tables)
+            for name, table in aggregation.tables.items():
+                # Aggregations of one run each name their tables alike.
+                alone = len(set(runs)) == 1 and len(self.runs) > 1
+                tables.setdefault(f"{name}@{runs[0]}" if alone else name, table)
             for name, failure in aggregation.header.failures.items():
                 self.notes.append(f"{name} could not be computed: {failure.type}: {failure.message}")
         for evaluation in self.evaluations.values():
             if evaluation.id not in covered:
                 metrics += self._means(evaluation)
-        return [m for m in metrics if m.run is None or m.run in self.runs], tables
+                for name, made in self._rankings(evaluation).items():
+                    metrics += [
+                        _metric(f"{name}{at}", each, evaluation.header.runs, evaluation.id)
+                        for at, each in made.estimates.items()
+                    ]
+                    tables |= {f"{name}.{table}": rows for table, rows in made.tables.items()}
+        newest: dict[tuple[str, str, str | None], Metric] = {}
+        for metric in metrics:
+            if metric.run is None or metric.run in self.runs:
+                newest.setdefault((metric.name, metric.group, metric.run), metric)
+        return list(newest.values()), tables
+
+    def _rankings(self, evaluation: Evaluation) -> dict[str, Aggregate]:
+        """Of an evaluation that nothing has aggregated yet: the ranking by each evaluator that compares."""
+        ranking = Ranking(confidence=self.confidence)
+        states = {spec.key: ranking.start() for spec in evaluation.header.evaluators if spec.kind == "pair"}
+        if not states:
+            return {}
+        for _, of_example in groupby(current_results(evaluation), key=lambda each: each[0]):
+            by_key: dict[str, list[ItemResult]] = {}
+            for _, result in of_example:
+                by_key.setdefault(result.key, []).append(result)
+            for key in states.keys() & by_key.keys():
+                group = Group(by_key[key][0].example, {}, by_key[key])
+                states[key] = ranking.add(states[key], group)
+        return {f"{key}-ranking": ranking.finish(state) for key, state in states.items() if state.signatures}
 
     def _means(self, evaluation: Evaluation) -> list[Metric]:
         """Of an evaluation that nothing has aggregated yet: the mean score of each evaluator and run."""
         kinds = {spec.key: spec.kind for spec in evaluation.header.evaluators}
         scores: dict[tuple[str, str], dict[str, list[float]]] = {}
         missing: dict[tuple[str, str], int] = {}
+        left_out: dict[tuple[str, str], int] = {}
         for _, result in current_results(evaluation):
             if kinds[result.key] == "single":
                 place = (result.key, result.runs[0])
                 if result.score is not None:
                     scores.setdefault(place, {}).setdefault(result.example, []).append(result.score)
-                elif not _not_applicable(result):
+                elif not not_applicable(result):
                     missing[place] = missing.get(place, 0) + 1
+                else:
+                    left_out[place] = left_out.get(place, 0) + 1
         graded = {
             key
             for (key, _), by_example in scores.items()
             for v in by_example.values()
             if not {0.0, 1.0} >= set(v)
         }
+        items = {run.id: run.counts.total for run in evaluation.runs}
         found = []
         for place in dict.fromkeys([*scores, *missing]):
             mean = MeanState()
             for values in scores.get(place, {}).values():
                 mean.add(values)
             of = mean.n + missing.get(place, 0)
+            if evaluation.counts.pending:  # what has no result yet is missing too
+                of = max(of, items[place[1]] - left_out.get(place, 0))
             if place[0] in graded:
                 form, estimate = "mean", mean.estimate(self.confidence, of=of)
             else:
@@ -213,10 +257,6 @@ class _Gathering:
                     note(evaluation.id, result.key, result)
         kinds = [FailureKind(*place, count, shown) for place, (count, shown) in found.items()]
         return sorted(kinds, key=lambda each: (each.where, -each.count, each.type))
-
-
-def _not_applicable(result: ItemResult) -> bool:
-    return not getattr(result.outcome, "applicable", True)
 
 
 def _metric(name: str, estimate: Estimate, runs: Sequence[str], source: str) -> Metric:

@@ -10,7 +10,7 @@ from typing import Any
 
 from karat import __version__
 
-DEFAULTS = ("KARAT_MODEL", "KARAT_JUDGE_MODEL", "OPENAI_MODEL", "OPENAI_BASE_URL")
+DEFAULTS = ("KARAT_MODEL", "KARAT_JUDGE_MODEL", "OPENAI_MODEL", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
 """Variables that change what a task or judge asks; none of them is a secret."""
 
 

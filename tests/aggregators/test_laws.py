@@ -143,7 +143,9 @@ def test_so_it_does_when_clusters_arrive_in_parts(name, data):
     check(data, name, {**PARAMS.get(name, {}), "cluster": "document"})
 
 
-@pytest.mark.parametrize("name", ["accuracy", "precision", "recall", "f1_score", "pass_at_k", "step_efficiency"])
+@pytest.mark.parametrize(
+    "name", ["accuracy", "precision", "recall", "f1_score", "pass_at_k", "step_efficiency"]
+)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_so_do_the_aggregator_metrics_of_graph_tasks(name, data):

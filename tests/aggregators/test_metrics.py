@@ -156,7 +156,10 @@ def test_every_k_has_its_own_denominator():
 def test_missing_items_bound_every_class_and_average():
     made = get("recall").calculate([*results([("a", "a"), ("b", "a"), ("b", "b")]), None])
     assert (made["n"], made["of"]) == (3, 4)
-    assert made["recall_per_class_bounds"] == {"a": [0.5, 1.0], "b": [pytest.approx(1 / 3), pytest.approx(2 / 3)]}
+    assert made["recall_per_class_bounds"] == {
+        "a": [0.5, 1.0],
+        "b": [pytest.approx(1 / 3), pytest.approx(2 / 3)],
+    }
     for average in ("average", "macro", "micro", "weighted"):
         low, high = made[f"{average}_recall_bounds"]
         assert low < made[f"{average}_recall"] < high

@@ -94,3 +94,86 @@ def test_report_in_every_format(runs, capsys, tmp_path):
     capsys.readouterr()
     assert main(["report", runs[0], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "report"
+
+
+def test_plain_accuracy_is_of_the_metric_that_was_asked_for(runs, capsys):
+    assert main(["compare", *runs, "-e", "exact_match", "--quiet"]) == 0
+    assert main(["compare", *runs, "--fail-if-worse", "accuracy:0.6"]) == 2
+    assert "of which evaluator" in capsys.readouterr().err
+    assert main(["compare", *runs, "--metric", "right", "--fail-if-worse", "accuracy:0.6"]) == 0
+    assert "right-accuracy" in capsys.readouterr().out.partition("gate: holds")[2]
+
+
+def test_confidence_widens_every_interval(runs, capsys):
+    def shown(*command):
+        main([*command, "--json", "--quiet"])
+        return json.loads(capsys.readouterr().out)
+
+    def width(estimate):
+        return estimate["high"] - estimate["low"]
+
+    compared = [
+        width(shown("compare", *runs, "--confidence", c)["differences"][0]["compared"]["difference"])
+        for c in ("0.8", "0.99")
+    ]
+    ranked = [
+        width(shown("rank", *runs, "--metric", "right", "--confidence", c)["places"][0]["rating"])
+        for c in ("0.8", "0.99")
+    ]
+    reported = [
+        width(shown("report", *runs, "--confidence", c)["metrics"][0]["estimate"]) for c in ("0.8", "0.99")
+    ]
+    for narrow, wide in (compared, ranked, reported):
+        assert narrow < wide
+
+
+@pytest.fixture
+def shared_runs(postgres_url):
+    with karat.open_store(postgres_url) as store:
+        made = [run_at(store, 0.9, broken={3}), run_at(store, 0.6)]
+        karat.evaluate(made, [right], store=store)
+    return postgres_url, [run.id for run in made]
+
+
+def test_compare_on_postgresql(shared_runs, capsys):
+    url, ids = shared_runs
+    assert main(["compare", *ids, "--store", url, "--fail-if-worse", "accuracy:0.05", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "fails"
+    assert document["differences"][0]["compared"]["difference"]["of"] == 60
+    assert document["worse"]
+
+
+def test_rank_on_postgresql(shared_runs, capsys):
+    url, ids = shared_runs
+    judge = '{"name": "by_metric", "params": {"metric": "exact_match"}, "key": "match"}'
+    assert main(["rank", *ids, "--store", url, "--evaluator", judge, "--json", "--quiet"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [place["run"] for place in document["places"]] == ids
+    assert (document["n"], document["of"]) == (59, 60)
+    assert main(["rank", *ids, "--store", url, "--evaluator", judge, "--plan"]) == 0
+    assert "59 done, 0 missing" in capsys.readouterr().out
+
+
+def test_report_on_postgresql(shared_runs, capsys, tmp_path):
+    url, ids = shared_runs
+    assert main(["report", *ids, "--store", url, "-o", str(tmp_path / "report.md")]) == 0
+    page = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "59 of 60" in page
+    assert "ValueError" in page
+
+
+def test_rank_by_a_function_in_a_file(runs, capsys, tmp_path):
+    judge = tmp_path / "judge.py"
+    judge.write_text("def better(first, second, expected):\n    return (first == expected) * 0.5 + 0.25\n")
+    assert main(["rank", *runs, "--evaluator", "judge.py:better", "--quiet"]) == 0
+    assert "2 runs ranked by better" in capsys.readouterr().out
+    assert main(["rank", *runs, "--evaluator", "judge.py:better", "--plan"]) == 0
+    assert "60 done, 0 missing" in capsys.readouterr().out
+
+
+def test_rank_by_an_evaluator_of_single_outputs_judges_nothing_first(runs, capsys):
+    assert main(["rank", *runs, "--evaluator", "exact_match"]) == 2
+    assert "judges single outputs" in capsys.readouterr().err
+    with karat.open_store("karat.db") as store:
+        assert len(store.evaluations.list()) == 1

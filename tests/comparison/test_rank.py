@@ -173,14 +173,19 @@ def test_failed_comparisons_are_counted(store):
     runs = [run_at(store, 0.6), run_at(store, 0.9, broken={1, 2})]
     made = rank(runs, evaluator=BY_MATCH)
     assert (made.n, made.of) == (58, 60)
+    assert {(place.rating.n, place.rating.of, place.win_rate.of) for place in made.places} == {(58, 60, 60)}
+    best = made.places[0].win_rate
+    assert best.lowest < best.value < best.highest
     assert "2 comparisons failed or are missing" in made.report()
+    told = karat.aggregate(store.evaluations.list()[-1], ["ranking", "win_rate"], store=store).estimates
+    assert {(e.n, e.of) for name, e in told.items() if "@" in name or name.endswith("first")} == {(58, 60)}
     assert "| rank |" in made.markdown()
 
 
 def test_wrong_requests_say_what_is_right(three, store):
     with pytest.raises(RequestError, match="leave one of them out"):
         rank(three, evaluator=BY_MATCH, metric="right")
-    with pytest.raises(RequestError, match="rank by metric= instead"):
+    with pytest.raises(RequestError, match="judges single outputs: rank by its scores"):
         rank(three, evaluator="exact_match")
     with pytest.raises(RequestError, match="two runs or more"):
         rank(three[0], metric="exact_match")

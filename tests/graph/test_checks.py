@@ -186,6 +186,46 @@ def test_of_an_edge_that_could_mean_anything_nothing_more_is_said(project):
     assert "there is no node 'zzzzzz'" in problem
 
 
+LAMBDAS = """
+def of_state(state):
+    return {}
+
+def of_node(lambda_node_dict, state):
+    return {}
+
+class Made:
+    def __init__(self, **keys):
+        pass
+
+    def __call__(self, state):
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "told"),
+    [
+        ("of_state", "ouput_keys: [x]", "ouput_keys: unknown key: did you mean 'output_keys'"),
+        ("of_state", "threshold: 1", "threshold: unknown key"),
+        ("of_node", "ouput_keys: [x]", "looks like a mistyped 'output_keys'"),
+        ("Made", "node_stat: idle", "looks like a mistyped 'node_state'"),
+    ],
+)
+def test_a_key_of_a_lambda_that_nobody_would_read_is_told(project, name, key, told):
+    project.write("t/keys.py", LAMBDAS)
+    [problem] = problems(project, one(f"node_type: lambda, lambda: keys.{name}, {key}"))
+    assert told in problem
+
+
+@pytest.mark.parametrize("name", ["of_node", "Made"])
+def test_code_that_reads_its_nodes_keys_may_have_any(project, name):
+    project.write("t/keys.py", LAMBDAS)
+    project.write(
+        "t/graph_config.yaml", one(f"node_type: lambda, lambda: keys.{name}, threshold: 1, input_key: a")
+    )
+    assert list(load_task("t").plan.nodes) == ["a"]
+
+
 PROMPT = """
 graph_config:
   nodes:

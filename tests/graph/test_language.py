@@ -432,3 +432,28 @@ def test_a_change_inside_a_subgraph_or_in_sampled_data_makes_another_run(project
     assert second != first
     project.write("inner/graph_config.yaml", graph(node("n", "lambda: forms.of_node, factor: 4"), data="[]"))
     assert load_task("outer").configuration() != second
+
+
+@pytest.mark.parametrize("folder", ["t", "tasks/u"])
+def test_a_file_that_changed_is_imported_again_in_the_same_process(project, folder):
+    """What a run's fingerprint says of its code is what ran; files that did not change stay as they are."""
+    project.write(f"{folder}/graph_config.yaml", graph(node("n", "lambda: forms.of, output_keys: [v]")))
+    project.write(f"{folder}/words.py", "WORD = 'old'\n")
+    project.write(f"{folder}/metric.py", """
+from sygra.core.eval.metrics.unit_metrics.base_unit_metric import BaseUnitMetric
+from sygra.core.eval.metrics.unit_metrics.unit_metric_registry import unit_metric
+
+@unit_metric("reloaded_metric")
+class Reloaded(BaseUnitMetric):
+    def evaluate(self, golden, predicted):
+        return []
+""")  # fmt: skip
+    way = "from words import WORD" if folder == "t" else "from tasks.u.words import WORD"
+    project.write(f"{folder}/forms.py", f"{way}\ndef of(state):\n    return {{'v': WORD}}\n")
+    first = project.run(folder)
+    assert first.records[0]["v"] == "old"
+    again = load_task(folder)
+    assert again.code() == first.task.code()
+    assert again.plan.nodes["n"].parts[0] is first.task.plan.nodes["n"].parts[0]
+    project.write(f"{folder}/words.py", "WORD = 'new'\n")
+    assert project.run(folder).records[0]["v"] == "new"

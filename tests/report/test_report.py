@@ -9,7 +9,7 @@ import json
 import pytest
 
 import karat
-from karat.errors import RequestError
+from karat.errors import BudgetReached, RequestError
 from karat.report.blocks import Heading, Paragraph, Table, as_markdown, as_text, escape
 from karat.report.rendering import render
 from karat.report.summary import summarise
@@ -133,3 +133,51 @@ def test_a_ranking_is_in_the_report(store):
     assert "by_exact_match-ranking" in text
     assert "1–" in text
     assert "rate=0.9" in text.partition("by_exact_match-ranking.ranking")[2]
+
+
+def test_comparing_runs_hides_nothing_that_was_judged_before(store):
+    from karat.evaluators.comparison import ByMetric
+
+    runs = [run_at(store, rate, broken={3}) for rate in (0.9, 0.6)]
+    for run in runs:
+        karat.aggregate(karat.evaluate(run, [right], store=store), ["accuracy", "f1_score"], store=store)
+    karat.evaluate(runs, [ByMetric("exact_match")], store=store)
+    made = summarise(store, [run.id for run in runs])
+    accuracies = [(m.run, m.estimate.n, m.estimate.of) for m in made.metrics if m.name == "right-accuracy"]
+    assert accuracies == [(run.id, 59, 60) for run in runs]
+    assert len([name for name in made.tables if "confusion" in name]) == 2, "one for each run"
+    text = render(made, "text")
+    assert "right-f1_score.confusion, rate=0.6" in text
+    assert "by_exact_match-ranking.ranking" in text
+    assert "by_exact_match-ranking.position_bias" in text
+    macro = next(m.estimate for m in made.metrics if m.name == "right-f1_score.macro")
+    assert macro.lowest < macro.value < macro.highest
+
+
+def test_what_is_still_pending_is_in_the_denominator(store):
+    run = run_at(store, 0.9)
+
+    def sometimes(outputs, expected, example):
+        if example.input >= 40:
+            raise BudgetReached("the budget is spent")
+        return outputs == expected
+
+    with pytest.raises(BudgetReached):
+        karat.evaluate(run, [sometimes], store=store, progress=False, concurrency=1)
+    evaluation = store.evaluations.list()[-1]
+    assert evaluation.counts.pending > 0
+    metric = next(m for m in summarise(store, [evaluation]).metrics if m.name.startswith("sometimes"))
+    assert metric.estimate.n < metric.estimate.of == 60
+
+
+def test_an_aggregation_prints_its_design_effect_its_tables_and_one_confidence(store):
+    evaluation = karat.evaluate(run_at(store, 0.6, broken={3}), [right], store=store)
+    clustered = {"name": "accuracy", "params": {"cluster": "document"}, "key": "documents"}
+    made = karat.aggregate(evaluation, [clustered, "f1_score"], store=store).report()
+    assert "design effect 1." in made
+    assert "15 clusters" in made
+    assert "whatever the 1 was" in made
+    assert "tables: right-f1_score.confusion" in made
+    assert "95 % interval" in made
+    mixed = {"name": "accuracy", "params": {"confidence": 0.8}, "key": "narrow"}
+    assert "% interval" not in karat.aggregate(evaluation, [clustered, mixed], store=store).report()

@@ -279,3 +279,17 @@ def test_pending_items_are_in_the_denominator(store):
     evaluation = karat.evaluate(store.runs.get("latest"), [equal])
     estimate = karat.aggregate(evaluation, ["accuracy"]).estimates["equal-accuracy"]
     assert (estimate.n, estimate.of, estimate.lowest, estimate.highest) == (3, 6, 0.5, 1.0)
+
+
+def test_a_metric_that_only_calculates_speaks_over_what_was_judged(store):
+    from karat.aggregators.metrics import BaseAggregatorMetric, aggregator_metric
+
+    @aggregator_metric("share_right")
+    class ShareRight(BaseAggregatorMetric):
+        def calculate(self, results):
+            return {"share": sum(result.correct for result in results) / len(results)}
+
+    evaluation = karat.evaluate(run_adding(store, 0, broken={0, 1}), ["unit:exact_match"])
+    estimates = karat.aggregate(evaluation, ["metric:share_right"]).estimates
+    (estimate,) = estimates.values()
+    assert (estimate.value, estimate.n, estimate.of) == (1.0, 4, 6)

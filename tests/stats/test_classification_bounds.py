@@ -18,7 +18,9 @@ cells = st.lists(
 
 def values(rows, of=None):
     found = classification_metrics("abc", rows, of=of, n_resamples=50)
-    every = {(name, metric): getattr(each, metric) for name, each in found.classes.items() for metric in METRICS}
+    every = {
+        (name, metric): getattr(each, metric) for name, each in found.classes.items() for metric in METRICS
+    }
     for name in ("micro", "macro", "weighted"):
         every |= {(name, metric): getattr(getattr(found, name), metric) for metric in METRICS}
     return every

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
+from karat.aggregators.base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
 from karat.records import Ok
 from karat.stats.means import MeanState
 
 
 class _State:
-    __slots__ = ("first", "missing", "pairs", "runs")
+    __slots__ = ("absent", "first", "missing", "pairs", "runs")
 
     def __init__(self) -> None:
         self.runs: dict[str, MeanState] = {}
         self.missing: dict[str, int] = {}
+        self.absent = 0
+        """All comparisons that are missing; of those still pending it is not known which runs' they are."""
         self.first = MeanState()
         self.pairs: dict[tuple[str, str], list[int]] = {}
         """Wins, ties and losses of the first of two runs, by their names in order."""
@@ -35,11 +37,15 @@ class WinRate(Aggregator[_State]):
         return _State()
 
     def add(self, state: _State, group: Group) -> _State:
+        state.absent += group.pending
         scores: dict[str, list[float]] = {}
         shown_first: list[float] = []
         for result in group.results:
             first, second = result.runs
+            if not_applicable(result):
+                continue
             if not isinstance(result.outcome, Ok):
+                state.absent += 1
                 for run in (first, second):
                     state.missing[run] = state.missing.get(run, 0) + 1
                 continue
@@ -61,6 +67,7 @@ class WinRate(Aggregator[_State]):
             a.runs.setdefault(run, MeanState()).merge(mean)
         for run, missing in b.missing.items():
             a.missing[run] = a.missing.get(run, 0) + missing
+        a.absent += b.absent
         a.first.merge(b.first)
         for pair, counts in b.pairs.items():
             have = a.pairs.setdefault(pair, [0, 0, 0])
@@ -75,7 +82,9 @@ class WinRate(Aggregator[_State]):
             of = mean.n + state.missing.get(run, 0)
             out.estimates[f"@{run}"] = mean.estimate(self.confidence, of=of, bounds=(0.0, 1.0))
         first = state.first
-        out.estimates["shown_first"] = first.estimate(self.confidence, of=first.n, bounds=(0.0, 1.0))
+        out.estimates["shown_first"] = first.estimate(
+            self.confidence, of=first.n + state.absent, bounds=(0.0, 1.0)
+        )
         rows: list[dict[str, Any]] = [
             {"first": a, "second": b, "wins": wins, "ties": ties, "losses": losses}
             for (a, b), (wins, ties, losses) in sorted(state.pairs.items())

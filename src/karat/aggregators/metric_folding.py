@@ -43,7 +43,7 @@ class MetricAggregator(Aggregator[Any]):
         self.params = dict(getattr(metric, "config", {}) or {})
 
     def start(self) -> Any:
-        return [self.metric.start(), 0]
+        return [self.metric.start(), 0, 0]  # the metric's own, the items, those of them with a verdict
 
     def add(self, state: Any, group: Group) -> Any:
         for result in group.results:
@@ -51,20 +51,21 @@ class MetricAggregator(Aggregator[Any]):
                 unit = as_unit_result(result.outcome.value) if isinstance(result.outcome, Ok) else None
                 state[0] = self.metric.add(state[0], unit)
                 state[1] += 1
+                state[2] += unit is not None
         for _ in range(group.pending):
             state[0] = self.metric.add(state[0], None)
             state[1] += 1
         return state
 
     def merge(self, a: Any, b: Any) -> Any:
-        return [self.metric.merge(a[0], b[0]), a[1] + b[1]]
+        return [self.metric.merge(a[0], b[0]), a[1] + b[1], a[2] + b[2]]
 
     def finish(self, state: Any) -> Aggregate:
         given = self.metric.finish(state[0])
         if not isinstance(given, dict):
             raise ValueError(f"{self.name} gave {type(given).__name__}, not a dict of metric values")
         of = given.get("of", state[1])
-        n = given.get("n", of)
+        n = given.get("n", state[2])
         out = Aggregate()
         for key, value in given.items():
             if key in ("n", "of") or _is_sibling(key, given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
 
 from karat.aggregators.base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
@@ -12,11 +13,13 @@ Signature = tuple[tuple[str, str, float], ...]
 
 
 class _State:
-    __slots__ = ("missing", "signatures")
+    __slots__ = ("missing", "missing_of", "signatures")
 
     def __init__(self) -> None:
         self.signatures: dict[Signature, int] = {}
         self.missing = 0
+        self.missing_of: Counter[str] = Counter()
+        """Of each run, where it is known which runs were to be compared."""
 
 
 @register_aggregator("ranking")
@@ -47,6 +50,7 @@ class Ranking(Aggregator[_State]):
                 found.append((first, second, result.outcome.value.score))
             elif not not_applicable(result):
                 state.missing += 1
+                state.missing_of.update(result.runs)
         if found:
             signature = tuple(sorted(found))
             state.signatures[signature] = state.signatures.get(signature, 0) + 1
@@ -57,6 +61,7 @@ class Ranking(Aggregator[_State]):
         for signature, times in b.signatures.items():
             a.signatures[signature] = a.signatures.get(signature, 0) + times
         a.missing += b.missing
+        a.missing_of.update(b.missing_of)
         return a
 
     def finish(self, state: _State) -> Aggregate:
@@ -76,8 +81,14 @@ class Ranking(Aggregator[_State]):
         made = bradley_terry(
             rows, clusters=clusters, names=names, prior=self.prior, ties=self.ties, confidence=self.confidence
         )
-        out = Aggregate({f"@{run.name}": run.rating for run in made.runs})
-        out.estimates["position_bias"] = made.position_bias
+        replace = msgspec.structs.replace
+        out = Aggregate(
+            {
+                f"@{run.name}": replace(run.rating, of=run.rating.n + state.missing_of[run.name])
+                for run in made.runs
+            }
+        )
+        out.estimates["position_bias"] = replace(made.position_bias, of=made.n + state.missing)
         table: dict[str, Any] = {
             "runs": [msgspec.to_builtins(run) for run in made.runs],
             "components": made.components,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
@@ -12,6 +13,7 @@ from karat.comparison.naming import run_labels
 from karat.comparison.scores import Scores, chosen_keys, current_results, read_scores, sources_of, things_of
 from karat.errors import RequestError, did_you_mean
 from karat.records import Estimate, Ok, Skipped
+from karat.stats.bounds import with_bounds
 from karat.stats.ranking import elo
 from karat.stats.strengths import BradleyTerry, bradley_terry
 from karat.store import Store
@@ -30,6 +32,8 @@ class Compared(NamedTuple):
     outcomes: list[float]
     examples: list[str]
     missing: int
+    missing_of: Counter[str]
+    """The same for each run; a comparison that is missing is missing to both."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -89,7 +93,7 @@ class Ranking(msgspec.Struct, frozen=True):
 def compared_by_evaluator(evaluations: Sequence[Evaluation], runs: Sequence[Run], key: str) -> Compared:
     """The comparisons of some runs that evaluations hold; those that several hold count once."""
     wanted = {run.id for run in runs}
-    found = Compared([], [], [], [], 0)
+    found = Compared([], [], [], [], 0, Counter())
     seen: set[tuple[Any, ...]] = set()
     missing: set[tuple[Any, ...]] = set()
     for evaluation in reversed(evaluations):  # the newest word counts
@@ -107,18 +111,20 @@ def compared_by_evaluator(evaluations: Sequence[Evaluation], runs: Sequence[Run]
                 found.examples.append(result.example)
             elif not (isinstance(result.outcome, Skipped) and not result.outcome.applicable):
                 missing.add(identity)
-    return found._replace(missing=len(missing - seen))
+    absent = missing - seen
+    return found._replace(missing=len(absent), missing_of=Counter(run for each in absent for run in each[1]))
 
 
 def compared_by_scores(tables: Sequence[Scores], margin: float = 0.0) -> Compared:
     """Scores turned into comparisons: the higher one wins; within `margin` they tie."""
-    found = Compared([], [], [], [], 0)
+    found = Compared([], [], [], [], 0, Counter())
     missing = 0
     for one, other in combinations(tables, 2):
         for item in dict.fromkeys([*one.items, *other.items]):
             a, b = one.items.get(item), other.items.get(item)
             if a is None or b is None:
                 missing += 1
+                found.missing_of.update((one.run.id, other.run.id))
                 continue
             found.first.append(one.run.id)
             found.second.append(other.run.id)
@@ -163,8 +169,8 @@ def rank_comparisons(
             run=each.name,
             label=labels[each.name],
             rank=each.rank,
-            rating=each.rating,
-            win_rate=each.win_rate,
+            rating=msgspec.structs.replace(each.rating, of=each.rating.n + compared.missing_of[each.name]),
+            win_rate=with_bounds(each.win_rate, each.win_rate.n + compared.missing_of[each.name]),
             rank_low=each.rank_low,
             rank_high=each.rank_high,
             wins=each.wins,
@@ -203,7 +209,11 @@ def _by_elo(places: Sequence[Place], compared: Compared, confidence: float, seed
     none = Estimate(None, method="elo", metadata={"reason": "no comparisons"})
     return [
         msgspec.structs.replace(
-            place, rank=rank + 1, rating=ratings.get(place.run, none), rank_low=0, rank_high=0
+            place,
+            rank=rank + 1,
+            rating=msgspec.structs.replace(ratings.get(place.run, none), of=place.rating.of),
+            rank_low=0,
+            rank_high=0,
         )
         for rank, place in enumerate([*known, *rest])
     ]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from karat.compat.imports import task_imports
+from karat.compat.imports import current_modules, task_imports
 from karat.compat.names import own_name
 
-__all__ = ["own_name", "task_imports"]
+__all__ = ["current_modules", "own_name", "task_imports"]

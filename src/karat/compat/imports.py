@@ -11,8 +11,10 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -100,3 +102,41 @@ def task_imports(root: Path | None) -> None:
         _tasks.root = root
         for name in [name for name in sys.modules if name == "tasks" or name.startswith("tasks.")]:
             del sys.modules[name]
+
+
+_loaded: dict[str, tuple[Path, tuple[int, int]]] = {}
+"""Modules that came with a task: their files, and when these were changed last and how long they were."""
+
+
+@contextmanager
+def current_modules(folder: Path) -> Iterator[None]:
+    """While a task is loaded: its modules in a folder are those that the files have now.
+
+    Where a file changed since its module was imported, all of the folder's are forgotten, so that none keeps parts of
+    the old one: the code that runs is the code that a run's fingerprint speaks of.
+    """
+    tracked = {name: known for name, known in _loaded.items() if known[0].is_relative_to(folder)}
+    if any(_stamp(file) != stamp for file, stamp in tracked.values()):
+        for name, (file, _) in tracked.items():
+            sys.modules.pop(name, None)
+            _loaded.pop(name)
+            # a compiled file is told from its source by size and whole seconds alone
+            with suppress(OSError):
+                Path(importlib.util.cache_from_source(str(file))).unlink()
+        importlib.invalidate_caches()
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name in set(sys.modules) - before:
+            file = Path(getattr(sys.modules[name], "__file__", None) or "")
+            if file.suffix == ".py" and file.is_relative_to(folder) and "site-packages" not in file.parts:
+                _loaded[name] = (file, _stamp(file))
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        told = file.stat()
+    except OSError:
+        return (0, 0)
+    return (told.st_mtime_ns, told.st_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from karat.comparison.pairs_of_runs import Comparison, Difference
 from karat.comparison.worse import Worse
 from karat.report.blocks import Block, Heading, Paragraph, Table, interval, percent, probability
-from karat.report.text import number
+from karat.report.text import bounds_text, number
 
 SHOWN = 160
 """Characters of an output that are shown side by side with the other."""
@@ -74,13 +74,8 @@ def _differences(comparison: Comparison, labels: dict[str, str]) -> Table:
 
 def _denominator(each: Difference) -> str:
     difference = each.compared.difference
-    text = f"{difference.n:,} of {difference.of:,}"
-    if difference.of > difference.n and difference.lowest is not None and difference.highest is not None:
-        missing = difference.of - difference.n
-        text += (
-            f"; between {difference.lowest:+.3f} and {difference.highest:+.3f} whatever the {missing:,} were"
-        )
-    return text
+    bounds = bounds_text(difference, sign="+")
+    return f"{difference.n:,} of {difference.of:,}{f'; {bounds}' if bounds else ''}"
 
 
 def _explained(comparison: Comparison) -> str:

@@ -22,7 +22,7 @@ from karat.report.blocks import (
     percent,
 )
 from karat.report.summary import Metric, RunSummary, Summary
-from karat.report.text import counts_text, number
+from karat.report.text import bounds_text, counts_text, number
 
 FORMATS = {".md": "markdown", ".markdown": "markdown", ".json": "json", ".csv": "csv", ".txt": "text"}
 COLUMNS = (
@@ -110,10 +110,6 @@ def _metrics(metrics: list[Metric], labels: dict[str, str]) -> Table:
     rows = []
     for metric in metrics:
         estimate = metric.estimate
-        missing = estimate.of - estimate.n
-        bounds = ""
-        if missing and estimate.lowest is not None and estimate.highest is not None:
-            bounds = f"between {estimate.lowest:.3f} and {estimate.highest:.3f} whatever the {missing:,} were"
         rows.append(
             [
                 metric.name,
@@ -122,7 +118,7 @@ def _metrics(metrics: list[Metric], labels: dict[str, str]) -> Table:
                 number(estimate.value),
                 interval(estimate.low, estimate.high),
                 f"{estimate.n:,} of {estimate.of:,}",
-                bounds,
+                bounds_text(estimate),
             ]
         )
     right = len(head) - 4
@@ -198,7 +194,7 @@ def _cost(summary: Summary) -> list[Block]:
         head = ["run", "model", "calls", "kept", "tokens in", "tokens out", "cost"]
         blocks += [Heading("cost"), Table(head, rows, [2, 3, 4, 5, 6])]
     times = [
-        [run.label, *(f"{run.seconds[key]:.3g}" for key in run.seconds)]
+        [run.label, *(_seconds(run.seconds[key]) for key in run.seconds)]
         for run in summary.runs
         if run.seconds
     ]
@@ -208,6 +204,10 @@ def _cost(summary: Summary) -> list[Block]:
             Table(["run", "mean", "median", "95 %", "largest"], times, [1, 2, 3, 4]),
         ]
     return blocks
+
+
+def _seconds(seconds: float) -> str:
+    return "<0.001" if 0 < seconds < 0.001 else f"{seconds:.3f}"
 
 
 def _usage(usage: Usage) -> list[str]:

@@ -150,8 +150,8 @@ class _Gathering:
                     self.evaluations[evaluation.id] = evaluation
         if not self.aggregations:
             every_aggregation = self.store.aggregations.list()
-            for evaluation in self.evaluations:
-                found_here = [a for a in every_aggregation if evaluation in a.header.evaluations]
+            for judged_by in self.evaluations:
+                found_here = [a for a in every_aggregation if judged_by in a.header.evaluations]
                 self.aggregations.update({a.id: a for a in found_here[-1:]})
 
     def _estimates(self) -> tuple[list[Metric], dict[str, Any]]:
@@ -168,13 +168,19 @@ class _Gathering:
                 alone = len(set(runs)) == 1 and len(self.runs) > 1
                 tables.setdefault(f"{name}@{runs[0]}" if alone else name, table)
             for name, failure in aggregation.header.failures.items():
-                self.notes.append(f"{name} could not be computed: {failure.type}: {failure.message}")
+                note = f"{name} could not be computed: {failure.type}: {failure.message}"
+                self.notes += [] if note in self.notes else [note]
         for evaluation in self.evaluations.values():
             if evaluation.id not in covered:
                 metrics += self._means(evaluation)
                 for name, made in self._rankings(evaluation).items():
                     metrics += [
-                        _metric(f"{name}{at}", each, evaluation.header.runs, evaluation.id)
+                        _metric(
+                            f"{name}{at if at[:1] in ('', '@') else f'.{at}'}",
+                            each,
+                            evaluation.header.runs,
+                            evaluation.id,
+                        )
                         for at, each in made.estimates.items()
                     ]
                     tables |= {f"{name}.{table}": rows for table, rows in made.tables.items()}
@@ -182,7 +188,10 @@ class _Gathering:
         for metric in metrics:
             if metric.run is None or metric.run in self.runs:
                 newest.setdefault((metric.name, metric.group, metric.run), metric)
-        return list(newest.values()), tables
+        order = {name: place for place, name in enumerate(dict.fromkeys(metric.name for metric in metrics))}
+        runs_in_order = {run: place for place, run in enumerate(self.runs)}
+        shown = sorted(newest.values(), key=lambda m: (order[m.name], runs_in_order.get(m.run or "", -1)))
+        return shown, tables
 
     def _rankings(self, evaluation: Evaluation) -> dict[str, Aggregate]:
         """Of an evaluation that nothing has aggregated yet: the ranking by each evaluator that compares."""

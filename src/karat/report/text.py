@@ -63,23 +63,48 @@ def estimate_row(name: str, estimate: Estimate) -> list[str]:
     interval = "—"
     if estimate.low is not None and estimate.high is not None:
         interval = f"[{estimate.low:.3f}, {estimate.high:.3f}]"
+    notes = [bounds_text(estimate), effect_text(estimate)]
+    return [
+        clean(name, 80),
+        number(estimate.value),
+        interval,
+        f"{estimate.n:,} of {estimate.of:,}",
+        "; ".join(note for note in notes if note),
+    ]
+
+
+def bounds_text(estimate: Estimate, sign: str = "") -> str:
+    """What missing items could make of a number; empty where none is missing."""
     missing = estimate.of - estimate.n
-    bounds = ""
-    if missing and estimate.lowest is not None and estimate.highest is not None:
-        bounds = f"between {estimate.lowest:.3f} and {estimate.highest:.3f} whatever the {missing:,} were"
-    return [clean(name, 80), number(estimate.value), interval, f"{estimate.n:,} of {estimate.of:,}", bounds]
+    if not missing or estimate.lowest is None or estimate.highest is None:
+        return ""
+    return (
+        f"between {estimate.lowest:{sign}.3f} and {estimate.highest:{sign}.3f}"
+        f" whatever the {missing:,} {'was' if missing == 1 else 'were'}"
+    )
+
+
+def effect_text(estimate: Estimate) -> str:
+    """How much clusters widen an interval; empty where items are independent."""
+    effect, clusters = estimate.metadata.get("design_effect"), estimate.metadata.get("clusters")
+    if effect is None or clusters is None:
+        return ""
+    return f"design effect {effect:.2f}, {clusters:,} clusters"
 
 
 def aggregation_report(aggregation: Aggregation) -> str:
     """Estimates with their intervals and denominators, tables by name, failures in their place."""
     header = aggregation.header
     lines = [f"aggregation {aggregation.id}  {header.status}  {counts_text(header.counts)}", ""]
-    rows = [["metric", "value", "95 % interval", "n", ""]]
+    rows = [["metric", "value", "interval", "n", ""]]
     confidences = {e.confidence for e in header.estimates.values()}
     if len(confidences) == 1:
         rows[0][2] = f"{100 * confidences.pop():g} % interval"
     rows += [estimate_row(name, estimate) for name, estimate in header.estimates.items()]
     lines.append(table(rows, right=(1, 3)))
+    if header.tables:
+        names = ", ".join(clean(name, 80) for name in list(header.tables)[:20])
+        lines.append(f"tables: {names} (karat report {aggregation.id} shows them)")
     for name, failure in header.failures.items():
         lines.append(f"{clean(name, 80)} failed: {clean(failure.type, 60)}: {clean(failure.message)}")
     return "\n".join(lines)

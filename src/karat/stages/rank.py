@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from karat.comparison.missing import RankingPlan, plan_ranking
 from karat.comparison.ranking import Ranking, rank_stored
 from karat.comparison.scores import things_of
 from karat.errors import RequestError
+from karat.evaluators.base import evaluators
 from karat.stages.evaluate import evaluate_async
 from karat.stages.given import as_list, store_of
 from karat.stages.judging import Judge
@@ -46,17 +49,18 @@ async def rank_async(
         found = _pair_key(the_store, things) if metric is None else None
         return rank_stored(the_store, things, evaluator=found, metric=metric, **ranking)
     runs, _ = things_of(the_store, things) if things else ([], [])
+    compares = None if evaluator is None else comparing(evaluator)
+    if compares is not None and (judge := Judge(0, compares)).kind != "pair":
+        raise RequestError(
+            f"{judge.key!r} judges single outputs: rank by its scores, with the metric instead"
+        )
     made = await evaluate_async(
-        runs,
-        None if evaluator is None else [comparing(evaluator)],
-        amend=earlier or None,
-        store=the_store,
-        **options,
+        runs, None if compares is None else [compares], amend=earlier or None, store=the_store, **options
     )
     key = next((spec.key for spec in made.header.evaluators if spec.kind == "pair"), None)
     if key is None:
         raise RequestError(
-            f"{made.header.evaluators[0].key!r} judges single outputs: rank by metric= instead"
+            f"{made.header.evaluators[0].key!r} judges single outputs: rank by its scores, with the metric instead"
         )
     return rank_stored(the_store, [made], evaluator=key, **ranking)
 
@@ -80,8 +84,13 @@ def plan_rank(
 
 
 def comparing(evaluator: Any) -> Any:
-    """An evaluator as it was given; a plain function becomes one that compares."""
+    """An evaluator as it was given; a plain function, or where there is one, becomes one that compares."""
     module = importlib.import_module("karat.evaluators.comparison")  # registers by_metric and by_function
+    spec = {"name": evaluator} if isinstance(evaluator, str) else evaluator
+    if isinstance(spec, Mapping) and isinstance(spec.get("name"), str) and not spec.get("params"):
+        if inspect.isfunction(evaluators.get(spec["name"])) and not evaluators.has(spec["name"]):
+            return {**spec, "name": "by_function", "params": {"function": spec["name"]}}
+        return evaluator
     if callable(evaluator) and not isinstance(evaluator, type) and not hasattr(evaluator, "compare"):
         return module.ByFunction(evaluator)
     return evaluator

@@ -101,8 +101,10 @@ def metrics_of(
     factor G/(G−1), and becomes Wilson's interval on the effective number of items.
 
     A precision without predictions of the class, or a recall without items of it, is None with the reason; in
-    averages it counts as 0, as scikit-learn has it. With items missing, what they could make of each number if they are
-    of the classes seen is in `lowest` and `highest`; any of them may belong to a class, so its `of` has them all. A class absent from a resample is no part of its average.
+    averages it counts as 0, as scikit-learn has it. A class absent from a resample is no part of its average.
+
+    With items missing, what they could make of each number if they are of the classes seen is in `lowest` and
+    `highest`; any of them may belong to a class, so its `of` has them all.
     """
     confidence = check_confidence(confidence)
     of = items_of(state.n, of)
@@ -195,14 +197,11 @@ class _Table:
             jaccard, value=_dice(jaccard.value), low=_dice(jaccard.low), high=_dice(jaccard.high)
         )
         tally = self.tally(k)
-        return ClassMetrics(
-            *(
-                self.of_more(each, class_bounds(tally, metric, self.missing))
-                for each, metric in zip((precision, recall, f1), METRICS, strict=True)
-            ),
-            tally.support,
-            tally.predicted,
-        )
+        bounded = {
+            metric: self.of_more(each, class_bounds(tally, metric, self.missing))
+            for metric, each in zip(METRICS, (precision, recall, f1), strict=True)
+        }
+        return ClassMetrics(**bounded, support=tally.support, predicted=tally.predicted)
 
     def tally(self, k: int) -> Tally:
         """The counts of one class."""

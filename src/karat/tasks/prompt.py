@@ -16,7 +16,7 @@ _FIELD = r"[^\W\d]\w*(?:\.\w+)*"
 _VARIABLE = re.compile(r"\{\{(" + _FIELD + r")\}\}|\{(" + _FIELD + r")\}")
 """`{name}` or `{name.field}`; doubled, it stands for itself. Any other brace is a brace."""
 
-_MISSING: Any = object()
+MISSING: Any = object()
 
 
 class PromptTask(Task):
@@ -162,10 +162,10 @@ def _value(name: str, given: Any) -> Any:
     """The value of a variable: a field of the input (also inside of it), or for `input` the whole."""
     if name == "input" and not isinstance(given, Mapping):
         return given
-    found = _look_up(given, name.split("."))
-    if found is _MISSING and name.partition(".")[0] == "input":
-        found = _look_up({"input": given}, name.split("."))
-    if found is not _MISSING:
+    found = look_up(given, name.split("."))
+    if found is MISSING and name.partition(".")[0] == "input":
+        found = look_up({"input": given}, name.split("."))
+    if found is not MISSING:
         return found
     known = ["input", *(str(key) for key in given)] if isinstance(given, Mapping) else ["input"]
     return _Unknown(
@@ -174,12 +174,12 @@ def _value(name: str, given: Any) -> Any:
     )
 
 
-def _look_up(value: Any, path: Sequence[str]) -> Any:
+def look_up(value: Any, path: Sequence[str]) -> Any:
     for step in path:
         if isinstance(value, Mapping) and step in value:
             value = value[step]
         elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
             value = value[int(step)]
         else:
-            return _MISSING
+            return MISSING
     return value

@@ -38,10 +38,11 @@ def discover(where: str | Path) -> list[str]:
     for folder in folders:
         if folder.is_dir():
             for file in sorted(folder.glob("*.py")):
-                if not file.name.startswith(("_", "test_")) and _registers(file):
+                if not file.name.startswith(("_", "test_")) and registers_metrics(file):
                     load_file(file)
     return sorted(set(unit_metrics.list()) - before)
 
 
-def _registers(file: Path) -> bool:
+def registers_metrics(file: Path) -> bool:
+    """Whether a file looks as if it registered a metric; others are not imported."""
     return _REGISTERS.search(file.read_text(encoding="utf-8", errors="replace")) is not None

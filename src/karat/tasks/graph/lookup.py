@@ -90,12 +90,12 @@ class TaskPlace:
 
     def metrics(self) -> None:
         """Imports the metrics that stand beside the task, so that their names are known."""
-        from karat.evaluators.unit.discovery import BESIDE, _registers
+        from karat.evaluators.unit.discovery import BESIDE, registers_metrics
 
         task_imports(self.root)
         for folder in (self.folder, *(self.folder / name for name in BESIDE)):
             for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
-                if not file.name.startswith(("_", "test_")) and _registers(file):
+                if not file.name.startswith(("_", "test_")) and registers_metrics(file):
                     self._import(file)
 
     def _import(self, file: Path) -> None:

@@ -12,7 +12,7 @@ from karat.tasks.graph.lookup import TaskPlace
 from karat.tasks.graph.reading import Section
 from karat.tasks.graph.schemas import RecordSchema
 from karat.tasks.graph.state import SygraState
-from karat.tasks.prompt import _MISSING, _look_up
+from karat.tasks.prompt import MISSING, look_up
 
 FIELD_KEYS = ("from", "value", "transform")
 _STEP = re.compile(r"([^\[\]]+)((?:\[\d+\])*)")
@@ -40,8 +40,8 @@ def from_state(state: Mapping[str, Any], name: str) -> Any:
     """A variable of the state, or a path into one; None where it was never set."""
     if name in state:
         return state[name]
-    found = _look_up(state, name.split(".")) if "." in name else None
-    return None if found is _MISSING else found
+    found = look_up(state, name.split(".")) if "." in name else None
+    return None if found is MISSING else found
 
 
 class Output:

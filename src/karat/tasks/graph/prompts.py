@@ -15,7 +15,7 @@ import msgspec
 from karat.errors import RequestError, did_you_mean
 from karat.models.messages import ROLES
 from karat.tasks.graph.reading import Section
-from karat.tasks.prompt import _MISSING, _look_up
+from karat.tasks.prompt import MISSING, look_up
 
 _NAME = r"[^\W\d]\w*(?:(?:\.|->)\w+)*"
 _VARIABLE = re.compile(r"\{\{(" + _NAME + r")\}\}|\{(" + _NAME + r")\}")
@@ -80,10 +80,10 @@ class Prompt:
 
 def value_of(name: str, state: Mapping[str, Any]) -> Any:
     """The value of a variable: a name of the state, or a path into it."""
-    value = state.get(name, _MISSING)
-    if value is _MISSING:
-        value = _look_up(state, name.split("."))
-    if value is _MISSING:
+    value = state.get(name, MISSING)
+    if value is MISSING:
+        value = look_up(state, name.split("."))
+    if value is MISSING:
         raise RequestError(
             f"the prompt asks for {{{name}}} and the record has no such field: {did_you_mean(name, map(str, state))}"
         )

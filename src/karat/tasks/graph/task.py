@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+from karat.compat import current_modules
 from karat.datasets.dataset import Dataset
 from karat.errors import Stopped
 from karat.keys import code_fingerprint, digest
@@ -107,4 +108,6 @@ def _code(parts: list[Any]) -> str | None:
 
 def load_task(name: str, *, model: str | None = None, run_args: Mapping[str, Any] | None = None) -> GraphTask:
     """The graph task that a name or path means, read, checked and compiled."""
-    return GraphTask(read_configuration(find_task(name), model=model), run_args)
+    place = find_task(name)
+    with current_modules(place.folder if place.root is None else place.root / "tasks"):
+        return GraphTask(read_configuration(place, model=model), run_args)

@@ -7,6 +7,7 @@ otherwise gets the node's keys and the state, `apply(node_dict, state)`. A funct
 from __future__ import annotations
 
 import asyncio
+import difflib
 import functools
 import inspect
 from typing import Any
@@ -21,6 +22,7 @@ from karat.tasks.graph.unit_metrics import UnitMetrics
 
 LANGUAGE = (*COMMON, "lambda", "blocking")
 """Keys of a lambda node that are the language's; all others are its function's."""
+ALIASES = ("output_key", "output_vars")
 
 
 class LambdaNode(Node):
@@ -100,14 +102,26 @@ def _callable(part: Any, section: Section, building: Building) -> Any:
         return _made(part, section, building)
     function = applied(part, 2, "lambda")
     if function.takes < 2:
+        section.known((*LANGUAGE, *ALIASES))  # nobody would read any other
         return function.call
+    _check_mistyped(section)
     return functools.partial(function.call, dict(section.given))
+
+
+def _check_mistyped(section: Section) -> None:
+    """Keys that only code reads may be any; one a letter away from the language's would be lost in silence."""
+    for key in section.given:
+        close = difflib.get_close_matches(key, LANGUAGE, n=1, cutoff=0.85)
+        if close and key not in (*LANGUAGE, *ALIASES):
+            section.problem(f"looks like a mistyped {close[0]!r}", key)
 
 
 def _made(part: type, section: Section, building: Building) -> Any:
     """An instance made with the node's keys; keys of the language only where it asks for them."""
     parameters = inspect.signature(part).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if takes_all:  # else a key that it does not ask for is refused below
+        _check_mistyped(section)
     asked = {p.name for p in parameters}
     keys = {
         key: value

@@ -60,6 +60,20 @@ def test_what_is_there_is_reused(experiment, capsys):
     assert sum("already" in notice or "finished" in notice for notice in notices) == 4
 
 
+def test_a_second_time_nothing_is_computed(experiment, capsys, tmp_path):
+    (tmp_path / "answer.py").write_text(
+        TASK.replace("    return", "    open('calls', 'a').write('.')\n    return")
+    )
+    documents = []
+    for _ in range(2):
+        assert main(["run", str(experiment), "--json", "--quiet"]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+        assert len((tmp_path / "calls").read_text()) == 4 * 3
+    first, second = documents
+    assert [run["id"] for run in first["runs"]] == [run["id"] for run in second["runs"]]
+    assert first["comparison"] == second["comparison"]
+
+
 def test_the_comparison_is_printed(experiment, capsys):
     assert main(["run", str(experiment), "--quiet"]) == 0
     assert "4 runs compared, the baseline is shout=false times=1" in capsys.readouterr().out

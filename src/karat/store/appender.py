@@ -10,8 +10,11 @@ from karat.store.backend import Backend, Row
 LONGEST_DELAY = 0.05
 FIRST_DELAY = 0.002
 SHARE = 10
-"""A group is kept open SHARE times as long as the last commit took, so that committing costs at most about
+"""A group is kept open SHARE times as long as a commit takes, so that committing costs at most about
 a tenth of the time, whether a commit takes 0.1 ms (SQLite) or 5 ms (a server)."""
+GROWTH = 1.2
+"""How much longer a commit is believed to take when one took longer: a single slow one may only have waited for the
+interpreter lock."""
 
 LARGEST_BYTES = 4 << 20
 """A group of large records is committed before it becomes a burden on memory."""
@@ -102,15 +105,17 @@ class Appender:
 
     def _commit_here(self) -> None:
         rows, waiting = self._take()
-        # The time of this thread alone: waiting for the interpreter lock is not what a commit costs.
-        start = time.thread_time()
+        start = time.perf_counter()
         try:
             self._backend.append(self._parent, rows)
         except BaseException as error:
             _tell(waiting, error)
             raise
-        self._delay = min(LONGEST_DELAY, SHARE * (time.thread_time() - start))
+        self._learn(time.perf_counter() - start)
         _tell(waiting, None)
+
+    def _learn(self, seconds: float) -> None:
+        self._delay = min(LONGEST_DELAY, SHARE * seconds, self._delay * GROWTH)
 
     async def _commit_in_thread(self, rows: list[Row], waiting: list[asyncio.Future[None]]) -> None:
         start = time.perf_counter()
@@ -125,7 +130,7 @@ class Appender:
             _tell(waiting, error)
         else:
             _tell(waiting, None)
-        self._delay = min(LONGEST_DELAY, SHARE * (time.perf_counter() - start))
+        self._learn(time.perf_counter() - start)
         self._commit = None
         self._commit_or_wait(asyncio.get_running_loop())
 

@@ -197,7 +197,7 @@ def format_estimate(estimate: Estimate, digits: int = 3) -> str:
     if missing and estimate.lowest is not None and estimate.highest is not None:
         text += (
             f"; between {estimate.lowest:.{digits}f} and {estimate.highest:.{digits}f}"
-            f" whatever the {missing} were"
+            f" whatever the {missing} {'was' if missing == 1 else 'were'}"
         )
     return text
 

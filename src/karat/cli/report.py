@@ -1,7 +1,8 @@
 """Writes down all that is known of runs, evaluations or aggregations: numbers, groups, cost, time and failures.
 
-Of a run the newest judgment by each evaluator is taken, of an evaluation its newest aggregation. The
-file's ending says what is written: Markdown for a page or a pull request, JSON with everything, CSV with one row for each number.
+Of a run the newest judgment by each evaluator is taken, of an evaluation its newest aggregation. The file's
+ending says what is written: Markdown for a page or a pull request, JSON with everything, CSV with one row for
+each number.
 
     karat report agg-1a
     karat report run-2b run-3c -o report.md

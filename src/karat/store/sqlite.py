@@ -95,7 +95,7 @@ class SqliteBackend(SqlBackend):
         if self.path is not None:
             _write_ahead(self._connection, self.path)
         execute(f"PRAGMA synchronous = {synchronous}")
-        execute("PRAGMA cache_size = -32768")
+        execute("PRAGMA cache_size = -8192")
         execute("PRAGMA temp_store = MEMORY")
         if execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
             return

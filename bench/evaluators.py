@@ -85,6 +85,7 @@ def trajectories() -> None:
     import trajectories as table
 
     table.main()
+    print("openevals: not shown, it has no trajectory match of its own (agentevals is its sibling for those)")
 
 
 def main() -> None:

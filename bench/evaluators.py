@@ -5,7 +5,10 @@ Each figure is the best of several rounds, so that other work on the machine cou
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -77,23 +80,47 @@ def _pair(source: random.Random, kind: str, length: int) -> tuple[str, str]:
     return "".join(first), "".join(second)
 
 
-def trajectories() -> None:
-    """The table of trajectory matching, from its own file."""
-    if not Path(__file__).with_name("trajectories.py").is_file():
-        print("trajectories: bench/trajectories.py is not here")
-        return
-    import trajectories as table
+OPENEVALS = """
+import time
+from openevals.exact import exact_match
+from openevals.string.levenshtein import levenshtein_distance
+a, b = "".join(chr(97 + i * 7 % 26) for i in range(1000)), "".join(chr(97 + i * 11 % 26) for i in range(1000))
+for name, count, work in (
+    ("exact_match", 2000, lambda: exact_match(outputs="Paris", reference_outputs="Paris")),
+    ("edit distance, 1,000 characters", 3, lambda: levenshtein_distance(outputs=a, reference_outputs=b)),
+):
+    began = time.perf_counter()
+    for _ in range(count):
+        work()
+    print(f"  openevals, {name}: {count / (time.perf_counter() - began):,.0f}/s")
+"""
 
-    table.main()
-    print("openevals: not shown, it has no trajectory match of its own (agentevals is its sibling for those)")
+
+def openevals(folder: str | None) -> None:
+    """The same two with openevals, where it is installed in the peers' virtual environment."""
+    python = Path(folder or "", "bin", "python")
+    if folder is None or subprocess.run([python, "-c", "import openevals"], capture_output=True).returncode:
+        print(
+            "  openevals: not installed here, skipped (--peers DIR names a virtual environment that has it)"
+        )
+        return
+    environment = {**os.environ, "LANGSMITH_TRACING": "false"}
+    print(
+        subprocess.run([python, "-c", OPENEVALS], capture_output=True, text=True, env=environment).stdout,
+        end="",
+    )
 
 
 def main() -> None:
-    """Prints the machine, then every table."""
+    """Prints the machine, then every table; `--peers DIR` names a virtual environment with the peers."""
+    import trajectories
+
     print(machine())
     exact_match()
     edit_distance()
-    trajectories()
+    given = sys.argv[1:]
+    openevals(given[given.index("--peers") + 1] if "--peers" in given[:-1] else None)
+    trajectories.main()
 
 
 if __name__ == "__main__":

@@ -136,3 +136,21 @@ def test_plugins_are_found_by_their_entry_point_and_can_be_switched_off(tmp_path
     assert on.stdout.strip() == "True"
     assert "plug-in rotten (karat_fruit:no_such) did not load" in on.stderr
     assert run(KARAT_PLUGINS="0").stdout.strip() == "False"
+
+
+def test_there_is_an_instance_for_each_kind_of_part():
+    from karat.aggregators import aggregators
+    from karat.engines import engines
+    from karat.evaluators import evaluators
+    from karat.evaluators.unit.registry import unit_metrics
+    from karat.memory import memory_systems
+    from karat.models.wires import wires
+    from karat.store import stores
+    from karat.tasks import tasks
+
+    kinds = [evaluators, unit_metrics, aggregators, tasks, wires, stores, engines, memory_systems]
+    assert all(isinstance(registry, Registry) for registry in kinds)
+    assert len({registry.kind for registry in kinds}) == 8
+    assert (evaluators.has("exact_match"), unit_metrics.has("exact_match"), engines.has("local")) == (
+        True,
+    ) * 3

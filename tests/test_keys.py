@@ -82,6 +82,24 @@ def test_what_cannot_be_stored_is_refused(value):
         content_hash(value)
 
 
+def test_what_can_be_written_can_be_read_again():
+    import msgspec
+
+    from karat.values import encode
+
+    for depth in range(300, 1100, 5):
+        value = []
+        for _ in range(depth):
+            value = [value]
+        try:
+            data = encode({"outcome": value})
+        except UnsupportedType:
+            break
+        msgspec.json.decode(data)
+    else:
+        pytest.fail("nothing was too deep")
+
+
 def test_dataclasses_and_bytes_have_hashes():
     @dataclasses.dataclass
     class Point:

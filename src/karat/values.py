@@ -18,6 +18,7 @@ import msgspec
 
 from karat.errors import UnsupportedType
 
+DEEP = 400
 REMEDY = "give JSON values, a dataclass, a msgspec struct, a pydantic model or bytes"
 
 
@@ -55,7 +56,17 @@ def _encode(encoder: msgspec.json.Encoder, value: Any) -> bytes:
     # msgspec writes NaN and infinities as null; only a value with a null in it needs the slow look.
     if b"null" in data:
         _refuse_not_finite(value, "", 0)
+    # It also writes a little deeper than it reads; only a value with so many openings can be that deep.
+    if len(data) > DEEP and data.count(b"[") + data.count(b"{") > DEEP:
+        _refuse_unreadable(data)
     return data
+
+
+def _refuse_unreadable(data: bytes) -> None:
+    try:
+        msgspec.json.decode(data)
+    except RecursionError:
+        raise UnsupportedType("a value is nested too deeply to be read again: make it flatter") from None
 
 
 def _refuse_not_finite(value: Any, path: str, depth: int) -> None:

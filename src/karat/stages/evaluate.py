@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, permutations
 from typing import Any
 
 from karat.engines import Engine, engines
 from karat.errors import Aborted, RequestError, Stopped
-from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
+from karat.keys import Decision, Wanted, fingerprint, result_item
 from karat.progress import Listener, Progress, listener
 from karat.records import (
     FORMAT,
@@ -30,6 +29,7 @@ from karat.stages.judging import Judge, Judged, Judging, Judgment
 from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
 from karat.stages.run import DEFAULT_CONCURRENCY
+from karat.stages.shown import Hashes, places_of, shared
 from karat.store import Store
 from karat.store.appender import Appender
 from karat.store.backend import FAILED, REUSED, SKIPPED, Mark, Row
@@ -212,11 +212,11 @@ class _EvaluationStage:
             chunk: list[Judgment] = []
             for row in chunks.saw(self._backend.scan(self.data.number, start, stop)):
                 position, example = row.position, decode(row.payload)
-                hashes = _Hashes(example) if reuse else None
+                hashes = Hashes(example) if reuse else None
                 for judge, together in shown:
                     for places, first, last, attempts in together:
                         expected = attempts if first <= position < last else 0
-                        present = _shared([outputs[place].get(position) for place in places])
+                        present = shared([outputs[place].get(position) for place in places])
                         self._total += max(expected, len(present))
                         for these in present:
                             self._add_judgment(chunk, judge, position, example, places, these, marks, hashes)
@@ -225,7 +225,7 @@ class _EvaluationStage:
     def _shown(self, judge: Judge) -> list[tuple[tuple[int, ...], int, int, int]]:
         """Which runs a judge sees together, the positions that all of them have, and how many attempts."""
         out = []
-        for places in _places(judge, len(self.runs)):
+        for places in places_of(judge, len(self.runs)):
             headers = [self.runs[place].header for place in places]
             first = max(header.offset for header in headers)
             last = min(end_of(self.runs[place], len(self.data)) for place in places)
@@ -241,7 +241,7 @@ class _EvaluationStage:
         places: tuple[int, ...],
         outputs: tuple[Output, ...],
         marks: dict[tuple[int, str], Mark],
-        hashes: _Hashes | None,
+        hashes: Hashes | None,
     ) -> None:
         try_number: int | None = 1
         if marks:
@@ -473,30 +473,6 @@ def _stored_usage(evaluation: Evaluation) -> dict[str, Usage]:
     return total
 
 
-class _Hashes:
-    """Content hashes of an example and its outputs, made when first needed."""
-
-    def __init__(self, example: Example) -> None:
-        self._example = example
-        self._of_example: str | None = None
-        self._of_outputs: dict[int, str] = {}
-
-    def reuse_key(self, judge: Judge, outputs: tuple[Output, ...]) -> bytes | None:
-        if not all(isinstance(output.outcome, Ok) for output in outputs):
-            return None
-        if self._of_example is None:
-            self._of_example = content_hash(self._example)
-        return reuse_key(judge.spec.fingerprint, self._of_example, [self._output(o) for o in outputs])
-
-    def _output(self, output: Output) -> str:
-        found = self._of_outputs.get(id(output))
-        if found is None:
-            # The trace is part of what trajectory evaluators and judges look at.
-            calls = [[call.kind, call.name, call.input, call.output, call.error] for call in output.trace]
-            found = self._of_outputs[id(output)] = content_hash([output.value, calls])
-        return found
-
-
 def _outputs(rows: Sequence[Row]) -> dict[int, list[Output]]:
     """The current outputs of a run, by position."""
     found: dict[int, list[Output]] = {}
@@ -509,28 +485,3 @@ def _outputs(rows: Sequence[Row]) -> dict[int, list[Output]]:
         else:
             here.append(output)
     return found
-
-
-def _shared(outputs: Sequence[list[Output] | None]) -> list[tuple[Output, ...]]:
-    """The outputs of several runs for one example, attempt against attempt and unit against unit."""
-    first = outputs[0]
-    if first is None:
-        return []
-    if len(outputs) == 1:
-        return [(output,) for output in first]
-    others = [{(output.attempt, output.unit): output for output in other or ()} for other in outputs[1:]]
-    keys = [(output.attempt, output.unit) for output in first]
-    return [
-        (output, *(other[key] for other in others))
-        for output, key in zip(first, keys, strict=True)
-        if all(key in other for other in others)
-    ]
-
-
-def _places(judge: Judge, runs: int) -> Iterator[tuple[int, ...]]:
-    """Which runs are shown to a judge together, by their places."""
-    if judge.kind == "single":
-        return ((place,) for place in range(runs))
-    if judge.kind == "joint":
-        return iter([tuple(range(runs))])
-    return iter((permutations if judge.both_orders else combinations)(range(runs), 2))

@@ -118,3 +118,42 @@ def test_too_many_combinations_are_refused():
     assert combinations_of({"a": [1, 2], "b": ["x"]}) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
     with pytest.raises(RequestError, match="10,000 combinations"):
         combinations_of({"a": range(100), "b": range(100)})
+
+
+def test_models_and_prompts_are_really_asked_once_for_each_combination(tmp_path, monkeypatch, capsys):
+    from karat.testing import FakeProvider
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    with FakeProvider.in_process() as server:
+        (tmp_path / "experiment.yaml").write_text(
+            f"""
+name: asked
+dataset:
+  - {{id: a, input: one, expected: one}}
+  - {{id: b, input: two, expected: two}}
+task: {{prompt: "{{input}}"}}
+matrix:
+  model: ["{server.spec("small")}", "{server.spec("large")}"]
+  prompt: ["{{input}}", "Say {{input}}"]
+evaluators: [exact_match]
+aggregators: [accuracy]
+"""
+        )
+        command = ["run", "experiment.yaml", "--json", "--quiet"]
+        assert main(command) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert server.stats()["count"] == 2 * 2 * 2
+        assert main(command) == 0
+        capsys.readouterr()
+        assert server.stats()["count"] == 2 * 2 * 2
+    assert len(document["runs"]) == len(document["comparison"]["runs"]) == 4
+    # An echo answers rightly without the word before it, and wrongly with it.
+    scores = [
+        difference["compared"]["second"]["value"] for difference in document["comparison"]["differences"]
+    ]
+    assert scores == [0.0, 1.0, 0.0]
+    assert main(["report", document["runs"][0]["id"], "--format", "markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "tokens" in page
+    assert "latency" in page.lower() or "seconds" in page.lower()

@@ -224,6 +224,7 @@ class Pending:
             calls.occurrence(digest),
             calls.cache,
             calls.budget,
+            calls.unkept,
         )
         self.input = _recorded(endpoint, request, encoded)
         self.place = calls.begin(Call(kind="model", name=endpoint.spec, input=self.input, error="unfinished"))

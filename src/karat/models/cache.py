@@ -1,7 +1,7 @@
 """Answers kept from before: one SQLite file of JSON bodies, read by key, written in groups by one thread.
 
-A reply is handed out when its row is committed, so a process that is killed has lost at most the calls that
-were in flight. The file holds what providers answered and no request, no header, no key.
+No item asks for more before the answers it has are committed, so a process that is killed has lost at most the
+calls that were in flight. The file holds what providers answered and no request, no header, no key.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import queue
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,16 @@ from karat.errors import RequestError
 
 VERSION = 1
 APPLICATION = 0x6B617274  # "kart": tells our files from other people's
-GROUP = 500
-LINGER = 0.004
-"""Seconds the first answer of a group waits for others: next to nothing beside a model's own time, and a commit
-for each answer would cost a quarter of all the CPU a call takes."""
+GROUP = 512
+SHORTEST, LONGEST = 0.004, 0.03
+"""Seconds the first answer of a group waits for others, for a commit of each would cost a quarter of all the CPU that
+a call takes: the shortest when somebody waits for one of them, which is next to nothing beside a model's own time."""
 
 _log = logging.getLogger("karat.models")
+
+
+Kept = tuple[tuple[Any, ...], "asyncio.Future[None]"]
+"""A row, and whom to tell that it is written."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -80,23 +85,33 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+_open: weakref.WeakSet[ReplyCache] = weakref.WeakSet()
+
+
 class ReplyCache:
-    """The cache as one event loop uses it: reads on the loop, writes through a thread."""
+    """The cache as one event loop uses it: reads on the loop, writes through a thread, both in groups."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = connect(path)
-        self._queue: queue.SimpleQueue[tuple[tuple[Any, ...], asyncio.Future[None]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._queue: queue.SimpleQueue[Kept | threading.Event] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        self._complained = False
+        self._complained = self._closing = False
+        self._unwritten: dict[bytes, Entry] = {}
+        self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._write, name="karat-cache", daemon=True)
         self._thread.start()
+        _open.add(self)
 
     def get(self, key: bytes) -> Entry | None:
         """The answer kept under a key. A cache that cannot be read counts as empty, and says so once."""
+        if (entry := self._unwritten.get(key)) is not None:
+            return entry
         try:
+            if not self._reader.in_transaction:
+                # One for all that is looked up in a turn of the loop: it is locking the file that takes time.
+                self._reader.execute("BEGIN")
+                self._loop.call_soon(self._look_anew)
             row = self._reader.execute(
                 "SELECT body, seconds, created FROM replies WHERE key=?", (key,)
             ).fetchone()
@@ -105,34 +120,64 @@ class ReplyCache:
             return None
         return None if row is None else Entry(row[0].encode(), row[1], row[2])
 
+    def _look_anew(self) -> None:
+        """Ends the view of the file that look-ups share, so that the next one sees what was written since."""
+        with contextlib.suppress(sqlite3.Error):
+            if self._reader.in_transaction:
+                self._reader.execute("ROLLBACK")
+
     def put(self, key: bytes, model: str, body: bytes, seconds: float) -> asyncio.Future[None]:
         """Keeps an answer; the future is done when it is committed."""
-        done = self._loop.create_future()
-        self._queue.put(((key, model, time.time(), seconds, body.decode("utf-8", "replace")), done))
+        done, now = self._loop.create_future(), time.time()
+        self._unwritten[key] = Entry(body, seconds, now)
+        self._queue.put(((key, model, now, seconds, body.decode("utf-8", "replace")), done))
         return done
+
+    def hurry(self) -> None:
+        """Somebody waits for what is being kept."""
+        self._hurry.set()
+
+    def flush(self) -> None:
+        """Returns when all that was put so far is committed; from any thread."""
+        if self._thread.is_alive():  # which it is not in a forked child
+            written = threading.Event()
+            self._queue.put(written)
+            self._hurry.set()
+            written.wait()
 
     def close(self) -> None:
         """Writes what is left and ends the thread."""
-        self._queue.put(None)
+        _open.discard(self)
+        self._closing = True
+        self.flush()
         self._thread.join()
         self._reader.close()
 
     def _write(self) -> None:
         writer = connect(self.path)
-        ended = False
-        while not ended:
+        while not (self._closing and self._queue.empty()):
             group = [self._queue.get()]
-            if group[0] is not None:
-                time.sleep(LINGER)
+            time.sleep(SHORTEST)
+            self._hurry.wait(LONGEST - SHORTEST)
+            self._hurry.clear()
             while len(group) < GROUP and not self._queue.empty():
                 group.append(self._queue.get())
-            items = [item for item in group if item is not None]
-            ended = len(items) < len(group)
+            items = [item for item in group if not isinstance(item, threading.Event)]
             if items:
                 self._commit(writer, [row for row, _ in items])
                 with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-                    self._loop.call_soon_threadsafe(_resolve, [future for _, future in items])
+                    self._loop.call_soon_threadsafe(self._written, items)
+            for item in group:
+                if isinstance(item, threading.Event):
+                    item.set()
         writer.close()
+
+    def _written(self, items: list[Kept]) -> None:
+        self._look_anew()
+        for (key, *_), done in items:
+            self._unwritten.pop(key, None)
+            if not done.done():
+                done.set_result(None)
 
     def _commit(self, writer: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
         try:
@@ -159,20 +204,21 @@ def _in_powers_of_two(rows: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, .
     win it back from a busy loop, once for each, and statements of any size would be compiled each time."""
     start = 0
     while start < len(rows):
-        size = 1 << ((len(rows) - start).bit_length() - 1)
+        size = min(GROUP, 1 << ((len(rows) - start).bit_length() - 1))
         yield rows[start : start + size]
         start += size
 
 
-def _resolve(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
+def _flushed() -> Path:
+    """The file of kept answers, with all that this process has to write in it."""
+    for cache in list(_open):
+        cache.flush()
+    return cache_path()
 
 
 def cache_stats() -> dict[str, Any]:
     """How much is kept: `{path, entries, bytes, oldest, models: {name: entries}}`."""
-    path = cache_path()
+    path = _flushed()
     if not path.exists():
         return {"path": str(path), "entries": 0, "bytes": 0, "oldest": None, "models": {}}
     connection = connect(path)
@@ -193,7 +239,7 @@ def cache_stats() -> dict[str, Any]:
 
 def cache_clear(model: str | None = None, older_than: float | None = None) -> int:
     """Forgets kept answers: all, those of a model, those older than some seconds; says how many."""
-    path = cache_path()
+    path = _flushed()
     if not path.exists():
         return 0
     connection = connect(path)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 from karat.records import Call, Usage, add_usage
 
 if TYPE_CHECKING:
+    import asyncio
+
     from karat.models.budget import Budget
 
 CacheMode = Literal["use", "refresh", "off"]
@@ -29,11 +31,12 @@ class recording(list[Call]):
     """The calls of one item, as a list, while it is entered.
 
     `example`, `attempt`, `replicate` and `scope` say where sampled answers belong in the cache: a stage gives
-    as `scope` whatever else tells two items apart (the unit, the evaluator's key).
+    as `scope` whatever else tells two items apart (the unit, the evaluator's key). An answer is handed out when it is
+    kept; where the item is `stored` itself, at once: then it is the item's next call that waits for it to be kept.
     """
 
     # One is made for every record, so it is a plain list with slots: under a microsecond to enter and leave.
-    __slots__ = ("_seen", "_token", "attempt", "budget", "cache", "example", "replicate", "scope")
+    __slots__ = ("_seen", "_token", "attempt", "budget", "cache", "example", "replicate", "scope", "unkept")
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class recording(list[Call]):
         cache: CacheMode = "use",
         budget: Budget | None = None,
         scope: str = "",
+        stored: bool = False,
     ) -> None:
         self.example = example
         self.attempt = attempt
@@ -50,6 +54,7 @@ class recording(list[Call]):
         self.cache = cache
         self.budget = budget
         self.scope = scope
+        self.unkept: list[asyncio.Future[None]] | None = [] if stored else None
         self._seen: dict[bytes, int] | None = None
         self._token: Token[recording | None] | None = None
 

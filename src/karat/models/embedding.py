@@ -147,7 +147,9 @@ async def _embed_group(service: Service, embedding: Embedding, url: str, texts: 
         worst,
     )
     if embedding.cache != "off":
-        await service.cache.put(key, endpoint.spec, embedded.body, embedded.seconds)
+        row = service.cache.put(key, endpoint.spec, embedded.body, embedded.seconds)
+        service.cache.hurry()
+        await row
     return embedded
 
 

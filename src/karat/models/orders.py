@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     """Which time this request is made within its item; 0 outside of a recording."""
     cache: CacheMode = "use"
     budget: Budget | None = None
+    unkept: list[asyncio.Future[None]] | None = None
+    """Answers handed out to the same item while their rows were being written; None: an answer waits for its row."""
 
     @property
     def kept(self) -> bool:

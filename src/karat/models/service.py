@@ -80,7 +80,8 @@ class Service:
     @property
     def cache(self) -> ReplyCache:
         """The cache, opened when first needed or when `KARAT_CACHE` has changed."""
-        named = os.environ.get("KARAT_CACHE"), os.environ.get("XDG_CACHE_HOME")
+        file = os.environ.get("KARAT_CACHE")
+        named = (file, None if file else os.environ.get("XDG_CACHE_HOME"))
         if self._cache is None or self._cache_named != named:
             if self._cache is not None:
                 self._cache.close()
@@ -129,15 +130,15 @@ class Service:
         try:
             asked, attempts = await self._ask(order)
             await self._keep(order, key, asked)
-        except asyncio.CancelledError:
-            flight.cancel()
-            raise
         except BaseException as error:
-            flight.set_exception(error)
-            flight.exception()  # seen here, in case nobody waits
-            raise
-        finally:
             del self._flights[key]
+            if isinstance(error, asyncio.CancelledError):
+                flight.cancel()
+            else:
+                flight.set_exception(error)
+                flight.exception()  # seen here, in case nobody waits
+            raise
+        del self._flights[key]
         flight.set_result(asked)
         return reply_of(order, asked, attempts)
 
@@ -168,10 +169,29 @@ class Service:
         )
 
     async def _keep(self, order: Order, key: bytes, asked: Asked) -> None:
-        await self.cache.put(key, order.endpoint.spec, asked.body, asked.seconds)
+        """Keeps an answer, or leaves it to the next call of the item to wait until it is kept."""
+        row = (self._cache or self.cache).put(key, order.endpoint.spec, asked.body, asked.seconds)
+        if order.unkept is None:
+            await self._until_kept([row])
+        else:
+            order.unkept.append(row)
+
+    async def _until_kept(self, rows: list[asyncio.Future[None]]) -> None:
+        if self._cache is not None:
+            self._cache.hurry()
+        await asyncio.wait(rows)  # which, unlike awaiting them, does not cancel them with us
 
     async def _ask(self, order: Order) -> tuple[Asked, list[Attempt]]:
-        """A complete answer that fits, asked for as often as it takes, with one repair of its form."""
+        """A complete answer that fits, asked for as often as it takes, with one repair of its form.
+
+        No item asks for more before the answers that it has are kept: whenever the process is killed, only calls in
+        flight are lost.
+        """
+        if order.unkept:
+            under_way = [row for row in order.unkept if not row.done()]
+            if under_way:
+                await self._until_kept(under_way)
+            order.unkept[:] = [row for row in order.unkept if not row.done()]
         attempts: list[Attempt] = []
         asked = await self._request(order, order.request, attempts)
         try:
@@ -282,19 +302,24 @@ class Service:
 
     def target(self, endpoint: Endpoint, url: str) -> Target:
         """Address and headers; made again when a key in the environment has changed."""
-        from karat.models.http import Target
-
-        wire = wire_of(endpoint)
         key = read_secret(endpoint.key_env) if endpoint.key_env else None
         if key is None and endpoint.needs_key:
             raise CredentialsRefused(f"{endpoint.spec} needs a key: set {endpoint.key_env}")
         own = {name: read_secret(variable) or "" for name, variable in endpoint.headers_env.items()}
         identity = (url, key, *own.values())
-        known = self._targets.get((endpoint.spec, endpoint.wire, url))
-        if known is not None and known.identity == identity and known.endpoint == endpoint:
+        place = (endpoint.spec, endpoint.wire, url)
+        known = self._targets.get(place)
+        if (
+            known is not None
+            and known.identity == identity
+            and (known.endpoint is endpoint or known.endpoint == endpoint)
+        ):
             return known
+        from karat.models.http import Target
+
+        wire = wire_of(endpoint)
         headers = {**endpoint.headers, **wire.headers(key, endpoint), **own}
-        target = self._targets[(endpoint.spec, endpoint.wire, url)] = Target(
+        target = self._targets[place] = Target(
             endpoint, wire, url, headers, secrets_of(endpoint), identity, limiter=self.limiter(endpoint)
         )
         return target

@@ -204,7 +204,9 @@ class Judging:
     def _recording(self, judgment: Judgment, judge: Judge) -> recording:
         first = judgment.outputs[0]
         scope = f"{judge.spec.fingerprint or judge.key}\n{judgment.runs}\n{first.unit}"
-        return recording(judgment.example.id, first.attempt, self.replicate, self.cache, self.budget, scope)
+        return recording(
+            judgment.example.id, first.attempt, self.replicate, self.cache, self.budget, scope, stored=True
+        )
 
     def judged(
         self, judgment: Judgment, result: Result | BaseException, seconds: float, trace: list[Any]

@@ -181,11 +181,14 @@ class _RunStage:
         example = example_decoder.decode(encoded) if encoded else item.example
         return Context(self._id, example, item.attempt, self._replicate, self._parameters)
 
+    def _recording(self, item: _Item) -> recording:
+        return recording(item.example.id, item.attempt, self._replicate, self.cache, self.budget, stored=True)
+
     async def call_async(self, item: _Item) -> _Done:
         context = self._context(item)
         again = encode(item.example) if self.retries else b""
         errors: list[str] = []
-        with recording(item.example.id, item.attempt, self._replicate, self.cache, self.budget) as calls:
+        with self._recording(item) as calls:
             start = time.perf_counter()
             while True:
                 try:
@@ -209,7 +212,7 @@ class _RunStage:
         context = self._context(item)
         again = encode(item.example) if self.retries else b""
         errors: list[str] = []
-        with recording(item.example.id, item.attempt, self._replicate, self.cache, self.budget) as calls:
+        with self._recording(item) as calls:
             start = time.perf_counter()
             while True:
                 try:

@@ -95,6 +95,108 @@ def test_a_refused_key_stops_the_whole_run_and_the_right_one_continues_it(quick,
         assert (run.counts.ok, run.counts.failed, run.status) == (300, 0, "success")
 
 
+def swallowing(model):
+    """Tasks that go on after whatever happens."""
+    asks = asking(model)
+
+    async def in_the_loop(question):
+        try:
+            return await asks["async"](question)
+        except Exception:
+            return "a fallback"
+
+    def in_a_thread(question):
+        try:
+            return asks["sync"](question)
+        except Exception:
+            return "a fallback"
+
+    return {"async": in_the_loop, "sync": in_a_thread}
+
+
+@both
+def test_a_refused_key_stops_a_run_also_when_the_task_catches_it(quick, how):
+    with FakeProvider(rates={"401": 1.0}) as server:
+        task = swallowing(quick(server))[how]
+        with karat.open_store("memory://") as store:
+            with pytest.raises(CredentialsRefused):
+                karat.run(task, questions(50), store=store, concurrency=2)
+            (run,) = store.runs.list()
+            assert (run.status, run.counts.ok) == ("fatal_error", 0)
+        assert server.count <= 4
+
+
+def test_a_refused_key_is_no_score_when_a_judge_catches_it(quick):
+    with FakeProvider(rates={"401": 1.0}) as server:
+        model = quick(server)
+
+        def judge(outputs):
+            try:
+                return float(model.generate_sync(f"is it good? {outputs}").text)
+            except Exception:
+                return 0.0
+
+        run = karat.run(lambda question: question, questions(5), store="memory://")
+        with pytest.raises(CredentialsRefused):
+            karat.evaluate(run, [judge])
+
+
+def test_a_caught_stop_inside_a_recording_of_the_task_itself_still_stops(quick):
+    with FakeProvider(rates={"401": 1.0}) as server:
+        ask = swallowing(quick(server))["async"]
+
+        async def task(question):
+            with models.recording(example="inner"):
+                return await ask(question)
+
+        with pytest.raises(CredentialsRefused):
+            karat.run(task, questions(5), store="memory://")
+
+
+@both
+def test_a_refused_key_does_not_wait_long_for_calls_that_are_never_answered(quick, how, monkeypatch):
+    monkeypatch.setattr("karat.engines.local.PATIENCE_SECONDS", 0.05)
+    with FakeProvider(rates={"401": 1.0}) as server, FakeProvider(latency=600) as silent:
+        refused, patient = asking(quick(server))[how], asking(models.get(silent.spec()))[how]
+
+        def task(question):
+            return (patient if question == "question 0" else refused)(question)
+
+        async def task_async(question):
+            return await task(question)
+
+        with pytest.raises(CredentialsRefused):
+            karat.run(task_async if how == "async" else task, questions(4), store="memory://", concurrency=2)
+
+
+@both
+def test_a_budget_may_be_a_number_of_dollars(quick, how):
+    with FakeProvider() as server:
+        task = asking(quick(server, prices=PRICES), max_tokens=50)[how]
+        with pytest.raises(BudgetReached):
+            karat.run(task, questions(50), store="memory://", budget=0.5, concurrency=1)
+        assert 0 < server.count < 50
+
+
+@pytest.mark.parametrize("wrong", [{"budget": -1}, {"budget": "much"}, {"budget": True}, {"cache": "no"}])
+def test_a_wrong_budget_or_cache_is_refused_before_anything_is_asked(wrong):
+    with pytest.raises(karat.errors.RequestError, match=next(iter(wrong))):
+        karat.run(lambda question: question, questions(1), store="memory://", **wrong)
+
+
+def test_a_parameter_called_model_gets_the_default_model(provider, monkeypatch):
+    monkeypatch.setenv("KARAT_MODEL", provider.spec())
+
+    async def task(question, model):
+        return (await models.get(model).generate(question)).text
+
+    run = karat.run(task, questions(2), store="memory://")
+    assert [output.outcome.value for output in run.outputs()] == ["question 0", "question 1"]
+    monkeypatch.delenv("KARAT_MODEL")
+    with pytest.raises(karat.errors.RequestError, match="no model is named"):
+        karat.run(task, questions(2), store="memory://")
+
+
 def test_whoever_waits_for_a_turn_or_to_ask_again_is_told_at_once(quick):
     """Two are let through a second and one has to wait for long: nobody may hold the run up for that."""
     ways = {1: Failing(status=503, headers={"retry-after": "100"}), 2: 401}

@@ -46,13 +46,9 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if not given.evaluator and not given.amend:
         raise UsageError("karat evaluate needs an evaluator: -e NAME; karat evaluators lists them")
     options: dict[str, Any] = {"cache": cache_mode(given)}
-    for name in ("concurrency", "timeout", "abort_on_error", "description"):
+    for name in ("concurrency", "timeout", "abort_on_error", "description", "budget"):
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)
-    if given.budget is not None:
-        from karat.models import Budget
-
-        options["budget"] = Budget(given.budget)
     import_from_here()
     with open_existing(given.store) as store:
         made = evaluate(

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import islice
-from typing import Generic
+from typing import Any, Generic
 
 from karat.engines import Done, Item, Work, engines
 from karat.engines.threads import Threads
-from karat.errors import Stopped
+from karat.errors import CredentialsRefused, Stopped
 
 CHUNK_SECONDS = 0.005
 """Sync work is sent to threads in chunks of about this long: crossing to a thread costs some 100 µs."""
 
-PATIENCE_SECONDS = 5.0
-"""How long async code may take to clean up when it is cancelled."""
+FIRST_CALL = 4
+"""The first call of a run was measured to take about so many times as long as those after it."""
+
+LONGEST_CHUNK_SECONDS = 0.05
+"""After this long what is done of a chunk is delivered, and what is not begun is open to other threads."""
+
+PATIENCE_SECONDS = 2.0
+"""How long async code may take to clean up when it is cancelled, and calls under way to end when a key is refused."""
 
 
 @engines.register("local")
@@ -52,20 +59,35 @@ class LocalEngine(Generic[Item, Done]):
             workers = [asyncio.ensure_future(lane(work, items, deliver))]
         try:
             done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-            if any(worker.exception() for worker in done):
+            errors = [error for worker in done if (error := worker.exception())]
+            if errors:
                 self._stop = True
-                await asyncio.wait(workers)
+                await self._finish(workers, errors[0])
         except asyncio.CancelledError:
             await self._cancel(workers)
             raise
-        errors = [error for worker in workers if (error := worker.exception())]
+        ended = [worker for worker in workers if worker.done() and not worker.cancelled()]
+        errors = [error for worker in ended if (error := worker.exception())]
         for error in errors:
             if isinstance(error, Stopped):
                 raise error
         if errors:
             raise errors[0]
 
-    async def _cancel(self, workers: Sequence[asyncio.Task[None]]) -> None:
+    async def _finish(self, under_way: Collection[asyncio.Task[Any]], error: BaseException) -> int:
+        """Waits for what is under way when a stage ends; not for long where the key is refused. How many were left."""
+        if not under_way:
+            return 0
+        patience = PATIENCE_SECONDS if isinstance(error, CredentialsRefused) else None
+        done, late = await asyncio.wait(under_way, timeout=patience)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # retrieved: the first one is what is told
+        if late:
+            await self._cancel(late)
+        return len(late)
+
+    async def _cancel(self, workers: Collection[asyncio.Task[Any]]) -> None:
         """Cancels, and waits a while. Code that swallows its cancellation is left behind, as a stuck thread is."""
         self.stop()
         for worker in workers:
@@ -107,25 +129,34 @@ class LocalEngine(Generic[Item, Done]):
         items: Iterator[Item],
         deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
     ) -> None:
-        """Chunks grow while calls are quick, so that a call of 1 µs does not cost 100 µs of crossing."""
+        """Calls are sent in chunks as large as the last calls were quick; the first call tells how quick they are."""
         threads = Threads()
-        under_way: dict[asyncio.Task[float], int] = {}
-        size = 1
+        under_way: dict[asyncio.Task[tuple[float, list[Item]]], int] = {}
+        handed_back: list[Item] = []
+        size, known = 1, False
         try:
             while not self._stop:
-                free = self.concurrency - sum(under_way.values())
-                chunk = list(islice(items, min(size, free)))
-                if not chunk:
+                count = min(size, self.concurrency - sum(under_way.values()))
+                chunk = handed_back[:count]
+                del handed_back[:count]
+                chunk += islice(items, count - len(chunk))
+                if chunk:
+                    under_way[asyncio.ensure_future(self._chunk(work, chunk, threads, deliver))] = len(chunk)
+                elif not under_way:
                     break
-                task = asyncio.ensure_future(self._chunk(work, chunk, threads, deliver))
-                under_way[task] = len(chunk)
-                if sum(under_way.values()) + size > self.concurrency:
+                if not chunk or sum(under_way.values()) + size > self.concurrency:
                     await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                elif not known and len(under_way) == 1:
+                    await asyncio.wait(under_way, timeout=CHUNK_SECONDS)
                 else:
                     await asyncio.sleep(0)
                 for task in [task for task in under_way if task.done()]:
-                    seconds = task.result() / under_way.pop(task)
-                    size = max(1, min(int(CHUNK_SECONDS / (seconds + 1e-9)), self.concurrency // 2, size * 2))
+                    del under_way[task]
+                    seconds, rest = task.result()
+                    handed_back += rest
+                    likely = seconds if known else seconds / FIRST_CALL
+                    size = max(1, min(int(CHUNK_SECONDS / (likely + 1e-9)), self.concurrency))
+                    known = True
             for task in under_way:
                 await task
         except asyncio.CancelledError:
@@ -133,8 +164,8 @@ class LocalEngine(Generic[Item, Done]):
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
             raise
-        except BaseException:
-            await asyncio.gather(*under_way, return_exceptions=True)
+        except BaseException as error:
+            self.abandoned += await self._finish(under_way, error)
             raise
         finally:
             threads.close()
@@ -145,15 +176,13 @@ class LocalEngine(Generic[Item, Done]):
         chunk: list[Item],
         threads: Threads,
         deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
-    ) -> float:
-        """Does a chunk, delivers it, and says how long the calls took."""
-        loop = asyncio.get_running_loop()
-        start = loop.time()
+    ) -> tuple[float, list[Item]]:
+        """Does a chunk and delivers it; gives how long a call took, and the items whose turn did not come."""
         if self.timeout is None:
-            done = await threads.submit(lambda: [(item, work.call(item)) for item in chunk])
-            seconds = loop.time() - start
+            done, seconds = await threads.submit(lambda: _called(work, chunk))
             await deliver(done)
-            return seconds
+            return seconds / len(done), chunk[len(done) :]
+        start = time.perf_counter()
         for item in chunk:
             future = threads.submit(functools.partial(work.call, item))
             finished, _ = await asyncio.wait([future], timeout=self.timeout)
@@ -163,4 +192,16 @@ class LocalEngine(Generic[Item, Done]):
                 future.cancel()
                 self.abandoned += 1
                 await deliver(((item, work.timed_out(item, self.timeout)),))
-        return max(loop.time() - start, CHUNK_SECONDS * len(chunk))
+        return max((time.perf_counter() - start) / len(chunk), CHUNK_SECONDS), []
+
+
+def _called(work: Work[Item, Done], chunk: Sequence[Item]) -> tuple[list[tuple[Item, Done]], float]:
+    """What came of the items of a chunk, and in how many seconds; where calls turn out slow the last are left."""
+    done: list[tuple[Item, Done]] = []
+    start, seconds = time.perf_counter(), 0.0
+    for item in chunk:
+        done.append((item, work.call(item)))
+        seconds = time.perf_counter() - start
+        if seconds > LONGEST_CHUNK_SECONDS:
+            break
+    return done, seconds

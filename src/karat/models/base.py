@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from karat.errors import RequestError, did_you_mean
+from karat.errors import RequestError, Stopped, did_you_mean
 from karat.models.calls import current
 from karat.models.embedding import Embedded, Embedding, embed_over_http
 from karat.models.messages import Messages, Reply, Request, check_extra, read_messages
@@ -209,9 +209,10 @@ class Pending:
             self.order = Order(endpoint, request, digest, form)
             return
         if calls.budget is not None and endpoint.price is None:
-            from karat.models.budget import worst_cost
+            from karat.models.budget import no_price
 
-            worst_cost(None, request, 0, endpoint.spec)
+            calls.stopped = no_price(endpoint.spec)
+            raise calls.stopped
         self.order = Order(
             endpoint,
             request,
@@ -259,6 +260,8 @@ class Pending:
         """Tells in the trace why the call has no answer."""
         if self.calls is None:
             return
+        if isinstance(error, Stopped):
+            self.calls.stopped = error
         cancelled = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt))
         self.calls.finish(
             self.place,

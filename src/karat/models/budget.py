@@ -32,7 +32,8 @@ class Budget:
     """
 
     def __init__(self, limit: float) -> None:
-        if not (isinstance(limit, (int, float)) and math.isfinite(limit) and limit > 0):
+        number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        if not (number and math.isfinite(limit) and limit > 0):
             raise RequestError(f"a budget is a number of dollars above 0, not {limit!r}")
         self.limit = float(limit)
         self.spent = 0.0
@@ -67,12 +68,22 @@ class Budget:
                 waiter.set_result(None)
 
 
+def as_budget(given: float | Budget) -> Budget:
+    """A budget, which may be given as a number of dollars."""
+    return given if isinstance(given, Budget) else Budget(given)
+
+
+def no_price(spec: str) -> PriceUnknown:
+    """What is said when a budget is given for a model without a price."""
+    return PriceUnknown(
+        f"a budget needs a price, and none is known for {spec}: give prices for it in models.yaml or KARAT_PRICES"
+    )
+
+
 def worst_cost(price: Price | None, request: Request, size: int, spec: str) -> float:
     """The most a request can cost. A token is at least a byte, so the bytes of the request bound its input."""
     if price is None:
-        raise PriceUnknown(
-            f"a budget needs a price, and none is known for {spec}: give prices for it in models.yaml or KARAT_PRICES"
-        )
+        raise no_price(spec)
     own = [request.extra.get(name) for name in ("max_tokens", "max_completion_tokens")]
     most = max([n for n in (request.max_tokens, *own) if isinstance(n, int)], default=0) or price.max_output
     if most is None and price.output:

@@ -11,8 +11,9 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args
 
+from karat.errors import RequestError, Stopped
 from karat.records import Call, Usage, add_usage
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 CacheMode = Literal["use", "refresh", "off"]
 """`use` kept answers; `refresh` them (ask again, keep the new ones); `off`: neither read nor keep."""
+
+
+def cache_mode(given: str) -> CacheMode:
+    """A way of using kept answers by its name."""
+    if given not in (modes := get_args(CacheMode)):
+        raise RequestError(f"cache is {given!r}: it is one of {', '.join(map(repr, modes))}")
+    return cast(CacheMode, given)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +45,18 @@ class recording(list[Call]):
     """
 
     # One is made for every record, so it is a plain list with slots: under a microsecond to enter and leave.
-    __slots__ = ("_seen", "_token", "attempt", "budget", "cache", "example", "replicate", "scope", "unkept")
+    __slots__ = (
+        "_seen",
+        "_token",
+        "attempt",
+        "budget",
+        "cache",
+        "example",
+        "replicate",
+        "scope",
+        "stopped",
+        "unkept",
+    )
 
     def __init__(
         self,
@@ -55,6 +75,8 @@ class recording(list[Call]):
         self.budget = budget
         self.scope = scope
         self.unkept: list[asyncio.Future[None]] | None = [] if stored else None
+        self.stopped: Stopped | None = None
+        """What ended a call and has to end the stage too, also when the code that asked has caught it."""
         self._seen: dict[bytes, int] | None = None
         self._token: Token[recording | None] | None = None
 
@@ -64,8 +86,14 @@ class recording(list[Call]):
 
     def __exit__(self, *exception: object) -> None:
         assert self._token is not None
+        outer = self._token.old_value
         _current.reset(self._token)
         self._token = None
+        if self.stopped is not None:
+            if isinstance(outer, recording):
+                outer.stopped = self.stopped
+            elif self.unkept is not None and exception[1] is not self.stopped:
+                raise self.stopped
 
     def occurrence(self, request: bytes) -> int:
         """How often this request was made in this item, this time included."""

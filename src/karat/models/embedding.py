@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.errors import RequestError
+from karat.errors import RequestError, Stopped
 from karat.models.budget import worst_cost
 from karat.models.calls import recording
 from karat.models.failures import Attempt, BrokenBody
@@ -89,6 +89,8 @@ class Embedding:
     def failed(self, error: BaseException) -> None:
         """Tells in the trace why there are no vectors."""
         if self.calls is not None:
+            if isinstance(error, Stopped):
+                self.calls.stopped = error
             text = (
                 "cancelled"
                 if isinstance(error, asyncio.CancelledError)

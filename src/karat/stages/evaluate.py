@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.engines import Engine, engines
 from karat.errors import Aborted, RequestError, Stopped
 from karat.keys import Decision, Wanted, fingerprint, result_item
+from karat.models.calls import CacheMode
 from karat.progress import Listener, Progress, listener
 from karat.records import (
     FORMAT,
@@ -24,7 +25,7 @@ from karat.records import (
 )
 from karat.stages.environment import defaults, environment
 from karat.stages.garbage import fewer_collections
-from karat.stages.given import as_list, end_of, id_of, store_of
+from karat.stages.given import as_list, asking, end_of, id_of, store_of
 from karat.stages.judging import Judge, Judged, Judging, Judgment
 from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
@@ -36,6 +37,9 @@ from karat.store.backend import FAILED, REUSED, SKIPPED, Mark, Row
 from karat.store.handles import Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held
 from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
+
+if TYPE_CHECKING:
+    from karat.models.budget import Budget
 
 
 async def evaluate_async(
@@ -53,8 +57,8 @@ async def evaluate_async(
     new: bool = False,
     retry_failed: bool = False,
     wait: bool = False,
-    cache: Any = "use",
-    budget: Any = None,
+    cache: CacheMode = "use",
+    budget: float | Budget | None = None,
     engine: str = "local",
     progress: bool | Listener | None = None,
 ) -> Evaluation:
@@ -63,6 +67,7 @@ async def evaluate_async(
     `amend` names earlier evaluations: their runs are found and come first, their evaluators are used where
     none are given, their results are copied, and only what is missing is computed.
     """
+    how = asking(cache, budget)
     given = as_list(runs)
     the_store = store_of(store, given, as_list(amend))
     amended = [the_store.evaluations.get(id_of(each)) for each in as_list(amend)]
@@ -106,7 +111,7 @@ async def evaluate_async(
         decision = Decision("continue", handle.id, handle.header.replicate, f"adds to evaluation {handle.id}")
         handle.notice = decision.why
     stage = _EvaluationStage(handle, handles, amended, judges, data, held, decision.action)
-    stage.abort_on_error, stage.cache, stage.budget = abort_on_error, cache, budget
+    stage.abort_on_error, (stage.cache, stage.budget) = abort_on_error, how
     stage.retry_failed = retry_failed
     with fewer_collections():
         await stage.work(lambda: engines.get(engine)(concurrency, timeout), concurrency, listener(progress))
@@ -165,8 +170,8 @@ class _EvaluationStage:
 
     abort_on_error = False
     retry_failed = False
-    cache: Any = "use"
-    budget: Any = None
+    cache: CacheMode = "use"
+    budget: Budget | None = None
 
     def __init__(
         self,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from karat.models.calls import CacheMode, cache_mode
 from karat.store import Store, open_store
 from karat.store.handles import Run
+
+if TYPE_CHECKING:
+    from karat.models.budget import Budget
 
 
 def as_list(given: Any) -> list[Any]:
@@ -27,6 +31,15 @@ def store_of(store: str | Store | None, *groups: list[Any]) -> Store:
             if store is None and isinstance(getattr(each, "store", None), Store):
                 return each.store  # type: ignore[no-any-return]  # a handle's store is one
     return open_store(store)
+
+
+def asking(cache: str, budget: float | Budget | None) -> tuple[CacheMode, Budget | None]:
+    """What a caller says about kept answers and about dollars, checked."""
+    if budget is not None:
+        from karat.models.budget import as_budget
+
+        budget = as_budget(budget)
+    return cache_mode(cache), budget
 
 
 def end_of(run: Run, count: int) -> int:

@@ -6,14 +6,14 @@ import asyncio
 import inspect
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from karat.errors import NotApplicable, RequestError
 from karat.evaluators.base import Kind, as_result, kind_of, resolve_evaluator
 from karat.keys import code_fingerprint, fingerprint, result_item
-from karat.models.calls import recording
+from karat.models.calls import CacheMode, recording
 from karat.records import (
     FORMAT,
     EvaluatorSpec,
@@ -32,6 +32,9 @@ from karat.stages.environment import defaults
 from karat.stages.failure import STOPPING, failure_of
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
 from karat.values import encode
+
+if TYPE_CHECKING:
+    from karat.models.budget import Budget
 
 VERDICTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
@@ -164,8 +167,8 @@ class Judging:
         self.run_ids = run_ids
         self.is_async = is_async
         self.replicate = replicate
-        self.cache: Any = "use"
-        self.budget: Any = None
+        self.cache: CacheMode = "use"
+        self.budget: Budget | None = None
         self._ids: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     async def call_async(self, judgment: Judgment) -> Judged:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from karat.engines import Engine, engines
 from karat.errors import Aborted, RequestError, Stopped
 from karat.keys import Wanted, fingerprint, output_item
-from karat.models.calls import recording
+from karat.models.calls import CacheMode, recording
 from karat.progress import Listener, Progress, listener
 from karat.records import FORMAT, Example, Failed, Failure, Ok, Output, RunHeader, Usage, add_usage, usage_of
 from karat.stages.environment import defaults, environment
 from karat.stages.failure import STOPPING, failure_of
 from karat.stages.garbage import fewer_collections
+from karat.stages.given import asking
 from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
 from karat.store import Store, open_store
@@ -28,6 +29,9 @@ from karat.store.lease import Held
 from karat.store.repositories import example_decoder
 from karat.tasks import Context, Task, as_task
 from karat.values import encode
+
+if TYPE_CHECKING:
+    from karat.models.budget import Budget
 
 DEFAULT_CONCURRENCY = 100
 
@@ -51,8 +55,8 @@ async def run_async(
     retry_failed: bool = False,
     accept_code_change: bool = False,
     wait: bool = False,
-    cache: Any = "use",
-    budget: Any = None,
+    cache: CacheMode = "use",
+    budget: float | Budget | None = None,
     engine: str = "local",
     progress: bool | Listener | None = None,
 ) -> Run:
@@ -70,6 +74,7 @@ async def run_async(
         timeout=timeout,
         retries=retries,
     )
+    how = asking(cache, budget)
     the_task = as_task(task)
     the_store = open_store(store if store is not None else getattr(dataset, "store", None))
     data = the_store.datasets.put(as_dataset(dataset, the_store))
@@ -99,7 +104,8 @@ async def run_async(
     if held is None:
         return handle
     stage = _RunStage(the_task, data, handle, held, decision.action, wanted.code)
-    stage.retries, stage.abort_on_error, stage.cache, stage.budget = retries, abort_on_error, cache, budget
+    stage.retries, stage.abort_on_error = retries, abort_on_error
+    stage.cache, stage.budget = how
     with fewer_collections():
         await stage.work(engines.get(engine)(concurrency, timeout), listener(progress))
     return handle
@@ -154,8 +160,8 @@ class _RunStage:
 
     retries = 0
     abort_on_error = False
-    cache: Any = "use"
-    budget: Any = None
+    cache: CacheMode = "use"
+    budget: Budget | None = None
 
     def __init__(
         self, task: Task, data: StoredDataset, run: Run, held: Held, action: str, code: str | None

@@ -20,7 +20,7 @@ class FunctionTask(Task):
     """It gets the example's input and, if it asks by parameter name, `example`, `attempt`, `context`.
 
     The input is decoded to the type its first parameter annotates. `parameters` are passed by keyword and
-    are part of the configuration.
+    are part of the configuration. A parameter `model` that nobody gave gets the name of the default model.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class FunctionTask(Task):
         except (TypeError, ValueError):
             signature = None
         self._first: str | None = None
+        self._wants_model = False
         self._asked: list[str] = []
         annotations = annotations_of(function)
         if signature is not None:
@@ -53,7 +54,11 @@ class FunctionTask(Task):
                 self._asked.append(parameter.name)
             elif self._first is None and parameter.name not in self.parameters:
                 self._first = parameter.name
-            elif parameter.default is parameter.empty and parameter.name not in self.parameters:
+            elif parameter.default is not parameter.empty or parameter.name in self.parameters:
+                continue
+            elif parameter.name == "model":
+                self._wants_model = True
+            else:
                 raise RequestError(
                     f"task {self.name!r} asks for {parameter.name!r}: a task gets the example's input and,"
                     f" by name, {', '.join(ASKED)}; anything else needs a default or parameters={{…}}"
@@ -83,6 +88,11 @@ class FunctionTask(Task):
         return {**self.parameters, **{name: have[name] for name in self._asked}}
 
     def configuration(self) -> Any:
+        if self._wants_model:
+            from karat.models.specs import default_spec
+
+            self.parameters = {**self.parameters, "model": default_spec()}
+            self._wants_model = False
         function = self.function
         extra: dict[str, Any] = {}
         if isinstance(function, functools.partial):

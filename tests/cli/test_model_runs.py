@@ -1,5 +1,7 @@
 """Experiments that ask a model: keys, budgets, kept answers. The provider is on loopback."""
 
+import json
+
 import pytest
 
 from karat.testing import FakeProvider
@@ -91,3 +93,20 @@ def test_weights_that_are_not_here_are_told_before_the_first_record(karat, proje
     assert said.code == 2
     assert "line 2: task: local/none.gguf: no file none.gguf" in said.err
     assert not (project / "karat.db").exists()
+
+
+def test_why_and_how_often_a_call_failed_is_shown_and_exported(karat, project):
+    with FakeProvider(rates={"500": 1.0}) as server:
+        (project / "models.yaml").write_text(
+            f"broken:\n  model: small\n  base_url: {server.url}\n  retries: {{limit: 2, base: 0.0001}}\n"
+        )
+        (project / "prompt.yaml").write_text(
+            "dataset: {path: good.jsonl, input: question, expected: answer}\n"
+            "task: {prompt: 'Say {input}', model: broken}\n"
+        )
+        assert karat("run", "prompt.yaml").code == 1
+    run = karat("ls", "runs", "--json").json["runs"][0]["id"]
+    rows = [json.loads(line) for line in karat("export", run, "--format", "jsonl").out.splitlines()]
+    assert [attempt["status"] for attempt in rows[0]["metadata"]["attempts"]] == [500] * 3
+    said = karat("show", run, "--example", rows[0]["id"]).out
+    assert "asked broken (3 times): ServerFailed: broken: injected failure (500)" in said

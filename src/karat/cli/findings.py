@@ -81,15 +81,19 @@ def example_text(document: dict[str, Any]) -> str:
         unit = f", unit {clean(output['unit'], 80)}" if output.get("unit") else ""
         lines += ["", f"output of {output['run']}, attempt {output.get('attempt', 1)}{unit}"]
         lines.append(f"  {_outcome(output['outcome'])}")
-        lines += [
-            f"  asked {clean(call['name'], 80)}: {_value(call.get('output'))}"
-            for call in output.get("trace", [])
-        ]
+        lines += [f"  {_call(call)}" for call in output.get("trace", [])]
     for result in document["results"]:
         runs = f" ({', '.join(result['runs'])})" if len(document["outputs"]) > 1 else ""
         lines += ["", f"result of {clean(result['key'], 80)} in {result['evaluation']}{runs}"]
         lines.append(f"  {_judgment(result['outcome'])}")
     return "\n".join(lines)
+
+
+def _call(call: dict[str, Any]) -> str:
+    tries = len(call.get("metadata", {}).get("attempts", ())) + (0 if call.get("error") else 1)
+    often = f" ({tries} times)" if tries > 1 else ""
+    said = clean(call["error"], 400) if call.get("error") else _value(call.get("output"))
+    return f"asked {clean(call['name'], 80)}{often}: {said}"
 
 
 def _value(value: Any) -> str:

@@ -49,14 +49,22 @@ class Budget:
         """Sets the worst case of a call aside, or raises BudgetReached."""
         while self.spent + self.reserved + worst > self.limit + 1e-12:
             if self.reserved <= 0:
-                raise BudgetReached(
-                    f"the budget of ${self.limit:g} is reached: ${self.spent:.4f} is spent and the next call may cost "
-                    f"${worst:.4f}; the same command with a larger budget continues"
-                )
+                raise BudgetReached(self._reached(worst))
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await waiter
         self.reserved += worst
+
+    def _reached(self, worst: float) -> str:
+        if worst > self.limit:
+            return (
+                f"the budget of ${self.limit:g} is less than a single call may cost, which is ${worst:.4f}:"
+                " give a larger one, or a lower max_tokens"
+            )
+        return (
+            f"the budget of ${self.limit:g} is reached: ${self.spent:.4f} is spent and the next call may cost"
+            f" ${worst:.4f}; everything finished is kept, and the same command continues with as much again"
+        )
 
     def settle(self, worst: float, cost: float) -> None:
         """Replaces what was set aside by what the call did cost."""

@@ -180,7 +180,7 @@ def _run_rows(run: Run) -> Iterator[Row]:
             "expected": example.expected,
             "seconds": output.seconds,
             "try_number": output.try_number,
-            "metadata": output.metadata,
+            "metadata": {**output.metadata, **_history(output.outcome)},
         }
 
 
@@ -201,7 +201,7 @@ def _evaluation_rows(evaluation: Evaluation) -> Iterator[Row]:
             "reused_from": item.reused_from,
             "seconds": item.seconds,
             "try_number": item.try_number,
-            "metadata": result.metadata if result else {},
+            "metadata": result.metadata if result else _history(item.outcome),
         }
 
 
@@ -209,6 +209,11 @@ def _error(outcome: Ok[Any] | Failed | Skipped) -> str | None:
     if isinstance(outcome, Failed):
         return f"{outcome.error.type}: {outcome.error.message}"
     return outcome.reason if isinstance(outcome, Skipped) else None
+
+
+def _history(outcome: Ok[Any] | Failed | Skipped) -> Row:
+    """What is known of a failure beside its message: how often a model was asked, and what it answered."""
+    return outcome.error.metadata if isinstance(outcome, Failed) else {}
 
 
 # ---------------------------------------------------------------- formats

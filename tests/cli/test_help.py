@@ -25,6 +25,15 @@ def test_every_command_explains_itself(karat, name):
     assert "--json" in said.out
 
 
+@pytest.mark.parametrize("name", ["ls", "models", "models cache", "models pull"])
+def test_examples_stand_on_lines_of_their_own(karat, name):
+    examples = [
+        line for line in karat(*name.split(), "--help").out.splitlines() if line.startswith("    karat ")
+    ]
+    assert examples[0].startswith(f"    karat {name}")
+    assert all(line.count("karat") == 1 for line in examples)
+
+
 def test_help_lists_the_commands(karat):
     said = karat("--help")
     assert said.code == 0

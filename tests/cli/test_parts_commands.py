@@ -74,3 +74,13 @@ def test_doctor_finds_a_broken_store_and_shows_no_secret(karat, folder, monkeypa
     assert said.json["ok"] is False
     assert said.json["variables"] == {"KARAT_CACHE": "set", "OPENAI_API_KEY": "set"}
     assert "canary" not in said.out
+
+
+def test_a_check_of_what_names_no_model_asks_nothing(karat):
+    for spec in ("nope", "opnai/x", "local/nope"):
+        said = karat("models", "--check", spec)
+        assert (said.code, said.out) == (2, "")
+    for spec in ("x@http://user:canary-key@127.0.0.1:1/v1", "x@http://127.0.0.1:1/v1?key=canary-key"):
+        said = karat("models", "--check", spec)
+        assert said.code == 2
+        assert "canary-key" not in said.out + said.err

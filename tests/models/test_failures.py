@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 import pytest
 
 from karat import models
@@ -21,7 +24,7 @@ async def test_a_refused_connection(quick):
     with FakeProvider() as gone:
         pass
     error = await failure(gone, quick, models.ConnectionRefused)
-    assert f"no connection to 127.0.0.1:{gone.port}" in str(error)
+    assert str(error) == f"quick: no connection to 127.0.0.1:{gone.port}: Connection refused"
     assert [attempt.error for attempt in error.attempts] == ["ConnectionRefused"] * 4
 
 
@@ -38,6 +41,25 @@ async def test_a_timeout(quick):
         assert server.count == 3
         error = await failure(server, quick, models.TimedOut, timeouts="{total: 0.05}", retries="{limit: 0}")
         assert len(error.attempts) == 1
+
+
+async def test_a_connection_that_does_not_come_in_time(define):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as busy, contextlib.ExitStack() as stack:
+        for _ in range(8):  # nobody accepts: when its queue is full, who comes next waits
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(busy.getsockname())
+        where = f"base_url: 'http://127.0.0.1:{busy.getsockname()[1]}/v1'"
+        define(
+            f"far: {{model: m, {where}, timeouts: {{connect: 0.05}}, retries: {{base: 0.0001}}, "
+            "prices: {input: 1, output: 1}}\n"
+        )
+        with models.recording(example="e") as calls, pytest.raises(models.TimedOut) as caught:
+            await models.get("far").generate("x")
+        assert "no connection" in str(caught.value)
+        assert "within 0.05 s" in str(caught.value)
+        assert [attempt.error for attempt in caught.value.attempts] == ["TimedOut"] * 4
+        assert calls[0].usage.cost == 0.0  # nothing was sent
 
 
 async def test_400_is_never_asked_again_and_says_what_the_provider_says(quick):
@@ -59,7 +81,9 @@ async def test_a_redirect_is_not_followed(quick):
     with FakeProvider(
         failures={1: Failing(status=302, headers={"Location": "http://127.0.0.1:1/"})}
     ) as server:
-        assert (await failure(server, quick, models.BadRequest)).status == 302
+        error = await failure(server, quick, models.BadRequest)
+        assert error.status == 302
+        assert "not followed, and this one leads to http://127.0.0.1:1/: set base_url" in str(error)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -182,8 +206,9 @@ async def test_an_error_with_a_good_status_can_be_about_the_key(quick):
 
 
 async def test_an_empty_answer(quick):
-    with FakeProvider(answers="") as server:
-        await failure(server, quick, models.EmptyAnswer)
+    for nothing in ("", " \n\t"):
+        with FakeProvider(answers=nothing) as server:
+            await failure(server, quick, models.EmptyAnswer)
     with FakeProvider(answers=lambda body: {"text": "", "finish_reason": "length"}) as server:
         assert "max_tokens" in str(await failure(server, quick, models.EmptyAnswer))
 
@@ -194,6 +219,7 @@ async def test_an_empty_answer(quick):
         "This model's maximum context length is 8192 tokens",
         "prompt is too long: 210000 tokens",
         "request (5031 tokens) exceeds the available context size",
+        "input length and `max_tokens` exceed context limit: 199990 + 4096 > 200000",
     ],
 )
 async def test_a_context_that_is_too_long(quick, message):
@@ -245,3 +271,63 @@ async def test_failures_are_not_kept(quick):
                         await model.generate("question", temperature=0)
                 else:
                     assert (await model.generate("question", temperature=0)).text == expected
+
+
+async def test_a_wait_that_is_longer_than_allowed_is_named(quick):
+    failing = Failing(status=429, headers={"retry-after": "9999"})
+    with FakeProvider(failures={1: failing}) as server:
+        error = await failure(server, quick, models.RateLimited)
+        assert "it asks for a wait of 9999 s, and longest_wait allows 120 s" in str(error)
+        assert server.count == 1
+
+
+async def test_a_form_that_the_server_has_no_way_for_is_told_with_the_remedy(quick):
+    failing = Failing(status=400, message="response_format is not supported")
+    with FakeProvider(failures={1: failing, 2: failing}) as server:
+        assert "structured: prompt" in str(await failure(server, quick, models.BadRequest))
+        error = await failure(server, quick, models.BadRequest, structured="prompt")
+        assert "structured: prompt" not in str(error)
+
+
+async def test_a_key_for_an_address_is_given_in_models_yaml():
+    with (
+        FakeProvider(keys=["k"]) as server,
+        pytest.raises(CredentialsRefused, match=r"define this model in models\.yaml"),
+    ):
+        await models.get(server.spec()).generate("x")
+
+
+@pytest.mark.parametrize("message", ["input was flagged by moderation", "violates our content policy"])
+async def test_a_403_can_be_about_the_question(quick, message):
+    with FakeProvider(failures={1: Failing(status=403, message=message)}) as server:
+        assert message in str(await failure(server, quick, models.ContentFiltered))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("[1]", "it is a list, not an object"),
+        ("{}", "there is no field 'choices'"),
+        ('{"choices": []}', "no choices"),
+        ('{"choices": {"a": 1}, "id": 1}', "something among its fields (choices, id) is of another kind"),
+    ],
+)
+async def test_what_an_answer_lacks_is_told_in_words(quick, body, said):
+    with FakeProvider(failures={1: Failing(body=body)}) as server:
+        error = await failure(server, quick, models.BrokenBody, retries="{limit: 0}")
+        assert str(error) == f"quick: the answer lacks what it should have: {said}"
+
+
+async def test_the_place_is_named_once():
+    with FakeProvider() as gone:
+        pass
+    with pytest.raises(models.ConnectionRefused) as caught:
+        await models.get(gone.spec()).generate("x")
+    assert str(caught.value) == f"{gone.spec()}: no connection: Connection refused"
+
+
+async def test_a_budget_and_a_refused_key_are_found_beside_the_other_failures():
+    import karat.errors
+
+    assert models.CredentialsRefused is karat.errors.CredentialsRefused
+    assert models.BudgetReached is karat.errors.BudgetReached

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
 from karat import models
+from karat.errors import RequestError
 from karat.testing import Failing, FakeClock, FakeProvider
 
 
@@ -101,3 +104,36 @@ async def test_the_clock_jumps_to_the_next_moment_anybody_waits_for():
 
     await asyncio.gather(*(wait(seconds) for seconds in (30, 10, 20)))
     assert seen == [(10, 10), (20, 20), (30, 30)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rates": {"dropp": 0.1}}, "did you mean 'drop'"),
+        ({"rates": {"42": 0.1}}, "a status from 300 to 599"),
+        ({"rates": {"429": 3}}, "rates\\['429'\\] is 3: a share from 0 to 1"),
+        ({"rates": {"429": 0.6, "drop": 0.6}}, "add up to 1.2"),
+        ({"failures": {1: "x"}}, "failures\\[1\\] is 'x': a status from 300 to 599, or Failing"),
+        ({"failures": {1: 5000}}, "a status from 300 to 599"),
+        ({"failures": {0: 500}}, "counted from 1"),
+        ({"failures": {"first": 500}}, "counted from 1"),
+    ],
+)
+def test_what_could_never_happen_is_refused(options, said):
+    with pytest.raises(RequestError, match=said):
+        FakeProvider(**options)
+
+
+def test_a_shell_is_told_in_one_sentence():
+    command = [sys.executable, "-m", "karat.testing", "--rates", '{"dropp": 0.1}']
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert said.returncode == 2
+    assert "did you mean 'drop'" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_failures_in_a_process_of_its_own():
+    with FakeProvider.in_process(failures={1: 400}) as server:
+        with pytest.raises(models.BadRequest):
+            ask(server, "a")
+        assert ask(server, "b") == "b"

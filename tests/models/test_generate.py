@@ -186,3 +186,46 @@ async def test_many_texts_are_embedded_in_batches_and_in_order(provider):
 async def test_embed_wants_texts(provider):
     with pytest.raises(RequestError, match="list of texts"):
         await models.get(provider.spec()).embed("one text")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("stop", 5, "a text or a list of texts"),
+        ("stop", ["END", 5], "a text or a list of texts"),
+        ("temperature", "hot", "a number from 0 up"),
+        ("temperature", float("nan"), "a number from 0 up"),
+        ("temperature", float("inf"), "a number from 0 up"),
+        ("temperature", -1, "a number from 0 up"),
+        ("temperature", True, "a number from 0 up"),
+        ("extra", 5, "fields of the body"),
+        ("tools", "x", "a list of"),
+        ("tools", [5], "a list of"),
+        ("tools", [{"type": "function", "function": {}}], "a list of"),
+        ("tool_choice", 5, "auto, none, required"),
+        ("n", 1.5, "a whole number from 1 up"),
+        ("n", 0, "a whole number from 1 up"),
+        ("seed", "a", "a whole number is expected"),
+        ("max_tokens", 0, "a whole number from 1 up"),
+        ("max_tokens", "x", "a whole number from 1 up"),
+    ],
+)
+async def test_a_parameter_of_the_wrong_kind_is_told_before_anything_is_sent(provider, name, value, expected):
+    model = models.get(provider.spec())
+    for wrong in (
+        lambda: model.generate_sync("x", **{name: value}),
+        lambda: models.get(provider.spec(), **{name: value}),
+    ):
+        with pytest.raises(RequestError, match=f"^{name} (is|has) .*: .*{expected}"):
+            wrong()
+    assert provider.count == 0
+
+
+async def test_numbers_of_other_libraries_are_numbers(provider):
+    import numpy
+
+    await models.get(provider.spec()).generate(
+        "x", temperature=numpy.float32(0.5), max_tokens=numpy.int64(3), seed=numpy.int32(1), stop=("a", "b")
+    )
+    sent = provider.requests[0]
+    assert [sent[name] for name in ("temperature", "max_tokens", "seed", "stop")] == [0.5, 3, 1, ["a", "b"]]

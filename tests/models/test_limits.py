@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from karat.errors import RequestError
 from karat.models import Limits, RateLimited, get, recording
 from karat.models.base import Pending
 from karat.models.limits import Limiter
@@ -243,3 +244,12 @@ async def test_rates_of_models_yaml_are_kept_to(quick, limits, seconds):
         await shared().background.call(ten())
         assert server.count == 10
     assert clock.time() - 1000 == pytest.approx(seconds, abs=2)
+
+
+async def test_a_request_that_no_minute_has_room_for_is_refused(define, provider):
+    define(f"slow: {{model: m, base_url: '{provider.url}', limits: {{tokens_per_minute: 100}}}}\n")
+    model = get("slow")
+    with pytest.raises(RequestError, match=r"tokens_per_minute is 100: lower max_tokens"):
+        await model.generate("x", max_tokens=500)
+    assert provider.count == 0
+    assert (await model.generate("x")).text == "x"

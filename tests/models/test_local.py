@@ -109,6 +109,25 @@ async def test_a_text_that_is_too_long(small):
         await small.generate("word " * 5000, max_tokens=1)
 
 
+@pytest.mark.parametrize(
+    ("message", "tools"),
+    [
+        ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}], None),
+        ([{"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}], None),
+        ("hi", [{"foo": 1}]),
+    ],
+)
+async def test_what_it_cannot_read_is_not_asked_again(small, message, tools):
+    with pytest.raises(models.BadRequest, match=r"not supported|tools") as caught:
+        await small.generate([{"role": "user", "content": message}], tools=tools, max_tokens=1)
+    assert len(caught.value.attempts) == 1
+
+
+async def test_it_says_its_name_and_not_where_the_file_lies(small):
+    with models.recording(example="e", cache="off"):
+        assert (await small.generate("Hi", max_tokens=1)).served_model == "smollm2-135m"
+
+
 async def test_giving_up_frees_the_slot(small):
     for _ in range(6):  # more than there are slots
         with pytest.raises(TimeoutError):

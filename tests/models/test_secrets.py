@@ -193,6 +193,7 @@ async def test_a_password_of_a_proxy_is_in_no_error(define, monkeypatch):
     define("far: {model: m, base_url: 'http://nowhere.invalid/v1', retries: {limit: 0}}\n")
     with models.recording(example="e") as calls, pytest.raises(models.ConnectionRefused) as caught:
         await models.get("far").generate("x")
+    assert "to nowhere.invalid through the proxy 127.0.0.1:1: Connection refused" in str(caught.value)
     assert CANARY not in str(caught.value) + repr(caught.value.metadata) + repr(calls)
 
 
@@ -213,3 +214,49 @@ async def test_a_changed_key_is_used_at_once(monkeypatch):
             await model.generate("x")
         monkeypatch.setenv("OPENAI_API_KEY", "right-key-123")
         assert (await model.generate("x")).text == "x"
+
+
+@pytest.mark.parametrize("value", ["gw-canary-5f3a9b7c", "swordfish-and-more-fish", "A1b2C3d4E5"])
+async def test_a_header_of_models_yaml_is_kept_as_secret_as_a_key(
+    provider, define, folder, monkeypatch, value
+):
+    monkeypatch.setenv(
+        "KARAT_CACHE", str(folder / "kept" / "replies.db")
+    )  # apart from models.yaml, which has it
+    define(
+        f"mine: {{model: m, base_url: '{provider.url}', headers: {{X-Gateway: {value}}}, retries: {{limit: 0}}}}\n"
+    )
+    provider.script.answers = f"you sent {value}"
+    provider.script.failures = {2: Failing(status=400, message=f"what is {value}?")}
+    with models.recording(example="e") as calls:
+        reply = await models.get("mine").generate(f"I send {value}")
+        with pytest.raises(models.BadRequest, match=r"what is \[secret\]\?"):
+            await models.get("mine").generate("another")
+    assert provider.headers[0]["X-Gateway"] == value
+    assert reply.text == "you sent [secret]"
+    assert value not in everything(folder / "kept", reply, *calls)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["application/json", "application/json; charset=utf-8", "production", "us-east-1", "2023-06-01", "fast"],
+)
+async def test_what_is_ordinary_in_a_header_stays_in_answers(provider, define, value):
+    define(f"mine: {{model: m, base_url: '{provider.url}', headers: {{X-Route: '{value}'}}}}\n")
+    assert (await models.get("mine").generate(f"say {value}")).text == f"say {value}"
+
+
+@pytest.mark.parametrize(
+    "spec", [f"m@http://user:{CANARY}@127.0.0.1:1/v1", f"m@http://127.0.0.1:1/v1?key={CANARY}"]
+)
+def test_a_check_does_not_repeat_an_address_with_a_secret(spec):
+    assert CANARY not in str(models.check(spec))
+
+
+async def test_where_a_redirection_leads_is_told_without_its_secrets(provider, define):
+    define(f"mine: {{model: m, base_url: '{provider.url}', headers: {{X-Gateway: {CANARY[3:]}}}}}\n")
+    leads = f"https://user:{CANARY}@example.org/{CANARY[3:]}/v1?key={CANARY}"
+    provider.script.failures = {1: Failing(status=307, headers={"Location": leads})}
+    with pytest.raises(models.BadRequest, match=r"https://example\.org/\[secret\]/v1") as caught:
+        await models.get("mine").generate("x")
+    assert "canary" not in str(caught.value)

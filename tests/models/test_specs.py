@@ -144,7 +144,7 @@ def test_a_changed_models_yaml_is_read_again(define):
 
 @pytest.mark.parametrize("name", ["temperature", "messages", "model", "stream", "n", "schema"])
 def test_extra_does_not_change_what_is_said_elsewhere(provider, name):
-    with pytest.raises(RequestError, match="leave it out of extra"):
+    with pytest.raises(RequestError, match=f"extra cannot have the field '{name}': "):
         models.get(provider.spec(), extra={name: 1})
 
 
@@ -223,3 +223,32 @@ async def test_a_plug_in_adds_a_wire_format(provider):
     finally:
         del wires._parts["shouting"]
     assert reply.text == "HELLO"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("x@localhost:8000/v1", "did you mean 'x@http://localhost:8000/v1'?"),
+        ("org/x@gpu.example.org/v1", "did you mean 'org/x@http://gpu.example.org/v1'?"),
+        ("openai/", "a model's name is missing after the slash, as in openai/NAME"),
+        (
+            "nope",
+            "a model is written PROVIDER/NAME (anthropic/…, local/…, openai/…), NAME@http://host:port/v1",
+        ),
+        ("opnai/gpt-4o", "did you mean 'openai/gpt-4o'? "),
+        ("fats", "did you mean 'fast'? "),
+    ],
+)
+def test_what_names_no_model_is_told_with_what_may_be_meant(define, spec, said):
+    define("fast: {model: openai/gpt-4o-mini}\n")
+    with pytest.raises(UnknownName) as caught:
+        resolve(spec)
+    assert said in str(caught.value)
+    assert str(caught.value).count(spec) <= 2
+
+
+def test_another_field_of_the_body_is_shown_where_it_belongs(define, provider):
+    define("a: {model: openai/x, parameters: {top_p: .9}}\n")
+    for wrong in (lambda: resolve("a"), lambda: models.get(provider.spec(), top_p=0.9)):
+        with pytest.raises(RequestError, match=r"written extra: \{top_p: 0\.9\}"):
+            wrong()

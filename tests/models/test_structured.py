@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from pydantic import BaseModel
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, RootModel
 
 from karat import models
 from karat.errors import RequestError
 from karat.models.openai import is_strict
+from karat.models.structured import in_object
 from karat.testing import FakeProvider
 
 CITY = {
@@ -140,3 +142,105 @@ def test_strict_is_for_schemas_that_allow_it():
     assert not is_strict(CITY)
     assert not is_strict({**closed, "properties": {"a": CITY}})
     assert not is_strict({"anyOf": [closed, CITY]})
+
+
+@pytest.mark.parametrize("text", [None, "Here it is."])
+async def test_what_is_to_be_repaired_is_shown_as_it_was_answered(monkeypatch, text):
+    """Anthropic answers through a tool, mostly without any text."""
+    inputs = iter([{"town": "Rome"}, {"city": "Rome"}])
+
+    def answers(body):
+        return {
+            "text": text,
+            "tool_calls": [{"name": body["tool_choice"]["name"], "arguments": next(inputs)}],
+        }
+
+    with FakeProvider(answers) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        reply = await models.get("anthropic/m").generate("q", schema=City)
+        assert reply.parsed == City(city="Rome")
+        said = server.requests[1]["messages"]
+        assert said[1]["content"] == [{"type": "text", "text": '{"town":"Rome"}'}]
+        assert "city: Field required" in said[2]["content"][0]["text"]
+
+
+@pytest.mark.parametrize("schema", [CITY, City])
+async def test_who_was_asked_is_not_told_to_the_model(schema):
+    with FakeProvider(['{"town": "Rome"}', '{"city": "Rome"}']) as server:
+        await models.get(server.spec()).generate("q", schema=schema)
+        asked = json.dumps(server.requests[1]["messages"])
+        assert "http" not in asked
+        assert "127.0.0.1" not in asked
+        assert "does not fit the form asked for: " in asked
+
+
+class Cities(RootModel[list[City]]):
+    """A root that is no object, with a definition that is referred to."""
+
+
+def resolves(schema):
+    """Whether every reference of a schema leads somewhere: checking a value follows them."""
+    value = {"answer": [{"city": "Rome"}]}
+    return list(Draft202012Validator(schema).iter_errors(value)) == []
+
+
+async def test_openai_takes_only_objects_so_that_others_are_wrapped(quick):
+    with FakeProvider('{"answer": [{"city": "Rome"}]}') as server:
+        reply = await quick(server).generate("q", schema=Cities)
+        assert reply.parsed == Cities([City(city="Rome")])
+        assert json.loads(reply.text) == [{"city": "Rome"}]
+        sent = server.requests[0]["response_format"]["json_schema"]["schema"]
+        assert sent["type"] == "object"
+        assert resolves(sent)
+
+
+@pytest.mark.parametrize("text", ['[{"city": "Rome"}]', 'Here: ```json\n{"answer": [{"city": "Rome"}]}\n```'])
+async def test_a_server_that_wraps_otherwise_or_not_at_all(quick, text):
+    with FakeProvider(text) as server:
+        assert (await quick(server).generate("q", schema=Cities)).parsed == Cities([City(city="Rome")])
+        assert server.count == 1
+
+
+async def test_what_the_prompt_asks_for_is_not_unwrapped(quick):
+    anything = {"anyOf": [{"type": "object", "required": ["answer"]}, {"type": "array"}]}
+    with FakeProvider('{"answer": 1}') as server:
+        reply = await quick(server, structured="prompt").generate("q", schema=anything)
+        assert reply.parsed == {"answer": 1}
+
+
+async def test_anthropic_gets_definitions_where_references_lead(monkeypatch):
+    call = {"name": "Cities", "arguments": {"answer": [{"city": "Rome"}]}}
+    with FakeProvider(lambda body: {"text": None, "tool_calls": [call]}) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        reply = await models.get("anthropic/m").generate("q", schema=Cities)
+        assert reply.parsed == Cities([City(city="Rome")])
+        assert resolves(server.requests[0]["tools"][0]["input_schema"])
+
+
+def test_a_schema_that_refers_to_itself_still_does_when_it_is_wrapped():
+    nested = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "integer"}]}}
+    check = Draft202012Validator(in_object(nested))
+    assert check.is_valid({"answer": [1, [2, [3]]]})
+    assert not check.is_valid({"answer": [1, ["two"]]})
+
+
+async def test_a_repair_is_a_call_of_its_own(quick):
+    async def calls(server, kind=None):
+        with models.recording(example="e", cache="off") as made:
+            if kind is None:
+                await quick(server).generate("q", schema=CITY)
+            else:
+                with pytest.raises(kind):
+                    await quick(server).generate("q", schema=CITY)
+        return made[0].usage.calls
+
+    with FakeProvider(["no", '{"city": "Rome"}'], failures={1: 500}) as server:
+        assert await calls(server) == 1  # asked again, and right
+    with FakeProvider(["no", '{"city": "Rome"}']) as server:
+        assert await calls(server) == 2
+    with FakeProvider("no") as server:
+        assert await calls(server, models.SchemaMismatch) == 2
+    with FakeProvider("no", failures={2: 400}) as server:
+        assert await calls(server, models.BadRequest) == 2
+    with FakeProvider("no", failures={1: 400}) as server:
+        assert await calls(server, models.BadRequest) == 1

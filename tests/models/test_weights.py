@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from karat.errors import RequestError
-from karat.models import pull, weights
+from karat.models import available, pull, weights
 
 CONTENT = b"GGUF" + b"weights of a very small model" * 100
 
@@ -172,3 +172,19 @@ def test_what_was_verified_is_not_read_again(tiny, folder, monkeypatch):
     (folder / "cache" / "karat" / "verified.json").write_text("not json")
     weights.fingerprint(path, progress=lambda done, size: reads.append(done))
     assert len(reads) == 2
+
+
+def test_a_path_that_does_not_exist_is_not_replaced_by_another(monkeypatch, folder):
+    monkeypatch.setenv("KARAT_MODEL_PATH", str(folder / "nope"))
+    for look in (weights.find, pull):
+        with pytest.raises(RequestError, match=r"KARAT_MODEL_PATH names .*nope, which does not exist"):
+            look("smollm2-135m")
+    needs = {row["spec"]: row["needs"] for row in available()}["local/smollm2-135m"]
+    assert "KARAT_MODEL_PATH" in needs
+
+
+def test_a_folder_without_them_is_named_when_they_are_nowhere(monkeypatch, folder):
+    monkeypatch.setenv("KARAT_MODEL_PATH", str(folder))
+    monkeypatch.setattr("karat.models.weights.places", lambda weights: iter(()))
+    with pytest.raises(RequestError, match="neither in KARAT_MODEL_PATH"):
+        weights.find("smollm2-135m")

@@ -29,8 +29,12 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Lists the models; with --check, asks them."""
-    from karat.models import available, price_date
+    from karat.models import available, get, price_date
 
+    for spec in given.check or ():
+        get(
+            spec
+        )  # a name that nothing is known of, or an address with a key in it, is told before anything is asked
     found = available()
     document: dict[str, Any] = {"models": found, "prices": price_date()}
     if given.check is not None:

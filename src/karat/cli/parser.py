@@ -164,13 +164,18 @@ def _rows(rows: Iterable[tuple[str, str | None]]) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """A docstring: paragraphs are wrapped, indented lines are examples and stay as they are."""
+    """A docstring: paragraphs are wrapped, indented lines and commands are examples and stay as they are."""
     out: list[str] = []
     for paragraph in textwrap.dedent(text).strip().split("\n\n"):
         if out:
             out.append("")
+        lines = paragraph.split("\n")
         if paragraph.startswith("    "):
-            out += paragraph.split("\n")
+            out += lines
+        elif all(line.startswith("karat ") for line in lines):
+            out += [
+                f"    {line}" for line in lines
+            ]  # a formatter takes the indentation of a docstring's only rest
         else:
             out += textwrap.wrap(" ".join(paragraph.split()), WIDTH)
     return out

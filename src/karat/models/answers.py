@@ -35,7 +35,9 @@ def understand(endpoint: Endpoint, body: bytes, seconds: float) -> Asked:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise _not_an_answer(endpoint, raw, error) from None
     for choice in answer.choices:
-        if choice.finish_reason in ("content_filter", "error") or not (choice.text or choice.tool_calls):
+        text = choice.text
+        blank = (not text or text.isspace()) and not choice.tool_calls
+        if blank or choice.finish_reason in ("content_filter", "error"):
             raise _useless(endpoint.spec, choice, answer)
     return Asked(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
 
@@ -49,9 +51,18 @@ def _not_an_answer(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
         if code.isdigit() and 400 <= int(code) < 600:
             return failure_of(endpoint, int(code), message, "", {})
         return BrokenBody(f"{endpoint.spec}: {message or code or 'an error without a reason'}")
-    return BrokenBody(
-        f"{endpoint.spec}: the answer lacks what it should have ({type(error).__name__}: {one_line(str(error), 200)})"
-    )
+    return BrokenBody(f"{endpoint.spec}: the answer lacks what it should have: {_lacking(raw, error)}")
+
+
+def _lacking(raw: Any, error: Exception) -> str:
+    if not isinstance(raw, dict):
+        kind = {list: "a list", str: "a text", type(None): "null"}.get(type(raw), "a number or a truth value")
+        return f"it is {kind}, not an object"
+    if isinstance(error, KeyError):
+        return f"there is no field {one_line(str(error), 60)}"
+    if isinstance(error, ValueError):
+        return one_line(str(error), 200)
+    return f"something among its fields ({one_line(', '.join(map(str, raw)), 150)}) is of another kind"
 
 
 def _useless(spec: str, choice: Choice, answer: Answer) -> ModelFailure:
@@ -73,21 +84,22 @@ def checked(order: Order, asked: Asked) -> Asked:
     form = order.form
     if form is None:
         return asked
-    wire = wire_of(order.endpoint)
+    wire, held = wire_of(order.endpoint), order.held
     choices = []
     for choice in asked.choices:
-        choice = wire.unwrap(choice, order.request)
+        if held:
+            choice = wire.unwrap(choice, order.request)
         if choice.tool_calls and not choice.text:
             choices.append(choice)  # the model calls the caller's tools first; the form is for its answer
             continue
         try:
             parsed = form.read(choice.text)
         except ValueError as error:
+            problem = one_line(str(error), 300)
             failure = SchemaMismatch(
-                f"{order.endpoint.spec}: the answer does not fit the schema: {one_line(str(error), 300)}",
-                raw=choice.text,
+                f"{order.endpoint.spec}: the answer does not fit the schema: {problem}", raw=choice.text
             )
-            failure.tokens = asked.tokens
+            failure.problem, failure.tokens = problem, asked.tokens
             raise failure from None
         choices.append(msgspec.structs.replace(choice, parsed=parsed))
     return msgspec.structs.replace(asked, choices=choices)
@@ -108,7 +120,7 @@ def reply_of(order: Order, asked: Asked, attempts: list[Attempt], cached: bool =
         usage=Usage(
             input_tokens=tokens.input if tokens else 0,
             output_tokens=tokens.output if tokens else 0,
-            calls=1,
+            calls=1 + sum(attempt.error == SchemaMismatch.__name__ for attempt in attempts),
             cached_calls=int(cached),
             cost=cost,
         ),

@@ -10,6 +10,7 @@ import msgspec
 from karat.errors import RequestError
 from karat.models.messages import Choice, Request, ToolCall
 from karat.models.openai import schema_name
+from karat.models.structured import in_object, out_of_object
 from karat.models.wires import Answer, Tokens, Wire, read_arguments, register_wire
 
 if TYPE_CHECKING:
@@ -63,10 +64,7 @@ class Anthropic(Wire):
         if request.stop is not None:
             out["stop_sequences"] = request.stop
         if request.schema is not None and native_schema:
-            name = schema_name(request.schema)
-            schema = request.schema
-            if schema.get("type") != "object":
-                schema = {"type": "object", "properties": {"answer": schema}, "required": ["answer"]}
+            name, schema = schema_name(request.schema), in_object(request.schema)
             out["tools"] = [{"name": name, "description": "Gives the answer.", "input_schema": schema}]
             out["tool_choice"] = {"type": "tool", "name": name}
         elif request.tools is not None:
@@ -95,9 +93,7 @@ class Anthropic(Wire):
         name = schema_name(request.schema)
         for call in choice.tool_calls:
             if call.name == name:
-                value = call.arguments
-                if request.schema.get("type") != "object" and isinstance(value, dict):
-                    value = value.get("answer")
+                value = out_of_object(call.arguments, request.schema)
                 reason = "stop" if choice.finish_reason == "tool_calls" else choice.finish_reason
                 return Choice(text=msgspec.json.encode(value).decode(), finish_reason=reason)
         return choice

@@ -9,14 +9,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from karat.errors import RequestError, Stopped, did_you_mean
+from karat.errors import RequestError, Stopped
 from karat.models.calls import current
 from karat.models.embedding import Embedded, Embedding, embed_over_http
-from karat.models.messages import Messages, Reply, Request, check_extra, read_messages
+from karat.models.messages import Messages, Reply, Request, read_messages
 from karat.models.orders import Order, secrets_of, spent
+from karat.models.parameters import (
+    body_fields,
+    check_parameters,
+    choice_of_tool,
+    count,
+    number,
+    stops,
+    tool_list,
+    whole,
+)
 from karat.models.process import shared
 from karat.models.service import Service
-from karat.models.specs import PARAMETERS, Endpoint, resolve
+from karat.models.specs import Endpoint, resolve
 from karat.models.structured import Form, form_of
 from karat.records import Call
 
@@ -58,12 +68,7 @@ class Model:
         self.endpoint = endpoint
         self.spec = endpoint.spec
         self._identity = hashlib.blake2b(_exact(self._place()), digest_size=20).digest()
-        for name in endpoint.parameters:
-            if name not in PARAMETERS:
-                raise RequestError(f"{self.spec} has no parameter {name!r}: {did_you_mean(name, PARAMETERS)}")
-        check_extra(
-            endpoint.parameters.get("extra") or {}
-        )  # told now: the parameters are stored with the run
+        check_parameters(endpoint.parameters)  # told now: they are stored with the run
 
     def __repr__(self) -> str:
         return f"<Model {self.spec}>"
@@ -175,20 +180,20 @@ class Model:
             tools = have("tools") if tools is None else tools
             tool_choice = have("tool_choice") if tool_choice is None else tool_choice
             n = have("n") if n is None else n
-            extra = {**(have("extra") or {}), **(extra or {})} or None
-        if n is not None and n < 1:
-            raise RequestError(f"n is {n}: at least one answer has to be asked for")
+            own = have("extra")
+            if own:
+                extra = {**own, **body_fields("extra", extra)} if extra is not None else own
         return Request(
             messages=read_messages(messages),
-            temperature=None if temperature is None else float(temperature),
-            max_tokens=max_tokens,
-            seed=seed,
-            stop=[stop] if isinstance(stop, str) else list(stop) if stop is not None else None,
-            tools=[dict(tool) for tool in tools] if tools is not None else None,
-            tool_choice=tool_choice,
+            temperature=None if temperature is None else number("temperature", temperature),
+            max_tokens=None if max_tokens is None else count("max_tokens", max_tokens),
+            seed=None if seed is None else whole("seed", seed),
+            stop=None if stop is None else stops("stop", stop),
+            tools=None if tools is None else tool_list("tools", tools),
+            tool_choice=None if tool_choice is None else choice_of_tool("tool_choice", tool_choice),
             schema=form.schema if form is not None else None,
-            n=n or 1,
-            extra=check_extra(extra) if extra else {},
+            n=1 if n is None else count("n", n),
+            extra={} if extra is None else body_fields("extra", extra),
         )
 
 

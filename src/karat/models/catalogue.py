@@ -12,7 +12,7 @@ from karat.models import weights
 from karat.models.base import get
 from karat.models.calls import recording
 from karat.models.embedders import Embedder
-from karat.models.specs import Endpoint, defined_names, resolve, wire_named
+from karat.models.specs import Endpoint, defined_names, resolve, wire_named, without_secret
 from karat.models.wires import wires
 
 
@@ -31,9 +31,16 @@ def available() -> list[dict[str, Any]]:
 def check(spec: str) -> dict[str, Any]:
     """Tries one call, past the cache: `{spec, ok, seconds, answer, served_model, error}`."""
     start = time.perf_counter()
-    out: dict[str, Any] = {"spec": spec, "ok": False, "answer": "", "served_model": "", "error": None}
+    out: dict[str, Any] = {
+        "spec": without_secret(spec),
+        "ok": False,
+        "answer": "",
+        "served_model": "",
+        "error": None,
+    }
     try:
         model = get(spec)
+        out["spec"] = spec  # which holds no secret, or it would have been refused
         with recording(cache="off"):
             if isinstance(model, Embedder):
                 out["answer"] = f"{model.embed_sync(['one word']).shape[1]} dimensions"
@@ -60,8 +67,8 @@ def _local(name: str) -> dict[str, Any]:
     if not needs:
         try:
             weights.find(name)
-        except KaratError:
-            needs = f"karat models pull (or KARAT_MODEL_PATH) for {weights.KNOWN[name].file}"
+        except KaratError as error:
+            needs = str(error)
     return _row(f"local/{name}", "local", needs)
 
 

@@ -10,8 +10,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from karat.errors import ConfigError, RequestError, did_you_mean
-from karat.models.messages import check_extra, is_secret
-from karat.models.specs import PARAMETERS
+from karat.models.messages import is_secret
+from karat.models.parameters import check_parameters
 
 
 def _is_variable(name: str) -> str:
@@ -87,13 +87,8 @@ class ModelEntry(_Part):
     @field_validator("parameters")
     @classmethod
     def _known_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
-        for name in given:
-            if name not in PARAMETERS:
-                raise ValueError(
-                    f"no parameter {name!r}: {did_you_mean(name, PARAMETERS)}; others go under extra"
-                )
         try:
-            check_extra(given.get("extra") or {})
+            check_parameters(given)
         except RequestError as error:
             raise ValueError(str(error)) from None
         return given

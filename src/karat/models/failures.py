@@ -37,9 +37,9 @@ class ModelFailure(KaratError):
 
     exit_code = 1
     retried: ClassVar[bool] = False
-    most: ClassVar[int | None] = None
+    most: int | None = None
     """How often this kind is asked again, where that is less than the limit for all kinds."""
-    charged: ClassVar[bool] = False
+    charged: bool = False
     """Whether the provider may charge for it: it answered uselessly, or perhaps answered and nothing arrived."""
 
     def __init__(
@@ -134,6 +134,8 @@ class SchemaMismatch(ModelFailure):
     """The answer does not fit the schema, and the repair asked for does not either; `raw` is its text."""
 
     charged = True
+    problem = ""
+    """What does not fit, without who was asked: that may be an address, which is no business of a model's."""
 
 
 class QuotaExhausted(CredentialsRefused):

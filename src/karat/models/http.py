@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import urllib.request
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import msgspec
@@ -28,7 +30,7 @@ from karat.models.failures import (
 )
 from karat.models.limits import Limiter
 from karat.models.retry import wait_asked_for
-from karat.models.specs import Endpoint
+from karat.models.specs import Endpoint, wire_of
 from karat.models.wires import Wire
 
 LARGEST_BODY = 64 * 2**20
@@ -41,7 +43,18 @@ _TOO_LONG = (
     "exceeds the available context",
     "context window",
     "input is too long",
+    "exceed context limit",
 )
+
+_WITHHELD = (
+    "content_filter",
+    "content management policy",
+    "content policy",
+    "content_policy",
+    "moderation",
+    "flagged",
+)
+"""Signs of a refused question. A 400 that says no more than the later ones may be about a parameter."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -113,17 +126,16 @@ class Target:
             ) as response:
                 answer = await _read(response, spec)
         except aiohttp.ConnectionTimeoutError:
-            raise ConnectionRefused(
-                f"{spec}: no connection to {self.place} within {times.connect:g} s"
-            ) from None
+            late = TimedOut(f"{self._nobody} within {times.connect:g} s")
+            # As a refused connection: nothing was sent that could be charged for, and three more tries cost little.
+            late.most, late.charged, late.lost = ConnectionRefused.most, False, False
+            raise late from None
         except (aiohttp.ServerTimeoutError, TimeoutError):
             raise TimedOut(
                 f"{spec}: no answer within the time allowed (read {times.read:g} s, total {times.total:g} s)"
             ) from None
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-            raise ConnectionRefused(
-                f"{spec}: no connection to {self.place}: {one_line(str(error), 200)}"
-            ) from None
+            raise ConnectionRefused(f"{self._nobody}: {_reason(error)}") from None
         except aiohttp.ClientPayloadError:
             raise BrokenBody(f"{spec}: the answer was cut short") from None
         except (aiohttp.ClientConnectionError, ConnectionError) as error:
@@ -167,9 +179,22 @@ class Target:
         self.check(refusals)
 
     @property
-    def place(self) -> str:
-        """Host and port, for messages."""
-        return urlsplit(self.url).netloc
+    def _nobody(self) -> str:
+        """The beginning of a message; the place is named once, where the spec does not name it already."""
+        place, spec = urlsplit(self.url).netloc, self.endpoint.spec
+        through = f" through the proxy {urlsplit(self.proxy).netloc.rpartition('@')[2]}" if self.proxy else ""
+        return f"{spec}: no connection{'' if place in spec else f' to {place}'}{through}"
+
+    def _elsewhere(self, location: str) -> str:
+        """What a redirection says, without a query or a password, which may be secret."""
+        try:
+            parts = urlsplit(urljoin(self.url, location))
+        except ValueError:
+            return "it redirects to what is no address: set base_url to one that answers"
+        where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        for secret in self.secrets:
+            where = where.replace(secret.decode(), "[secret]")
+        return f"redirections are not followed, and this one leads to {one_line(where, 200)}: set base_url accordingly"
 
     def _failure(self, status: int, body: bytes, headers: CIMultiDictProxy[str]) -> Exception:
         try:
@@ -177,7 +202,18 @@ class Target:
         except msgspec.DecodeError:
             raw = body[:4000].decode("utf-8", "replace")
         message, code = self.wire.error(raw)
+        if 300 <= status < 400:
+            message = self._elsewhere(headers.get("Location", ""))
         return failure_of(self.endpoint, status, message, code, headers)
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, without the address that the message has already."""
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    number = re.search(r"\[Errno (\d+)\]", f"[Errno {getattr(cause, 'errno', None)}] {cause}")
+    if number:
+        return os.strerror(int(number[1]))
+    return one_line(getattr(cause, "strerror", None) or str(cause), 200)
 
 
 async def _read(response: aiohttp.ClientResponse, spec: str) -> bytes:
@@ -199,19 +235,34 @@ def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers
     text = f"{code} {message}".lower()
     if "insufficient_quota" in text or status == 402:
         return QuotaExhausted(f"{said}: add credit, then repeat the command to continue")
+    if status == 403 and any(sign in text for sign in _WITHHELD):
+        return ContentFiltered(said, status=status)
     if status in (401, 403):
-        variable = endpoint.key_env or "its api_key_env in models.yaml"
         return CredentialsRefused(
-            f"{said}: the key was refused; set {variable}, then repeat the command to continue"
+            f"{said}: the key was refused; {_key_place(endpoint)}, then repeat the command to continue"
         )
-    if status == 429:
-        return RateLimited(said, status=status, wait=wait_asked_for(headers))
-    if status in (408, 409) or status >= 500:
-        return ServerFailed(said, status=status, wait=wait_asked_for(headers))
+    if status == 500 and wire_of(endpoint).repeatable:
+        return BadRequest(said, status=status)
+    if status in (408, 409, 429) or status >= 500:
+        wait, longest = wait_asked_for(headers), endpoint.retries.longest_wait
+        if wait is not None and wait > longest:
+            said += f": it asks for a wait of {wait:g} s, and longest_wait allows {longest:g} s"
+        return (RateLimited if status == 429 else ServerFailed)(said, status=status, wait=wait)
     kind: type[ModelFailure] = BadRequest
     if status in (400, 413, 422):
         if any(sign in text for sign in _TOO_LONG):
             kind = ContextTooLong
-        elif "content_filter" in text or "content management policy" in text:
+        elif any(sign in text for sign in _WITHHELD[:4]):
             kind = ContentFiltered
+        elif endpoint.structured == "native" and ("response_format" in text or "json_schema" in text):
+            said += "; structured: prompt in models.yaml asks for the form in words instead"
     return kind(said, status=status)
+
+
+def _key_place(endpoint: Endpoint) -> str:
+    """Where the key of a model is given."""
+    if endpoint.key_env:
+        return f"set {endpoint.key_env}"
+    if "@http" in endpoint.spec:
+        return "define this model in models.yaml (model, base_url) and name its key's variable as api_key_env"
+    return "name its key's variable as api_key_env in models.yaml"

@@ -34,7 +34,7 @@ def slot_count() -> int:
 class LlamaServer:
     """One loaded model with its slots."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = "") -> None:
         try:
             import xllamacpp
         except ImportError:
@@ -42,6 +42,8 @@ class LlamaServer:
         slots = slot_count()
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(path)
+        # What it says it served; without one that is the path, which is nobody's business.
+        parameters.model_alias = {Path(name or path).name}
         parameters.n_parallel = slots
         parameters.n_ctx = slots * int(os.environ.get("KARAT_LOCAL_CONTEXT") or CONTEXT)
         # llama.cpp's threads spin while they wait for each other: one that has to share its core slows all of them
@@ -72,7 +74,7 @@ def server_for(name: str) -> LlamaServer:
     """The server of a `local/NAME`, loaded when first asked for."""
     with _loading:
         if name not in _servers:
-            _servers[name] = LlamaServer(weights.find(name))
+            _servers[name] = LlamaServer(weights.find(name), name)
         return _servers[name]
 
 
@@ -93,6 +95,7 @@ class Local(OpenAI):
     key_env = ""
     needs_key: ClassVar[bool] = False
     derives_seed: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True  # llama.cpp says 500 to images, sounds and tools that it cannot read
     free: ClassVar[bool] = True
     several: ClassVar[bool] = False  # it would count the tokens of one answer only
 

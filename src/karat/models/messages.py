@@ -86,8 +86,11 @@ _SECRET_VALUE = re.compile(
     r"\s*(?:bearer|basic)\s|\s*(?:sk|pk|rk|gsk|ghp|xox[abp]|hf)[-_][\w-]{8}", re.IGNORECASE
 )
 
-_OWN_FIELDS = ("messages", "model", "stream")
-"""Fields of the body that `extra` cannot change: they are said elsewhere, and answers are read whole."""
+_OWN_FIELDS = {
+    "model": "the spec says which model is asked",
+    "stream": "answers are read whole",
+}
+"""Fields of the body that `extra` cannot change, and why."""
 
 
 def read_messages(messages: Messages) -> list[dict[str, Any]]:
@@ -116,8 +119,8 @@ def check_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
     """`extra` fields of the request body; a secret has no place there, since requests are recorded."""
     for name in extra:
         if name in _OWN_FIELDS or name in Request.__struct_fields__:
-            where = "what generate takes itself" if name not in ("model", "stream") else "not for extra"
-            raise RequestError(f"extra field {name!r} is {where}: leave it out of extra")
+            why = _OWN_FIELDS.get(name, f"{name} is given beside it, not in it")
+            raise RequestError(f"extra cannot have the field {name!r}: {why}")
     secret = _secret_in(extra)
     if secret is not None:
         raise RequestError(

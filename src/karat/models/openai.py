@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from karat.models.messages import Choice, Request
+from karat.models.structured import in_object, is_object, out_of_object, read_json
 from karat.models.wires import Answer, Tokens, Wire, read_tool_calls, register_wire
 
 if TYPE_CHECKING:
@@ -50,12 +53,13 @@ class OpenAI(Wire):
         if request.tool_choice is not None:
             out["tool_choice"] = request.tool_choice
         if request.schema is not None and native_schema:
+            schema = in_object(request.schema)
             out["response_format"] = {
                 "type": "json_schema",
                 "json_schema": {
                     "name": schema_name(request.schema),
-                    "schema": request.schema,
-                    "strict": is_strict(request.schema),
+                    "schema": schema,
+                    "strict": is_strict(schema),
                 },
             }
         if request.n != 1:
@@ -76,6 +80,18 @@ class OpenAI(Wire):
         if not choices:
             raise ValueError("no choices")
         return Answer(choices, _tokens(raw.get("usage")), raw.get("model") or "")
+
+    def unwrap(self, choice: Choice, request: Request) -> Choice:
+        if request.schema is None or is_object(request.schema):
+            return choice
+        try:
+            wrapped = read_json(choice.text)
+        except ValueError:
+            return choice
+        value = out_of_object(wrapped, request.schema)
+        if value is wrapped:
+            return choice
+        return msgspec.structs.replace(choice, text=msgspec.json.encode(value).decode())
 
 
 def _text(content: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ import msgspec
 from karat.errors import CredentialsRefused, KaratError
 from karat.models.budget import Budget
 from karat.models.calls import CacheMode
+from karat.models.failures import Attempt, SchemaMismatch
 from karat.models.messages import Choice, Request
-from karat.models.specs import Endpoint
+from karat.models.specs import Endpoint, wire_of
 from karat.models.structured import Form
 from karat.models.wires import Tokens
 from karat.records import Usage
@@ -23,6 +25,15 @@ _encode = msgspec.json.Encoder().encode
 
 SHORTEST_SECRET = 8
 """Characters; a shorter value is a placeholder, and removing it would spoil ordinary text."""
+
+_ORDINARY = re.compile(
+    r"[a-z]+/[\w.+*-]+(?:\s*[;,].*)?"  # a media type, a product with its version
+    r"|https?://[^\s?@]*"
+    r"|[\d.:/-]+"  # a number, a version, a date
+    r"|[a-z]{1,20}"
+    r"|(?=.{1,11}$)[a-z]+\d{0,3}(?:[-_. ](?:[a-z]+|\d{1,4}))*",
+    re.IGNORECASE,
+)
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +59,15 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     def kept(self) -> bool:
         """Whether its answer may be kept: a sample that belongs to no item could never be told from the next."""
         return self.cache != "off" and (not self.request.sampled or self.occurrence > 0)
+
+    @property
+    def held(self) -> bool:
+        """Whether the provider is held to the schema by its own means; else the prompt asks for the form."""
+        return (
+            self.request.schema is not None
+            and self.endpoint.structured == "native"
+            and wire_of(self.endpoint).takes_schema(self.request)
+        )
 
     def key(self) -> bytes:
         """The key of its answer. Samples belong to their item; at temperature 0 examples share an answer."""
@@ -77,11 +97,17 @@ def read_secret(variable: str) -> str | None:
 
 
 def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
-    """What must not be written anywhere."""
-    if not endpoint.key_env and not endpoint.headers_env:
+    """What must not be written anywhere: keys, and what headers say that may be one.
+
+    A header that stands in models.yaml is no secret to whoever reads that file, and may still be the password of a
+    gateway. Where its value is ordinary (a media type, an address, a date, a word, a short name such as us-east-1)
+    it stays: taking it out of answers would change what is measured.
+    """
+    if not endpoint.key_env and not endpoint.headers_env and not endpoint.headers:
         return ()
     variables = (endpoint.key_env, *endpoint.headers_env.values())
-    values = (os.environ.get(variable, "").strip() for variable in variables if variable)
+    values = [os.environ.get(variable, "").strip() for variable in variables if variable]
+    values += [value for value in endpoint.headers.values() if not _ORDINARY.fullmatch(value.strip())]
     return tuple(value for value in values if len(value) >= SHORTEST_SECRET)
 
 
@@ -97,9 +123,12 @@ def spent(endpoint: Endpoint, error: BaseException) -> Usage:
     cost: float | None = None
     if price is not None and (price.free or not getattr(error, "lost", not isinstance(error, KaratError))):
         cost = price.cost(tokens or Tokens())
+    # The repair of an answer is a call of its own; what is asked again because it failed is not.
+    attempts: list[Attempt] = getattr(error, "attempts", [])
+    calls = 1 + any(attempt.error == SchemaMismatch.__name__ for attempt in attempts[:-1])
     if tokens is None:
-        return Usage(calls=1, cost=cost)
-    return Usage(input_tokens=tokens.input, output_tokens=tokens.output, calls=1, cost=cost)
+        return Usage(calls=calls, cost=cost)
+    return Usage(input_tokens=tokens.input, output_tokens=tokens.output, calls=calls, cost=cost)
 
 
 def all_tokens(first: Tokens | None, second: Tokens | None) -> Tokens | None:

@@ -198,7 +198,7 @@ class Service:
             return checked(order, asked), attempts
         except SchemaMismatch as mismatch:
             attempts.append(Attempt(error="SchemaMismatch", message=str(mismatch), seconds=asked.seconds))
-            second = repair(order.request, asked.choices[0], str(mismatch))
+            second = repair(order.request, mismatch.raw or "", mismatch.problem)
             try:
                 repaired = await self._request(order, second, attempts)
             except ModelFailure as failure:
@@ -218,12 +218,12 @@ class Service:
         endpoint = order.endpoint
         wire = wire_of(endpoint)
         target = self.target(endpoint, wire.url(await wire.locate(endpoint)))
-        native = request.schema is not None and endpoint.structured == "native" and wire.takes_schema(request)
-        if request.schema is not None and not native:
+        held = order.held
+        if request.schema is not None and not held:
             request = in_words(request)
         if wire.derives_seed and request.seed is None:
             request = msgspec.structs.replace(request, seed=seed_of(order, self._loose))
-        body = _encode(wire.body(endpoint.model, request, native))
+        body = _encode(wire.body(endpoint.model, request, held))
         worst = 0.0
         if order.budget is not None:
             worst = worst_cost(endpoint.price, request, len(body), endpoint.spec)
@@ -245,7 +245,12 @@ class Service:
         worst: float,
     ) -> A:
         """What `read` makes of the answer to a body, asked for within limits and budget, with retries."""
-        refusals = target.refusals
+        refusals, most = target.refusals, target.endpoint.limits.tokens_per_minute
+        if most is not None and expected > most:
+            raise RequestError(
+                f"{target.endpoint.spec}: this request alone may use {expected:.0f} tokens, and tokens_per_minute is "
+                f"{most:g}: lower max_tokens, shorten the messages or raise the limit"
+            )
 
         async def once() -> A:
             return await self._once(target, body, read, expected, budget, worst, refusals)

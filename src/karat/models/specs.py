@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.errors import RequestError, UnknownName, nearest
 from karat.models.prices import Price, find_price
 from karat.models.wires import Wire, wires
 
@@ -79,7 +79,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return out
 
 
-PARAMETERS = ("temperature", "max_tokens", "seed", "stop", "tools", "tool_choice", "n", "extra")
+_NO_SCHEME = re.compile(r"[^@\s]+@(?:localhost|[\w.-]+:\d+|[\w-]+(?:\.[\w-]+)+)(?:/[\w./-]*)?")
+"""A name at an address without a scheme, and without anything in it that could be a password."""
 
 _wires: dict[str, Wire] = {}
 
@@ -155,13 +156,27 @@ def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
     prefix, slash, name = spec.partition("/")
     if slash and name and wires.has(prefix):
         return _endpoint(spec, prefix, name)
-    shown = _without_secret(spec)
-    tail = shown.partition("/")[2] or shown
-    known = [*definitions, *(f"{prefix}/{tail}" for prefix in wires.list() if prefix != "local")]
-    raise UnknownName(
-        f"unknown model {shown!r}: {did_you_mean(shown, known)} "
-        "(PROVIDER/NAME, NAME@http://host:port/v1, or a name defined in models.yaml)"
+    raise UnknownName(f"unknown model {without_secret(spec)!r}: {_meant(spec, definitions)}")
+
+
+def _meant(spec: str, definitions: dict[str, Any]) -> str:
+    """What somebody may have meant who wrote what names no model."""
+    prefix, slash, name = spec.partition("/")
+    if slash and not name and wires.has(prefix):
+        return f"a model's name is missing after the slash, as in {prefix}/NAME"
+    if _NO_SCHEME.fullmatch(spec):
+        return f"an address begins with http:// or https://, did you mean {spec.replace('@', '@http://')!r}?"
+    shown, known = without_secret(spec), wires.list()
+    near = nearest(shown, definitions)
+    if slash:
+        near += [f"{each}/{shown.partition('/')[2]}" for each in nearest(prefix, known, 1)]
+    else:
+        near += [f"{each}/{shown}" for each in known if find_price(f"{each}/{shown}") is not None]
+    forms = (
+        f"a model is written PROVIDER/NAME ({', '.join(f'{each}/…' for each in known)}), "
+        "NAME@http://host:port/v1, or is a name defined in models.yaml"
     )
+    return f"did you mean {' or '.join(repr(each) for each in near)}? ({forms})" if near else forms
 
 
 def _endpoint(spec: str, wire_name: str, model: str, base_url: str = "", **given: Any) -> Endpoint:
@@ -227,22 +242,22 @@ def check_url(url: str, where: str) -> None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise RequestError(f"{_without_secret(where)}: not an address: {error}") from None
+        raise RequestError(f"{without_secret(where)}: not an address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise RequestError(f"{_without_secret(where)}: an address is written http://host:port/v1")
+        raise RequestError(f"{without_secret(where)}: an address is written http://host:port/v1")
     if parts.username or parts.password:
         raise RequestError(
-            f"{_without_secret(where)}: the address holds a password, and addresses are stored: "
+            f"{without_secret(where)}: the address holds a password, and addresses are stored: "
             "name an environment variable as api_key_env in models.yaml"
         )
     for name, _ in parse_qsl(parts.query, keep_blank_values=True):
         if any(word in name.lower() for word in ("key", "token", "secret", "password", "sig", "code")):
             raise RequestError(
-                f"{_without_secret(where)}: the address holds {name}=…, and addresses are stored: "
+                f"{without_secret(where)}: the address holds {name}=…, and addresses are stored: "
                 "name an environment variable as headers_env in models.yaml"
             )
 
 
-def _without_secret(where: str) -> str:
+def without_secret(where: str) -> str:
     """A spec without its address, which may hold a password and may be mistyped."""
     return re.sub(r"(?i)(@https?|://).*", r"\1…", where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,9 +11,12 @@ import msgspec
 
 from karat.errors import RequestError
 from karat.models.failures import one_line
-from karat.models.messages import Choice, Request
+from karat.models.messages import Request
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+
+_OF_THE_ROOT = ("$schema", "$id", "$defs", "definitions")
+_DEFINED = ("#/$defs/", "#/definitions/")
 
 
 class Form:
@@ -26,19 +29,30 @@ class Form:
 
     def read(self, text: str) -> Any:
         """The value in a text. ValueError says what does not fit."""
-        value = _decode(text)
+        value = read_json(text)
         if self._model is not None:
-            return self._model.model_validate(value)  # pydantic's ValidationError is a ValueError
+            return self._modelled(value)
         if self._validator is None:
             from jsonschema.validators import validator_for
 
             self._validator = validator_for(self.schema)(self.schema)
         for error in self._validator.iter_errors(value):
-            where = "".join(
-                f"[{p!r}]" if isinstance(p, int) else f".{p}" for p in error.absolute_path
-            ).lstrip(".")
-            raise ValueError(f"{where or 'the answer'}: {one_line(error.message, 300)}")
+            raise ValueError(f"{_where(error.absolute_path)}: {one_line(error.message, 300)}")
         return value
+
+    def _modelled(self, value: Any) -> Any:
+        from pydantic import ValidationError
+
+        try:
+            return self._model.model_validate(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            raise ValueError(f"{_where(first['loc'])}: {one_line(first['msg'], 300)}") from None
+
+
+def _where(path: Iterable[Any]) -> str:
+    steps = (f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).lstrip(".") or "the answer"
 
 
 _forms: WeakKeyDictionary[type, Form] = WeakKeyDictionary()
@@ -63,8 +77,8 @@ def form_of(schema: Any) -> Form:
     raise RequestError(f"a schema is a JSON Schema or a pydantic model, not {type(schema).__name__}")
 
 
-def _decode(text: str) -> Any:
-    """The JSON in an answer; models like to wrap it in a fence or a sentence."""
+def read_json(text: str) -> Any:
+    """The JSON in an answer; models like to wrap it in a fence or a sentence. ValueError: there is none."""
     text = text.strip()
     try:
         return msgspec.json.decode(text)
@@ -83,6 +97,47 @@ def _decode(text: str) -> Any:
     raise ValueError(f"not JSON: {one_line(str(problem), 200)}")
 
 
+def is_object(schema: Mapping[str, Any]) -> bool:
+    """Whether the root of a schema is an object, which providers demand."""
+    return schema.get("type") == "object"
+
+
+def in_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema as a provider takes it: one whose root is no object becomes `answer` of one that is."""
+    if is_object(schema):
+        return schema
+    inner = {name: value for name, value in schema.items() if name not in _OF_THE_ROOT}
+    wrapper = {
+        "type": "object",
+        "properties": {"answer": inner},
+        "required": ["answer"],
+        "additionalProperties": False,
+        **{name: schema[name] for name in _OF_THE_ROOT if name in schema},
+    }
+    moved: dict[str, Any] = _moved(wrapper)
+    return moved
+
+
+def _moved(schema: Any) -> Any:
+    """The wrapper with references that go through the old root leading to where it stands now."""
+    if isinstance(schema, list):
+        return [_moved(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {name: _moved(value) for name, value in schema.items()}
+    reference = out.get("$ref")
+    if isinstance(reference, str) and reference[:2] in ("#", "#/") and not reference.startswith(_DEFINED):
+        out["$ref"] = "#/properties/answer" + reference[1:]
+    return out
+
+
+def out_of_object(value: Any, schema: Mapping[str, Any]) -> Any:
+    """What `in_object` had put under `answer`; a value that is not wrapped is left as it is."""
+    if not is_object(schema) and isinstance(value, dict) and value.keys() == {"answer"}:
+        return value["answer"]
+    return value
+
+
 def in_words(request: Request) -> Request:
     """The request with its schema in the prompt, for a provider that has no way of its own."""
     text = (
@@ -97,14 +152,14 @@ def in_words(request: Request) -> Request:
     return msgspec.structs.replace(request, messages=messages)
 
 
-def repair(request: Request, choice: Choice, problem: str) -> Request:
-    """The request for a second answer, with what was wrong with the first."""
+def repair(request: Request, said: str, problem: str) -> Request:
+    """The request for a second answer, with the first as it came and what was wrong with it."""
     messages = [
         *request.messages,
-        {"role": "assistant", "content": choice.text or "(nothing)"},
+        {"role": "assistant", "content": said},
         {
             "role": "user",
-            "content": f"That does not fit the form asked for: {one_line(problem, 500)}. "
+            "content": f"That does not fit the form asked for: {problem}. "
             "Give the whole answer again, corrected, as JSON and nothing else.",
         },
     ]

@@ -60,21 +60,32 @@ def find(name: str) -> Path:
             return path
         problem = f"no file {name}" if path.suffix == ".gguf" else did_you_mean(name, [*KNOWN, "wordllama"])
         raise RequestError(f"local/{name}: {problem} (local/NAME or local/path/to.gguf)")
+    own = own_place()
     for path in places(KNOWN[name]):
         if path.is_file():
             verify(path, KNOWN[name].sha256)
             return path
-    raise RequestError(
-        f"the weights of local/{name} are not here: karat models pull, or set KARAT_MODEL_PATH"
-    )
+    where = f"neither in KARAT_MODEL_PATH ({own}) nor elsewhere here" if own else "not here"
+    remedy = "karat models pull" if own else "karat models pull, or set KARAT_MODEL_PATH"
+    raise RequestError(f"the weights of local/{name}, {KNOWN[name].file}, are {where}: {remedy}")
+
+
+def own_place() -> Path | None:
+    """The file or folder that `KARAT_MODEL_PATH` names, which has to exist: others are no substitute for it."""
+    own = os.environ.get("KARAT_MODEL_PATH")
+    if not own:
+        return None
+    path = Path(own).expanduser()
+    if not path.exists():
+        raise RequestError(f"KARAT_MODEL_PATH names {own}, which does not exist: correct it or unset it")
+    return path
 
 
 def places(weights: Weights) -> Iterator[Path]:
     """Where the file may lie, best first. A package is found without being imported: it need not work."""
-    own = os.environ.get("KARAT_MODEL_PATH")
-    if own:
-        path = Path(own).expanduser()
-        yield path / weights.file if path.is_dir() else path
+    own = own_place()
+    if own is not None:
+        yield own / weights.file if own.is_dir() else own
     package = importlib.util.find_spec(weights.package)
     if package is not None and package.origin:
         yield Path(package.origin).parent / weights.file
@@ -141,6 +152,7 @@ def pull(name: str = "smollm2-135m", progress: Progress | None = None) -> Path:
     """Fetches and verifies the weights of a known model, unless they are here already; says where they are."""
     if name not in KNOWN:
         raise RequestError(f"local/{name} cannot be fetched: {did_you_mean(name, KNOWN)}")
+    own_place()  # fetched weights would not be looked for
     try:
         return find(name)
     except RequestError:

@@ -47,6 +47,8 @@ class Wire:
     """Whether one request can ask for `n` answers; where not, n requests are made."""
     derives_seed: ClassVar[bool] = False
     """Whether sampling without a seed gets one made from (example, attempt, occurrence), to be repeatable."""
+    repeatable: ClassVar[bool] = False
+    """Whether what fails with 500 fails so every time: the request is at fault, and is not sent again."""
     free: ClassVar[bool] = False
     """Whether calls cost nothing."""
 
@@ -71,7 +73,10 @@ class Wire:
         return True
 
     def unwrap(self, choice: Choice, request: Request) -> Choice:
-        """The choice with the JSON asked for by the schema as its text, wherever the provider put it."""
+        """The choice with the JSON asked for by the schema as its text, wherever the provider put it.
+
+        Called where the provider was held to the schema, not where the prompt asks for it.
+        """
         return choice
 
     def identity(self, endpoint: Endpoint) -> str:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import sys
 
+from karat.errors import RequestError
 from karat.testing.provider import FakeProvider
 
 
@@ -32,7 +33,10 @@ def main() -> None:
         "rates": given.rates,
         "seed": given.seed,
     }
-    provider = FakeProvider(**{**options, **(given.options or {})})
+    try:
+        provider = FakeProvider(**{**options, **(given.options or {})})
+    except RequestError as error:
+        parser.error(str(error))
 
     def tell() -> None:
         sys.stdout.write(provider.url + "\n")

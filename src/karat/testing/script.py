@@ -8,6 +8,11 @@ from typing import Any
 
 import msgspec
 
+from karat.errors import RequestError, did_you_mean
+
+WAYS = ("drop", "truncate")
+"""Ways to fail without a status."""
+
 Answers = str | Callable[[dict[str, Any]], Any] | Mapping[str, Any] | Iterable[Any] | None
 """One text; a function of the request body; texts by last user message; texts by request number; None: an echo.
 
@@ -43,11 +48,8 @@ class Script:
             if answers is None or isinstance(answers, (str, Mapping)) or callable(answers)
             else list(answers)
         )
-        self.rates = dict(rates or {})
-        self.failures = {
-            number: Failing(status=way) if isinstance(way, int) else way
-            for number, way in (failures or {}).items()
-        }
+        self.rates = _checked_rates(rates or {})
+        self.failures = dict(_checked_failure(*each) for each in (failures or {}).items())
         self.seed = seed
 
     def failure(self, number: int, body: bytes, asked: int) -> Failing | None:
@@ -81,9 +83,42 @@ class Script:
 
 
 def _way(name: str) -> Failing:
-    if name in ("drop", "truncate"):
+    if name in WAYS:
         return Failing(drop=name == "drop", truncate=name == "truncate")
     return Failing(status=int(name))
+
+
+def _checked_rates(rates: Mapping[Any, float]) -> dict[str, float]:
+    """The shares by way; one that cannot be meant would otherwise be a test that tests nothing."""
+    for way, rate in rates.items():
+        if str(way) not in WAYS and not _is_status(way):
+            raise RequestError(
+                f"rates cannot fail by {way!r}: {did_you_mean(str(way), WAYS)}, or a status from 300 to 599"
+            )
+        if not isinstance(rate, (int, float)) or isinstance(rate, bool) or not 0 <= rate <= 1:
+            raise RequestError(f"rates[{way!r}] is {rate!r}: a share from 0 to 1 is expected")
+    if sum(rates.values()) > 1 + 1e-9:
+        raise RequestError(
+            f"rates add up to {sum(rates.values()):g}: at most 1, which is every request, is expected"
+        )
+    return {str(way): rate for way, rate in rates.items()}
+
+
+def _checked_failure(number: Any, way: Any) -> tuple[int, Failing]:
+    """The request number, which JSON has as a text, and how it fails."""
+    if isinstance(number, bool) or not str(number).isdecimal() or int(number) < 1:
+        raise RequestError(f"failures has the request number {number!r}: they are counted from 1")
+    if isinstance(way, Failing):
+        return int(number), way
+    if not isinstance(way, int) or not _is_status(way):
+        raise RequestError(
+            f"failures[{number}] is {way!r}: a status from 300 to 599, or Failing(…), is expected"
+        )
+    return int(number), Failing(status=way)
+
+
+def _is_status(way: Any) -> bool:
+    return not isinstance(way, bool) and str(way).isdecimal() and 300 <= int(way) <= 599
 
 
 def last_user_text(body: Mapping[str, Any]) -> str:

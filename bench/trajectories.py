@@ -2,7 +2,8 @@
 
 Every evaluation starts from OpenAI-style messages: reading both sides is part of what is measured. The calls
 of both sides are equal; where order does not matter the agent's are shuffled. In the rows marked `respelt` the
-agent writes the keys of its arguments in another order, so that no two texts are the same to the letter.
+agent writes the keys of its arguments in another order, so that no two texts are the same to the letter; in those
+marked `wrong` it calls one of the tools with another argument, so that they do not match, and karat says where.
 
     python bench/trajectories.py --peers FOLDER      # a virtual environment that has the peers
     python bench/trajectories.py --install-peers     # makes one in a temporary folder
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROWS = ("5", "50", "500", "500 respelt")
+ROWS = ("5", "50", "500", "500 respelt", "5 wrong", "500 wrong")
 MODES = ("strict", "unordered", "subset", "superset")
 PEERS = {"potato": "potato-annotation", "agentevals": "agentevals", "openevals": "openevals"}
 SECONDS = 0.1
@@ -51,8 +52,9 @@ def trajectory(calls: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     return messages
 
 
-def case(mode: str, size: int, respelt: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Two trajectories that match in the mode."""
+def case(mode: str, row: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The agent's trajectory and the reference's, which match in the mode unless the row says otherwise."""
+    size = int(row.split()[0])
     chance = random.Random(size)
     reference = [
         (
@@ -62,7 +64,7 @@ def case(mode: str, size: int, respelt: bool = False) -> tuple[list[dict[str, An
         for number in range(size)
     ]
     agent = list(reference)
-    if respelt:
+    if "respelt" in row:
         agent = [(name, dict(reversed(arguments.items()))) for name, arguments in reference]
     if mode != "strict":
         chance.shuffle(agent)
@@ -70,6 +72,9 @@ def case(mode: str, size: int, respelt: bool = False) -> tuple[list[dict[str, An
         agent = agent[: max(1, size - size // 10)]
     if mode == "superset":
         agent += [(f"other_{number}", {"x": number}) for number in range(size // 10)]
+    if "wrong" in row:
+        name, arguments = agent[size // 2]
+        agent[size // 2] = (name, {**arguments, "query": "something else"})
     return trajectory(agent), trajectory(reference)
 
 
@@ -79,11 +84,11 @@ def measure(build: Callable[[str], Callable[..., Any]]) -> dict[str, float]:
     for mode in MODES:
         judge = build(mode)
         for row in ROWS:
-            agent, reference = case(mode, int(row.split()[0]), "respelt" in row)
+            agent, reference = case(mode, row)
             verdict = judge(outputs=agent, reference_outputs=reference)
             score = verdict["score"] if isinstance(verdict, dict) else verdict.score
-            if not score:
-                raise SystemExit(f"{mode} at {row} calls: a match was not recognised")
+            if bool(score) == ("wrong" in row):
+                raise SystemExit(f"{mode} at {row} calls: the verdict is not as expected")
             out[f"{mode}/{row}"] = max(_rate(judge, agent, reference) for _ in range(ROUNDS))
     return out
 

@@ -52,8 +52,20 @@ class MissingDependency(RequestError):
         super().__init__(f"{purpose} needs the package {package}: pip install 'karat[{extra}]'")
 
 
+class CannotJudge(KaratError):
+    """An evaluator cannot judge this item: no reference, a missing key, a value it cannot read.
+
+    karat's evaluators raise it, they never return a score instead; the stage keeps it as a failed item.
+    """
+
+    exit_code = 1
+
+
 class NotApplicable(Exception):
     """Raised by an evaluator to say that an item is not its business: a skip that spoils nothing."""
+
+    applicable: bool = False
+    """True in a subclass: the item was its business, and the skip counts as a result that is missing."""
 
 
 class Stopped(KaratError):

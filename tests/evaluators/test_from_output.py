@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from karat.errors import NotApplicable
-from karat.evaluators.base import CannotJudge
+from karat.errors import CannotJudge, NotApplicable, RequestError
+from karat.evaluators.base import resolve_evaluator
 from karat.evaluators.from_output import FromOutput
 
 RIGHT = {"correct": True, "golden": "Paris", "predicted": "paris", "metadata": {"similarity": 1.0}}
@@ -29,9 +29,22 @@ def test_a_verdict_or_a_score_is_taken_as_it_is(given, score):
     assert FromOutput("judged.score").evaluate(outputs={"judged": {"score": given}}).score == score
 
 
-def test_what_was_not_judged_is_not_applicable_and_what_cannot_be_read_is_no_score():
-    with pytest.raises(NotApplicable):
+def test_what_was_not_judged_is_a_skip_that_counts_and_a_record_left_out_one_that_does_not():
+    with pytest.raises(NotApplicable) as owed:
         FromOutput("exact_match").evaluate(outputs={"exact_match": None})
+    with pytest.raises(NotApplicable) as left_out:
+        FromOutput("exact_match").evaluate(outputs=None)
+    assert (owed.value.applicable, left_out.value.applicable) == (True, False)
+
+
+def test_what_cannot_be_read_is_no_score():
     for outputs in ({"exact_match": {"correct": "yes"}}, {"exakt": RIGHT}, "text"):
         with pytest.raises(CannotJudge):
             FromOutput("exact_match").evaluate(outputs=outputs)
+
+
+def test_the_field_may_be_all_that_is_said():
+    name, params, evaluator = resolve_evaluator({"from_output": "exact_match", "key": "right"})
+    assert (name, params, evaluator.key) == ("from_output", {"field": "exact_match"}, "right")
+    with pytest.raises(RequestError, match="has no field 'from_output'"):
+        resolve_evaluator({"from_output": "exact_match", "params": {}})

@@ -156,6 +156,11 @@ class TestRouge:
             Rouge().evaluate(outputs="a " * 20_000, reference_outputs="a")
         assert Rouge("rouge1").evaluate(outputs="a " * 20_000, reference_outputs="a").score > 0
 
+    @pytest.mark.parametrize("reference", ["", " ", "\u4f60\u597d", "!?"])
+    def test_a_reference_without_words_is_an_error(self, reference):
+        with pytest.raises(CannotJudge, match="has none: use chrf"):
+            Rouge().evaluate(outputs="hello", reference_outputs=reference)
+
     def test_a_reference_without_words_is_an_error_and_no_zero(self):
         with pytest.raises(CannotJudge, match="use chrf"):
             Rouge().evaluate(outputs="東京", reference_outputs="東京")

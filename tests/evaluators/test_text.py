@@ -63,7 +63,7 @@ class TestExactMatch:
             ("not json", {"a": 1}, 0.0),
             (42, "42", 1.0),
             ("42", 42, 1.0),
-            ("42.0", 42, 0.0),
+            ("42.0", 42, 1.0),
             (1, 1.0, 1.0),
             (True, 1, 0.0),
             ({"a": True}, {"a": 1}, 0.0),
@@ -367,7 +367,7 @@ class TestChoiceMatch:
         inputs = {"choices": ["Rome", "Paris"]}
         assert score(evaluator, "Paris.", 1, inputs=inputs) == 1.0
         assert score(evaluator, "rome", "Paris", inputs=inputs) == 0.0
-        with pytest.raises(CannotJudge, match="not a list of texts"):
+        with pytest.raises(CannotJudge, match="neither a list of texts nor an object"):
             evaluator.evaluate(outputs="A", reference_outputs="A", inputs={"choices": "no"})
         assert (
             evaluator.evaluate_many([{"outputs": "B", "reference_outputs": 1, "inputs": inputs}])[0].score
@@ -442,3 +442,62 @@ class TestTokenF1:
     )
     def test_words(self, params, output, reference, expected):
         assert score(TokenF1(**params), output, reference) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("1.0", 1, 1.0),
+        ("1", 1.0, 1.0),
+        ("1.50", 1.5, 1.0),
+        ("1e0", 1, 1.0),
+        (" -2.0\n", -2, 1.0),
+        ("12345678901234567891", 12345678901234567890, 0.0),
+        ("01", 1, 0.0),
+        ("+1", 1, 0.0),
+        ("one", 1, 0.0),
+        ("1", True, 0.0),
+        ("1.0", True, 0.0),
+        ("0", False, 0.0),
+        ("NaN", math.nan, 1.0),
+        ("1" * 5_000, 1, 0.0),
+    ],
+)
+def test_a_text_that_is_a_number_equals_the_number_it_says(text, value, expected):
+    assert score(ExactMatch(), text, value) == expected
+    assert score(ExactMatch(), value, text) == expected
+
+
+def test_whitespace_around_a_number_counts_where_it_is_said_to():
+    assert score(ExactMatch(strip=False), " 1.0", 1) == 0.0
+    assert score(ExactMatch(), None, "None") == 0.0
+
+
+def test_a_number_in_the_one_field_of_an_answer():
+    assert score(NumericMatch(), {"answer": 42}, 42) == 1.0
+    assert score(NumericMatch(), {"answer": "42"}, {"answer": 42.0}) == 1.0
+    assert score(NumericMatch(), {"answer": True}, 1) == 0.0
+    with pytest.raises(CannotJudge, match="in text and in answer: say which with path"):
+        score(NumericMatch(), {"text": "so", "answer": 42}, 42)
+
+
+@pytest.mark.parametrize("space", [" ", "\u00a0", "\u202f"])
+def test_a_space_between_thousands_may_be_one_that_does_not_break(space):
+    assert score(NumericMatch(thousands=" "), f"1{space}234{space}567", 1234567) == 1.0
+
+
+def test_options_by_label():
+    evaluator = ChoiceMatch(options_path="options")
+    inputs = {"options": {"B": "Lyon", "A": "Paris", "c": "Nice"}}
+    assert score(evaluator, "Lyon", "B", inputs=inputs) == 1.0
+    assert score(evaluator, "Nice", "C", inputs=inputs) == 1.0
+    assert score(evaluator, "Nice", "A", inputs=inputs) == 0.0
+    with pytest.raises(CannotJudge, match="an option 'Z', which is none of the choices"):
+        score(evaluator, "Lyon", "B", inputs={"options": {"Z": "Lyon"}})
+
+
+def test_flags_as_letters_together_or_none():
+    assert score(RegexMatch("A.B", flags="is"), "a\nb") == 1.0
+    assert RegexMatch("a", flags=None).params["flags"] == []
+    with pytest.raises(RequestError, match="no flag 'iq'"):
+        RegexMatch("a", flags="iq")

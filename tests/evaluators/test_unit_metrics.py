@@ -229,7 +229,7 @@ class TestActionWithinBbox:
             ({"bbox": {"x": 1, "y": 1, "width": 5}}, {"x": 1, "y": 1}, "has no 'height'"),
             ({"bbox": {"x": 1, "y": 1, "width": -5, "height": 2}}, {"x": 1, "y": 1}, "ends before it begins"),
             ({"bbox": {"x": "a", "y": 1, "width": 5, "height": 2}}, {"x": 1, "y": 1}, "four numbers"),
-            ({"bbox": "text"}, {"x": 1, "y": 1}, "has no box"),
+            ({"bbox": "text"}, {"x": 1, "y": 1}, "its 'bbox' is no box"),
             (BOX, {"y": 1}, r"predicted\[0\] has no 'x'"),
         ],
     )
@@ -441,3 +441,35 @@ class Found(BaseUnitMetric):
         (tmp_path / "broken.py").write_text(self.METRIC.format(name="x") + "\n1 / 0\n")
         with pytest.raises(RequestError, match=r"broken\.py failed: ZeroDivisionError"):
             discover(tmp_path)
+
+
+@pytest.mark.parametrize("threshold", [2, -0.1, math.nan, True])
+def test_an_evaluators_threshold_is_a_score(threshold):
+    with pytest.raises(RequestError, match="threshold has to be a number between 0 and 1"):
+        UnitMetricRegistry.get_metric("evaluator:exact_match", threshold=threshold)
+
+
+def test_a_file_that_imports_the_seeds_names_is_discovered(tmp_path):
+    (tmp_path / "length.py").write_text(
+        "from sygra.core.eval.metrics.unit_metrics.base_unit_metric import BaseUnitMetric\n"
+        "from sygra.core.eval.metrics.unit_metrics.unit_metric_registry import unit_metric\n"
+        "from sygra.core.eval.metrics.unit_metrics.unit_metric_result import UnitMetricResult\n"
+        "@unit_metric('discovered_length')\n"
+        "class Length(BaseUnitMetric):\n"
+        "    def evaluate(self, golden, predicted):\n"
+        "        return [UnitMetricResult(len(g) == len(p), g, p) for g, p in zip(golden, predicted)]\n"
+    )
+    assert discover(tmp_path) == ["discovered_length"]
+    assert judged("discovered_length", "abc", "xyz").correct is True
+
+
+def test_the_seeds_modules_with_only_the_package_name_changed():
+    from karat.core.eval.metrics.base_metric_metadata import BaseMetricMetadata
+    from karat.core.eval.metrics.unit_metrics.base_unit_metric import BaseUnitMetric as Base
+    from karat.core.eval.metrics.unit_metrics.unit_metric_registry import UnitMetricRegistry as Metrics
+
+    assert Base is BaseUnitMetric
+    assert Metrics is UnitMetricRegistry
+    assert BaseMetricMetadata.__module__.startswith("karat.")
+    with pytest.raises(ModuleNotFoundError, match=r"karat\.core\.nothing"):
+        __import__("karat.core.nothing")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from karat.errors import CannotJudge as CannotJudge
 from karat.lazy import load
 
 _WHERE = {
-    "CannotJudge": "base",
     "Evaluator": "base",
     "FunctionEvaluator": "base",
     "build_evaluator": "base",
@@ -47,7 +47,7 @@ _WHERE = {
     "discover": "unit",
 }
 
-__all__ = sorted([*_WHERE, "agentevals_adapter"])
+__all__ = sorted([*_WHERE, "CannotJudge", "agentevals_adapter"])
 
 
 def __getattr__(name: str) -> Any:

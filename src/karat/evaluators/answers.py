@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from karat.errors import RequestError
-from karat.evaluators.base import CannotJudge, register_evaluator
+from karat.errors import CannotJudge, RequestError
+from karat.evaluators.base import register_evaluator
 from karat.evaluators.choices import ChoiceReader
-from karat.evaluators.normalise import clip, plain, text_of
+from karat.evaluators.normalise import clip, number_field, plain, text_of
 from karat.evaluators.numbers import EXACT, NumberReader, Quantity
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.paths import value_at
@@ -96,21 +96,20 @@ class NumericMatch(ReferenceEvaluator):
             return None
         if isinstance(value, (int, float)):
             return self._reader.of_number(value)
+        if isinstance(value, dict) and (number := number_field(value, what)) is not None:
+            return self._reader.of_number(number)
         text = text_of(value, what)
         return None if text is None else self._read(text)
 
     def judge(self, output: Any, reference: Any) -> Result:
         expected = self._quantity(reference, "the reference")
         if expected is None:
-            raise CannotJudge(f"{self.key}: no number can be read from the reference {clip(reference)}")
+            said = f"no number can be read from the reference {clip(reference)}{self._hint(reference)}"
+            raise CannotJudge(f"{self.key}: {said}")
         given = self._quantity(output, "the output")
         if given is None:
-            hint = (
-                "; extract takes the first or last number of a text"
-                if self.params["extract"] == "whole"
-                else ""
-            )
-            return Result(self.key, 0.0, False, f"no number can be read from the output {clip(output)}{hint}")
+            said = f"no number can be read from the output {clip(output)}{self._hint(output)}"
+            return Result(self.key, 0.0, False, said)
         metadata = {
             "output_number": _shown(given.value),
             "reference_number": _shown(expected.value),
@@ -130,8 +129,20 @@ class NumericMatch(ReferenceEvaluator):
             else f"{_words(given)} is not {_words(expected)}"
         )
         if given.value != expected.value:
-            said += f": they differ by {float(difference):g}, {float(allowed):g} is allowed"
+            said += f": they differ by {_number(difference)}, {_number(allowed)} is allowed"
         return Result(self.key, float(passed), passed, said, metadata)
+
+    def _hint(self, value: Any) -> str:
+        """The option that would read a value, where there is one: `units` beside a number, else `extract`."""
+        text = text_of(value, "the value") if not isinstance(value, (bool, type(None), Decimal)) else None
+        if text is None or self.params["extract"] != "whole" or self._reader.first(text) is None:
+            return ""
+        unit = self._reader.beside(text)
+        if unit:
+            return (
+                f": {clip(unit, 20)} is no unit that it knows; units names those that may stand by a number"
+            )
+        return "; extract takes the first or last number of a text"
 
     def _unit_problem(self, given: Quantity, expected: Quantity) -> str:
         if not given.unit and self._require_unit and expected.unit:
@@ -147,6 +158,11 @@ def _shown(number: Decimal) -> float | None:
     return value if value - value == 0 else None
 
 
+def _number(number: Decimal) -> str:
+    """For a comment: six digits, also of what a float cannot hold."""
+    return f"{float(number):g}" if _shown(number) is not None else f"{number:.5e}"
+
+
 def _words(quantity: Quantity) -> str:
     return f"{quantity.number:.15g} {quantity.unit}".rstrip()
 
@@ -158,7 +174,8 @@ class ChoiceMatch(ReferenceEvaluator):
     `choices` are the letters, as a text (`ABCD`) or a list of labels. A letter is found when the output is
     that letter, opens with it (`B) Paris`), or states it (`the answer is B`, `\\boxed{B}`; the last statement
     counts), or names one letter alone. The reference is a letter or a position from 0. `options_path` leads
-    to the texts of the options in `inputs`, so that an answer in full text is recognised too.
+    to the texts of the options in `inputs`, a list or an object by label, so that an answer in full text is
+    recognised too.
     """
 
     name: ClassVar[str] = "choice_match"
@@ -195,15 +212,31 @@ class ChoiceMatch(ReferenceEvaluator):
     ) -> Result:
         if self._options_path is None:
             return super().evaluate(outputs=outputs, reference_outputs=reference_outputs)
-        options = value_at(inputs, self._options_path, "the input")
-        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-            raise CannotJudge(f"{self.key}: {self._options_path!r} of the input is not a list of texts")
+        options = self._options(value_at(inputs, self._options_path, "the input"))
         if reference_outputs is None:
             raise CannotJudge(f"{self.key} compares with a reference and this item has none")
         if self._path is not None:
             outputs = value_at(outputs, self._path, "the output")
             reference_outputs = value_at(reference_outputs, self._path, "the reference")
         return self.judge(outputs, reference_outputs, options)
+
+    def _options(self, given: Any) -> list[str]:
+        """The texts in the order of the labels, from a list of them or from an object by label."""
+        if isinstance(given, Mapping):
+            texts = {self._reader.label(str(label)): text for label, text in given.items()}
+            unknown = [label for label in given if self._reader.label(str(label)) is None]
+            if unknown:
+                raise CannotJudge(
+                    f"{self.key}: {self._options_path!r} of the input has an option {clip(unknown[0], 20)},"
+                    f" which is none of the choices {', '.join(self._reader.labels[:10])}"
+                )
+            given = [texts.get(label, "") for label in self._reader.labels]
+        if not isinstance(given, list) or not all(isinstance(option, str) for option in given):
+            raise CannotJudge(
+                f"{self.key}: {self._options_path!r} of the input is neither a list of texts nor an object"
+                " with one for each label"
+            )
+        return given
 
     def evaluate_many(self, items: Sequence[Any]) -> list[Result | Exception]:
         """Many at once; the options of each item are its own."""

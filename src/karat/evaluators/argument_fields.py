@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -75,12 +75,17 @@ def _within(absolute: Any, relative: Any) -> Callable[[Any, Any], bool]:
     def test(a: Any, b: Any) -> bool:
         if equal(a, b) or not (_is_number(a) and _is_number(b)):
             return equal(a, b)
-        try:
-            return math.isclose(a, b, rel_tol=relative, abs_tol=absolute)
-        except OverflowError:  # integers beyond the range of floats
-            return bool(a == b)
+        x, y = _decimal(a), _decimal(b)
+        if not (x.is_finite() and y.is_finite()):
+            return False
+        return abs(x - y) <= max(_decimal(absolute), _decimal(relative) * max(abs(x), abs(y)))
 
     return test
+
+
+def _decimal(number: float) -> Decimal:
+    """A number as it is written: 20 and 19.99 are 0.01 apart, which in binary they are not."""
+    return Decimal(number if isinstance(number, int) else repr(number))
 
 
 def _is_number(value: Any) -> bool:

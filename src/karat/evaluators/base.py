@@ -15,21 +15,12 @@ from typing import Any, ClassVar, Literal, TypedDict, cast
 
 import msgspec
 
-from karat.errors import KaratError, RequestError
+from karat.errors import RequestError
 from karat.records import Example, Output, Result
 from karat.registry import Registry, check_parameters
 from karat.values import annotations_of, converter
 
 Kind = Literal["single", "pair", "joint"]
-
-
-class CannotJudge(KaratError):
-    """An evaluator cannot judge this item: no reference, a missing key, a value it cannot read.
-
-    karat's evaluators raise it, they never return a score instead; the stage keeps it as a failed item.
-    """
-
-    exit_code = 1
 
 
 class Item(TypedDict, total=False):
@@ -208,13 +199,11 @@ def as_result(given: Any, key: str) -> Result:
     if isinstance(given, Result):
         return given if given.key == key else msgspec.structs.replace(given, key=key)
     if given is None:
-        return Result(key=key)
-    if isinstance(given, bool):
-        return Result(key=key, score=float(given), value=given)
-    if isinstance(given, (int, float)):
-        return Result(key=key, score=float(given), value=given)
+        return Result(key=key, comment="the function gave no verdict")
+    if isinstance(given, (bool, int, float)):
+        return Result(key=key, score=float(given), value=given, comment=f"the function gave {given}")
     if isinstance(given, str):
-        return Result(key=key, value=given)
+        return Result(key=key, value=given, comment=f"the function gave {given[:60]!r}")
     if isinstance(given, Mapping):
         fields = {k: v for k, v in given.items() if k in Result.__struct_fields__ and k != "key"}
         if fields and len(fields) == len([k for k in given if k != "key"]):
@@ -254,6 +243,9 @@ def resolve_evaluator(spec: Any) -> tuple[str, dict[str, Any], Any]:
     if isinstance(spec, str):
         return spec, {}, build_evaluator(spec)
     if isinstance(spec, Mapping):
+        if "from_output" in spec and set(spec) <= {"from_output", "key"}:  # the field is all there is to say
+            params = {"field": spec["from_output"]}
+            spec = {"name": "from_output", "params": params, "key": spec.get("key")}
         unknown = [k for k in spec if k not in ("name", "params", "key")]
         if unknown or "name" not in spec:
             problem = f"has no field {unknown[0]!r}" if unknown else "needs a name"

@@ -17,6 +17,8 @@ LISTED = 100
 """Calls of one kind that metadata lists, whatever the length of a trajectory; `counts` has all of them."""
 DIFFERENCES = 20
 """Differences of one call that metadata lists."""
+MENTIONED = 5
+"""Calls, or differences, that a comment mentions."""
 
 
 def written(text: str) -> str:
@@ -123,7 +125,7 @@ def show_mismatch(call: Mapping[str, Any]) -> str:
     return f"{name}: {listed(parts, more=call.get('more_differences', 0)) or 'other arguments'}"
 
 
-def listed(parts: Sequence[str], most: int = 5, more: int = 0) -> str:
+def listed(parts: Sequence[str], most: int = MENTIONED, more: int = 0) -> str:
     """The first few, and how many more there are: those of the parts, and `more` that are not among them."""
     more += max(0, len(parts) - most)
     return "; ".join(parts[:most]) + (f"; and {more} more" if more else "")

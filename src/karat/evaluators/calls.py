@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(float_hook=_number).decode
 class Calls:
     """Tool calls by position; arguments written as JSON text are read when they are needed."""
 
-    __slots__ = ("_values", "as_text", "given", "names", "trajectory")
+    __slots__ = ("_keys", "_values", "as_text", "given", "names", "trajectory")
 
     def __init__(self, names: list[str], given: list[Any], as_text: bool = False) -> None:
         self.names = names
@@ -43,6 +43,7 @@ class Calls:
         """Whether all arguments are JSON text, so that equal texts are equal arguments."""
         self.trajectory: Trajectory | None = None
         self._values: list[Any] = [_UNREAD] * len(given)
+        self._keys: Sequence[Hashable | None] | None = None
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Calls:
@@ -62,6 +63,8 @@ class Calls:
         names, given = [self.names[i] for i in positions], [self.given[i] for i in positions]
         taken = Calls(names, given, self.as_text)
         taken._values = [self._values[i] for i in positions]
+        if self._keys is not None:
+            taken._keys = [self._keys[i] for i in positions]
         return taken
 
     def arguments(self, position: int) -> Any:
@@ -76,6 +79,11 @@ class Calls:
 
     def keys(self) -> Sequence[Hashable | None]:
         """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""
+        if self._keys is None:
+            self._keys = self._read_keys()
+        return self._keys
+
+    def _read_keys(self) -> Sequence[Hashable | None]:
         if self.as_text:
             try:
                 # In C from one end to the other, and no value outlives its key, which spares the garbage

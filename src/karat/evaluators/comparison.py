@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from karat.errors import RequestError
+from karat.errors import CannotJudge, RequestError
 from karat.evaluators.base import (
-    CannotJudge,
     Evaluator,
     as_result,
     kind_of,

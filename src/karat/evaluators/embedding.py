@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from karat.errors import RequestError
-from karat.evaluators.base import CannotJudge
+from karat.errors import CannotJudge, RequestError
 from karat.evaluators.functions import name_of
 
 LOCAL = "local/wordllama"

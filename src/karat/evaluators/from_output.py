@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from karat.errors import NotApplicable
-from karat.evaluators.base import CannotJudge, Evaluator, register_evaluator
+from karat.errors import CannotJudge, NotApplicable
+from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.normalise import clip
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.paths import value_at
@@ -14,12 +14,18 @@ from karat.evaluators.unit.base import UnitMetricResult
 from karat.records import Result
 
 
+class NotJudged(NotApplicable):
+    """A result that the task owed and did not write: a skip that counts among what is missing."""
+
+    applicable = True
+
+
 @register_evaluator("from_output")
 class FromOutput(Evaluator):
     """Reads a field of the output: a unit metric's result, a verdict or a score that the task wrote itself.
 
-    A field that is null was not judged: the item is skipped as not applicable. `metadata` names further fields of the
-    output to keep with the result: `{name: field}`.
+    A field that is null was not judged: the item is skipped, and estimates count it as missing. `metadata` names
+    further fields of the output to keep with the result: `{name: field}`.
     """
 
     name: ClassVar[str] = "from_output"
@@ -45,11 +51,13 @@ class FromOutput(Evaluator):
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
     ) -> Result:
+        if outputs is None:
+            raise NotApplicable("the task left the record out")
         if not isinstance(outputs, dict):
             raise CannotJudge(f"the output is {clip(outputs)}, not an object with the field {self.field!r}")
         given = value_at(outputs, self.field, "the output")
         if given is None:
-            raise NotApplicable(f"the task left {self.field} empty")
+            raise NotJudged(f"the task left {self.field} empty")
         if isinstance(given, (bool, int, float)):
             return Result(self.key, float(given), given, f"the task wrote {given} into {self.field}")
         try:

@@ -11,13 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from karat.evaluators.arguments import Rule
+from karat.evaluators.argument_index import Likely
+from karat.evaluators.arguments import ModeRule, Rule
 from karat.evaluators.calls import Calls
 from karat.traces import TraceError
 
 RuleOf = Callable[[str], Rule]
 Pairs = dict[int, int]
 """Position of the agent's call → position of the reference's."""
+Paired = tuple[Pairs, list[int], list[int]]
+"""The pairs, and the positions left on both sides."""
 
 CELLS = 4_000_000
 """Up to so many pairs of calls an ordered alignment with optional calls is computed."""
@@ -36,7 +39,7 @@ def pair_in_any_order(
     left: Iterable[int] = range(len(agent))
     open_: Iterable[int] = range(len(reference))
     if exact_first and not optional and len(agent) and len(reference):
-        left, open_ = _pair_equal(agent, reference, pairs)
+        pairs, left, open_ = _pair_equal(agent, reference)
     asked = _by_name(reference, open_)
     for name, positions in _by_name(agent, left).items():
         if name in asked:
@@ -44,8 +47,8 @@ def pair_in_any_order(
     return pairs
 
 
-def _pair_equal(agent: Calls, reference: Calls, pairs: Pairs) -> tuple[list[int], list[int]]:
-    """Pairs calls with the same arguments, first by their letters, then by their values; gives what is left.
+def _pair_equal(agent: Calls, reference: Calls) -> Paired:
+    """Pairs calls with the same arguments, by their letters or else by their values.
 
     It loses no pair: where arguments are compared by an equivalence or an inclusion, whatever matches one of
     two equal calls matches the other.
@@ -54,49 +57,40 @@ def _pair_equal(agent: Calls, reference: Calls, pairs: Pairs) -> tuple[list[int]
         have, want = agent.given, reference.given
         # Two samples: where the texts differ in their spelling, the values decide about all at once.
         if want[0] in have or want[-1] in have:
-            found = _pair_same(agent.names, have, reference.names, want)
-            if None not in found or len(found) - found.count(None) == len(want):
-                return _settled(found, len(want), pairs)
-    return _settled(
-        _pair_same(agent.names, agent.keys(), reference.names, reference.keys()), len(reference), pairs
-    )
+            paired = _pair_same(agent.names, have, reference.names, want)
+            if not paired[1] or not paired[2]:
+                return paired
+    return _pair_same(agent.names, agent.keys(), reference.names, reference.keys())
 
 
 def _pair_same(
     names: list[str], have: Sequence[Any], reference_names: list[str], want: Sequence[Any]
-) -> list[int | None]:
-    """For each of the agent's calls the position of an equal one of the reference, each used once.
-
-    Calls are equal that have the same name and the same key; a key of None equals none.
-    """
+) -> Paired:
+    """Pairs calls that have the same name and the same key, each used once; a key of None equals none."""
     waiting = dict(zip(want, range(len(want)), strict=True))
     if len(waiting) == len(want) and None not in waiting:
         # Nearly always the arguments alone tell the calls apart, whatever their names.
         found: list[int | None] = list(map(waiting.pop, have, repeat(None)))
-        if None not in found:
-            alike = list(map(reference_names.__getitem__, found)) == names  # type: ignore[arg-type]  # as above
-        else:
-            alike = all(j is None or reference_names[j] == names[i] for i, j in enumerate(found))
-        if alike:
-            return found
+        pairs, left = _settled(found, len(want) - len(waiting))
+        if ([names[i] for i in pairs] if left else names) == [reference_names[j] for j in pairs.values()]:
+            return pairs, left, list(waiting.values())
     queues: dict[tuple[str, Any], deque[int]] = {}
     for position, call in enumerate(zip(reference_names, want, strict=True)):
         if call[1] is not None:
             queues.setdefault(call, deque()).append(position)
     rows = map(queues.get, zip(names, have, strict=True))
-    return [row.popleft() if row else None for row in rows]
-
-
-def _settled(found: list[int | None], width: int, pairs: Pairs) -> tuple[list[int], list[int]]:
-    """Adds what was found to the pairs; the positions left on both sides."""
-    pairs.update(enumerate(found))  # type: ignore[arg-type]  # each None of them goes at once
-    left = [] if None not in found else [i for i, j in enumerate(found) if j is None]
-    for i in left:
-        del pairs[i]
-    if len(pairs) == width:
-        return left, []
+    found = [row.popleft() if row else None for row in rows]
+    pairs, left = _settled(found, len(found) - found.count(None))
     taken = set(found)
-    return left, [j for j in range(width) if j not in taken]
+    return pairs, left, [j for j in range(len(want)) if j not in taken]
+
+
+def _settled(found: list[int | None], paired: int) -> tuple[Pairs, list[int]]:
+    """The pairs, and the agent's calls that are in none."""
+    if paired == len(found):
+        return dict(enumerate(found)), []  # type: ignore[arg-type]  # there is no None among them
+    pairs = {i: j for i, j in enumerate(found) if j is not None}
+    return pairs, [i for i, j in enumerate(found) if j is None]
 
 
 def _by_name(calls: Calls, positions: Iterable[int]) -> dict[str, list[int]]:
@@ -121,8 +115,8 @@ def _pair_one_tool(
         # Of equal calls the required one is taken first.
         references = sorted(references, key=lambda position: (position in optional, position))
     if rule.relation == "equivalence" or (rule.relation == "preorder" and not optional):
-        have = {position: rule.key(agent.arguments(position)) for position in agents}
-        want = {position: rule.key(reference.arguments(position)) for position in references}
+        have = _keys(agent, agents, rule)
+        want = _keys(reference, references, rule)
         keyed = None not in have.values() and None not in want.values()
         if keyed or not optional:
             agents, references = _pair_keyed(have, want, pairs)
@@ -130,6 +124,14 @@ def _pair_one_tool(
             return
     if agents and references:
         _pair_compared(agent, agents, reference, references, rule, optional, pairs)
+
+
+def _keys(calls: Calls, positions: Iterable[int], rule: Rule) -> dict[int, Any]:
+    """The keys of some calls in the eyes of a rule."""
+    if isinstance(rule, ModeRule) and rule.mode != "ignore":
+        keys = calls.keys()
+        return {position: keys[position] for position in positions}
+    return {position: rule.key(calls.arguments(position)) for position in positions}
 
 
 def _pair_keyed(have: dict[int, Any], want: dict[int, Any], pairs: Pairs) -> tuple[list[int], list[int]]:
@@ -157,10 +159,11 @@ def _pair_compared(
     pairs: Pairs,
 ) -> None:
     wanted = [reference.arguments(position) for position in references]
+    likely = Likely(rule, wanted)
     edges = []
     for position in agents:
         given = agent.arguments(position)
-        edges.append([j for j, other in enumerate(wanted) if rule.matches(given, other)])
+        edges.append([j for j in likely.for_(given) if rule.matches(given, wanted[j])])
     found = [-1] * len(agents)
     if optional:
         required = {j for j, position in enumerate(references) if position not in optional}
@@ -243,12 +246,43 @@ def _augment(
 
 
 def pair_in_order(
-    agent: Calls, reference: Calls, rule_of: RuleOf, *, optional: Collection[int] = ()
+    agent: Calls,
+    reference: Calls,
+    rule_of: RuleOf,
+    *,
+    optional: Collection[int] = (),
+    exact_first: bool = True,
 ) -> Pairs:
-    """The longest alignment in which both sides keep their order."""
+    """The longest alignment in which both sides keep their order, in this order."""
     if optional:
         return _weighted_alignment(_masks(agent, reference, rule_of), len(reference), optional)
-    return _longest_alignment(_masks(agent, reference, rule_of), len(reference))
+    start, end = _same_ends(agent, reference) if exact_first else (0, 0)
+    last, last_wanted = len(agent) - end, len(reference) - end
+    pairs = dict(zip(range(start), range(start), strict=True))
+    if start < last and start < last_wanted:
+        inner, wanted = agent.take(range(start, last)), reference.take(range(start, last_wanted))
+        found = _longest_alignment(_masks(inner, wanted, rule_of), len(wanted))
+        pairs |= {start + i: start + j for i, j in reversed(found.items())}
+    pairs |= zip(range(last, len(agent)), range(last_wanted, len(reference)), strict=True)
+    return pairs
+
+
+def _same_ends(agent: Calls, reference: Calls) -> tuple[int, int]:
+    """How many calls at the beginning and at the end are the same to the letter: these may be paired beforehand.
+
+    It loses no pair: where an alignment has one of two such calls paired otherwise, it can be paired with the other.
+    """
+    if not (agent.as_text and reference.as_text):
+        return 0, 0
+    shortest = min(len(agent), len(reference))
+    start = end = 0
+    have, want = agent.given, reference.given
+    while start < shortest and have[start] == want[start] and agent.names[start] == reference.names[start]:
+        start += 1
+    have, names, want, asked = have[::-1], agent.names[::-1], want[::-1], reference.names[::-1]
+    while end < shortest - start and have[end] == want[end] and names[end] == asked[end]:
+        end += 1
+    return start, end
 
 
 def _masks(agent: Calls, reference: Calls, rule_of: RuleOf) -> list[int]:
@@ -258,28 +292,29 @@ def _masks(agent: Calls, reference: Calls, rule_of: RuleOf) -> list[int]:
     for name, agents in _by_name(agent, range(len(agent))).items():
         if name not in asked:
             continue
-        rule = rule_of(name)
-        wanted = [(position, reference.arguments(position)) for position in asked[name]]
-        known = _masks_by_key(rule, wanted)
+        rule, references = rule_of(name), asked[name]
+        have = _keys(agent, agents, rule)
+        known = _masks_by_key(rule, _keys(reference, references, rule))
+        if known is not None and None not in have.values():
+            for position, key in have.items():
+                masks[position] = known.get(key, 0)
+            continue
+        wanted = [reference.arguments(position) for position in references]
+        likely = Likely(rule, wanted)
         for position in agents:
             given = agent.arguments(position)
-            key = rule.key(given)
-            if known is not None and key is not None:
-                masks[position] = known.get(key, 0)
-            else:
-                masks[position] = sum(1 << j for j, other in wanted if rule.matches(given, other))
+            masks[position] = sum(
+                1 << references[j] for j in likely.for_(given) if rule.matches(given, wanted[j])
+            )
     return masks
 
 
-def _masks_by_key(rule: Rule, wanted: list[tuple[int, Any]]) -> dict[Any, int] | None:
+def _masks_by_key(rule: Rule, wanted: dict[int, Any]) -> dict[Any, int] | None:
     """The reference calls of each class, where the rule has classes and knows that of every call."""
-    if rule.relation != "equivalence":
+    if rule.relation != "equivalence" or None in wanted.values():
         return None
     masks: dict[Any, int] = {}
-    for position, arguments in wanted:
-        key = rule.key(arguments)
-        if key is None:
-            return None
+    for position, key in wanted.items():
         masks[key] = masks.get(key, 0) | 1 << position
     return masks
 

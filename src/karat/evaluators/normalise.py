@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from karat.evaluators.base import CannotJudge
+from karat.errors import CannotJudge
 from karat.evaluators.jsontext import NotJSON, parse_json
 from karat.evaluators.parameters import ParameterCheck
 
@@ -83,6 +83,16 @@ def _chain(steps: list[Normaliser]) -> Normaliser:
     return apply
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 word`, `2 words`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def article(word: str) -> str:
+    """`a` or `an`, by the word's first letter."""
+    return "an" if word[:1].lower() in "aeiou" else "a"
+
+
 def clip(value: Any, limit: int = 60) -> str:
     """A value quoted for a comment: short, on one line, control characters escaped."""
     if isinstance(value, str):
@@ -90,7 +100,8 @@ def clip(value: Any, limit: int = 60) -> str:
     try:
         text = repr(value)
     except Exception:  # an integer of thousands of digits, a value that contains itself, a foreign `repr`
-        return f"a {type(value).__name__} too large to show"
+        kind = type(value).__name__
+        return f"{article(kind)} {kind} too large to show"
     return text if len(text) <= limit else text[:limit] + "…"
 
 
@@ -111,7 +122,9 @@ def plain(value: Any, what: str) -> Any:
         raise CannotJudge(f"{what} is nested too deeply to be judged") from None
     except Exception as error:  # objects of other packages may raise anything when they are looked at
         kind = type(value).__name__
-        raise CannotJudge(f"{what} is a {kind}, which is neither text nor JSON: {str(error)[:120]}") from None
+        raise CannotJudge(
+            f"{what} is {article(kind)} {kind}, which is neither text nor JSON: {str(error)[:120]}"
+        ) from None
 
 
 def _lists(value: Any) -> Any:
@@ -125,7 +138,8 @@ def _encode(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json")
-    raise NotImplementedError(f"a {type(value).__name__} is in it")
+    kind = type(value).__name__
+    raise NotImplementedError(f"{article(kind)} {kind} is in it")
 
 
 def text_of(value: Any, what: str) -> str | None:
@@ -142,6 +156,16 @@ def text_of(value: Any, what: str) -> str | None:
         if fields:
             raise CannotJudge(f"{what} has text in {' and in '.join(fields)}: say which with path")
     return json_text(value, what)
+
+
+def number_field(value: dict[str, Any], what: str) -> int | float | None:
+    """The number in the one field where an object keeps its answer; None where there is none."""
+    fields = [name for name in TEXT_FIELDS if isinstance(value.get(name), (str, int, float))]
+    fields = [name for name in fields if not isinstance(value[name], bool)]
+    numbers = [name for name in fields if not isinstance(value[name], str)]
+    if numbers and len(fields) > 1:
+        raise CannotJudge(f"{what} has answers in {' and in '.join(fields)}: say which with path")
+    return value[numbers[0]] if numbers else None
 
 
 def json_text(value: Any, what: str) -> str:
@@ -172,7 +196,10 @@ def same(a: Any, b: Any, normalise: Normaliser) -> bool:
 
 def _same_as_text(value: Any, text: str, normalise: Normaliser) -> bool:
     if not isinstance(value, (dict, list)):
-        return normalise(json_text(value, "the value")) == normalise(text)
+        written = normalise(text)
+        if normalise(json_text(value, "the value")) == written:
+            return True
+        return not isinstance(value, bool) and bool(_number_in(written) == value)
     try:
         parsed = parse_json(text)
     except NotJSON:
@@ -183,6 +210,17 @@ def _same_as_text(value: Any, text: str, normalise: Normaliser) -> bool:
         return False
     field = text_of(value, "the object compared with a text")
     return field is not None and normalise(field) == normalise(text)
+
+
+def _number_in(text: str) -> int | float | None:
+    """The number that a text is, written as JSON writes numbers and nothing else; None where it is none."""
+    if len(text) > 400 or text[:1] not in "-0123456789" or text != text.strip():
+        return None
+    try:
+        number = parse_json(text)
+    except NotJSON:
+        return None
+    return number if isinstance(number, (int, float)) else None
 
 
 def _same_json(a: Any, b: Any, normalise: Normaliser) -> bool:
@@ -204,10 +242,12 @@ def jsonable(value: Any) -> Any:
 
     NaN, infinities and integers of more digits than Python writes become None.
     """
-    if type(value) is float:
-        return value if value - value == 0 else None
     if type(value) is str:
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if type(value) is bool:
+        return value
+    if type(value) is float:
+        return value if value - value == 0 else None
     if type(value) is int:
         return value if value.bit_length() <= 14_000 else None
     if type(value) in SCALARS:

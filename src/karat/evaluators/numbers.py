@@ -14,6 +14,9 @@ import regex
 EXACT = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
 """Differences are computed with 60 digits; nothing raises, what does not fit becomes NaN or infinite."""
 
+NARROW_SPACES = "\u00a0\u202f\u2009"
+"""Spaces that do not break, or are thin, between the digits of a number."""
+
 MAX_DIGITS = 400
 """A longer run of digits is not read as a number."""
 
@@ -30,6 +33,8 @@ class NumberReader:
     """Finds numbers in text by fixed conventions: what groups thousands, what is the decimal point."""
 
     def __init__(self, thousands: str, decimal_point: str, units: Mapping[str, Decimal]) -> None:
+        if " " in thousands:
+            thousands += NARROW_SPACES  # what typesetting puts where a person types a space
         self._thousands = thousands
         self._point = decimal_point
         self._factors = units
@@ -61,6 +66,16 @@ class NumberReader:
         for match in self._pattern.finditer(text):
             found = self._quantity(match) or found
         return found
+
+    def beside(self, text: str) -> str:
+        """What stands around the one number of a short text, as a unit would: `$`, `%`, `EUR`; else nothing."""
+        match = self._pattern.search(text)
+        if match is None:
+            return ""
+        around = [text[: match.start()].strip(), text[match.end() :].strip()]
+        words = [part for part in around if part]
+        is_unit = len(words) == 1 and len(words[0]) <= 12 and not any(c.isspace() for c in words[0])
+        return words[0] if is_unit else ""
 
     def of_number(self, value: int | float | Decimal) -> Quantity | None:
         """A number that is one already; None when it is not finite."""

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
+from karat.errors import CannotJudge
 from karat.evaluators.argument_values import with_integers
-from karat.evaluators.base import CannotJudge, register_evaluator
+from karat.evaluators.base import register_evaluator
 from karat.evaluators.jsontext import NotJSON, parse_json
-from karat.evaluators.normalise import TextRules, clip, json_text, plain, text_of
+from karat.evaluators.normalise import TextRules, clip, counted, json_text, plain, text_of
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
 from karat.records import Result
@@ -186,7 +187,9 @@ class TokenF1(ReferenceEvaluator):
         shared = sum((have & want).values())
         output_size, reference_size = sum(have.values()), sum(want.values())
         precision, recall, score = f1(shared, output_size, reference_size)
-        said = f"{shared} words are shared by the output's {output_size} and the reference's {reference_size}"
+        unit = "character" if self._characters else "word"
+        said = f"{counted(shared, unit)} {'is' if shared == 1 else 'are'} shared by"
+        said += f" the output's {output_size} and the reference's {reference_size}"
         return Result(self.key, score, shared, said, {"precision": precision, "recall": recall, "f1": score})
 
     def _tokens(self, text: str) -> Counter[str]:

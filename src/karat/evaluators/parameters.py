@@ -20,7 +20,7 @@ class ParameterCheck:
         try:
             given = repr(value)
         except Exception:  # a foreign object's repr may raise anything
-            given = f"a {type(value).__name__}"
+            given = f"{type(value).__name__} object"
         return RequestError(f"{self.who}: {name} has to be {wanted}, not {given[:80]}")
 
     def flag(self, name: str, value: Any) -> bool:

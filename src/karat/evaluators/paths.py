@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from karat.errors import did_you_mean
-from karat.evaluators.base import CannotJudge
+from karat.errors import CannotJudge, did_you_mean
 from karat.evaluators.normalise import clip, plain
 
 
@@ -15,6 +14,8 @@ def value_at(value: Any, path: str, what: str) -> Any:
 
     A key that is not there is a `CannotJudge`, which names the keys that are; it is never a match.
     """
+    if type(value) is dict and type(found := value.get(path)) is str:
+        return found  # nearly always
     value = plain(value, what)
     if not isinstance(value, (dict, list)):
         return value

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from karat.evaluators.base import CannotJudge, Evaluator, Item
+from karat.errors import CannotJudge
+from karat.evaluators.base import Evaluator, Item
 from karat.evaluators.normalise import plain, text_of
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.paths import value_at

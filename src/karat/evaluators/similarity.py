@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from karat.errors import MissingDependency, RequestError, Stopped
-from karat.evaluators.base import CannotJudge, Item, register_evaluator
+from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped
+from karat.evaluators.base import Item, register_evaluator
 from karat.evaluators.embedding import Embedder, cosine, embedder_of
 from karat.evaluators.functions import codes_in
-from karat.evaluators.normalise import clip, jsonable, text_of
+from karat.evaluators.normalise import clip, counted, jsonable, text_of
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
 from karat.records import Result
@@ -194,7 +194,7 @@ class Bleu(_NgramEvaluator):
             "precisions": [precision / 100 for precision in measured.precisions],
             "brevity_penalty": measured.bp,
         }
-        said = f"BLEU {score:.3f}: {measured.sys_len} words against {measured.ref_len}"
+        said = f"BLEU {score:.3f}: {counted(measured.sys_len, 'word')} against {measured.ref_len}"
         return Result(self.key, score, score, said, metadata)
 
 
@@ -253,7 +253,9 @@ class Chrf(_NgramEvaluator):
     def _score(self, text: str, references: list[str]) -> Result:
         score = min(1.0, self._metric.sentence_score(text, references).score / 100)
         name = "chrF++" if self.params["word_order"] else "chrF"
-        return Result(self.key, score, score, f"{name} {score:.3f} against {len(references)} references")
+        return Result(
+            self.key, score, score, f"{name} {score:.3f} against {counted(len(references), 'reference')}"
+        )
 
 
 @register_evaluator("rouge")
@@ -312,7 +314,7 @@ class Rouge(_NgramEvaluator):
         longest = max(len(text), *(len(reference) for reference in references))
         if variant.startswith("rougeL") and longest > bound:
             raise CannotJudge(f"{self.key}: a text of {longest} characters is over max_length ({bound})")
-        if any(each.strip() for each in references) and not any(map(_has_words, references)):
+        if not any(map(_has_words, references)):
             raise CannotJudge(
                 f"{self.key} counts words of ASCII letters and digits, and the reference {clip(references[0])}"
                 " has none: use chrf, or token_f1 with tokens: characters"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from karat.errors import RequestError
-from karat.evaluators.base import CannotJudge, Evaluator, register_evaluator
+from karat.errors import CannotJudge, RequestError
+from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.jsontext import NotJSON, looks_fenced, parse_json
 from karat.evaluators.normalise import clip, jsonable, plain
 from karat.evaluators.parameters import ParameterCheck

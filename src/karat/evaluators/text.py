@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import regex
 
-from karat.errors import RequestError, did_you_mean
-from karat.evaluators.base import CannotJudge, Evaluator, Item, register_evaluator
+from karat.errors import CannotJudge, RequestError, did_you_mean
+from karat.evaluators.base import Evaluator, Item, register_evaluator
 from karat.evaluators.normalise import TextRules, clip, plain, same, text_of, unchanged
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.paths import value_at
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
+from karat.evaluators.text_difference import difference, reason
 from karat.records import Result
 
 
@@ -67,41 +67,22 @@ class ExactMatch(ReferenceEvaluator):
         out: list[Result | Exception] = []
         key, normalise = self.key, self._normalise
         for item in items:
-            output, reference = item.get("outputs"), item.get("reference_outputs")
+            try:
+                output, reference = item["outputs"], item["reference_outputs"]
+            except KeyError:
+                output = reference = None
             if type(output) is not str or type(reference) is not str:
                 out.extend(super().evaluate_many([item]))
             elif output == reference or normalise(output) == normalise(reference):
                 out.append(Result(key, 1.0, True, "the output equals the reference"))
+            elif len(output) <= 60 and len(reference) <= 60:
+                comment = (
+                    f"the output {output!r} is not the reference {reference!r}{reason(output, reference)}"
+                )
+                out.append(Result(key, 0.0, False, comment))
             else:
                 out.append(Result(key, 0.0, False, difference(output, reference)))
         return out
-
-
-def difference(output: Any, reference: Any) -> str:
-    """Why two values are not equal, with the option that would make them so where there is one."""
-    if output is None:
-        return f"there is no output; the reference is {clip(reference)}"
-    if type(output) is not str or type(reference) is not str:
-        return f"the output {clip(output)} is not the reference {clip(reference)}"
-    if len(output) > 60 or len(reference) > 60:
-        comment = f"the output {clip(output)} is not the reference {clip(reference)}"
-        return comment + _reason(output, reference) if len(output) <= 2_000 else comment
-    return f"the output {output!r} is not the reference {reference!r}{_reason(output, reference)}"
-
-
-def _reason(output: str, reference: str) -> str:
-    """The one thing in which two texts differ, if it is one; cheap for the many where it is not."""
-    if output.isascii() and reference.isascii():
-        if len(output) == len(reference):
-            case = output.lower() == reference.lower()
-            return ": only the case differs (case_sensitive)" if case else ""
-    elif output.casefold() == reference.casefold():
-        return ": only the case differs (case_sensitive)"
-    elif unicodedata.normalize("NFKC", output) == unicodedata.normalize("NFKC", reference):
-        return ": only the Unicode form differs (nfkc)"
-    if output.split() == reference.split():
-        return ": only whitespace differs (strip, normalize_whitespace)"
-    return ""
 
 
 @register_evaluator("contains")
@@ -161,9 +142,9 @@ class Contains(Evaluator):
         missing = [each for each in wanted if each not in found]
         passed = not missing if self._all else bool(found)
         share = len(found) / len(wanted) if self._graded else float(passed)
-        comment = f"the output contains {_named(found)}" if found else "the output contains none of them"
+        comment = f"the output contains {_named(found)}" if found else ""
         if missing:
-            comment += f"; it does not contain {_named(missing)}"
+            comment += f"{'; it' if found else 'the output'} does not contain {_named(missing)}"
         return Result(self.key, share, passed, comment, {"found": _shown(found), "missing": _shown(missing)})
 
     def _from_reference(self, reference: Any) -> list[str]:
@@ -215,8 +196,8 @@ class RegexMatch(Evaluator):
     """Whether a pattern matches the output.
 
     `mode` says where: anywhere (`search`), at the start (`match`) or the whole text (`fullmatch`).
-    `flags` are names (`IGNORECASE`, `i`, or a list of them). A pattern that has not decided after `timeout`
-    seconds is an error of this item, never a verdict.
+    `flags` are names (`IGNORECASE`, `i`, or a list of them) or letters together (`is`). A pattern that has
+    not decided after `timeout` seconds is an error of this item, never a verdict.
     """
 
     name: ClassVar[str] = "regex_match"
@@ -231,7 +212,7 @@ class RegexMatch(Evaluator):
     def __init__(
         self,
         pattern: str,
-        flags: str | list[str] | int = (),  # type: ignore[assignment]  # an empty list, which cannot be changed
+        flags: str | list[str] | int | None = None,
         mode: str = "search",
         timeout: float = 1.0,
         path: str | None = None,
@@ -277,7 +258,9 @@ class RegexMatch(Evaluator):
 
 
 def flag_names(flags: Any, who: str) -> list[str]:
-    """Flags as sorted names, from names, letters, a list of them, or Python's own `re` flags."""
+    """Flags as sorted names: from names, letters (`is`), a list of them, Python's own `re` flags, or None."""
+    if flags is None:
+        return []
     if isinstance(flags, int) and not isinstance(flags, bool):
         known = [name for name, bit in FLAGS.items() if flags & bit]
         rest = int(flags) & ~sum(int(FLAGS[name]) for name in known)
@@ -288,6 +271,8 @@ def flag_names(flags: Any, who: str) -> list[str]:
         return sorted(known)
     if isinstance(flags, str):
         flags = [part for part in regex.split(r"[\s,|]+", flags) if part]
+        if len(flags) == 1 and flags[0].upper() not in FLAGS and set(flags[0].upper()) <= set(_LETTERS):
+            flags = list(flags[0])
     names = set()
     for flag in flags if isinstance(flags, (list, tuple)) else [flags]:
         if not isinstance(flag, str):

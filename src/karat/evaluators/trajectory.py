@@ -11,8 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
@@ -22,6 +22,7 @@ from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, buil
 from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.call_report import (
     LISTED,
+    MENTIONED,
     describe,
     describe_mismatch,
     listed,
@@ -113,7 +114,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         self.max_extra = max_extra
         self.graded = graded
         self.optional = list(optional)
-        self.default: Rule = ModeRule(tool_args_match_mode)
+        self.default = ModeRule(tool_args_match_mode)
         self.rules = {
             tool: build_rule(tool, given, tool_args_match_mode) for tool, given in overrides.items()
         }
@@ -164,10 +165,9 @@ class TrajectoryMatchEvaluator(Evaluator):
         extra: list[int] = []
         missing: list[int] = []
         if len(pairs) < len(agent):
-            extra = [i for i in range(len(agent)) if i not in pairs]
+            extra = sorted(set(range(len(agent))).difference(pairs))
         if len(pairs) < len(reference):
-            found = set(pairs.values())
-            missing = [j for j in range(len(reference)) if j not in found]
+            missing = sorted(set(range(len(reference))).difference(pairs.values()))
         needed = [j for j in missing if j not in optional] if optional else missing
         if not (self.allow_repeats and extra):
             return Alignment(pairs, extra, missing, needed, [])
@@ -179,35 +179,30 @@ class TrajectoryMatchEvaluator(Evaluator):
         return self.rules.get(tool, self.default)
 
     def _pair(self, agent: Calls, reference: Calls, optional: set[int]) -> Pairs:
-        if self.mode not in IN_ORDER:
-            return pair_in_any_order(
-                agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first
-            )
-        if len(agent) == len(reference) and self._is_same_sequence(agent, reference):
-            return dict(zip(range(len(agent)), range(len(reference)), strict=True))
-        return pair_in_order(agent, reference, self._rule_of, optional=optional)
+        pair = pair_in_any_order
+        if self.mode in IN_ORDER:
+            if len(agent) == len(reference) and self._is_same_sequence(agent, reference):
+                return dict(zip(range(len(agent)), range(len(reference)), strict=True))
+            pair = pair_in_order
+        return pair(agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first)
 
     def _is_same_sequence(self, agent: Calls, reference: Calls) -> bool:
         if agent.names != reference.names:
             return False
         if self._exact_first:
-            if agent.as_text and reference.as_text and agent.given == reference.given:
+            texts = agent.as_text and reference.as_text
+            if texts and agent.given == reference.given:
                 return True
-            if (
-                not self.rules
-                and self.default.relation == "equivalence"
-                and self._same_keys(agent, reference)
-            ):
-                return True
+            if texts and len(agent) and agent.given[0] == reference.given[0]:
+                return False  # spelt alike, and not the same: what can be paired is found more quickly below
+            if not self.rules and self.default.mode == "exact":
+                have, want = agent.keys(), reference.keys()
+                if None not in have and None not in want:
+                    return have == want  # faster than to compare the arguments one by one
         return all(
             self._rule_of(name).matches(agent.arguments(position), reference.arguments(position))
             for position, name in enumerate(agent.names)
         )
-
-    def _same_keys(self, agent: Calls, reference: Calls) -> bool:
-        """Whether all arguments are equal, by their keys: faster than to compare them one by one."""
-        have, want = agent.keys(), reference.keys()
-        return have == want and None not in have
 
     def _passes(self, alignment: Alignment) -> bool:
         if self.mode == "subset":
@@ -286,23 +281,28 @@ class TrajectoryMatchEvaluator(Evaluator):
             matched, of, extra = len(alignment.pairs), metadata["reference_calls"], len(alignment.extra)
             beside = f", beside {extra} more" if extra else ""
             return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
-        parts = []
-        for call in metadata.get("misplaced", ()):
-            here, there = call["agent"] + 1, call["reference"] + 1
-            parts.append(f"{call['name']} is out of order: call {here}, in the reference {there}")
+        parts: list[Iterable[str]] = [map(_out_of_order, metadata.get("misplaced", ()))]
         total = len(faults.misplaced) + len(faults.mismatched)
         if self.mode != "subset":
             needed = set(alignment.needed)
-            parts += [f"missing {show(call)}" for call in metadata["missing"] if call["reference"] in needed]
+            parts.append(
+                f"missing {show(call)}" for call in metadata["missing"] if call["reference"] in needed
+            )
             total += sum(j in needed for j in faults.missing)
         if self.mode not in ("superset", "in_order"):
-            parts += [f"unexpected {show(call)}" for call in metadata["extra"]]
+            parts.append(f"unexpected {show(call)}" for call in metadata["extra"])
             total += len(faults.extra)
         elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
-            parts.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
+            parts.append([f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed"])
             total += 1
-        parts += [show_mismatch(call) for call in metadata["mismatched"]]
-        return f"failed ({self.mode}): {listed(parts, more=total - len(parts))}"
+        parts.append(map(show_mismatch, metadata["mismatched"]))
+        shown = list(islice(chain.from_iterable(parts), MENTIONED))
+        return f"failed ({self.mode}): {listed(shown, more=total - len(shown))}"
+
+
+def _out_of_order(call: Mapping[str, Any]) -> str:
+    here, there = call["agent"] + 1, call["reference"] + 1
+    return f"{call['name']} is out of order: call {here}, in the reference {there}"
 
 
 def _told_pairs(agent: Calls, pairs: Pairs) -> list[dict[str, Any]]:

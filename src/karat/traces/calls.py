@@ -8,7 +8,7 @@ from typing import Any
 from karat.records import Call, Output
 from karat.traces.observations import Observation, call_of, combine, messages
 from karat.traces.reading import read as read_any
-from karat.traces.steps import Step, ToolResult, Unused
+from karat.traces.steps import Step, ToolResult, Unused, rest
 
 name = "calls"
 
@@ -48,7 +48,12 @@ def _observe(call: Any, where: str) -> Observation:
         identity = (fields.get("metadata") or {}).get("id")
         result = ToolResult(None, str(name), error if error is not None else output, error is not None)
         return Observation(
-            kind="tool", name=str(name), where=where, call=call_of(str(name), given, identity), result=result
+            kind="tool",
+            name=str(name),
+            where=where,
+            call=call_of(str(name), given, identity),
+            result=result,
+            beside=_beside(fields, "input", "error" if error is not None else "output"),
         )
     return Observation(
         kind="model",
@@ -57,4 +62,10 @@ def _observe(call: Any, where: str) -> Observation:
         input=messages(given, "user"),
         output=messages(output, "assistant"),
         value=call,
+        beside=_beside(fields, "input", "output"),
     )
+
+
+def _beside(fields: dict[str, Any], *used: str) -> dict[str, Any]:
+    """What a call says beside its messages; fields at their defaults say nothing."""
+    return {key: part for key, part in rest(fields, "kind", *used).items() if part not in (0.0, False, {})}

@@ -7,7 +7,7 @@ from typing import Any
 
 from karat.traces.literals import read_arguments
 from karat.traces.plain import plain
-from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
+from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, system_steps, text_or_none
 
 name = "gemini"
 
@@ -15,6 +15,7 @@ _CALL = ("functionCall", "function_call")
 _RESPONSE = ("functionResponse", "function_response")
 _CODE = ("executableCode", "executable_code")
 _CODE_RESULT = ("codeExecutionResult", "code_execution_result")
+_SYSTEM = ("systemInstruction", "system_instruction")
 _ROLES = {"model": "assistant", "function": "tool"}
 
 
@@ -35,19 +36,27 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield from _read_content(value)
         return
     key = "contents" if isinstance(value.get("contents"), list) else "candidates"
+    if key == "contents":
+        yield from system_steps(next((value[word] for word in _SYSTEM if word in value), None))
     for position, item in enumerate(value[key]):
         given = item = plain(item)
         if key == "candidates":
-            item = plain(item.get("content")) if isinstance(item, dict) and position == 0 else None
+            item = _candidate(item) if position == 0 else None
         if isinstance(item, dict) and isinstance(item.get("parts"), list):
             yield from _read_content(item)
         else:
             yield Unused(
                 f"{key}[{position}]", "not the content of the first candidate, or without parts", given
             )
-    others = rest(value, key)
+    others = rest(value, key, *(_SYSTEM if key == "contents" else ()))
     if others:
         yield Unused("", f"it stands beside {key!r}, where the parts are", others, harmless=True)
+
+
+def _candidate(item: Any) -> Any:
+    """The content of a candidate; why it ended and the like are said beside it."""
+    content = plain(item.get("content")) if isinstance(item, dict) else None
+    return {**rest(item, "content"), **content} if isinstance(content, dict) else None
 
 
 def _read_content(value: dict[str, Any]) -> Iterator[Step | Unused]:
@@ -64,7 +73,7 @@ def _read_content(value: dict[str, Any]) -> Iterator[Step | Unused]:
             if content or calls:
                 yield Step(role, _simple(content), calls, extra=extra)
                 content, calls, extra = [], [], {}
-            yield Step("tool", result.content, tool_result=result)
+            yield Step("tool", result.content, tool_result=result, extra=_beside_result(part))
         elif isinstance(part, (dict, str)) and not _first(part, _CALL):
             if calls:
                 yield Step(role, _simple(content), calls, extra=extra)
@@ -89,7 +98,8 @@ def _call(part: Any) -> ToolCall | None:
         extra = {**rest(call, "id", "name", "args"), **rest(part, *_CALL)}
         return ToolCall(text_or_none(call.get("id")), call["name"], arguments, raw, extra)
     code = _first(part, _CODE)
-    return ToolCall(None, "code_execution", code) if isinstance(code, dict) else None
+    beside = rest(part, *_CODE) if isinstance(part, dict) else {}
+    return ToolCall(None, "code_execution", code, extra=beside) if isinstance(code, dict) else None
 
 
 def _result(part: Any) -> ToolResult | None:
@@ -103,6 +113,12 @@ def _result(part: Any) -> ToolResult | None:
     if isinstance(code, dict):
         return ToolResult(None, "code_execution", code, code.get("outcome") not in (None, "OUTCOME_OK"))
     return None
+
+
+def _beside_result(part: dict[str, Any]) -> dict[str, Any]:
+    response = _first(part, _RESPONSE)
+    inside = rest(response, "id", "name", "response") if isinstance(response, dict) else {}
+    return {**inside, **rest(part, *_RESPONSE, *_CODE_RESULT)}
 
 
 def _simple(content: list[Any]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from karat.traces.literals import read_arguments
+from karat.traces.openai_chat import calls_beside
 from karat.traces.plain import plain
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
 
@@ -40,7 +41,6 @@ _USED = (
     "tool_calls",
     "invalid_tool_calls",
     "tool_call_id",
-    "status",
     "tool_call_chunks",
 )
 
@@ -76,12 +76,13 @@ def _fields(value: Any) -> dict[str, Any] | None:
         named = (
             _CLASSES.get(path[-1]) if isinstance(path, list) and path and isinstance(path[-1], str) else None
         )
-        return {**value["kwargs"], "type": named} if named else None
+        others = rest(value, "kwargs", "type", "id", "lc", "name")
+        return {**others, **value["kwargs"], "type": named} if named else None
     if not isinstance(kind, str) or kind not in _ROLES:
         return None
     data = plain(value.get("data"))
     if isinstance(data, dict) and "content" in data:
-        return {**data, "type": kind}
+        return {**rest(value, "data"), **data, "type": kind}
     return value if "content" in value and (kind == "chat" or "role" not in value) else None
 
 
@@ -91,7 +92,7 @@ def _tool_step(fields: dict[str, Any], content: Any, extra: dict[str, Any]) -> S
         text_or_none(fields.get("tool_call_id")),
         called if isinstance(called, str) else None,
         content,
-        fields.get("status") == "error",
+        extra.pop("status", None) == "error",
     )
     return Step("tool", content, tool_result=result, extra=extra)
 
@@ -124,15 +125,11 @@ def _read_call(call: Any, *, invalid: bool) -> ToolCall | None:
 
 def _older_calls(extra: dict[str, Any]) -> list[ToolCall]:
     """Messages of older versions keep the provider's own calls in `additional_kwargs`."""
-    beside = extra.get("additional_kwargs")
+    beside = plain(extra.get("additional_kwargs"))
     if not isinstance(beside, dict):
         return []
-    given = beside.get("tool_calls")
-    calls = list(given) if isinstance(given, list) else []
-    if isinstance(beside.get("function_call"), dict):
-        calls.append({"function": beside["function_call"]})
     out = []
-    for call in map(plain, calls):
+    for call in calls_beside(beside):
         function = plain(call.get("function")) if isinstance(call, dict) else None
         if isinstance(function, dict) and isinstance(function.get("name"), str):
             arguments, raw = read_arguments(function.get("arguments"))

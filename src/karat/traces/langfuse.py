@@ -7,7 +7,7 @@ from typing import Any
 
 from karat.traces.observations import Observation, call_of, combine, messages
 from karat.traces.plain import plain
-from karat.traces.steps import Step, ToolResult, Unused
+from karat.traces.steps import Step, ToolResult, Unused, rest
 
 name = "langfuse"
 
@@ -34,6 +34,8 @@ def read(value: Any) -> Iterator[Step | Unused]:
         found = [_observe(plain(item), f"observations[{i}]") for i, item in enumerate(given)]
         if not any(each.kind in ("model", "tool") for each in found):
             found = [_whole(value), *found]
+        elif others := rest(value, "observations"):
+            yield Unused("", "it stands beside 'observations'", others, harmless=True)
     else:
         found = [
             _observe(plain(item), f"[{i}]")
@@ -73,6 +75,7 @@ def _observe(item: dict[str, Any], where: str) -> Observation:
         call=None if is_model else call,
         result=None if is_model else result,
         value=item,
+        beside=rest(item, "input", "output"),
     )
 
 
@@ -84,12 +87,15 @@ def _whole(trace: dict[str, Any]) -> Observation:
         where="",
         input=_messages(trace.get("input"), "user"),
         output=_messages(trace.get("output"), "assistant"),
-        value={key: part for key, part in trace.items() if key != "observations"},
+        value=rest(trace, "observations"),
+        beside=rest(trace, "observations", "input", "output"),
     )
 
 
 def _messages(value: Any, role: str) -> list[Step | Unused]:
     value = plain(value)
     if isinstance(value, dict) and isinstance(value.get("messages"), (list, tuple)):
-        value = value["messages"]
+        others = rest(value, "messages")
+        beside = [Unused("", "it stands beside 'messages'", others, harmless=True)] if others else []
+        return [*messages(value["messages"], role), *beside]
     return messages(value, role)

@@ -7,11 +7,12 @@ from typing import Any
 
 from karat.traces.observations import Observation, call_of, combine, messages
 from karat.traces.plain import plain
-from karat.traces.steps import Step, ToolResult, Unused
+from karat.traces.steps import Step, ToolResult, Unused, rest
 
 name = "langsmith"
 
 _MODELS = ("llm", "chat_model")
+_HELD = ("child_runs", "inputs", "outputs")
 _TOOLS = ("tool", "retriever")
 
 
@@ -56,42 +57,61 @@ def _observe(run: dict[str, Any], where: str) -> Observation:
         identity = _tool_call_id(outputs)
         call = call_of(called, inputs, identity)
         return Observation(
-            kind="tool", name=called, where=where, start=start, call=call, result=result, value=run
+            kind="tool",
+            name=called,
+            where=where,
+            start=start,
+            call=call,
+            result=result,
+            value=run,
+            beside={**rest(run, *_HELD), **_beside_result(outputs, run.get("error"))},
         )
-    output = _generated(outputs)
+    generated, beside_generated = _generated(outputs)
+    given, beside_given = _unwrapped(inputs, ("messages", "prompts", "input"))
+    output, beside_output = _unwrapped(generated, ("messages", "message", "output"))
+    beside = {"inputs": beside_given, "outputs": {**beside_generated, **beside_output}}
     return Observation(
         kind="model" if kind in _MODELS else "group",
         name=called,
         where=where,
         start=start,
-        input=messages(_unwrapped(inputs, ("messages", "prompts", "input")), "user"),
-        output=messages(_unwrapped(output, ("messages", "message", "output")), "assistant"),
-        value={key: part for key, part in run.items() if key != "child_runs"},
+        input=messages(given, "user"),
+        output=messages(output, "assistant"),
+        value=rest(run, "child_runs"),
+        beside={**rest(run, *_HELD), **{key: part for key, part in beside.items() if part}},
     )
 
 
-def _unwrapped(value: Any, keys: tuple[str, ...]) -> Any:
-    """The messages inside `{messages: [[…]]}` and the like."""
+def _unwrapped(value: Any, keys: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    """The messages inside `{messages: [[…]]}` and the like, and what stands beside them."""
+    others: dict[str, Any] = {}
     if isinstance(value, dict) and "role" not in value:
-        value = next((value[key] for key in keys if value.get(key) is not None), value)
+        key = next((key for key in keys if value.get(key) is not None), None)
+        if key is not None:
+            value, others = value[key], rest(value, key)
     while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
         value = value[0]
-    return value
+    return value, others
 
 
-def _generated(outputs: Any) -> Any:
-    """The message of LangChain's `generations`, where there are any."""
+def _generated(outputs: Any) -> tuple[Any, dict[str, Any]]:
+    """The message of LangChain's `generations`, where there are any, and what stands beside it."""
     if not isinstance(outputs, dict) or not isinstance(outputs.get("generations"), list):
-        return outputs
+        return outputs, {}
+    others = rest(outputs, "generations")
     generation: Any = outputs["generations"]
+    more: list[Any] = []
     while isinstance(generation, list):
         if not generation:
-            return None
+            return None, others
+        more.extend(generation[1:])
         generation = plain(generation[0])
+    if more:
+        others["generations"] = more
     if not isinstance(generation, dict):
-        return generation
-    message = plain(generation.get("message"))
-    return message if message is not None else generation.get("text")
+        return generation, others
+    key = "message" if generation.get("message") is not None else "text"
+    return plain(generation.get(key)), {**others, **rest(generation, key)}
 
 
 def _message_of(outputs: Any) -> dict[str, Any] | None:
@@ -100,6 +120,17 @@ def _message_of(outputs: Any) -> dict[str, Any] | None:
     if isinstance(inside, dict) and isinstance(inside.get("kwargs"), dict):
         inside = inside["kwargs"]
     return inside if isinstance(inside, dict) and "content" in inside else None
+
+
+def _beside_result(outputs: Any, error: Any) -> dict[str, Any]:
+    """What a tool run's outputs say beside its result."""
+    if error is not None:
+        return {} if outputs is None else {"outputs": outputs}
+    message = _message_of(outputs)
+    if message is None:
+        return {}
+    beside = {**rest(outputs, "output"), **rest(message, "content", "tool_call_id")}
+    return {"outputs": beside} if beside else {}
 
 
 def _tool_call_id(outputs: Any) -> Any:

@@ -35,6 +35,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Tool: what came of it."""
     value: Any = None
     """What was observed, as it was given."""
+    beside: dict[str, Any] = {}
+    """What it says beside all that: its name, its times, the model; kept among what is unused."""
 
 
 def combine(observations: Iterable[Observation]) -> Iterator[Step | Unused]:
@@ -51,6 +53,8 @@ def combine(observations: Iterable[Observation]) -> Iterator[Step | Unused]:
             yield from story.tool(each)
         else:
             yield Unused(each.where, f"{each.name!r} only groups other spans", each.value, harmless=True)
+            continue
+        yield from _beside(each)
 
 
 def messages(value: Any, role: str) -> list[Step | Unused]:
@@ -58,6 +62,10 @@ def messages(value: Any, role: str) -> list[Step | Unused]:
     value = plain(value)
     if value is None or value == "" or value == [] or value == {}:
         return []
+    if isinstance(value, dict) and len(value) == 1:
+        # `{"question": "…"}`: whatever the one field is called, its text is the message.
+        (only,) = value.values()
+        value = only if isinstance(only, str) else value
     if isinstance(value, str) and not value.lstrip().startswith(("{", "[")):
         return [Step(role, value)]
     parts = list(read_any(value))
@@ -83,7 +91,9 @@ class _Story:
 
     def __init__(self) -> None:
         self.told: Counter[Any] = Counter()
-        self.answered: set[str] = set()
+        self.forms: dict[Any, list[Step]] = {}
+        """The messages that were told, by what makes them the same, each as it was first written."""
+        self.answered: dict[str, Step] = {}
         self.waiting: list[ToolCall] = []
 
     def model(self, observation: Observation) -> Iterator[Step | Unused]:
@@ -96,6 +106,9 @@ class _Story:
             history[key] += 1
             if history[key] > self.told[key] and not self._is_answered(part):
                 yield self._tell(part, key)
+            elif not self._is_known(part, key):
+                reason = "a message that was told already, written differently"
+                yield Unused(f"{observation.where}.input", reason, part.to_dict(), harmless=True)
         for part in observation.output:
             if isinstance(part, Unused):
                 yield _at(part, observation, "output")
@@ -112,6 +125,9 @@ class _Story:
             step = Step("assistant", tool_calls=[call])
             self.told[_key(step)] += 1
             yield step
+        elif not _same(asked, call):
+            reason = "the call that was run differs from the one that was asked for"
+            yield Unused(observation.where, reason, call.to_dict(), harmless=True)
         if observation.result is not None:
             identity = (asked or call).id or observation.result.call_id
             result = msgspec.structs.replace(observation.result, call_id=identity)
@@ -125,6 +141,7 @@ class _Story:
 
     def _tell(self, step: Step, key: Any) -> Step:
         self.told[key] = self.told[key] + 1
+        self.forms.setdefault(key, []).append(step)
         if step.tool_result is not None:
             self._answer(step, key)
             waiting = [
@@ -138,10 +155,17 @@ class _Story:
         if key is None:
             self.told[_key(step)] += 1
         if step.tool_result is not None and step.tool_result.call_id:
-            self.answered.add(step.tool_result.call_id)
+            self.answered[step.tool_result.call_id] = step
 
     def _is_answered(self, step: Step) -> bool:
         return step.tool_result is not None and step.tool_result.call_id in self.answered
+
+    def _is_known(self, step: Step, key: Any) -> bool:
+        """Whether all that a message says, seen again, has been told; ids and extras may be new."""
+        told = self.forms.get(key, [])
+        if step.tool_result is not None and step.tool_result.call_id in self.answered:
+            told = [*told, self.answered[step.tool_result.call_id]]
+        return any(_says_no_more(step, other) for other in told)
 
     def _take(self, call: ToolCall) -> ToolCall | None:
         by_id = [c for c in self.waiting if call.id is not None and c.id == call.id]
@@ -163,6 +187,20 @@ def _key(step: Step) -> Any:
     return step.role, content, calls
 
 
+def _says_no_more(step: Step, told: Step) -> bool:
+    if step.content != told.content or any(told.extra.get(k) != v for k, v in step.extra.items()):
+        return False
+    ids = {call.id for call in told.tool_calls} | {None}
+    known = [told_call.extra for told_call in told.tool_calls]
+    return all(call.id in ids and (not call.extra or call.extra in known) for call in step.tool_calls)
+
+
+def _beside(observation: Observation) -> Iterator[Unused]:
+    if observation.beside:
+        reason = f"what {observation.name!r} says beside its messages"
+        yield Unused(observation.where, reason, observation.beside, harmless=True)
+
+
 def _at(part: Unused, observation: Observation, side: str) -> Unused:
     return msgspec.structs.replace(part, where=f"{observation.where}.{side}{part.where}")
 
@@ -177,12 +215,20 @@ def _in_order(observations: list[Observation]) -> list[Observation]:
 
 
 def _from_groups(observations: list[Observation]) -> Iterator[Step | Unused]:
-    """Where only the outermost span was exported, the messages it ends with are the trajectory."""
+    """Where only the outermost span was exported, what it was given and ends with are the trajectory."""
     chosen = None
     for each in observations:
-        parts = each.output if any(isinstance(part, Step) for part in each.output) else each.input
-        if chosen is None and any(isinstance(part, Step) for part in parts):
+        if chosen is None and any(isinstance(part, Step) for part in [*each.input, *each.output]):
             chosen = each
-            yield from parts
+            # An agent's output often begins with what it was given.
+            repeated = {_key(part) for part in each.output if isinstance(part, Step)}
+            for part in each.input:
+                if isinstance(part, Unused):
+                    yield _at(part, each, "input")
+                elif _key(part) not in repeated:
+                    yield part
+            for part in each.output:
+                yield _at(part, each, "output") if isinstance(part, Unused) else part
+            yield from _beside(each)
         else:
             yield Unused(each.where, f"{each.name!r} holds neither a model call nor a tool", each.value)

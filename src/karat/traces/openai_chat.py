@@ -47,14 +47,25 @@ def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
         yield _tool_step(message, content)
         return
     calls = message.get("tool_calls")
-    given = [plain(call) for call in calls] if isinstance(calls, (list, tuple)) else []
+    given = calls_beside(message)
     if calls is not None and not isinstance(calls, (list, tuple)):
         yield Unused("tool_calls", "the tool calls are no list", calls)
-    legacy = plain(message.get("function_call"))
-    if legacy is not None:
-        given.append({"function": legacy})
     extra = rest(message, "role", "content", "tool_calls", "function_call")
-    yield from _assembled(role, content, given, extra)
+    yield from _assembled(role, content, given or _older_calls(extra), extra)
+
+
+def _older_calls(extra: dict[str, Any]) -> list[Any]:
+    """The provider's own calls, which messages that went through LangChain may keep beside."""
+    beside = plain(extra.get("additional_kwargs"))
+    return calls_beside(beside) if isinstance(beside, dict) else []
+
+
+def calls_beside(fields: dict[str, Any]) -> list[Any]:
+    """`tool_calls`, and the legacy `function_call` as one of them, as they are written in a dict."""
+    calls = fields.get("tool_calls")
+    given = [plain(call) for call in calls] if isinstance(calls, (list, tuple)) else []
+    legacy = plain(fields.get("function_call"))
+    return given if legacy is None else [*given, {"function": legacy}]
 
 
 def quick_calls(messages: Any) -> tuple[list[str], list[Any], bool] | None:
@@ -133,7 +144,8 @@ def _read_call(call: Any) -> ToolCall | None:
     custom = plain(call.get("custom"))
     if isinstance(custom, dict) and isinstance(custom.get("name"), str):
         # A custom tool takes free text, which is its argument as it stands.
-        return ToolCall(text_or_none(call.get("id")), custom["name"], custom.get("input"))
+        others = {**rest(call, "id", "custom"), **rest(custom, "name", "input")}
+        return ToolCall(text_or_none(call.get("id")), custom["name"], custom.get("input"), extra=others)
     if any(isinstance(call.get(key), str) for key in ("name", "tool", "tool_name")):
         return read_bare_call(call)
     return None
@@ -151,7 +163,8 @@ def _read_completion(value: dict[str, Any]) -> Iterator[Step | Unused]:
         if position or not isinstance(message, dict):
             yield Unused(where, "only the message of the first choice is the trajectory", choice)
         else:
-            yield from read_message({"role": "assistant", **message})
+            # Why it ended and the like become the extras of the step.
+            yield from read_message({**rest(choice, "message"), "role": "assistant", **message})
     others = rest(value, "choices")
     if others:
         yield Unused("", "it stands beside 'choices', where the messages are", others, harmless=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from karat.traces.literals import read_arguments
 from karat.traces.plain import plain
-from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
+from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, system_steps, text_or_none
 
 name = "openai_responses"
 
@@ -32,13 +32,16 @@ def detect(value: Any) -> bool:
 def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     """The steps of an item; of every item of a response."""
     if value.get("object") == "response":
+        system = system_steps(value.get("instructions"))
+        yield from system
         for position, item in enumerate(value["output"]):
             item = plain(item)
             if detect(item):
                 yield from read(item)
             else:
                 yield Unused(f"output[{position}]", "not an item of a response", item)
-        yield Unused("", "it stands beside 'output'", rest(value, "output"), harmless=True)
+        others = rest(value, "output", *(("instructions",) if system else ()))
+        yield Unused("", "it stands beside 'output'", others, harmless=True)
         return
     kind = value["type"]
     if kind == "message":
@@ -64,18 +67,27 @@ def _named_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
     else:
         arguments, raw = read_arguments(value.get("arguments"))
         call = ToolCall(identity, value["name"], arguments, raw)
-    yield Step("assistant", tool_calls=[call], extra=_beside(value))
-    if value["type"] == "mcp_call" and (value.get("output") is not None or value.get("error") is not None):
-        failed = value.get("error") is not None
-        content = value["error"] if failed else value["output"]
-        yield Step("tool", content, tool_result=ToolResult(identity, value["name"], content, failed))
+    beside = rest(value, "call_id" if "call_id" in value else "id", "name", "arguments", "error", "output")
+    if value["type"] == "custom_tool_call":
+        beside.pop("input", None)
+    if value["type"] == "function_call":
+        del beside["type"]
+    yield Step("assistant", tool_calls=[call], extra=beside)
+    for key in ("error", "output"):
+        if value.get(key) is not None:
+            result = ToolResult(identity, value["name"], value[key], key == "error")
+            yield Step("tool", value[key], tool_result=result)
 
 
 def _builtin_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
     """`web_search_call` and its like: the tool is what the type says, the arguments whatever it was given."""
     called = value["type"].removesuffix("_call")
     identity = text_or_none(value.get("call_id", value.get("id")))
-    yield Step("assistant", tool_calls=[ToolCall(identity, called, rest(value, *_NOT_ARGUMENTS))])
+    call = ToolCall(identity, called, rest(value, *_NOT_ARGUMENTS))
+    beside = {key: value[key] for key in ("status", "error") if value.get(key) is not None}
+    if "call_id" in value and value.get("id") is not None:
+        beside["id"] = value["id"]
+    yield Step("assistant", tool_calls=[call], extra=beside)
     for key in ("results", "outputs", "output", "result"):
         if value.get(key) is not None:
             result = ToolResult(identity, called, value[key], value.get("status") == "failed")
@@ -87,10 +99,6 @@ def _output(value: dict[str, Any]) -> Step:
     failed = value.get("status") == "failed" or value.get("error") is not None
     result = ToolResult(text_or_none(value.get("call_id")), None, content, failed)
     return Step("tool", content, tool_result=result, extra=rest(value, "type", "call_id", "output"))
-
-
-def _beside(value: dict[str, Any]) -> dict[str, Any]:
-    return rest(value, "type", "id", "call_id", "name", "arguments", "input", "output", "error", "status")
 
 
 def _content(content: Any) -> Any:

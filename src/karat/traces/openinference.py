@@ -1,4 +1,4 @@
-"""OpenInference spans (Phoenix, Arize): flattened `llm.input_messages`, and spans of the kind TOOL."""
+"""OpenInference spans (Phoenix, Arize): `llm.input_messages`, flat or nested, and spans of the kind TOOL."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from karat.traces import opentelemetry
 from karat.traces.observations import Observation, call_of, combine, messages
-from karat.traces.plain import plain
-from karat.traces.spans import Span, nested, spans_of, strays_of
+from karat.traces.spans import Span, spans_of, strays_of
 from karat.traces.steps import Step, ToolResult, Unused, rest
 
 name = "openinference"
 
 _KIND = "openinference.span.kind"
+_KINDS = frozenset(("LLM", "TOOL", "RETRIEVER", "AGENT", "CHAIN", "EMBEDDING", "RERANKER", "GUARDRAIL"))
 
 
 def detect(value: Any) -> bool:
@@ -31,60 +31,59 @@ def read(value: Any) -> Iterator[Step | Unused]:
 
 def _kind(span: Span) -> str | None:
     kind = span.attributes.get(_KIND)
-    if kind is None:
-        inner = plain(span.attributes.get("openinference"))
-        kind = plain(inner.get("span")).get("kind") if isinstance(inner, dict) and "span" in inner else None
-    return kind.upper() if isinstance(kind, str) else None
+    if isinstance(kind, str):
+        return kind.upper()
+    kind = span.value.get("span_kind")
+    return kind if isinstance(kind, str) and kind in _KINDS else None
 
 
 def _observe(span: Span) -> Observation:
-    attributes, kind = span.attributes, _kind(span)
+    kind = _kind(span)
     if kind in ("TOOL", "RETRIEVER"):
-        return _tool(span, attributes)
-    given = [_message(item, "user") for item in nested(attributes, "llm.input_messages")]
-    output = [_message(item, "assistant") for item in nested(attributes, "llm.output_messages")]
-    is_model = kind == "LLM"
+        return _tool(span)
+    given = [_message(item, "user") for item in span.take_list("llm.input_messages")]
+    output = [_message(item, "assistant") for item in span.take_list("llm.output_messages")]
     return Observation(
-        kind="model" if is_model else "group",
+        kind="model" if kind == "LLM" else "group",
         name=span.name,
         where=span.where,
         start=span.start,
-        input=messages(given or attributes.get("input.value"), "user"),
-        output=messages(output or attributes.get("output.value"), "assistant"),
+        input=messages(given or span.take("input.value"), "user"),
+        output=messages(output or span.take("output.value"), "assistant"),
         value=span.value,
+        beside=span.left(),
     )
 
 
-def _tool(span: Span, attributes: dict[str, Any]) -> Observation:
-    called = attributes.get("tool.name")
+def _tool(span: Span) -> Observation:
+    called = span.take("tool.name")
     called = called if isinstance(called, str) else span.name
     # `tool.parameters` is the tool's schema in some instrumentations and its arguments in others, while
     # `input.value` is always what it was given.
-    given = attributes.get("input.value", attributes.get("tool.parameters"))
-    answer = attributes.get("output.value")
+    call = call_of(called, span.take("input.value", "tool.parameters"), span.take("tool_call.id", "tool.id"))
+    answer = span.take("output.value")
     result = ToolResult(None, called, answer, span.failed) if answer is not None or span.failed else None
-    identity = attributes.get("tool_call.id", attributes.get("tool.id"))
     return Observation(
         kind="tool",
         name=called,
         where=span.where,
         start=span.start,
-        call=call_of(called, given, identity),
+        call=call,
         result=result,
         value=span.value,
+        beside=span.left(),
     )
 
 
 def _message(item: Any, role: str) -> dict[str, Any]:
-    """A flattened message as a chat message."""
+    """A message of OpenInference as a chat message."""
     fields = item.get("message") if isinstance(item, dict) else None
     if not isinstance(fields, dict):
         return {"role": role, "content": item}
-    used = ("contents", "tool_calls", "function_call_name", "function_call_arguments_json")
-    message: dict[str, Any] = {"role": role, **rest(fields, *used)}
-    blocks = fields.get("contents")
-    if isinstance(blocks, list) and "content" not in message:
-        message["content"] = [_block(block) for block in blocks]
+    used = ("tool_calls", "function_call_name", "function_call_arguments_json")
+    message: dict[str, Any] = {"role": role, **rest(item, "message"), **rest(fields, *used)}
+    if isinstance(message.get("contents"), list) and "content" not in message:
+        message["content"] = [_block(block) for block in message.pop("contents")]
     calls = fields.get("tool_calls")
     if isinstance(calls, list):
         message["tool_calls"] = [

@@ -1,7 +1,7 @@
 """OpenTelemetry spans with `gen_ai.*` attributes: model calls in every spelling, and tool executions.
 
-Reads the parts-based messages of the semantic conventions, the earlier events (`gen_ai.choice` and the like),
-and the `gen_ai.prompt.0.role` attributes of OpenLLMetry.
+Reads the parts-based messages of the semantic conventions, the earlier events (`gen_ai.choice`,
+`gen_ai.content.prompt` and the like, in spans or as log records), and OpenLLMetry's `gen_ai.prompt.0.role`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import msgspec
 from karat.traces.literals import read_arguments
 from karat.traces.observations import Observation, call_of, combine, messages
 from karat.traces.plain import plain
-from karat.traces.spans import Span, nested, spans_of, strays_of
+from karat.traces.spans import Event, Span, flat, spans_of, strays_of
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
 
 name = "opentelemetry"
 
 _MODELS = ("chat", "text_completion", "generate_content", "completion")
 _DETAILS = "gen_ai.client.inference.operation.details"
+_ROLES = ("system", "user", "assistant", "tool")
 
 
 def detect(value: Any) -> bool:
@@ -39,14 +40,15 @@ def read(value: Any) -> Iterator[Step | Unused]:
 
 def observe(span: Span) -> Observation:
     """What a span says: a model call, a tool execution, or only a group."""
-    attributes = {**_details(span), **span.attributes}
-    operation = attributes.get("gen_ai.operation.name")
-    tool = attributes.get("gen_ai.tool.name")
+    for event in span.take_events(_DETAILS):
+        span.attributes = {**flat(event.fields), **flat(event.beside), **span.attributes}
+    operation = span.attributes.get("gen_ai.operation.name")
+    tool = span.attributes.get("gen_ai.tool.name")
     if operation == "execute_tool" or (tool is not None and operation not in _MODELS):
-        return _tool(span, attributes, tool)
-    if attributes.get("traceloop.span.kind") == "tool":
-        return _traceloop_tool(span, attributes)
-    given, output = _input(attributes, span), _output(attributes, span)
+        return _tool(span)
+    if span.attributes.get("traceloop.span.kind") == "tool":
+        return _traceloop_tool(span)
+    given, output = _input(span), _output(span)
     # An agent's span repeats the messages of the model calls below it.
     is_model = operation in _MODELS or (operation is None and bool(given or output))
     return Observation(
@@ -57,6 +59,7 @@ def observe(span: Span) -> Observation:
         input=given,
         output=output,
         value=span.value,
+        beside=span.left(),
     )
 
 
@@ -71,14 +74,18 @@ def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
             beside = rest(part, "type", "id", "name", "arguments")
             calls.append(ToolCall(text_or_none(part.get("id")), part["name"], arguments, raw, beside))
         elif kind == "tool_call_response":
-            answer = part.get("response", part.get("result"))
-            yield Step("tool", answer, tool_result=ToolResult(text_or_none(part.get("id")), None, answer))
+            key = "response" if "response" in part else "result"
+            result = ToolResult(text_or_none(part.get("id")), None, part.get(key))
+            beside = rest(part, "type", "id", key)
+            yield Step("tool", result.content, tool_result=result, extra=beside)
         elif isinstance(part, dict) and kind != "tool_call":
             content.append(part)
         else:
             yield Unused(f"parts[{position}]", "a part without a type, or a call without a name", part)
     if content or calls:
         yield Step(role, _simple(content), calls, extra=extra)
+    elif extra:
+        yield Unused("", "what a message without content says beside", extra, harmless=True)
 
 
 def _is_message(value: Any) -> bool:
@@ -92,73 +99,83 @@ def _is_message(value: Any) -> bool:
 
 def _speaks(span: Span) -> bool:
     return any(key.startswith(("gen_ai.", "traceloop.")) for key in span.attributes) or any(
-        event.startswith("gen_ai.") for event, _ in span.events
+        event.name.startswith("gen_ai.") for event in span.events
     )
 
 
-def _details(span: Span) -> dict[str, Any]:
-    return next((attributes for event, attributes in span.events if event == _DETAILS), {})
-
-
-def _tool(span: Span, attributes: dict[str, Any], tool: Any) -> Observation:
-    called = tool if isinstance(tool, str) else span.name.removeprefix("execute_tool ")
-    answer = attributes.get("gen_ai.tool.call.result", attributes.get("gen_ai.tool.message"))
-    failed = span.failed or "error.type" in attributes
-    result = ToolResult(None, called, answer, failed) if answer is not None or failed else None
-    call = call_of(
-        called, attributes.get("gen_ai.tool.call.arguments"), attributes.get("gen_ai.tool.call.id")
-    )
+def _tool(span: Span) -> Observation:
+    called = span.take("gen_ai.tool.name")
+    called = called if isinstance(called, str) else span.name.removeprefix("execute_tool ")
+    answer = span.take("gen_ai.tool.call.result", "gen_ai.tool.message")
+    failed = span.failed or "error.type" in span.attributes
+    call = call_of(called, span.take("gen_ai.tool.call.arguments"), span.take("gen_ai.tool.call.id"))
     return Observation(
         kind="tool",
         name=called,
         where=span.where,
         start=span.start,
         call=call,
-        result=result,
+        result=ToolResult(None, called, answer, failed) if answer is not None or failed else None,
         value=span.value,
+        beside=span.left(),
     )
 
 
-def _traceloop_tool(span: Span, attributes: dict[str, Any]) -> Observation:
-    called = attributes.get("traceloop.entity.name")
+def _traceloop_tool(span: Span) -> Observation:
+    called = span.take("traceloop.entity.name")
     called = called if isinstance(called, str) else span.name.removesuffix(".tool")
-    answer = attributes.get("traceloop.entity.output")
+    answer = span.take("traceloop.entity.output")
+    call = call_of(called, span.take("traceloop.entity.input"))
     return Observation(
         kind="tool",
         name=called,
         where=span.where,
         start=span.start,
-        call=call_of(called, attributes.get("traceloop.entity.input")),
+        call=call,
         result=None if answer is None else ToolResult(None, called, answer, span.failed),
         value=span.value,
+        beside=span.left(),
     )
 
 
-def _input(attributes: dict[str, Any], span: Span) -> list[Step | Unused]:
-    told = attributes.get("gen_ai.input.messages")
-    if told is not None:
-        system = messages(_system(attributes.get("gen_ai.system_instructions")), "system")
-        return [*system, *messages(told, "user")]
-    flat = nested(attributes, "gen_ai.prompt")
-    if flat:
-        return messages([_flat_message(item, "user") for item in flat], "user")
-    found = []
-    for event, body in span.events:
-        role = event.removeprefix("gen_ai.").removesuffix(".message")
-        if event.startswith("gen_ai.") and event.endswith(".message"):
-            found.append(_event_message(body, role))
-    return messages(found, "user")
+def _input(span: Span) -> list[Step | Unused]:
+    told = _told(span, "gen_ai.input.messages", "gen_ai.prompt", "user")
+    system = messages(_system(span.take("gen_ai.system_instructions")), "system")
+    if not told:
+        for event in span.take_events("gen_ai.content.prompt"):
+            told += messages(_content_of(event, "gen_ai.prompt"), "user")
+        names = [f"gen_ai.{role}.message" for role in _ROLES]
+        told += messages([_event_message(event) for event in span.take_events(*names)], "user")
+    return [*system, *told]
 
 
-def _output(attributes: dict[str, Any], span: Span) -> list[Step | Unused]:
-    told = attributes.get("gen_ai.output.messages")
-    if told is not None:
-        return messages(told, "assistant")
-    flat = nested(attributes, "gen_ai.completion")
-    if flat:
-        return messages([_flat_message(item, "assistant") for item in flat], "assistant")
-    choices = [body for event, body in span.events if event == "gen_ai.choice"]
-    return messages([_event_message(body, "assistant") for body in choices[:1]], "assistant")
+def _output(span: Span) -> list[Step | Unused]:
+    told = _told(span, "gen_ai.output.messages", "gen_ai.completion", "assistant")
+    if not told:
+        for event in span.take_events("gen_ai.content.completion"):
+            told += messages(_content_of(event, "gen_ai.completion"), "assistant")
+        choices = [_event_message(event) for event in span.take_events("gen_ai.choice")]
+        told += messages(choices[:1], "assistant")
+        told += [Unused("", "only the first choice is the trajectory", choice) for choice in choices[1:]]
+    return told
+
+
+def _told(span: Span, whole: str, listed: str, role: str) -> list[Step | Unused]:
+    """The messages of a span's attributes: as one document, or spelled out message by message."""
+    document = span.take(whole)
+    if document is not None:
+        return messages(document, role)
+    for prefix in (whole, listed):
+        if found := span.take_list(prefix):
+            return messages([_flat_message(item, role) for item in found], role)
+    return messages(span.take(listed), role)
+
+
+def _content_of(event: Event, key: str) -> Any:
+    """What an event of content holds: messages, as values or as JSON text, or bare text."""
+    inside = flat(event.fields)
+    held = Span(event.name, inside, [], None, False, "", {})
+    return held.take(key) or held.take_list(key) or held.take("content") or event.fields
 
 
 def _system(value: Any) -> Any:
@@ -175,15 +192,20 @@ def _flat_message(item: Any, role: str) -> Any:
     return {"role": role, **item}
 
 
-def _event_message(body: dict[str, Any], role: str) -> dict[str, Any]:
+def _event_message(event: Event) -> dict[str, Any]:
     """The message of an event: its body, or the message inside a choice; parts of it may be JSON text."""
-    inside = _decoded(body.get("message", body))
-    fields = inside if isinstance(inside, dict) else {"content": inside}
-    message = {"role": role, **rest(fields, "id", "index", "finish_reason", "gen_ai.system")}
+    body = {**event.beside, **event.fields}
+    held = "message" if "message" in body else "gen_ai.event.content"
+    inside = _decoded(body.get(held))
+    if isinstance(inside, dict) and "message" in inside:
+        body, held, inside = {**rest(body, held), **inside}, "message", _decoded(inside["message"])
+    fields = inside if isinstance(inside, dict) else {} if inside is None else {"content": inside}
+    role = event.name.removeprefix("gen_ai.").removesuffix(".message")
+    message = {"role": role if role in _ROLES else "assistant", **rest(body, held), **fields}
     if "tool_calls" in message:
         message["tool_calls"] = _decoded(message["tool_calls"])
-    if role == "tool":
-        message["tool_call_id"] = fields.get("id")
+    if role == "tool" and "id" in message:
+        message["tool_call_id"] = message.pop("id")
     return message
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from karat.traces.formats import formats
 from karat.traces.plain import plain
-from karat.traces.steps import Step, TraceError, Trajectory, Unused, plain_text
+from karat.traces.steps import Step, TraceError, Trajectory, Unused, plain_text, rest, system_steps
 
 DEPTH = 16
 """How deep lists and envelopes may be nested around the messages."""
@@ -26,8 +26,12 @@ ENVELOPES = (
     "output",
     "outputs",
     "response",
+    "input",
 )
 """Keys under which frameworks hand out messages, in the order in which they are looked for."""
+
+SYSTEM = ("system", "instructions")
+"""Keys under which a request holds its system prompt, beside the messages."""
 
 
 def normalize(value: Any) -> Trajectory:
@@ -136,8 +140,11 @@ def _read_envelope(value: dict[str, Any], depth: int) -> Iterator[Step | Unused]
         if isinstance(inside, (list, tuple, dict)) or (
             isinstance(inside, str) and _decode(inside) is not None
         ):
+            system = next((word for word in SYSTEM if system_steps(value.get(word))), None)
+            if system is not None:
+                yield from system_steps(value[system])
             yield from placed(read(inside, depth + 1), key)
-            others = {k: v for k, v in value.items() if k != key}
+            others = rest(value, key, *((system,) if system else ()))
             if others:
                 yield Unused("", f"it stands beside {key!r}, where the messages are", others, harmless=True)
             return

@@ -1,65 +1,146 @@
-"""Spans as OpenTelemetry writes them: OTLP documents, lists of spans, typed attributes, flattened lists."""
+"""Spans as OpenTelemetry writes them: OTLP documents, lists of spans, log records, a dataframe's columns.
+
+Attributes come flat (`llm.output_messages.0.message.role`), nested, or half of each; they are made flat once,
+here. Readers take what they use out of a span, and `left` is what nobody took, so that nothing gets lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from karat.traces.plain import plain
-from karat.traces.steps import Unused
+from karat.traces.steps import Unused, rest
+
+DEPTH = 16
+"""How deep attributes may be nested to be made flat; what is deeper stays as it is."""
 
 _GROUPS = (
-    ("resourceSpans", "resource_spans"),
-    ("scopeSpans", "scope_spans", "instrumentationLibrarySpans"),
-    ("spans",),
+    ("resourceSpans", "resource_spans", "resourceLogs", "resource_logs"),
+    ("scopeSpans", "scope_spans", "instrumentationLibrarySpans", "scopeLogs", "scope_logs"),
+    ("spans", "logRecords", "log_records"),
 )
+_WHOLE = frozenset(
+    (
+        "gen_ai.input.messages",
+        "gen_ai.output.messages",
+        "gen_ai.system_instructions",
+        "gen_ai.tool.call.arguments",
+        "gen_ai.tool.call.result",
+        "gen_ai.tool.message",
+        "input.value",
+        "output.value",
+        "tool.parameters",
+        "traceloop.entity.input",
+        "traceloop.entity.output",
+    )
+)
+"""Attributes whose value is a document of its own, which is not made flat."""
+_WHOLE_ENDS = (".arguments", ".content")
+_COLUMN = "attributes."
 _SCALARS = ("stringValue", "boolValue", "doubleValue", "string_value", "bool_value", "double_value")
 
 
-class Span(msgspec.Struct, frozen=True):
-    """One span with its attributes as a plain dict."""
+class Event(msgspec.Struct, frozen=True):
+    """An event of a span, or a log record: what it says, and what is said about it."""
+
+    name: str
+    fields: dict[str, Any]
+    beside: dict[str, Any]
+
+
+class Span(msgspec.Struct):
+    """One span with its attributes as a flat dict; readers take out what they use."""
 
     name: str
     attributes: dict[str, Any]
-    events: list[tuple[str, dict[str, Any]]]
+    events: list[Event]
     start: Any
     failed: bool
     where: str
-    value: Any
+    value: dict[str, Any]
+
+    def take(self, *keys: str) -> Any:
+        """The first of these attributes that is there, taken out; None where none is."""
+        for key in keys:
+            if key in self.attributes:
+                return self.attributes.pop(key)
+        return None
+
+    def take_list(self, prefix: str) -> list[Any]:
+        """The list that attributes like `prefix.0.role`, `prefix.0.calls.1.name` spell out, taken out."""
+        head = prefix + "."
+        found = {key: value for key, value in self.attributes.items() if key.startswith(head)}
+        listed = _listed(_tree(found, len(head)))
+        if not isinstance(listed, list):
+            return []
+        for key in found:
+            del self.attributes[key]
+        return listed
+
+    def take_events(self, *names: str) -> list[Event]:
+        """The events of these names, taken out."""
+        found = [event for event in self.events if event.name in names]
+        self.events = [event for event in self.events if event.name not in names]
+        return found
+
+    def left(self) -> dict[str, Any]:
+        """What the span says and nobody took."""
+        others = {
+            key: part
+            for key, part in rest(self.value, "attributes", "events").items()
+            if not key.startswith(_COLUMN)
+        }
+        events = [{"name": event.name, **event.fields, **event.beside} for event in self.events]
+        return {
+            **others,
+            **({"attributes": self.attributes} if self.attributes else {}),
+            **({"events": events} if events else {}),
+        }
 
 
 def spans_of(value: Any) -> list[Span]:
-    """The spans of a document, of a list or of one span; empty where there are none."""
-    found = [_span(item, where) for item, where in _documents(value, "")]
-    return [span for span in found if span is not None]
+    """The spans of a document, of a list or of one span; empty where there are none.
+
+    Log records go to the span they name; those of which it is not there make up one of their own.
+    """
+    spans: list[Span] = []
+    records: list[tuple[Event, Any, str]] = []
+    for item, where in _documents(value, ""):
+        record = _record(item)
+        if record is not None:
+            records.append((record, item, where))
+        elif (span := _span(item, where)) is not None:
+            spans.append(span)
+    return spans + _placed_records(records, spans)
 
 
 def strays_of(value: Any) -> list[Unused]:
-    """What stands among the spans and is none."""
+    """What stands among the spans and is none, and what is said around them."""
     reason = "it stands among spans and has no attributes"
-    return [
-        Unused(where, reason, item) for item, where in _documents(value, "") if _span(item, where) is None
+    around: list[Unused] = []
+    strays = [
+        Unused(where, reason, item)
+        for item, where in _documents(value, "", around=around)
+        if _record(item) is None and _span(item, where) is None
     ]
+    return strays + around
 
 
-def nested(attributes: dict[str, Any], prefix: str) -> list[Any]:
-    """The list that attributes like `prefix.0.role`, `prefix.0.calls.1.name` spell out."""
+def _tree(attributes: dict[str, Any], skipped: int) -> dict[str, Any]:
     tree: dict[str, Any] = {}
-    head = prefix + "."
     for key, value in attributes.items():
-        if key.startswith(head):
-            place = tree
-            *path, last = key[len(head) :].split(".")
-            for part in path:
-                inner = place.setdefault(part, {})
-                if not isinstance(inner, dict):
-                    inner = place[part] = {"": inner}
-                place = inner
-            place[last] = value
-    listed = _listed(tree)
-    return listed if isinstance(listed, list) else []
+        place = tree
+        *path, last = key[skipped:].split(".")
+        for part in path:
+            inner = place.setdefault(part, {})
+            if not isinstance(inner, dict):
+                inner = place[part] = {"": inner}
+            place = inner
+        place[last] = value
+    return tree
 
 
 def _listed(tree: Any) -> Any:
@@ -70,20 +151,27 @@ def _listed(tree: Any) -> Any:
     return {key: _listed(value) for key, value in tree.items()}
 
 
-def _documents(value: Any, where: str, level: int = 0) -> Iterator[tuple[Any, str]]:
+def _documents(
+    value: Any, where: str, level: int = 0, around: list[Unused] | None = None
+) -> Iterator[tuple[Any, str]]:
+    """Every item inside the groups of a document; what the groups say themselves is added to `around`."""
     value = plain(value)
     if isinstance(value, list):
         for position, item in enumerate(value):
             item = plain(item)
             if isinstance(item, dict):
-                yield from _documents(item, f"{where}[{position}]", level)
+                yield from _documents(item, f"{where}[{position}]", level, around)
             else:
                 yield item, f"{where}[{position}]"
     elif isinstance(value, dict):
         for depth in range(level, len(_GROUPS)):
             for key in _GROUPS[depth]:
                 if isinstance(value.get(key), list):
-                    yield from _documents(value[key], f"{where}.{key}" if where else key, depth + 1)
+                    place = f"{where}.{key}" if where else key
+                    yield from _documents(value[key], place, depth + 1, around)
+                    others = rest(value, key)
+                    if others and around is not None:
+                        around.append(Unused(where, f"it stands beside {key!r}", others, harmless=True))
                     return
         yield value, where
 
@@ -92,37 +180,117 @@ def _span(value: Any, where: str) -> Span | None:
     if not isinstance(value, dict):
         return None
     attributes = _attributes(value.get("attributes"))
+    if "context.span_id" in value or "span_kind" in value:
+        attributes = {**(attributes or {}), **_columns(value)} or attributes
     if attributes is None:
         return None
     status = plain(value.get("status"))
-    code = status.get("code", status.get("status_code")) if isinstance(status, dict) else None
+    code = status.get("code", status.get("status_code")) if isinstance(status, dict) else status
     start = next(
         (value[k] for k in ("startTimeUnixNano", "start_time_unix_nano", "start_time") if value.get(k)), None
     )
-    if isinstance(start, str) and start.isdecimal() and len(start) < 40:
-        start = int(start)
-    events = []
-    for event in value.get("events") or []:
-        event = plain(event)
-        if isinstance(event, dict) and isinstance(event.get("name"), str):
-            events.append((event["name"], _attributes(event.get("attributes", event.get("body"))) or {}))
+    events = value.get("events")
     name = value.get("name")
     return Span(
         name if isinstance(name, str) else "span",
-        attributes,
-        events,
-        start if isinstance(start, (int, float, str)) else None,
-        code in (2, "ERROR", "STATUS_CODE_ERROR"),
+        flat(attributes),
+        [
+            _event(event["name"], event, "name")
+            for event in map(plain, events if isinstance(events, (list, tuple)) else ())
+            if isinstance(event, dict) and isinstance(event.get("name"), str)
+        ],
+        _time(start),
+        (code or value.get("status_code")) in (2, "ERROR", "STATUS_CODE_ERROR"),
         where,
         value,
     )
+
+
+def _columns(row: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a row of a dataframe of spans, where a missing one is None or NaN."""
+    return {key[len(_COLUMN) :]: part for key, part in row.items() if str(key).startswith(_COLUMN)}
+
+
+def _time(start: Any) -> Any:
+    if isinstance(start, str) and start.isdecimal() and len(start) < 40:
+        return int(start)
+    return start if isinstance(start, (int, float, str)) else None
+
+
+def _event(name: str, event: dict[str, Any], *used: str) -> Event:
+    body = _typed(plain(event.get("body")))
+    fields = body if isinstance(body, dict) else {} if body is None else {"content": body}
+    attributes = _attributes(event.get("attributes")) or {}
+    return Event(name, {**attributes, **fields}, rest(event, "attributes", "body", *used))
+
+
+def _record(item: Any) -> Event | None:
+    """A log record that tells of a model's message, as an event."""
+    if not isinstance(item, dict):
+        return None
+    for key in ("event_name", "eventName"):
+        name = item.get(key)
+        if isinstance(name, str) and name.startswith("gen_ai."):
+            return _event(name, item, key)
+    if "body" in item and "attributes" in item:
+        name = (_attributes(item["attributes"]) or {}).get("event.name")
+        if isinstance(name, str) and name.startswith("gen_ai."):
+            return _event(name, item)
+    return None
+
+
+def _placed_records(records: list[tuple[Event, Any, str]], spans: list[Span]) -> list[Span]:
+    """The spans that log records make up: by the span they name, else up to each model's choice."""
+    known = {_identity(span.value): span for span in spans}
+    known.pop(None, None)
+    made: list[Span] = []
+    unnamed: Span | None = None
+    for event, item, where in records:
+        identity = _identity(item)
+        span = known.get(identity) if identity is not None else unnamed
+        if span is None:
+            moment = item.get("timestamp", item.get("timeUnixNano", item.get("time_unix_nano")))
+            span = Span("log records", {}, [], _time(moment), False, where, {})
+            made.append(span)
+            if identity is not None:
+                known[identity] = span
+        span.events.append(event)
+        if identity is None:
+            unnamed = None if event.name == "gen_ai.choice" else span
+    return made
+
+
+def _identity(value: dict[str, Any]) -> str | None:
+    context = plain(value.get("context"))
+    inside = context.get("span_id") if isinstance(context, dict) else None
+    identity = value.get("span_id", value.get("spanId", inside))
+    return identity if isinstance(identity, str) and identity else None
+
+
+def flat(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The attributes with dotted keys, however deep they were nested; empty ones say nothing."""
+    out: dict[str, Any] = {}
+    _flatten(attributes.items(), "", out, 0)
+    return out
+
+
+def _flatten(items: Iterable[tuple[Any, Any]], prefix: str, out: dict[str, Any], depth: int) -> None:
+    for key, value in items:
+        path, value = f"{prefix}{key}", plain(value)
+        whole = path in _WHOLE or path.endswith(_WHOLE_ENDS) or depth >= DEPTH
+        if isinstance(value, dict) and value and not whole:
+            _flatten(value.items(), f"{path}.", out, depth + 1)
+        elif isinstance(value, list) and not whole and any(isinstance(plain(part), dict) for part in value):
+            _flatten(enumerate(value), f"{path}.", out, depth + 1)
+        elif value is not None and not (isinstance(value, float) and value != value):
+            out[path] = value
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
     """Attributes from a dict, or from OTLP's list of keys and typed values."""
     value = plain(value)
     if isinstance(value, dict):
-        return {key: part for key, part in value.items() if isinstance(key, str)}
+        return {str(key): part for key, part in value.items()}
     if not isinstance(value, list):
         return None
     out: dict[str, Any] = {}

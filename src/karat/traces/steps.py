@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import RequestError
+from karat.errors import CannotJudge, RequestError
 
 
-class TraceError(RequestError):
+class TraceError(RequestError, CannotJudge):
     """A value that cannot be read as a trajectory, or a trajectory that cannot be judged."""
 
 
@@ -147,9 +147,20 @@ def plain_text(text: str) -> Step:
     return Step("assistant", text, extra={"format": "text"})
 
 
+def system_steps(prompt: Any) -> list[Step]:
+    """The step of a system prompt that stands beside the messages: text, blocks, or parts."""
+    if isinstance(prompt, dict) and isinstance(prompt.get("parts"), list):
+        parts, extra = prompt["parts"], rest(prompt, "parts", "role")
+        only = parts[0] if len(parts) == 1 else None
+        plain_one = isinstance(only, dict) and only.keys() == {"text"}
+        return [Step("system", only["text"] if plain_one and isinstance(only, dict) else parts, extra=extra)]
+    return [Step("system", prompt)] if isinstance(prompt, (str, list)) and prompt else []
+
+
 def rest(message: dict[str, Any], *used: str) -> dict[str, Any]:
     """What a message says beside the fields that were used; empty fields say nothing."""
-    return {key: value for key, value in message.items() if key not in used and value is not None}
+    # Keys become text, as they would in JSON: what is kept has to be readable again.
+    return {str(key): value for key, value in message.items() if key not in used and value is not None}
 
 
 def text_or_none(value: Any) -> str | None:

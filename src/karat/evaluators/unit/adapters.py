@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import msgspec
 
-from karat.errors import RequestError
-from karat.evaluators.base import CannotJudge, Evaluator, Item, build_evaluator, evaluators, kind_of
+from karat.errors import CannotJudge, RequestError
+from karat.evaluators.base import Evaluator, Item, build_evaluator, evaluators, kind_of
 from karat.evaluators.normalise import clip
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.unit.base import BaseUnitMetric, UnitMetricResult, check_lengths
@@ -65,12 +65,30 @@ class UnitMetricEvaluator(Evaluator):
             raise CannotJudge(f"{self.key}: {str(told['error'])[:200]}")
         said = f"the prediction {clip(judged.predicted)} against the golden {clip(judged.golden)}"
         said = f"{'correct' if judged.correct else 'wrong'}: {said}"
-        if told.get("reason"):
-            said += f"; {str(told['reason'])[:200]}"
+        why = str(told.get("reason") or _measured(told))[:200]
+        if why:
+            said += f"; {why}"
         for name in ("golden", "predicted"):
             if len(msgspec.json.encode(plain[name])) <= LONGEST_LABEL:
                 told.setdefault(name, plain[name])
         return Result(self.key, float(judged.correct), judged.correct, said, told)
+
+
+def _measured(told: Mapping[str, Any]) -> str:
+    """What the metric measured, beside what it allows, from the metadata of the metrics that measure."""
+    for name, bound, words in _MEASURES:
+        measure, allowed = told.get(name), told.get(bound)
+        if isinstance(measure, (int, float)) and isinstance(allowed, (int, float)):
+            return f"the {name.replace('_', ' in ')} is {measure:.6g}, {words} {allowed:.6g}"
+    return ""
+
+
+_MEASURES = (
+    ("distance", "tolerance", "allowed is"),
+    ("similarity", "threshold", "needed is"),
+    ("difference_percent", "tolerance_percent", "allowed is"),
+    ("difference", "scroll_threshold", "allowed is"),
+)
 
 
 class EvaluatorMetric(BaseUnitMetric):
@@ -164,7 +182,7 @@ class _AsEvaluator(_Adapter):
 
 class _AsUnitMetric(_Adapter):
     def __call__(self, threshold: float = 1.0, **params: Any) -> EvaluatorMetric:
-        bound = ParameterCheck(f"evaluator:{self.name}").number("threshold", threshold)
+        bound = ParameterCheck(f"evaluator:{self.name}").number("threshold", threshold, 0.0, 1.0)
         built = build_evaluator(self.name, params)
         if kind_of(built) != "single" or not callable(getattr(built, "evaluate", None)):
             raise RequestError(f"evaluator {self.name!r} judges no single outputs, so it is no unit metric")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from karat.evaluators.base import CannotJudge
+from karat.errors import CannotJudge
 from karat.evaluators.normalise import clip, jsonable
 from karat.evaluators.paths import value_at
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from karat.evaluators.base import CannotJudge
+from karat.errors import CannotJudge
 from karat.evaluators.normalise import TextRules, clip, plain, text_of
 from karat.evaluators.numbers import EXACT
 from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.paths import value_at
 from karat.evaluators.unit.base import (
     BaseUnitMetric,
     UnitMetricResult,
@@ -117,15 +118,17 @@ class ActionWithinBboxMetric(BaseUnitMetric):
         expected = plain(expected, what)
         key = None if isinstance(expected, list) else self.bbox_key
         box = golden_value(expected, key, at, self.name)
+        if key is not None:
+            what += f": its {key!r}"
         names = ("x1", "y1", "x2", "y2") if self.format == "xyxy" else ("x", "y", "width", "height")
         if isinstance(box, list):
             if self.format is None:
                 raise CannotJudge(f"{what} is a list: say with format whether it is xywh or xyxy")
             parts = box
         elif isinstance(box, dict):
-            parts = [golden_value(box, name, at, self.name) for name in names]
+            parts = [value_at(box, name, what) for name in names]
         else:
-            raise CannotJudge(f"{what} has no box at {self.bbox_key!r} but {clip(box)}")
+            raise CannotJudge(f"{what} is no box but {clip(box)}")
         read = [number(part) for part in parts]
         if len(read) != 4 or None in read:
             raise CannotJudge(f"{what} is not a box of four numbers ({', '.join(names)}): {clip(box)}")

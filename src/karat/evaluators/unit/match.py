@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from karat.evaluators.base import CannotJudge
+from karat.errors import CannotJudge
 from karat.evaluators.normalise import TextRules, plain, same, text_of
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.unit.base import (

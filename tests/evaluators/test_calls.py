@@ -1,0 +1,85 @@
+"""Calls as evaluators compare them: the quick way through plain messages changes no verdict."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from karat.evaluators import TrajectoryMatchEvaluator
+from karat.evaluators.argument_values import canonical, equal
+from karat.evaluators.calls import Calls, read_calls
+
+names = st.sampled_from(["q", "n", "é", ""])
+scalars = (
+    st.booleans() | st.none() | st.sampled_from([0, 1, 10**20, 0.0, -0.0, 1.0, 0.5, 1e20, "1", "é", "a\nb"])
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.dictionaries(names, values, max_size=3)
+sides = st.lists(st.tuples(st.sampled_from("fg"), objects), max_size=5)
+
+
+def messages(calls: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    return [
+        {"role": "assistant", "tool_calls": [{"function": {"name": name, "arguments": text}}]}
+        for name, text in calls
+    ]
+
+
+def respelt(arguments: dict[str, Any]) -> str:
+    return json.dumps(dict(reversed(arguments.items())), indent=1, ensure_ascii=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(objects, max_size=5))
+def test_keys_from_text_are_those_of_the_values(arguments: list[dict[str, Any]]) -> None:
+    texts = [json.dumps(each) for each in arguments] + [respelt(each) for each in arguments]
+    calls = read_calls(messages([("f", text) for text in texts]), {})
+    assert calls.as_text
+    assert list(calls.keys()) == [canonical(each) for each in [*arguments, *arguments]]
+
+
+@pytest.mark.parametrize(
+    "text", ["1],[2", '{"q": 1},{"q": 2}', '{"q": 1}\n{"q": 2}', '{"q": ', '{"q": 1e999}', '{"q": "\\ud800"}']
+)
+def test_text_that_is_no_json_has_no_key_and_spoils_no_other(text: str) -> None:
+    calls = Calls(["f"] * 3, ['{"q": 1}', text, '{"q": 1.0}'], as_text=True)
+    assert list(calls.keys()) == [b'{"q":1}', None, b'{"q":1}']
+
+
+@settings(max_examples=300, deadline=None)
+@given(sides, sides, st.data())
+def test_calls_as_text_are_judged_as_calls_with_values(
+    agent: Any, reference: Any, data: st.DataObject
+) -> None:
+    mode = data.draw(st.sampled_from(["strict", "unordered", "subset", "superset", "in_order"]))
+    arguments = data.draw(st.sampled_from(["exact", "ignore", "subset", "superset"]))
+    agent = data.draw(st.permutations(agent + reference)) if data.draw(st.booleans()) else agent
+    evaluator = TrajectoryMatchEvaluator(mode=mode, tool_args_match_mode=arguments, graded=True)
+    quick = evaluator.evaluate(
+        outputs=messages([(name, respelt(each)) for name, each in agent]),
+        reference_outputs=messages([(name, json.dumps(each)) for name, each in reference]),
+    )
+    whole = evaluator.evaluate(
+        outputs=[{"name": name, "arguments": each} for name, each in agent],
+        reference_outputs=[{"name": name, "arguments": each} for name, each in reference],
+    )
+    assert (quick.score, quick.value) == (whole.score, whole.value)
+    assert quick.metadata["counts"] == whole.metadata["counts"]
+    assert_pairs_are_pairs(quick.metadata["matched"], agent, reference, arguments)
+
+
+def assert_pairs_are_pairs(matched: list[Any], agent: Any, reference: Any, arguments: str) -> None:
+    """Each call is in one pair at most, with a call of its name and arguments."""
+    ours, theirs = [pair["agent"] for pair in matched], [pair["reference"] for pair in matched]
+    assert len(set(ours)) == len(set(theirs)) == len(matched)
+    for i, j in zip(ours, theirs, strict=True):
+        assert agent[i][0] == reference[j][0]
+        assert arguments != "exact" or equal(agent[i][1], reference[j][1])

@@ -1,0 +1,73 @@
+"""Trajectories that do not match: what inclusion may skip, tolerances as they are written, one kind of error."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from karat.evaluators import CannotJudge, TrajectoryMatchEvaluator
+from karat.evaluators.argument_index import Likely
+from karat.evaluators.arguments import ModeRule
+
+plain = st.sampled_from(["a", "b", "1", 1, 1.0, True, False, 0, None, 2.5, float("nan")])
+values = st.recursive(
+    plain,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xyz"), inner),
+    max_leaves=4,
+)
+arguments = st.dictionaries(st.sampled_from("xyz"), values, max_size=3) | values
+
+
+@given(st.sampled_from(["exact", "ignore", "subset", "superset"]), arguments, st.lists(arguments, max_size=6))
+def test_nothing_that_matches_is_skipped(mode, given, wanted):
+    rule = ModeRule(mode)
+    likely = list(Likely(rule, wanted).for_(given))
+    matching = [j for j, each in enumerate(wanted) if rule.matches(given, each)]
+    assert [j for j in likely if rule.matches(given, wanted[j])] == matching
+
+
+class Text(str):
+    """A text of another class, which equals a plain one."""
+
+
+@pytest.mark.parametrize("mode", ["subset", "superset"])
+def test_values_of_other_classes_are_compared_and_not_looked_up(mode):
+    assert list(Likely(ModeRule(mode), [{"q": Text("x")}]).for_({"q": "x"})) == [0]
+    assert list(Likely(ModeRule(mode), [{"q": "x"}]).for_({"q": Text("x")})) == [0]
+
+
+def test_hundreds_of_calls_of_one_tool_are_not_compared_each_with_each():
+    wanted = [{"q": f"text {n}", "limit": 10} for n in range(500)]
+    for mode in ("subset", "superset"):
+        likely = Likely(ModeRule(mode), wanted)
+        assert list(likely.for_({"q": "another", "limit": 10})) == []
+        assert list(likely.for_({"q": "text 7", "limit": 10})) == [7]
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "rule", "score"),
+    [
+        (19.99, 20, {"tolerance": 0.01}, 1.0),
+        (1.1, 1, {"tolerance": 0.1}, 1.0),
+        (1.11, 1, {"tolerance": 0.1}, 0.0),
+        (110, 100, {"relative_tolerance": 0.1}, 1.0),
+        (10**400, 10**400 + 1, {"tolerance": 2}, 1.0),
+        (float("inf"), 1, {"tolerance": 1}, 0.0),
+        (True, 1, {"tolerance": 1}, 0.0),
+    ],
+)
+def test_a_tolerance_is_meant_as_it_is_written(have, want, rule, score):
+    evaluator = TrajectoryMatchEvaluator(tool_args_match_overrides={"pay": {"price": rule}})
+    call = [{"name": "pay", "arguments": {"price": have}}]
+    wanted = [{"name": "pay", "arguments": {"price": want}}]
+    assert evaluator.evaluate(outputs=call, reference_outputs=wanted).score == score
+
+
+def test_a_trajectory_that_cannot_be_judged_says_so_as_every_evaluator_does():
+    with pytest.raises(CannotJudge):
+        TrajectoryMatchEvaluator().evaluate(outputs=[{"name": "f", "arguments": {}}], reference_outputs=None)
+
+
+def test_ignored_arguments_match_in_order_too():
+    evaluator = TrajectoryMatchEvaluator(tool_args_match_mode="ignore")
+    have, want = [{"name": "f", "arguments": {"x": 1}}], [{"name": "f", "arguments": {"x": 2}}]
+    assert evaluator.evaluate(outputs=have, reference_outputs=want).score == 1.0

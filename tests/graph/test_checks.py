@@ -301,3 +301,90 @@ graph_post_process:
 """
     [found] = problems(project, text, [{"answer": "a", "said": "b"}])
     assert "unit_metrics_results field 'fuzzy_match' not found" in found
+
+
+TWO_PROMPTS = """\
+data_config: {{examples: [{{id: 1, question: why}}]}}
+graph_config:
+  nodes:
+    ask:
+      node_type: llm
+      prompt: [{{user: "{{quesion}}"}}]
+      output_keys: [answer]
+      {more}
+      model: {{name: x@http://127.0.0.1:9/v1}}
+    judge:
+      node_type: llm
+      prompt: [{{user: "{{anser}} {{word}}"}}]
+      output_keys: [verdict]
+      model: {{name: x@http://127.0.0.1:9/v1}}
+output_config:
+  output_map: {{id: {{form: id}}}}
+"""
+
+
+def loading(project, text: str, **options) -> list[str]:
+    project.write("t/graph_config.yaml", text)
+    with pytest.raises(ConfigError) as caught:
+        load_task("t", **options)
+    return caught.value.problems
+
+
+def test_unknown_variables_are_told_together_with_every_other_mistake(project):
+    found = loading(project, TWO_PROMPTS.format(more=""))
+    assert len(found) == 5, found
+    assert ["output_map.id" in each for each in found] == [False, False, False, True, True]
+    assert "asks for {quesion}" in found[0]
+    assert "did you mean 'question'" in found[0]
+    assert "asks for {anser}" in "".join(found)
+    assert "asks for {word}" in "".join(found)
+
+
+def test_what_a_broken_part_leaves_unknown_is_not_told_as_a_mistake(project):
+    found = loading(project, TWO_PROMPTS.format(more="output_kyes: [anser, word]"))
+    assert any("output_kyes: unknown key" in each for each in found)
+    assert any("{quesion}" in each for each in found), "its own prompt is still known"
+    assert not any("{anser}" in each or "{word}" in each for each in found), found
+    broken = TWO_PROMPTS.format(more="").replace("examples: [{id: 1, question: why}]", "exmples: []")
+    assert not any("asks for" in each for each in loading(project, broken)), "the fields are not known"
+
+
+def test_variables_are_held_against_the_data_that_will_be_run_over(project):
+    project.rows("rows.jsonl", [{"quesion": "why", "word": "good"}])
+    found = loading(project, TWO_PROMPTS.format(more=""), data="rows.jsonl", run_args={"anser": "no"})
+    assert not any("asks for" in each for each in found), found
+
+
+def test_what_is_accepted_and_does_nothing_is_said(project):
+    project.write(
+        "t/graph_config.yaml",
+        """\
+data_config:
+  examples: [{id: 1}]
+  sink: {type: json, file_path: out.json, encoding: utf-8}
+graph_config:
+  graph_state: {a: str}
+  graph_properties: {retry_chat_injection: true}
+  nodes:
+    a: {node_type: weighted_sampler, attributes: {a: {values: [1]}}, node_name: first}
+    b:
+      node_type: llm
+      prompt: [{user: hi}]
+      tool_choice: auto
+      output_keys: [b]
+      model: {name: x@http://127.0.0.1:9/v1}
+      structured_output: {schema: {fields: {b: {type: str}}}, max_parse_retries: 3}
+  edges:
+    - {from: START, to: a, max_iterations: 3}
+    - {from: a, to: b}
+    - {from: b, to: END}
+""",
+    )
+    notes = load_task("t").notes
+    keys = [note.removeprefix("t, ").split(":")[1].rpartition(".")[2] for note in notes]
+    assert keys == [
+        "encoding", "graph_state", "retry_chat_injection", "node_name", "tool_choice", "max_parse_retries",
+        "max_iterations",
+    ]  # fmt: skip
+    assert all("is accepted and has no effect" in note for note in notes)
+    assert notes[1].startswith("t, line 5: graph_config.graph_state: ")

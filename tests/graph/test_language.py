@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import karat
+from karat.errors import ConfigError
 from karat.tasks.graph import find_task, load_task
 
 FORMS = """
@@ -302,7 +303,7 @@ graph_post_process:
     [
         ("{fields: [{name: id, type: str}, {name: a, type: int, is_greater_than: 5}]}", "a is 3"),
         ("{fields: [{name: id, type: int}]}", "is not of type 'integer'"),
-        ("{schema: schemas.Wanted}", "validation error"),
+        ("{schema: schemas.Wanted}", "Field required"),
     ],
 )
 def test_records_that_do_not_fit_the_schema_fail(project, schema, told):
@@ -457,3 +458,39 @@ class Reloaded(BaseUnitMetric):
     assert again.plan.nodes["n"].parts[0] is first.task.plan.nodes["n"].parts[0]
     project.write(f"{folder}/words.py", "WORD = 'new'\n")
     assert project.run(folder).records[0]["v"] == "new"
+
+
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [
+        ("def generate(self, state): return {'y': state['x'] + 1}", "{generator: generating.G}"),
+        (
+            "__slots__ = ()\n    def generate(self, state): return {'y': state['x'] + 1}",
+            "{generator: generating.G}",
+        ),
+        (
+            "def __init__(self, config): self.config = config\n"
+            "    def generate(self, state): return {'y': state['x'] + len(self.config['output_map'])}",
+            "{generator: generating.G, output_map: {y: {from: x}}}",
+        ),
+        (
+            "def more(self, data, state): return data + 1",
+            "{generator: generating.G, output_map: {y: {from: x, transform: more}}}",
+        ),
+    ],
+)
+def test_a_generator_is_any_class_that_generates_or_has_transforms(project, code, output):
+    project.write("t/forms.py", FORMS)
+    project.write("t/generating.py", f"class G:\n    {code}\n")
+    nodes = node("n", "lambda: forms.of_state")
+    project.write("t/graph_config.yaml", graph(nodes, f"output_config: {output}\n"))
+    assert project.run("t").records == [{"y": 3}]
+
+
+def test_a_generator_that_could_do_nothing_is_refused(project):
+    project.write("t/forms.py", FORMS)
+    project.write("t/generating.py", "class G:\n    pass\n")
+    nodes = node("n", "lambda: forms.of_state")
+    project.write("t/graph_config.yaml", graph(nodes, "output_config: {generator: generating.G}\n"))
+    with pytest.raises(ConfigError, match="has no method generate, and there is no output_map"):
+        load_task("t")

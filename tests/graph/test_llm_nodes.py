@@ -393,3 +393,21 @@ graph_config:
         [record] = project.run("j", model=server.spec()).records
     assert record["said"] == '{"a":[1,2]} [1,2] 2'
     assert json.loads(record["said"].split(" ")[0]) == {"a": [1, 2]}
+
+
+def test_a_prompt_reaches_into_lists(project):
+    nested = SIMPLE.replace('problem: "2 + 2"', 'd: {e: [x, "2 + 2"]}').replace(
+        'problem: "3 + 3"', "d: {e: [x]}"
+    )
+    config = nested.replace("            {problem}\n", "            {d.e[1]}\n")
+    with FakeProvider(answers={"2 + 2\n": "4"}) as server:
+        project.write("qa/graph_config.yaml", config.replace("MODEL", server.spec()))
+        outcome = project.run("qa")
+        assert [record["predicted_answer"] for record in outcome.records] == ["4"]
+        [failure] = outcome.failures
+        assert "the prompt asks for {d.e[1]}" in failure["error"]
+        project.write(
+            "qa/graph_config.yaml", config.replace("d.e[1]", "f[1]").replace("MODEL", server.spec())
+        )
+        with pytest.raises(ConfigError, match=r"asks for \{f\[1\]\}"):
+            load_task("qa").dataset()

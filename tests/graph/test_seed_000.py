@@ -203,6 +203,12 @@ def test_several_sources_give_keys_of_field_and_aggregator(project):
     }  # fmt: skip
 
 
+FUZZY = """    - name: "fuzzy_match"
+      params:
+        key: "text"
+        threshold: 0.8
+"""
+
 CUSTOM_METRIC = """
 from sygra.core.eval.metrics.unit_metrics.base_unit_metric import BaseUnitMetric
 from sygra.core.eval.metrics.unit_metrics.unit_metric_registry import unit_metric
@@ -487,3 +493,43 @@ unit_metrics:
     project.rows("capitals.jsonl", CAPITALS)
     records = project.run("tasks.eval.once", data="capitals.jsonl").records
     assert [record["judged"] for record in records] == [True, True, False]
+
+
+@pytest.mark.parametrize("computed", [FUZZY, ""])
+def test_output_keys_that_leave_a_metric_out_are_told_with_what_is_available(project, computed):
+    config = QUESTION_ANSWERING.replace("    - exact_match\n    - fuzzy_match\n", "    - exact_match\n")
+    project.write("tasks/eval/qa/graph_config.yaml", config.replace(FUZZY, computed))
+    project.rows("rows.jsonl", CAPITALS)
+    with pytest.raises(ConfigError) as caught:
+        load_task("eval/qa").dataset(file="rows.jsonl")
+    mapped, aggregated = caught.value.problems
+    assert "output_map.fuzzy_match.from: unit metric or other field 'fuzzy_match' not found" in mapped
+    assert "unit_metrics_results field 'fuzzy_match' not found" in aggregated
+    assert "available: exact_match (a node's output_keys have to name it)" in aggregated
+
+
+def test_a_custom_metric_finds_a_bare_answer_under_text_and_a_standard_one_as_it_is(project):
+    project.write(
+        "tasks/eval/qa/graph_config.yaml",
+        """
+unit_metrics:
+  node_type: lambda
+  lambda: tasks.eval.utils.UnitMetrics
+  golden_key: "answer"
+  predicted_key: "predicted_answer"
+  unit_metrics_map:
+    - name: "my_custom_metric"
+    - name: "exact_match"
+    - name: "fuzzy_match"
+  output_keys: [my_custom_metric, exact_match, fuzzy_match]
+""",
+    )
+    project.write("tasks/eval/qa/my_custom_metric.py", CUSTOM_METRIC)
+    project.rows("rows.jsonl", [{"id": "q1", "answer": "Paris", "predicted_answer": "paris"}])
+    outcome = project.run("eval/qa", data="rows.jsonl")
+    assert not outcome.failures
+    [record] = outcome.records
+    assert record["my_custom_metric"]["golden"] == {"text": "Paris"}
+    assert record["my_custom_metric"]["correct"]
+    assert [record[name]["correct"] for name in ("exact_match", "fuzzy_match")] == [True, True]
+    assert record["exact_match"]["golden"] == "Paris"

@@ -181,3 +181,21 @@ def test_an_aggregation_prints_its_design_effect_its_tables_and_one_confidence(s
     assert "95 % interval" in made
     mixed = {"name": "accuracy", "params": {"confidence": 0.8}, "key": "narrow"}
     assert "% interval" not in karat.aggregate(evaluation, [clustered, mixed], store=store).report()
+
+
+def test_a_terminal_shows_the_first_numbers_of_an_aggregator_and_says_how_many_more_there_are(store):
+    dataset = karat.Dataset.from_examples([{"input": f"t{i}", "expected": f"answer {i}"} for i in range(60)])
+    run = karat.run(lambda text: text, dataset, store=store, progress=False)
+    evaluation = karat.evaluate(run, ["unit:exact_match"], store=store, progress=False)
+    aggregation = karat.aggregate(evaluation, ["precision", "accuracy"], store=store)
+    text, whole = aggregation.report(), aggregation.report(whole=True)
+    numbers = len(aggregation.estimates)
+    assert numbers > 60
+    assert (
+        f"unit:exact_match-precision: {numbers - 21:,} more numbers (karat show {aggregation.id} has all)"
+        in text
+    )
+    assert sum(line.startswith("unit:exact_match-precision") for line in text.splitlines()) == 21
+    assert "unit:exact_match-accuracy" in text
+    assert "more numbers" not in whole
+    assert all(name in whole for name in aggregation.estimates)

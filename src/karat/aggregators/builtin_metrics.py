@@ -6,7 +6,7 @@ where items are missing the bounds they allow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, ClassVar
 
@@ -93,6 +93,10 @@ class _ClassMetric(BaseAggregatorMetric):
             confidence=confidence,
             seed=seed,
         )
+
+    def state_key(self) -> Hashable:
+        reading = self.aggregator.reading
+        return "labels", reading.golden_key, reading.predicted_key, reading.normalize
 
     def start(self) -> LabelState:
         return LabelState()

@@ -88,6 +88,8 @@ reading_for = functools.lru_cache(64)(Reading)
 
 def label(value: Any, key: str | None) -> str | None:
     """A golden or predicted value as a label: the field that is named, else its text, else its JSON."""
+    if key is not None and type(value) is dict and type(found := value.get(key)) is str:
+        return found  # as almost all are: no need to look at the rest of it
     if key is not None and isinstance(value, Mapping):
         try:
             value = value_at(value, key, "the label")

@@ -6,7 +6,7 @@ list. One that others write needs only `calculate`; it is folded by keeping the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar, TypeVar
 
 from karat.errors import RequestError
@@ -49,6 +49,13 @@ class BaseAggregatorMetric:
     def get_metric_name(self) -> str:
         """The name it is registered under."""
         return self.name or type(self).__name__
+
+    def state_key(self) -> Hashable:
+        """Metrics with the same key fold results to the same state, which then need be folded only once.
+
+        None for a metric whose state is its own.
+        """
+        return None
 
     def calculate(self, results: list[Any]) -> dict[str, Any]:
         """The metric over all results: `UnitMetricResult`s, or the dicts they were written as."""
@@ -117,10 +124,10 @@ class AggregatorMetricRegistry:
         """A metric built with its parameters; an unknown name or parameter names the nearest known one."""
         metric_class = aggregator_metrics.get(name)
         what = f"aggregator metric {name!r}"
-        check_parameters(metric_class, params, what)
         try:
             return metric_class(**params)
         except (TypeError, ValueError) as error:
+            check_parameters(metric_class, params, what)  # which says more of a parameter that there is not
             raise RequestError(f"{what}: {error}") from error
 
     @classmethod

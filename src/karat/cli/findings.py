@@ -121,6 +121,14 @@ def _judgment(outcome: dict[str, Any]) -> str:
     return f"{said}: {clean(result['comment'], 400)}" if result.get("comment") else said
 
 
+def failed_first(handle: Any) -> Any:
+    """Of something and of what it was made from, the earliest in which an item failed; else itself."""
+    evaluations = handle.evaluations if isinstance(handle, Aggregation) else [handle]
+    judged = [each for each in evaluations if isinstance(each, Evaluation)]
+    earlier = [*_runs(judged), *judged]
+    return next((each for each in earlier if each.counts.failed), handle)
+
+
 def failures_of(handle: Any) -> dict[str, Any]:
     """The failed and skipped items of a run or an evaluation by kind, most frequent first."""
     if isinstance(handle, Aggregation):

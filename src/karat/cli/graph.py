@@ -13,6 +13,7 @@ import argparse
 from pathlib import Path
 
 from karat.cli.parser import Parser
+from karat.cli.run_graph import NO_MODEL
 from karat.cli.terminal import Terminal
 
 
@@ -31,7 +32,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.tasks.graph import load_task
     from karat.tasks.graph.drawing import arrows, mermaid, svg
 
-    task = load_task(given.task, model=given.model)
+    task = load_task(given.task, model=given.model or NO_MODEL)
     plan = task.plan
     wanted = given.format or ("svg" if given.out and given.out.endswith(".svg") else "mermaid")
     drawn = svg(plan) if wanted == "svg" else mermaid(plan)

@@ -30,6 +30,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.name = name
         self.own = self.add_argument_group("options")
+        self._given: Sequence[str] = ()
 
     def option(self, *names: str, **settings: Any) -> None:
         """Adds an option of this command."""
@@ -37,6 +38,7 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, given: Sequence[str]) -> argparse.Namespace:
         """What a command line says."""
+        self._given = given
         arguments, unknown = self.parse_known_intermixed_args(given)
         for word in unknown:
             if word.startswith("-") and word != "-":
@@ -51,13 +53,18 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{self.prog} does not take {unknown[0]!r}{near}")
         return arguments
 
+    def _as_given(self, names: str) -> str:
+        """Of an option's names, that which was written."""
+        written = [word.partition("=")[0] for word in self._given]
+        return next((name for name in names.split("/") if name in written), names.split("/")[-1])
+
     def _unknown_option(self, word: str) -> NoReturn:
         known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
         raise UsageError(f"{self.prog} has no option {word}: {did_you_mean(word, known)}")
 
     def error(self, message: str) -> NoReturn:
         """argparse's message, as one sentence."""
-        message = re.sub(r"^argument ([^:]*): ", lambda match: match.group(1).split("/")[-1] + ": ", message)
+        message = re.sub(r"^argument ([^:]*): ", lambda match: self._as_given(match.group(1)) + ": ", message)
         message = message.replace(": expected one argument", " needs a value")
         message = message.replace(": expected at least one argument", " needs a value")
         missing = re.match(r"the following arguments are required: (.*)", message)

@@ -93,6 +93,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     plan.labels = [*plan.labels, *given.label]
     plan.description = plan.description if given.description is None else given.description
     _tell_skipped(plan.dataset, terminal)
+    for note in dict.fromkeys(note for planned in plan.runs for note in getattr(planned.task, "notes", ())):
+        terminal.notice(note)
     if given.check:
         return _checked(plan, terminal)
     with open_store(plan.store) as store:

@@ -12,6 +12,7 @@ from karat.cli.commands import UsageError
 from karat.cli.options import cache_mode, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+from karat.errors import RequestError
 
 if TYPE_CHECKING:
     from karat.experiments.plan import Plan
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from karat.tasks.graph.files import Written
     from karat.tasks.graph.task import GraphTask
 
+NO_MODEL = "none@http://no-model.invalid/v1"
+"""Stands for a model where none is asked: a drawing and a check need no default, a drawing none that is named."""
 RECORDS = 10
 """How many records a graph task runs over unless it is told."""
 
@@ -145,12 +148,22 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     if len(given.model) > 1:
         raise UsageError("a graph task takes one --model, which stands in for all that its file names")
     run_args = {**dict(given.param), **(given.run_args or {})}
-    task = load_task(name, model=given.model[0] if given.model else None, run_args=run_args)
+    model = given.model[0] if given.model else None
+    lacking = _lacking_model() if given.check else ""
+    task = load_task(
+        name, model=model, unnamed=NO_MODEL if lacking else None, run_args=run_args, data=given.data
+    )
+    if lacking and any(use.model.spec == NO_MODEL for use in task.plan.models()):
+        terminal.notice(f"before it can run: {lacking}")
+    for note in task.notes:
+        terminal.notice(note)
     count = given.num_records or given.limit or RECORDS
     dataset = task.dataset(file=given.data, count=count)
     plan = _plan(task, dataset, given, count)
     if given.check:
         return _checked(task, dataset, terminal)
+    if plan.options["offset"] >= len(dataset):
+        terminal.notice(_no_records(plan.options["offset"], len(dataset)))
     with open_store(given.store) as store:
         outcome = carry_out(
             plan,
@@ -165,6 +178,8 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
             tell=lambda handle: terminal.notice(handle.notice),
         )
         written = _files(task, outcome, given)
+        for note in written.notes:
+            terminal.notice(note)
         if given.debug:
             _tell_failures(outcome, terminal)
         document = {"name": task.name, **outcome.to_dict(), "files": [str(path) for path in written.paths()]}
@@ -172,18 +187,26 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
         return _exit_code(outcome, written)
 
 
+def _lacking_model() -> str:
+    """What is said of a default model where there is none."""
+    from karat.models import default_spec
+
+    try:
+        default_spec()
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
 def _plan(task: GraphTask, dataset: Any, given: argparse.Namespace, count: int) -> Plan:
     from karat.experiments.plan import Plan, PlannedRun
+    from karat.tasks.graph.stored_metrics import stored_metrics
 
     names = ("concurrency", "attempts", "timeout", "retries", "abort_on_error")
     options = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
     if given.batch_size is not None:
         options.setdefault("concurrency", given.batch_size)
     options["offset"] = given.start_index if given.start_index is not None else (given.offset or 0)
-    if options["offset"] >= len(dataset):
-        raise UsageError(
-            f"--start_index {options['offset']} is beyond the data, which has {len(dataset):,} records"
-        )
     if options["offset"] + count < len(dataset):
         options["limit"] = count
     evaluators, aggregators = stored_metrics(task)
@@ -200,43 +223,10 @@ def _plan(task: GraphTask, dataset: Any, given: argparse.Namespace, count: int) 
     )
 
 
-def stored_metrics(task: GraphTask) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The unit metrics of a graph as evaluators of its output, and the aggregators of its reports over them."""
-    from karat.evaluators.from_output import FromOutput
-    from karat.tasks.graph.collator import fields_of
-
-    fields: dict[str, dict[str, str]] = {}
-    folded: dict[tuple[str, str], tuple[str, dict[str, Any], list[str]]] = {}
-    for processor in task.graph.processors:
-        fields |= {name: {} for _, name in processor.wants if name not in fields}
-        entries = processor.params.get("aggregator_metrics_map") if processor.wants else None
-        for entry in entries or ():
-            params = dict(entry.get("params") or {})
-            place = (str(entry["name"]), json.dumps(params, sort_keys=True, default=str))
-            folded.setdefault(place, (place[0], params, []))[2].extend(fields_of(entry))
-            for field in fields_of(entry):
-                fields[field].update(entry.get("metadata") or {})
-    evaluators = [FromOutput(field, metadata or None) for field, metadata in fields.items()]
-    keys: dict[str, int] = {}
-    aggregators = []
-    for name, params, of in folded.values():
-        keys[name] = number = keys.get(name, 0) + 1
-        key = name if number == 1 else f"{name}-{number}"
-        aggregators.append({**_aggregator(name, params), "key": key, "of": list(dict.fromkeys(of))})
-    return evaluators, aggregators
-
-
-def _aggregator(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    """The aggregator of a metric's name where there is one that takes its parameters, else the metric itself."""
-    from karat.aggregators.base import aggregators
-    from karat.registry import parameters_of
-
-    own = {
-        key: value for key, value in params.items() if key != "key"
-    }  # says what was compared, not what is folded
-    if aggregators.has(name) and set(own) <= set(parameters_of(aggregators.get(name))):
-        return {"name": name, "params": own}
-    return {"name": f"metric:{name}", "params": params}
+def _no_records(offset: int, count: int) -> str:
+    if not count:
+        return "the data have no records: the report says no_data"
+    return f"--start_index {offset} is beyond the data, which has {count:,} records: the report says no_data"
 
 
 def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Written:
@@ -291,7 +281,9 @@ def _checked(task: GraphTask, dataset: Any, terminal: Terminal) -> int:
         "examples": len(dataset),
         "nodes": {name: node.kind for name, node in nodes.items()},
         "post_processors": [processor.name for processor in task.graph.processors],
+        "notes": task.notes,
     }
-    text = f"all is well: task {task.name}, {len(dataset):,} records, {len(nodes)} nodes"
-    terminal.show(document, f"{text}, {len(task.graph.processors)} post-processors")
+    text = f"all is well: task {task.name}, {len(dataset):,} records, {len(nodes)} node{'s' if len(nodes) != 1 else ''}"
+    count = len(task.graph.processors)
+    terminal.show(document, f"{text}, {count} post-processor{'s' if count != 1 else ''}")
     return 0

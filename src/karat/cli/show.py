@@ -42,7 +42,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             document = findings.example_of(store, handle, given.example)
             terminal.show(document, lambda: findings.example_text(document))
         elif given.failed:
-            document = findings.failures_of(handle)
+            document = findings.failures_of(findings.failed_first(handle) if given.id == "latest" else handle)
             terminal.show(document, lambda: findings.failures_text(document))
         else:
             document = {**handle.to_dict(), "parents": lineage(store, handle.id, up=True)}
@@ -81,7 +81,7 @@ def _text(handle: Any, document: dict[str, Any]) -> str:
             lines += usage_lines(handle)
     lines += [f"{name.ljust(14)} {clean(value, 300)}" for name, value in _facts(document) if value]
     if kind == "aggregation":
-        lines += ["", handle.report()]
+        lines += ["", handle.report(whole=True)]
     for title, key in (("made from", "parents"), ("made from it", "children")):
         if document[key]:
             lines += ["", title, *_branches(document[key], key, 1)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import importlib.util
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from karat.errors import RequestError, UnknownName, nearest
+from karat.errors import RequestError, nearest
 
 YAML = (".yaml", ".yml")
-_GRAPH = re.compile(r"^graph_config\s*:", re.MULTILINE)
 
 
 class Target(NamedTuple):
@@ -23,9 +22,10 @@ class Target(NamedTuple):
 def recognise(text: str) -> Target:
     """Decides by the look of it: a graph task, an experiment's file or folder, `file.py:function`, a dotted path."""
     from karat.experiments.plan import refuse_missing
+    from karat.tasks.graph.lookup import find_task, names_graph
 
     path = Path(text)
-    if _is_graph(text):
+    if names_graph(text):
         return Target("graph", text)
     if path.is_dir():
         inside = path / "experiment.yaml"
@@ -44,6 +44,8 @@ def recognise(text: str) -> Target:
             raise RequestError(f"{file} has functions: say which, as {file}:FUNCTION")
         return Target("function", text)
     if "." in text and all(word.isidentifier() for word in text.split(".")):
+        if _means_task(text):
+            find_task(text)  # which says that there is none, and what is near
         return Target("function", text)
     raise RequestError(
         f"{text!r} cannot be run: give an experiment (experiment.yaml), a graph task (eval/x/y), file.py:function"
@@ -51,21 +53,23 @@ def recognise(text: str) -> Target:
     )
 
 
-def _is_graph(text: str) -> bool:
-    """Whether a name or path leads to a graph task; any other YAML file is an experiment."""
-    from karat.tasks.graph.lookup import NAMES, find_task
-
-    try:
-        file = find_task(text).file
-    except UnknownName:
-        return False
-    if file.name in NAMES:
-        return True
-    return _GRAPH.search(file.read_text(encoding="utf-8", errors="replace")) is not None
-
-
 def _near_task(text: str) -> str:
+    close = _nearest_task(text)
+    return f"; did you mean the task {close[0]}?" if close else ""
+
+
+def _nearest_task(text: str) -> list[str]:
     from karat.tasks.graph.lookup import known_tasks
 
-    close = nearest(text.removeprefix("tasks/"), known_tasks(), 1)
-    return f"; did you mean the task {close[0]}?" if close else ""
+    return nearest(text.removeprefix("tasks/"), known_tasks(), 1)
+
+
+def _means_task(dotted: str) -> bool:
+    """Whether a dotted path that is no task was meant as one: no module leads to it, and its name says so."""
+    parts = dotted.split(".")
+    if any(Path(*parts[:cut]).with_suffix(".py").is_file() for cut in range(1, len(parts))):
+        return False
+    spec = importlib.util.find_spec(parts[0])
+    if spec is not None and spec.origin is not None:  # a package; a mere folder has none
+        return False
+    return parts[0] == "tasks" or bool(_nearest_task(dotted.replace(".", "/")))

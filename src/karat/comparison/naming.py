@@ -13,7 +13,8 @@ LONGEST = 60
 
 def settings_of(header: RunHeader) -> dict[str, Any]:
     """What a run was made with: its model, its parameters, its attempts and selection."""
-    found: dict[str, Any] = {}
+    models = header.parameters.get("models")
+    found: dict[str, Any] = _models(models) if isinstance(models, list) else {}
     if header.metadata.get("model"):
         found["model"] = header.metadata["model"]
     combination = header.metadata.get("matrix")
@@ -23,7 +24,7 @@ def settings_of(header: RunHeader) -> dict[str, Any]:
         # What a function was given stands in a mapping of its own.
         if name == "parameters" and isinstance(value, dict):
             found |= value
-        elif name != "task":
+        elif name != "task" and not (name == "models" and isinstance(value, list)):
             found[name] = value
     for name, usual in (("attempts", 1), ("limit", None), ("offset", 0)):
         value = getattr(header, name)
@@ -32,6 +33,16 @@ def settings_of(header: RunHeader) -> dict[str, Any]:
     if header.replicate > 1:
         found["replicate"] = header.replicate
     return found
+
+
+def _models(identities: list[Any]) -> dict[str, Any]:
+    """The models of a graph's nodes: their names first, then where they are, then everything else."""
+    told = [each for each in identities if isinstance(each, dict)]
+    rest = [{k: v for k, v in each.items() if k not in ("model", "at")} for each in told]
+    found: dict[str, Any] = {
+        key: ", ".join(dict.fromkeys(_text(each.get(key)) for each in told)) for key in ("model", "at")
+    }
+    return {**found, "model settings": rest}
 
 
 def differing(headers: Sequence[RunHeader]) -> list[dict[str, Any]]:

@@ -104,8 +104,8 @@ def task_imports(root: Path | None) -> None:
             del sys.modules[name]
 
 
-_loaded: dict[str, tuple[Path, tuple[int, int]]] = {}
-"""Modules that came with a task: their files, and when these were changed last and how long they were."""
+_loaded: dict[Path, tuple[str, tuple[int, int]]] = {}
+"""Files that came with a task: their modules' names, and when they were changed last and how long they were."""
 
 
 @contextmanager
@@ -115,23 +115,61 @@ def current_modules(folder: Path) -> Iterator[None]:
     Where a file changed since its module was imported, all of the folder's are forgotten, so that none keeps parts of
     the old one: the code that runs is the code that a run's fingerprint speaks of.
     """
-    tracked = {name: known for name, known in _loaded.items() if known[0].is_relative_to(folder)}
-    if any(_stamp(file) != stamp for file, stamp in tracked.values()):
-        for name, (file, _) in tracked.items():
-            sys.modules.pop(name, None)
-            _loaded.pop(name)
+    tracked = {file: known for file, known in _loaded.items() if file.is_relative_to(folder)}
+    if any(_stamp(file) != stamp for file, (_, stamp) in tracked.items()):
+        for file, (name, _) in tracked.items():
+            if _file(sys.modules.get(name)) == file:
+                del sys.modules[name]
+            del _loaded[file]
             # a compiled file is told from its source by size and whole seconds alone
             with suppress(OSError):
                 Path(importlib.util.cache_from_source(str(file))).unlink()
         importlib.invalidate_caches()
-    before = set(sys.modules)
+    with _own_modules(folder):
+        before = set(sys.modules)
+        try:
+            yield
+        finally:
+            for name in set(sys.modules) - before:
+                file = _file(sys.modules[name])
+                if file.suffix == ".py" and file.is_relative_to(folder) and "site-packages" not in file.parts:
+                    _loaded[file] = (name, _stamp(file))
+
+
+@contextmanager
+def _own_modules(folder: Path) -> Iterator[None]:
+    """While a task is loaded: `import helpers` in its files means its own, not another task's of the same name.
+
+    Modules of other folders that a file of this one is called like are set aside. Those of the program come back
+    afterwards; those of other tasks are held by the modules that imported them and need not.
+    """
+    own = {entry.stem for entry in (*folder.glob("*.py"), *(file.parent for file in folder.glob("*/*.py")))}
+    aside = {
+        name: module
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] in own and _is_elsewhere(name, module, folder)
+    }
+    for name in aside:
+        del sys.modules[name]
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+        sys.path.insert(0, str(folder))  # else it comes there with the first of its files
     try:
         yield
     finally:
-        for name in set(sys.modules) - before:
-            file = Path(getattr(sys.modules[name], "__file__", None) or "")
-            if file.suffix == ".py" and file.is_relative_to(folder) and "site-packages" not in file.parts:
-                _loaded[name] = (file, _stamp(file))
+        sys.modules.update({name: module for name, module in aside.items() if _file(module) not in _loaded})
+
+
+def _is_elsewhere(name: str, module: ModuleType, folder: Path) -> bool:
+    """Whether a module is a plain file of another folder; karat, the standard library and packages stay."""
+    if name.partition(".")[0] in (*sys.stdlib_module_names, "karat", "tasks", "__main__"):
+        return False
+    file = _file(module)
+    return file.suffix == ".py" and "site-packages" not in file.parts and not file.is_relative_to(folder)
+
+
+def _file(module: ModuleType | None) -> Path:
+    return Path(getattr(module, "__file__", None) or "")
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -8,11 +8,15 @@ import importlib.util
 _GRAPH = "karat.tasks.graph"
 _UNIT = "karat.evaluators.unit"
 _AGGREGATOR = "karat.aggregators.metrics"
+_BUILTIN = "karat.aggregators.builtin_metrics"
+_CONFIGS = "karat.compat.metric_configs"
 _FUNCTIONS = f"{_GRAPH}.functions"
 _STATE = f"{_GRAPH}.state"
 _TRANSFORM = "karat.datasets.transformations"
 _UNIT_THEIRS = "sygra.core.eval.metrics.unit_metrics"
 _AGGREGATOR_THEIRS = "sygra.core.eval.metrics.aggregator_metrics"
+METRICS_THEIRS = (_UNIT_THEIRS, _AGGREGATOR_THEIRS)
+"""Where tasks written for SyGra put metrics of their own, beside those of the table."""
 
 TABLE: dict[str, dict[str, str]] = {
     "tasks.eval.utils": {
@@ -23,18 +27,45 @@ TABLE: dict[str, dict[str, str]] = {
     f"{_UNIT_THEIRS}.base_unit_metric": {"BaseUnitMetric": _UNIT},
     f"{_UNIT_THEIRS}.unit_metric_registry": {"UnitMetricRegistry": _UNIT, "unit_metric": _UNIT},
     f"{_UNIT_THEIRS}.unit_metric_result": {"UnitMetricResult": _UNIT},
-    f"{_UNIT_THEIRS}.exact_match": {"ExactMatchMetric": f"{_UNIT}.match"},
-    f"{_UNIT_THEIRS}.fuzzy_match": {"FuzzyMatchMetric": f"{_UNIT}.match"},
-    f"{_UNIT_THEIRS}.action_within_bbox": {"ActionWithinBboxMetric": f"{_UNIT}.gui"},
-    f"{_UNIT_THEIRS}.typed_value_match": {"TypedValueMatchMetric": f"{_UNIT}.gui"},
-    f"{_UNIT_THEIRS}.scroll_direction": {"ScrollDirectionMetric": f"{_UNIT}.gui"},
-    f"{_UNIT_THEIRS}.scroll_amount": {"ScrollAmountMetric": f"{_UNIT}.gui"},
+    f"{_UNIT_THEIRS}.exact_match": {"ExactMatchMetric": f"{_UNIT}.match", "ExactMatchMetricConfig": _CONFIGS},
+    f"{_UNIT_THEIRS}.fuzzy_match": {"FuzzyMatchMetric": f"{_UNIT}.match", "FuzzyMatchMetricConfig": _CONFIGS},
+    f"{_UNIT_THEIRS}.action_within_bbox": {
+        "ActionWithinBboxMetric": f"{_UNIT}.gui",
+        "ActionWithinBboxMetricConfig": _CONFIGS,
+    },
+    f"{_UNIT_THEIRS}.typed_value_match": {
+        "TypedValueMatchMetric": f"{_UNIT}.gui",
+        "TypedValueMatchMetricConfig": _CONFIGS,
+    },
+    f"{_UNIT_THEIRS}.scroll_direction": {
+        "ScrollDirectionMetric": f"{_UNIT}.gui",
+        "ScrollDirectionMetricConfig": _CONFIGS,
+    },
+    f"{_UNIT_THEIRS}.scroll_amount": {
+        "ScrollAmountMetric": f"{_UNIT}.gui",
+        "ScrollAmountMetricConfig": _CONFIGS,
+    },
     "sygra.core.eval.metrics.base_metric_metadata": {"BaseMetricMetadata=MetricMetadata": _UNIT},
     f"{_AGGREGATOR_THEIRS}.base_aggregator_metric": {"BaseAggregatorMetric": _AGGREGATOR},
     f"{_AGGREGATOR_THEIRS}.aggregator_metric_registry": {
         "AggregatorMetricRegistry": _AGGREGATOR,
         "aggregator_metric": _AGGREGATOR,
     },
+    f"{_AGGREGATOR_THEIRS}.accuracy": {"AccuracyMetric": _BUILTIN},
+    f"{_AGGREGATOR_THEIRS}.precision": {"PrecisionMetric": _BUILTIN, "PrecisionMetricConfig": _CONFIGS},
+    f"{_AGGREGATOR_THEIRS}.recall": {"RecallMetric": _BUILTIN, "RecallMetricConfig": _CONFIGS},
+    f"{_AGGREGATOR_THEIRS}.f1_score": {"F1ScoreMetric": _BUILTIN, "F1ScoreMetricConfig": _CONFIGS},
+    f"{_AGGREGATOR_THEIRS}.pass_at_k": {"PassAtKMetric": _BUILTIN, "PassAtKMetricConfig": _CONFIGS},
+    f"{_AGGREGATOR_THEIRS}.pass_power_k": {"PassPowerKMetric=PassHatKMetric": _BUILTIN},
+    f"{_AGGREGATOR_THEIRS}.step_efficiency": {
+        "StepEfficiencyMetric": _BUILTIN,
+        "StepEfficiencyMetricConfig": _CONFIGS,
+    },
+    "sygra.core.base_task_executor": {
+        "BaseTaskExecutor": "karat.compat.sygra_utils",
+        "DefaultTaskExecutor=BaseTaskExecutor": "karat.compat.sygra_utils",
+    },
+    "sygra.core.models.structured_output.schemas_factory": {"SimpleResponse": "karat.compat.sygra_schemas"},
     "sygra.core.graph.graph_postprocessor": {"GraphPostProcessor": f"{_GRAPH}.postprocess"},
     "sygra.core.state": {"SygraState": _STATE},
     "sygra.core.graph.sygra_state": {"SygraState": _STATE},
@@ -75,6 +106,10 @@ TABLE: dict[str, dict[str, str]] = {
         "extract_and_load_json": "karat.compat.sygra_utils",
         "convert_messages_from_langchain_to_chat_format": "karat.compat.sygra_utils",
         "convert_messages_from_chat_format_to_langchain": "karat.compat.sygra_utils",
+    },
+    "langgraph.graph": {
+        "START=SYGRA_START": "karat.compat.sygra_utils",
+        "END=SYGRA_END": "karat.compat.sygra_utils",
     },
     "langchain_core.messages": {
         "BaseMessage=Message": _STATE,

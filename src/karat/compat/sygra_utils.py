@@ -10,8 +10,10 @@ from typing import Any
 
 import yaml
 
+from karat.errors import RequestError
 from karat.registry import load_object
 from karat.tasks.graph.state import Message, as_message
+from karat.tasks.graph.tools import marked
 
 SYGRA_START = "__start__"
 SYGRA_END = "__end__"
@@ -40,9 +42,26 @@ class SystemMessage(Message):
         super().__init__(content, "system", **more)
 
 
-def tool(function: Any = None, *names: Any, **options: Any) -> Any:
-    """The decorator that marks tools; karat describes a function by its signature, so it stays as it is."""
-    return function if callable(function) else lambda marked: marked
+class BaseTaskExecutor:
+    """What drives a task in SyGra. In karat the stages do, so that a class of one's own would change nothing."""
+
+    REMEDY = (
+        "karat drives a task by its graph_config.yaml alone: say what it changes there, as data_config,"
+        " output_config.generator or graph_post_process"
+    )
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        raise RequestError(f"{cls.__qualname__} extends BaseTaskExecutor, which has no effect: {cls.REMEDY}")
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        raise RequestError(f"there is no task executor to make: {self.REMEDY}, and run it with `karat run`")
+
+
+def tool(function: Any = None, *more: Any, **options: Any) -> Any:
+    """The decorator that marks tools, `@tool` or `@tool("name")`; karat describes them by their signatures."""
+    if function is None or isinstance(function, str):
+        return lambda marking: marked(marking, function)
+    return marked(function)
 
 
 def parse_response_as_json(s: Any) -> dict[str, Any] | None:

@@ -105,7 +105,9 @@ def source_file(path: str, folder: Path) -> Path:
 
 
 def file_rows(path: Path, format: Any = None) -> Iterator[Row]:
-    """The rows of a file; one that cannot be read, or is no object, ends it with its line."""
+    """The rows of a file; one that cannot be read, or is no object, ends it with its line. An empty file has none."""
+    if path.is_file() and path.stat().st_size == 0:
+        return
     source = RowSource(path, str(format) if format else None)
     for line, row in source.read():
         if isinstance(row, BadRow):

@@ -203,6 +203,10 @@ OWN: dict[str, type[DataTransform]] = {
 
 def find_transform(name: str, load: Callable[[str], Any]) -> Any:
     """A transformation by its short name or dotted path, ready to be called."""
+    if name.isidentifier() and name not in OWN:
+        raise RequestError(
+            f"there is no transformation {name!r}: {did_you_mean(name, OWN)}, or give a dotted name"
+        )
     part = OWN[name] if name in OWN else load(name)
     try:
         made = part() if isinstance(part, type) else part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import msgspec
 from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
 from karat.experiments.existing_store import open_existing
+from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
 from karat.experiments.mistakes import mistakes
 from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for
 from karat.experiments.schema import ExampleEntry, ExperimentFile, FunctionEntry, PromptEntry, RecordedEntry
@@ -20,6 +22,7 @@ from karat.records import Example
 T = TypeVar("T")
 
 LISTS = ("evaluators", "aggregators")
+LOOKED_AT = 100
 OPTIONS = ("concurrency", "attempts", "limit", "offset", "timeout", "retries", "abort_on_error")
 
 
@@ -49,7 +52,8 @@ class _Check:
         self.folder = path.resolve().parent
         self.document: Document = read_document(path)
         self.problems: list[tuple[int, str]] = []
-        self.first: Example | None = None
+        self.some: list[Example] = []
+        """The first examples of the dataset: what they have, the task may ask for."""
         self.places: dict[str, list[int]] = {}
         """Where the readable entries of a list stand in the file."""
         self.given_models, self.params, self.options = models, params, options
@@ -65,6 +69,16 @@ class _Check:
         runs = self._try(("task",), self._runs) or []
         self._check_prompt(runs)
         kinds = self._evaluators()
+        evaluators = [self._evaluator(entry) for entry in file.evaluators]
+        aggregators = [self._aggregator(entry) for entry in file.aggregators]
+        if runs and graph_of(file.task, self.folder) is not None:
+            task = runs[0].task
+            place = "task" if file.dataset is None else "dataset"
+            dataset = self._try((place,), lambda: self._data_of_graph(task, dataset))
+            if not evaluators:
+                evaluators, own = own_metrics(task)
+                aggregators = aggregators or own
+                kinds = {each.key: "single" for each in evaluators}
         self._aggregators(kinds)
         if self.problems:
             lines = [f"line {line}: {text}" for line, text in sorted(self.problems, key=lambda each: each[0])]
@@ -74,8 +88,8 @@ class _Check:
         return Plan(
             dataset=dataset,
             runs=runs,
-            evaluators=[self._evaluator(entry) for entry in file.evaluators],
-            aggregators=[self._aggregator(entry) for entry in file.aggregators],
+            evaluators=evaluators,
+            aggregators=aggregators,
             name=file.name or self.folder.name,
             description=file.description,
             labels=file.labels,
@@ -94,7 +108,8 @@ class _Check:
         found, bad = mistakes(value)
         self.problems += [(self.document.line(place), text) for place, text in found]
         for key in ("dataset", "task"):
-            if value.get(key) is None and (key,) not in bad:
+            brought = key == "dataset" and says_graph(value.get("task"), self.folder)
+            if value.get(key) is None and (key,) not in bad and not brought:
                 self.problems.append((self.document.line(()), f"{key}: is missing"))
         readable = {key: item for key, item in value.items() if (key,) not in bad}
         for key in LISTS:
@@ -108,7 +123,8 @@ class _Check:
         try:
             return step()
         except KaratError as error:
-            self._problem(place, str(error))
+            for problem in getattr(error, "problems", None) or [str(error)]:
+                self._problem(place, problem)
         return None
 
     def _problem(self, place: Place, text: str) -> None:
@@ -146,7 +162,7 @@ class _Check:
         return self._seen(Dataset.from_file(self._path(entry.path), **fields))
 
     def _seen(self, dataset: Any) -> Any:
-        self.first = next(iter(dataset), None)
+        self.some = list(islice(dataset, LOOKED_AT))
         return dataset
 
     def _named_dataset(self, name: str) -> Any:
@@ -158,7 +174,7 @@ class _Check:
             return self._seen(Dataset.from_file(path))
         with open_existing(self.store) as store:
             stored = store.datasets.get(name)
-            self.first = next(iter(stored), None)
+            self._seen(stored)
             return stored.label
 
     def _runs(self) -> list[PlannedRun]:
@@ -175,7 +191,7 @@ class _Check:
                 "the matrix names models, and so does models: or --model; leave one of them out"
             )
         runs: list[PlannedRun] = []
-        for values, each, params, model in expand(entry, matrix):
+        for values, each, params, model in expand(graph_of(entry, self.folder) or entry, matrix):
             made = self._runs_of(each, {**params, **self.params}, [model] if model is not None else models)
             runs += [msgspec.structs.replace(planned, matrix=values) for planned in made]
         return runs
@@ -185,6 +201,9 @@ class _Check:
             return self._prompt_runs(entry, models)
         if isinstance(entry, RecordedEntry):
             return [PlannedRun(task=self._recorded(entry, models))]
+        graph = graph_of(entry, self.folder)
+        if graph is not None:
+            return graph_runs(graph, params, models, self.folder)
         if isinstance(entry, str):
             entry = FunctionEntry(function=entry)
         params = {**entry.params, **params}
@@ -237,9 +256,18 @@ class _Check:
         from karat.tasks.prompt import PromptTask
 
         task = runs[0].task if runs else None
-        if isinstance(task, PromptTask) and self.first is not None:
-            for problem in task.check(self.first):
+        if isinstance(task, PromptTask) and self.some:
+            for problem in task.check(self.some[0]):
                 self._problem(("task", "prompt"), problem)
+
+    def _data_of_graph(self, task: Any, dataset: Any) -> Any:
+        """The dataset of the file, which has to have what the graph asks for, or else the graph's own."""
+        with in_file_of(task.name):
+            if self.file.dataset is None:
+                return task.dataset()
+            if self.some:
+                task.check(self.some)
+        return dataset
 
     # Evaluators and aggregators -----------------------------------------------------
 
@@ -271,8 +299,10 @@ class _Check:
         """Builds every aggregator, and sees that there is something for it to fold."""
         from karat.aggregators.base import resolve_aggregator
 
-        whole = not any(line for line, text in self.problems if text.startswith("evaluators"))
-        if self.file.aggregators and not self.file.evaluators and whole:
+        graph = says_graph(self.document.value.get("task"), self.folder)
+        from_where = ("evaluators", "task") if graph else ("evaluators",)
+        whole = not any(text.startswith(from_where) for _, text in self.problems)
+        if self.file.aggregators and not self.file.evaluators and not kinds and whole:
             self._problem(("aggregators",), "there are no evaluators whose results they could fold")
             return
         seen: set[str] = set()

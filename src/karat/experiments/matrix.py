@@ -4,7 +4,8 @@
       model: [openai/small, openai/large]
       temperature: [0, 0.7]
 
-A key is `model`, a field of the prompt (`prompt`, `system`, `temperature`, …) or a parameter of the function.
+A key is `model`, a field of the prompt (`prompt`, `system`, `temperature`, …), a parameter of the function or a
+variable of the graph.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Combination(NamedTuple):
     values: dict[str, Any]
     entry: Any
     params: dict[str, Any]
-    """Parameters of the function."""
+    """Parameters of the function, variables of the graph."""
     model: str | None
 
 
@@ -44,7 +45,9 @@ def combinations_of(matrix: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]
 def expand(entry: Any, matrix: Mapping[str, Sequence[Any]]) -> list[Combination]:
     """The tasks that a matrix makes of one."""
     if isinstance(entry, RecordedEntry):
-        raise RequestError("recorded outputs are what they are: a matrix is for functions and prompts")
+        raise RequestError(
+            "recorded outputs are what they are: a matrix is for functions, prompts and graphs"
+        )
     return [_combined(entry, values) for values in combinations_of(matrix)]
 
 

@@ -26,7 +26,7 @@ _WORDS = {
 }
 _FORMS_OF = {
     "dataset": "has to be a file, a name, {path, …} or a list of examples",
-    "task": "has to be file.py:function, or have one of function:, prompt: and recorded:",
+    "task": "has to be file.py:function, or have one of function:, prompt:, graph: and recorded:",
     "evaluators": "has to be a name or {name, params, key}",
     "aggregators": "has to be a name or {name, params, key, of}",
 }

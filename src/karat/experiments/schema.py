@@ -68,6 +68,19 @@ class RecordedEntry(_Part):
     """The task's name in the store; the file's where it is left out."""
 
 
+class GraphEntry(_Part):
+    """A graph task as the task."""
+
+    graph: str
+    """`eval/x/y`, `tasks.eval.x.y`, or the path of its folder or file, relative to this file."""
+    run_args: dict[str, Any] = {}
+    """Variables of every record's state."""
+    model: str | None = None
+    """Stands in for every model that the graph names."""
+    name: str | None = None
+    """The task's name in the store; the graph's where it is left out."""
+
+
 class MessageEntry(_Part):
     """One message of a prompt."""
 
@@ -136,7 +149,7 @@ def _task_form(given: Any) -> str | None:
     if isinstance(given, str):
         return "text"
     if isinstance(given, Mapping):
-        for key, form in (("prompt", "PromptEntry"), ("recorded", "RecordedEntry")):
+        for key, form in (("prompt", "PromptEntry"), ("recorded", "RecordedEntry"), ("graph", "GraphEntry")):
             if key in given:
                 return form
         return "FunctionEntry" if "function" in given else None
@@ -157,6 +170,7 @@ TaskForm = Annotated[
     Annotated[str, Tag("text")]
     | Annotated[FunctionEntry, Tag("FunctionEntry")]
     | Annotated[RecordedEntry, Tag("RecordedEntry")]
+    | Annotated[GraphEntry, Tag("GraphEntry")]
     | Annotated[PromptEntry, Tag("PromptEntry")],
     Discriminator(_task_form),
 ]
@@ -173,7 +187,7 @@ AggregatorForm = Annotated[
 class ExperimentFile(_Part):
     """An experiment: a dataset, a task, what judges its outputs and what folds the judgments."""
 
-    model_config = ConfigDict(json_schema_extra={"required": ["dataset", "task"]})
+    model_config = ConfigDict(json_schema_extra={"required": ["task"]})
 
     name: str | None = None
     """For people; the folder's name where it is left out."""
@@ -184,15 +198,16 @@ class ExperimentFile(_Part):
     store: str | None = None
     """Where results are kept: sqlite:///path, postgresql://…, memory://; --store wins."""
     dataset: DatasetForm | None = None
-    """A file, a dataset of the store by its name, or examples written here."""
+    """A file, a dataset of the store by its name, or examples written here; a graph has its own."""
     task: TaskForm | None = None
     """What is measured."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
     """One run for each of these models."""
     matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] | None = None
-    """One run for each combination of these values: `model`, fields of the prompt, parameters of the function."""
+    """One run for each combination of these values: `model`, fields of the prompt, parameters of the function,
+    variables of the graph."""
     evaluators: list[EvaluatorForm] = []
-    """What judges the outputs."""
+    """What judges the outputs; the graph's unit metrics where a graph is run and nothing is named."""
     aggregators: list[AggregatorForm] = []
     """What folds the judgments into estimates."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
@@ -221,6 +236,7 @@ FORMS: dict[str, type[BaseModel]] = {
         EvaluatorEntry,
         ExampleEntry,
         FunctionEntry,
+        GraphEntry,
         MessageEntry,
         PromptEntry,
         RecordedEntry,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -92,19 +93,46 @@ def effect_text(estimate: Estimate) -> str:
     return f"design effect {effect:.2f}, {clusters:,} clusters"
 
 
-def aggregation_report(aggregation: Aggregation) -> str:
-    """Estimates with their intervals and denominators, tables by name, failures in their place."""
+MOST_NUMBERS = 20
+"""Of one aggregator, in a terminal: classes of free text are as many as there are answers."""
+
+
+def aggregation_report(aggregation: Aggregation, most: int | None = MOST_NUMBERS) -> str:
+    """Estimates with their intervals and denominators, tables by name, failures in their place.
+
+    Of each aggregator over each evaluator the first `most` numbers are shown, and it is said how many more there are.
+    """
     header = aggregation.header
     lines = [f"aggregation {aggregation.id}  {header.status}  {counts_text(header.counts)}", ""]
     rows = [["metric", "value", "interval", "n", ""]]
     confidences = {e.confidence for e in header.estimates.values()}
     if len(confidences) == 1:
         rows[0][2] = f"{100 * confidences.pop():g} % interval"
-    rows += [estimate_row(name, estimate) for name, estimate in header.estimates.items()]
+    keys = sorted((spec.key for spec in header.aggregators), key=len, reverse=True)
+    seen: dict[str, int] = {}
+    for name, estimate in header.estimates.items():
+        whose = _aggregated(name, keys)
+        seen[whose] = seen.get(whose, 0) + 1
+        if most is None or seen[whose] <= most:
+            rows.append(estimate_row(name, estimate))
     lines.append(table(rows, right=(1, 3)))
+    for whose, count in seen.items():
+        if most is not None and count > most:
+            lines.append(
+                f"{clean(whose, 80)}: {count - most:,} more numbers (karat show {aggregation.id} has all)"
+            )
     if header.tables:
         names = ", ".join(clean(name, 80) for name in list(header.tables)[:20])
         lines.append(f"tables: {names} (karat report {aggregation.id} shows them)")
     for name, failure in header.failures.items():
         lines.append(f"{clean(name, 80)} failed: {clean(failure.type, 60)}: {clean(failure.message)}")
     return "\n".join(lines)
+
+
+def _aggregated(name: str, keys: Sequence[str]) -> str:
+    """The part of an estimate's name that says whose it is: `match-precision` of `match-precision.class=Paris`."""
+    for key in keys:
+        found = re.search(rf"(^|-){re.escape(key)}(@[^.]*)?(?=\.)", name)
+        if found:
+            return name[: found.end()]
+    return name

@@ -277,7 +277,9 @@ def _outcome(result: Result | BaseException) -> tuple[Ok[Result] | Failed | Skip
             return Failed(Failure("EvaluatorError", result.error, metadata=result.metadata)), FAILED
         return Ok(result), OK
     if isinstance(result, NotApplicable):
-        return Skipped(str(result) or "not applicable", applicable=False), NOT_APPLICABLE
+        applicable = result.applicable
+        status = SKIPPED if applicable else NOT_APPLICABLE
+        return Skipped(str(result) or "not applicable", applicable=applicable), status
     return Failed(failure_of(result)), FAILED
 
 

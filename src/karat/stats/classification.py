@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -143,19 +144,11 @@ class _Numbers:
         self.right = np.array([b for _, b, _ in pairs], dtype=np.int64)
         self.together = np.array([times for _, _, times in pairs], dtype=np.float64)
 
-    def tallies(self, counts: Floats | Integers) -> tuple[Floats, Floats, Floats]:
-        """True positives, supports and predictions of each class, for one matrix or many (one to a row)."""
-        import numpy as np
-
-        many = np.atleast_2d(counts).astype(np.float64)
-        found = [np.zeros((len(many), self.k)) for _ in range(3)]
-        right = self.rows == self.columns
-        found[0][:, self.rows[right]] = many[:, right]
-        for tally, classes in ((found[1], self.rows), (found[2], self.columns)):
-            order = np.argsort(classes, kind="stable")
-            present, starts = np.unique(classes[order], return_index=True)
-            tally[:, present] = np.add.reduceat(many[:, order], starts, axis=1)
-        return found[0], found[1], found[2]
+    @property
+    def cells(self) -> tuple[tuple[int, int, int], ...]:
+        """`(row, column, count)` of each."""
+        columns = (self.rows.tolist(), self.columns.tolist(), self.counts.tolist())
+        return tuple(zip(*columns, strict=True))
 
     def squared(self, direction: Floats) -> float:
         """Σ over clusters of (direction · the cluster's matrix)²."""
@@ -181,9 +174,9 @@ class _Table:
         self.n_resamples = n_resamples
         self.seed = seed
         if state.n:
-            self.tp, self.support, self.predicted = (
-                tally[0] for tally in self.numbers.tallies(self.numbers.counts)
-            )
+            numbers = self.numbers
+            self.tallies = _tallies(numbers.rows, numbers.columns, numbers.counts)
+            self.tp, self.support, self.predicted = self.tallies[:, :, 0]
 
     def of_class(self, k: int) -> ClassMetrics:
         """Precision, recall and F1 of one class."""
@@ -270,34 +263,18 @@ class _Table:
         if not n:
             none = Estimate(None, of=self.of, confidence=self.confidence, metadata={"reason": "no items"})
             return Averages(none, none, none), Averages(none, none, none)
-        values = _averaged(self.tp[None], self.support[None], self.predicted[None])[:, :, 0]
+        values = _averaged(self.tallies)[:, :, 0]
         if self.sizes.clustered or len(self.numbers.counts) > _MOST_CELLS:
             found = [
                 [self._average_linearised(a, m, float(values[a, m])) for m in range(3)] for a in range(2)
             ]
         else:
-            limits = self._resampled()
+            limits = _resampled(self.numbers.cells, self.confidence, self.n_resamples, self.seed)
             found = [
                 [self._average_resampled(a, m, float(values[a, m]), limits[a][m]) for m in range(3)]
                 for a in range(2)
             ]
         return self._bounded(found)
-
-    def _resampled(self) -> Floats:
-        """Lower and upper percentiles of both averages of the three metrics over multinomial resamples."""
-        import numpy as np
-
-        numbers, n = self.numbers, self.sizes.items
-        rng = np.random.default_rng(self.seed)
-        shares = numbers.counts / n
-        step = max(1, _BLOCK // max(len(shares), numbers.k))
-        drawn = [
-            _averaged(*numbers.tallies(rng.multinomial(n, shares, size=min(step, self.n_resamples - start))))
-            for start in range(0, self.n_resamples, step)
-        ]
-        tails = (0.5 * (1.0 - self.confidence), 0.5 * (1.0 + self.confidence))
-        limits: Floats = np.moveaxis(np.quantile(np.concatenate(drawn, axis=2), tails, axis=2), 0, -1)
-        return limits
 
     def _average_resampled(self, average: int, metric: int, value: float, limits: Floats) -> Estimate:
         n, method = self.sizes.items, f"multinomial, {self.n_resamples} resamples"
@@ -348,16 +325,58 @@ def _dice(jaccard: float | None) -> float | None:
     return None if jaccard is None else 2.0 * jaccard / (1.0 + jaccard)
 
 
-def _averaged(tp: Floats, support: Floats, predicted: Floats) -> Floats:
+@functools.lru_cache(8)
+def _resampled(
+    cells: tuple[tuple[int, int, int], ...], confidence: float, n_resamples: int, seed: int
+) -> Floats:
+    """Lower and upper percentiles of both averages of the three metrics over multinomial resamples.
+
+    It follows from its arguments alone, and precision, recall and F1 of the same results ask for it one after the
+    other: the matrix is resampled once for the three.
+    """
+    import numpy as np
+
+    rows, columns, counts = np.array(cells, dtype=np.int64).T
+    rng = np.random.default_rng(seed)
+    n = int(counts.sum())
+    step = max(1, _BLOCK // (2 * len(cells)))  # a cell brings two classes at most
+    drawn = [
+        _averaged(_tallies(rows, columns, rng.multinomial(n, counts / n, min(step, n_resamples - start))))
+        for start in range(0, n_resamples, step)
+    ]
+    tails = (0.5 * (1.0 - confidence), 0.5 * (1.0 + confidence))
+    limits: Floats = np.moveaxis(np.quantile(np.concatenate(drawn, axis=2), tails, axis=2), 0, -1)
+    limits.flags.writeable = False
+    return limits
+
+
+def _tallies(rows: Integers, columns: Integers, counts: Integers) -> Floats:
+    """True positives, supports and predictions × classes × matrices, for one matrix or many (one to a row)."""
+    import numpy as np
+
+    many = np.ascontiguousarray(np.atleast_2d(counts).T, dtype=np.float64)
+    classes_seen = 1 + max(rows.max(), columns.max())  # every class is a row or a column of some cell
+    found = np.zeros((3, classes_seen, many.shape[1]))
+    right = rows == columns
+    found[0, rows[right]] = many[right]
+    for tally, classes in ((found[1], rows), (found[2], columns)):
+        order = np.argsort(classes, kind="stable")
+        present, starts = np.unique(classes[order], return_index=True)
+        tally[present] = np.add.reduceat(many[order], starts, axis=0)
+    return found
+
+
+def _averaged(tallies: Floats) -> Floats:
     """[macro, weighted] × [precision, recall, F1] × matrices, over the classes each matrix holds."""
     import numpy as np
 
-    present = (support + predicted) > 0
-    classes = np.maximum(present.sum(axis=1), 1)
-    total = np.maximum(support.sum(axis=1), 1.0)
-    out = np.empty((2, 3, len(tp)))
-    for metric, bottom in enumerate((predicted, support, 0.5 * (support + predicted))):
-        score = np.divide(tp, bottom, out=np.zeros_like(tp), where=bottom > 0)
-        out[0, metric] = score.sum(axis=1) / classes
-        out[1, metric] = (score * support).sum(axis=1) / total
+    tp, support, predicted = tallies
+    both = support + predicted
+    classes = np.maximum((both > 0).sum(axis=0), 1)
+    total = np.maximum(support.sum(axis=0), 1.0)
+    out = np.empty((2, 3, tp.shape[1]))
+    for metric, bottom in enumerate((predicted, support, 0.5 * both)):
+        score = tp / np.maximum(bottom, 0.5)  # where nothing is below, nothing is above
+        out[0, metric] = score.sum(axis=0) / classes
+        out[1, metric] = (score * support).sum(axis=0) / total
     return out

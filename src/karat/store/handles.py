@@ -213,11 +213,11 @@ class Aggregation(_Handle):
         """What is no single number, such as a confusion matrix."""
         return self.header.tables
 
-    def report(self) -> str:
-        """The estimates as a table for a terminal."""
-        from karat.report.text import aggregation_report
+    def report(self, *, whole: bool = False) -> str:
+        """The estimates as a table for a terminal: the first of each aggregator, or the whole."""
+        from karat.report.text import MOST_NUMBERS, aggregation_report
 
-        return aggregation_report(self)
+        return aggregation_report(self, None if whole else MOST_NUMBERS)
 
 
 def _payloads(store: Store, number: int, extent: int) -> Iterator[bytes]:

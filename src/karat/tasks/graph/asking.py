@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from karat.models.messages import Reply, check_extra
 from karat.tasks.graph.node import Building
 from karat.tasks.graph.reading import Section
@@ -54,7 +56,7 @@ def read_model(section: Section, building: Building, node: Section) -> ModelUse 
             section.problem(f"looks like a mistyped {mistyped!r}", "parameters", key)
     outside = section if "structured_output" in section else node
     schema = read_structured_output(outside.section("structured_output"), building.place)
-    name = building.model or section.text("name")
+    name = building.model or section.text("name") or building.unnamed
     model = models.get(name)
     return ModelUse(model, parameters, schema)
 
@@ -64,6 +66,23 @@ def _mistyped(key: str) -> str | None:
     known = (*OWN, *OTHERS)
     close = [] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.9)
     return close[0] if close else None
+
+
+def calls_of(reply: Reply) -> list[dict[str, Any]]:
+    """The tools that a reply wants called, as a conversation and the state keep them: OpenAI's form."""
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {
+                "name": call.name,
+                "arguments": call.arguments
+                if isinstance(call.arguments, str)
+                else msgspec.json.encode(call.arguments).decode(),
+            },
+        }
+        for call in reply.tool_calls
+    ]
 
 
 def message_of(reply: Reply, role: str = "assistant") -> Message:

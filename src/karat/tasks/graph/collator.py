@@ -1,12 +1,13 @@
 """`MetricCollatorPostProcessor`: the report of aggregator metrics over the unit-metric results of a run.
 
-Records that failed have no result and are counted as missing, never left out: each metric says over how many of how
-many it speaks. An aggregator that fails is reported in its place, and the others stand.
+Records that failed, or never came to their unit metrics, have no result and are counted as missing, never left out:
+each metric says over how many of how many it speaks. An aggregator that fails is reported in its place, and the
+others stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,31 +24,31 @@ MOST_COLUMNS = 200
 
 
 class _Fold:
-    """One aggregator over one field."""
+    """The results of one field, folded: for one aggregator, or once for several that fold alike."""
 
-    def __init__(self, entry: Mapping[str, Any], field: str) -> None:
-        self.name = str(entry["name"])
-        self.field = field
-        self.metadata: dict[str, str] = dict(entry.get("metadata") or {})
-        self.metric = AggregatorMetricRegistry.get_metric(self.name, **dict(entry.get("params") or {}))
-        self.folds = all(callable(getattr(self.metric, step, None)) for step in ("start", "add", "finish"))
+    def __init__(self, metric: Any, metadata: Mapping[str, str]) -> None:
+        self.metadata = metadata
+        self.metric = metric
+        self.folds = all(callable(getattr(metric, step, None)) for step in ("start", "add", "finish"))
         self.error: str | None = None
         self.given = 0
         self.missing = 0
         self.untold = 0
-        self.state: Any = self.metric.start() if self.folds else []
+        self.state: Any = metric.start() if self.folds else []
 
     def add(self, result: UnitMetricResult | None, record: Mapping[str, Any]) -> None:
         """Takes in the result of a record, or that there is none; the first error is the last word."""
         if self.error is not None:
             return
-        self.given += result is not None
-        self.missing += result is None
-        if self.metadata and result is not None:
-            more = {key: record.get(source) for key, source in self.metadata.items()}
-            result = UnitMetricResult(
-                result.correct, result.golden, result.predicted, {**result.metadata, **more}
-            )
+        if result is None:
+            self.missing += 1
+        else:
+            self.given += 1
+            if self.metadata:
+                more = {key: record.get(source) for key, source in self.metadata.items()}
+                result = UnitMetricResult(
+                    result.correct, result.golden, result.predicted, {**result.metadata, **more}
+                )
         try:
             if self.folds:
                 self.state = self.metric.add(self.state, result)
@@ -66,16 +67,36 @@ class _Fold:
                 self.untold = count - at  # it needs to know more of a record than that there is none
                 return
 
+
+class _Aggregated:
+    """One aggregator over one field."""
+
+    def __init__(self, metric: Any, field: str, fold: _Fold) -> None:
+        self.metric = metric
+        self.field = field
+        self.fold = fold
+        self._error: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no result."""
+        return self._error or self.fold.error
+
+    def fail(self, error: str) -> None:
+        """Says why there is no result, unless that was said before."""
+        self._error = self.error or error
+
     def finish(self) -> Any:
         """What it amounts to; a metric that is only told of results does not know how many there are not."""
+        fold = self.fold
         if self.error is None:
             try:
-                result = self.metric.finish(self.state) if self.folds else self.metric.calculate(self.state)
-                if self.missing and isinstance(result, Mapping) and "of" not in result:
-                    return {**result, "n": self.given, "of": self.given + self.missing}
-                return {**result, "missing": self.untold} if self.untold else result
+                result = self.metric.finish(fold.state) if fold.folds else self.metric.calculate(fold.state)
+                if fold.missing and isinstance(result, Mapping) and "of" not in result:
+                    return {**result, "n": fold.given, "of": fold.given + fold.missing}
+                return {**result, "missing": fold.untold} if fold.untold else result
             except Exception as error:
-                self.error = f"{type(error).__name__}: {error}"
+                self._error = f"{type(error).__name__}: {error}"
         return {"error": self.error}
 
 
@@ -85,12 +106,26 @@ class _Field:
     def __init__(self, name: str) -> None:
         self.name = name
         self.seen = 0
+        self.missing = 0
         self.invalid = 0
         self.first_invalid = ""
         self.folds: list[_Fold] = []
+        self._shared: dict[Hashable, _Fold] = {}
 
-    def add(self, record: Mapping[str, Any], number: int) -> None:
-        """Takes in a record."""
+    def fold(self, metric: Any, entry: Mapping[str, Any]) -> _Fold:
+        """The fold of a metric: that of another which folds alike, if there is one."""
+        metadata = dict(entry.get("metadata") or {})
+        key = None if metadata or not hasattr(metric, "state_key") else metric.state_key()
+        if key is not None and key in self._shared:
+            return self._shared[key]
+        fold = _Fold(metric, metadata)
+        self.folds.append(fold)
+        if key is not None:
+            self._shared[key] = fold
+        return fold
+
+    def add(self, record: Mapping[str, Any], number: int) -> bool:
+        """Takes in a record; tells whether there is anything in the field."""
         given = record.get(self.name)
         result: UnitMetricResult | None = None
         if self.name in record:
@@ -101,8 +136,11 @@ class _Field:
             except (ValueError, TypeError) as error:
                 self.invalid += 1
                 self.first_invalid = self.first_invalid or f"record {number}: {error}"
+        else:
+            self.missing += 1
         for fold in self.folds:
             fold.add(result, record)
+        return given is not None
 
 
 class MetricCollatorPostProcessor(GraphPostProcessor):
@@ -123,64 +161,74 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
                 f" {did_you_mean(unknown[0], ['aggregator_metrics_map'])}"
             )
         self.aggregator_metrics_map = list(aggregator_metrics_map or [])
+        self._entries = [
+            (entry, _metric(entry), field)
+            for entry in self.aggregator_metrics_map
+            for field in fields_of(entry)
+        ]
         self.start({})
 
     def start(self, metadata: dict[str, Any]) -> None:
         self._metadata = metadata
         self._count = 0
+        self._judged = 0
         self._columns: dict[str, None] = {}
         self._fields: dict[str, _Field] = {}
-        self._folds: dict[str, _Fold] = {}
-        entries = [(entry, field) for entry in self.aggregator_metrics_map for field in fields_of(entry)]
-        for key, (entry, field) in zip(result_keys(entries), entries, strict=True):
-            fold = self._folds[key] = _Fold(entry, field)
-            self._fields.setdefault(field, _Field(field)).folds.append(fold)
+        self._aggregated: dict[str, _Aggregated] = {}
+        keys = result_keys([(entry, field) for entry, _, field in self._entries])
+        for key, (entry, metric, field) in zip(keys, self._entries, strict=True):
+            fold = self._fields.setdefault(field, _Field(field)).fold(metric, entry)
+            self._aggregated[key] = _Aggregated(metric, field, fold)
 
     def add(self, record: dict[str, Any]) -> None:
         self._count += 1
         if len(self._columns) < MOST_COLUMNS:
             self._columns.update(dict.fromkeys(record))
-        for field in self._fields.values():
-            field.add(record, self._count)
+        judged = [field.add(record, self._count) for field in self._fields.values()]
+        self._judged += any(judged) or not judged
 
     def finish(self) -> list[dict[str, Any]]:
         failed = int(self._metadata.get("failed_records", 0))
-        skipped = int(self._metadata.get("skipped_records", 0))
+        skipped = int(self._metadata.get("skipped_records", 0)) + self._count - self._judged
         pending = int(self._metadata.get("pending_records", 0))
         summary: dict[str, Any] = {
-            "total_records": self._count + failed + skipped + pending,
-            "evaluated_records": self._count,
+            "total_records": self._judged + failed + skipped + pending,
+            "evaluated_records": self._judged,
             "failed_records": failed,
             "skipped_records": skipped,
             **({"pending_records": pending} if pending else {}),
             "timestamp": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         }
         if not self._count:
-            summary["status"] = "fatal_error" if failed else "no_data"
+            summary["status"] = "partial" if failed or pending else "no_data"
             if failed:
                 summary["error"] = f"all {failed} records failed: nothing could be evaluated"
             return [{"evaluation_summary": summary, "results": {}}]
-        results = {key: self._result(fold, failed + pending) for key, fold in self._folds.items()}
-        summary["status"], broken = self._status(failed + pending), self._broken()
-        if results and all(fold.error for fold in self._folds.values()):
+        for fold in [fold for field in self._fields.values() for fold in field.folds]:
+            fold.add_missing(failed + pending)
+        results = {key: self._result(aggregated) for key, aggregated in self._aggregated.items()}
+        summary["status"], broken = self._status(failed + pending > 0), self._broken()
+        errors = [each.error for each in self._aggregated.values()]
+        if results and all(errors):
             summary["status"] = "fatal_error"
-            summary["error"] = "; ".join(dict.fromkeys(str(fold.error) for fold in self._folds.values()))
+            summary["error"] = "; ".join(dict.fromkeys(map(str, errors)))
         if broken:
             summary["invalid_results"] = broken
         return [{"evaluation_summary": summary, "results": results}]
 
-    def _result(self, fold: _Fold, absent: int) -> Any:
-        if not self._fields[fold.field].seen and fold.error is None:
+    def _result(self, aggregated: _Aggregated) -> Any:
+        field = aggregated.field
+        if not self._fields[field].seen:
             columns = list(self._columns)
-            fold.error = (
-                f"KeyError: {fold.field!r} not found in output columns: {did_you_mean(fold.field, columns)};"
+            aggregated.fail(
+                f"KeyError: {field!r} not found in output columns: {did_you_mean(field, columns)};"
                 f" available columns: {', '.join(columns)}"
             )
-        fold.add_missing(absent)
-        return fold.finish()
+        return aggregated.finish()
 
-    def _status(self, absent: int) -> str:
-        spoiled = absent or any(f.error for f in self._folds.values()) or self._broken()
+    def _status(self, absent: bool) -> str:
+        absent = absent or any(field.missing for field in self._fields.values())
+        spoiled = absent or any(each.error for each in self._aggregated.values()) or self._broken()
         return "partial" if spoiled else "success"
 
     def _broken(self) -> dict[str, Any]:
@@ -192,7 +240,7 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
         """The output fields it needs, each with its place; mistakes in the map are told."""
         found: list[tuple[Place, str]] = []
         inner = section.section("params")
-        inner.known(("aggregator_metrics_map", "use_previous_output"))
+        inner.known(("aggregator_metrics_map", "use_previous_output", "filter"))
         if not inner.items("aggregator_metrics_map"):
             inner.problem("needs aggregator_metrics_map: a list of {name, params, unit_metrics_results}")
         for entry in inner.sections("aggregator_metrics_map"):
@@ -211,6 +259,10 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
         if section.flag("use_previous_output", bool(params.get("use_previous_output", False))):
             return []  # what the processor before it gives is known only then
         return found
+
+
+def _metric(entry: Mapping[str, Any]) -> Any:
+    return AggregatorMetricRegistry.get_metric(str(entry["name"]), **dict(entry.get("params") or {}))
 
 
 def fields_of(entry: Mapping[str, Any]) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from karat.documents import Document, Place, read_document
-from karat.errors import ConfigError, RequestError, did_you_mean
+from karat.errors import ConfigError, RequestError, did_you_mean, nearest
 from karat.tasks.graph.data import Sink, check_data
 from karat.tasks.graph.edges import check_edges, read_edges
 from karat.tasks.graph.lookup import TaskPlace, find_task
@@ -20,6 +20,7 @@ from karat.tasks.graph.plan import MOST_VISITS, Plan
 from karat.tasks.graph.postprocess import Processor, read_processors
 from karat.tasks.graph.reading import Problems, Section
 from karat.tasks.graph.schemas import read_schema_config
+from karat.tasks.graph.state import steps_of
 from karat.tasks.graph.unit_metrics import UnitMetrics
 
 TOP = ("data_config", "graph_config", "output_config", "schema_config", "graph_post_process", "description")
@@ -32,7 +33,7 @@ PROPERTIES = (
 
 @dataclass
 class Configuration:
-    """A task's file, understood."""
+    """A task's file, understood; with its `problems` where it is looked at only to find more of them."""
 
     place: TaskPlace
     document: Document
@@ -54,13 +55,23 @@ class Configuration:
         return list(self.plan.nodes)
 
 
-def read_configuration(place: TaskPlace, *, model: str | None = None) -> Configuration:
-    """Reads and checks a task's file. `model` stands in for every model that it names."""
+Fields = Callable[[dict[str, Any]], list[str] | None]
+"""The fields that records will have, from a `data_config` without mistakes or none; None where it is not known."""
+
+
+def read_configuration(
+    place: TaskPlace, *, model: str | None = None, unnamed: str | None = None, fields: Fields | None = None
+) -> Configuration:
+    """Reads and checks a task's file. `model` stands in for every model that it names, `unnamed` where it names none.
+
+    Where the file has mistakes, what its prompts and reports ask for is held against `fields` at once, so that those
+    mistakes are told too.
+    """
     document = read_document(place.file)
-    return _read(document, Building(place, model=model))
+    return _read(document, Building(place, model=model, unnamed=unnamed), fields)
 
 
-def _read(document: Document, building: Building) -> Configuration:
+def _read(document: Document, building: Building, fields: Fields | None = None) -> Configuration:
     problems = Problems(document)
     value = jsonable(document.value)
     top = Section(value, (), problems)
@@ -78,16 +89,23 @@ def _read(document: Document, building: Building) -> Configuration:
     )
     schema = read_schema_config(top.section("schema_config"), place)
     output = read_output(top.section("output_config"), value, place, schema)
+    before = len(problems)
     sinks = check_data(top.section("data_config"), place)
-    plan = _plan(graph, building)
+    data = top.mapping("data_config") if len(problems) == before else {}
+    missing = "graph_config" not in top and not isinstance(graph, _Loose)  # which is told already
+    plan = None if missing else _plan(graph, building)
     processors = read_processors(top, place)
     _check_fields(output, processors)
-    problems.raise_all()
+    if plan is None:
+        problems.raise_all()
     assert plan is not None, "a graph that could not be built has told why"
     outcome = {key: value for key, value in top.given.items() if key not in WITHOUT_EFFECT}
-    data = top.mapping("data_config")
     at: Place = () if isinstance(graph, _Loose) else ("graph_config", "nodes")
-    return Configuration(place, document, problems, plan, output, processors, data, sinks, at, outcome)
+    read = Configuration(place, document, problems, plan, output, processors, data, sinks, at, outcome)
+    if problems and fields is not None and (known := fields(data)) is not None:
+        _tell_unknown(read, known, problems)
+    problems.raise_all()
+    return read
 
 
 def jsonable(value: Any) -> Any:
@@ -132,6 +150,7 @@ class _Loose(Section):
 def _properties(graph: Section) -> dict[str, Any]:
     section = graph.section("graph_properties")
     section.known(PROPERTIES)
+    section.without_effect("retry_chat_injection")
     window = section.whole("chat_history_window_size", 5, 0)
     kind = section.text("chat_conversation", "multiturn")
     if kind not in ("multiturn", "singleturn"):
@@ -157,6 +176,7 @@ def _asked(top: Section) -> frozenset[str]:
 
 def _plan(graph: Section, building: Building) -> Plan | None:
     graph.known(("nodes", "edges", "graph_properties", "graph_state"))
+    graph.without_effect("graph_state", instead="a record's state holds whatever its data and its nodes set")
     section = graph.section("nodes")
     if not section.given:
         graph.problem("needs nodes")
@@ -165,14 +185,24 @@ def _plan(graph: Section, building: Building) -> Plan | None:
     for name in names:
         if name in ("START", "END"):
             section.problem("is the name of the beginning or the end: give the node another", name)
-    nodes: dict[str, Node | None] = {n: build_node(n, section.section(n), building) for n in names}
+    nodes = {name: _node(name, section.section(name), building) for name in names}
     edges, understood = read_edges(graph, names, building)
-    if understood:  # else what an edge was meant to lead to would be told as unreachable
-        check_edges(edges, nodes, graph)
-    built = {name: node for name, node in nodes.items() if node is not None}
-    if len(built) < len(nodes) or graph.problems:
+    if not understood:  # what an edge was meant to lead to would be told as unreachable
         return None
-    return Plan(built, edges, int(building.properties["max_iterations"]))
+    before = len(graph.problems)
+    check_edges(edges, nodes, graph)
+    if len(graph.problems) > before:  # nor is it known then what is set before what
+        return None
+    return Plan(nodes, edges, int(building.properties["max_iterations"]))
+
+
+def _node(name: str, section: Section, building: Building) -> Node:
+    """The node of a section; of one with mistakes it is not known what it sets."""
+    before = len(section.problems)
+    node = build_node(name, section, building) or Node(name)
+    if len(section.problems) > before:
+        node.declared = False
+    return node
 
 
 def _check_fields(output: Output, processors: list[Processor]) -> None:
@@ -183,10 +213,11 @@ def _check_fields(output: Output, processors: list[Processor]) -> None:
     for processor in processors:
         for place, name in processor.wants:
             if name not in columns:
+                near = f"{did_you_mean(name, columns)} " if nearest(name, columns) else ""
                 processor.problems.add(
                     place,
-                    f"unit_metrics_results field {name!r} not found in output columns: {did_you_mean(name, columns)};"
-                    f" available columns: {', '.join(columns)} (add it to output_config.output_map)",
+                    f"unit_metrics_results field {name!r} not found in output columns: {near}"
+                    f"available columns: {', '.join(columns)} (add it to output_config.output_map)",
                 )
 
 
@@ -196,11 +227,16 @@ def check_data_fields(configuration: Configuration, known: list[str]) -> None:
     What code of the user's may set without saying so cannot be known, and is left to the records to tell.
     """
     problems = Problems(configuration.document)
+    _tell_unknown(configuration, known, problems)
+    problems.raise_all()
+
+
+def _tell_unknown(configuration: Configuration, known: list[str], problems: Problems) -> None:
     plan = configuration.plan
     have = {*known, *plan.output_keys()}
     for name, variables in plan.wanted().items():
         for variable in variables:
-            if variable not in known and variable.partition(".")[0] not in known:
+            if not _given(variable, set(known)):
                 instead = _instead(variable, name, plan, known)
                 problems.add(
                     (*configuration.nodes_at, name, "prompt"),
@@ -209,15 +245,14 @@ def check_data_fields(configuration: Configuration, known: list[str]) -> None:
                 )
     if plan.declared:
         _check_sources(configuration, have, problems)
-    problems.raise_all()
 
 
 def _instead(variable: str, name: str, plan: Plan, known: list[str]) -> str:
-    later = [other for other, node in plan.nodes.items() if variable in node.output_keys]
+    later = [other for other, node in plan.nodes.items() if variable in node.sets]
     if later:
         return f"node {later[0]!r} sets it, but no edge leads from there to {name!r}"
     before = [n for other, n in plan.nodes.items() if name in plan.edges.reach.get(other, ())]
-    return did_you_mean(variable, [*known, *(key for node in before for key in node.output_keys)])
+    return did_you_mean(variable, {*known, *(key for node in before for key in node.sets)})
 
 
 def _check_sources(configuration: Configuration, have: set[str], problems: Problems) -> None:
@@ -230,21 +265,35 @@ def _check_sources(configuration: Configuration, have: set[str], problems: Probl
                     (*configuration.nodes_at, name, key),
                     f"neither the data nor a node has {getattr(call, key)!r}: {did_you_mean(getattr(call, key), have)}",
                 )
-    for processor in configuration.processors if configuration.output.is_whole_state else ():
+    output = configuration.output
+    unset = [name for name, source in (output.fields or {}).items() if source and not _given(source, have)]
+    for processor in configuration.processors:
         for place, name in processor.wants:
-            if name not in have:
+            if name in unset or (output.is_whole_state and name not in have):
                 problems.add(
                     place,
-                    f"unit_metrics_results field {name!r} not found: {did_you_mean(name, have)}"
+                    f"unit_metrics_results field {name!r} not found: {did_you_mean(name, have)};"
+                    f" available: {', '.join(_judged(configuration)) or 'none'}"
                     " (a node's output_keys have to name it)",
                 )
-    for name, source in (configuration.output.fields or {}).items():
-        if source and source not in have and source.partition(".")[0] not in have:
-            problems.add(
-                ("output_config", "output_map", name, "from"),
-                f"unit metric or other field {source!r} not found: neither the data nor a node's output_keys have it;"
-                f" {did_you_mean(source, have)}",
-            )
+    for name in unset:
+        source = (output.fields or {})[name]
+        problems.add(
+            ("output_config", "output_map", name, "from"),
+            f"unit metric or other field {source!r} not found: neither the data nor a node's output_keys have it;"
+            f" {did_you_mean(source, have)}",
+        )
+
+
+def _given(source: str, have: set[str]) -> bool:
+    return source in have or steps_of(source)[0] in have
+
+
+def _judged(configuration: Configuration) -> list[str]:
+    """The fields that its unit-metrics nodes set."""
+    nodes = configuration.plan.nodes.values()
+    judging = [node for node in nodes if isinstance(getattr(node, "call", None), UnitMetrics)]
+    return list(dict.fromkeys(key for node in judging for key in node.output_keys))
 
 
 def read_subgraph(name: str, building: Building, changes: Mapping[str, Any]) -> Configuration:

@@ -8,8 +8,16 @@ from typing import Any
 
 from karat.datasets.dataset import Dataset
 from karat.datasets.joins import JOINER
-from karat.datasets.sources import file_rows, kind_of_source, rows_dataset, source_problems, source_rows
-from karat.errors import RequestError
+from karat.datasets.sources import (
+    file_rows,
+    kind_of_source,
+    rows_dataset,
+    source_file,
+    source_problems,
+    source_rows,
+)
+from karat.documents import Place
+from karat.errors import RequestError, did_you_mean, nearest
 from karat.tasks.graph.lookup import TaskPlace
 from karat.tasks.graph.reading import Section
 
@@ -43,6 +51,7 @@ def check_data(section: Section, place: TaskPlace) -> list[Sink]:
 
 def _sink(section: Section) -> Sink | None:
     section.known(SINK_KEYS)
+    section.without_effect("alias", "encoding", instead="every sink gets all records, in UTF-8")
     kind = section.text("type", "disk") or "disk"
     if kind == "hf":
         section.problem("karat writes files: leave the sink out, and upload the output file", "type")
@@ -97,10 +106,41 @@ def task_dataset(
     if isinstance(source, list) and id_column and JOINER not in id_column:
         primary = next((each["alias"] for each in source if each["join_type"] == "primary"), None)
         id_column = f"{primary}{JOINER}{id_column}" if primary else id_column
-    crossed = isinstance(source, list) and any(each["join_type"] == "cross" for each in source)
+    # the ids of one source tell nothing of another's
+    several = isinstance(source, list) and any(each["join_type"] in ("cross", "vstack") for each in source)
     return rows_dataset(
-        rows, name=name, id_column=id_column, golden=golden, metadata=metadata, repeats=crossed
+        rows, name=name, id_column=id_column, golden=golden, metadata=metadata, repeats=several
     )
+
+
+def missing_files(data: dict[str, Any], place: TaskPlace) -> list[tuple[Place, str]]:
+    """The files of a `data_config` that are not there: where they are named, and a sentence each."""
+    source = _source(data)
+    several = isinstance(source, list)
+    found: list[tuple[Place, str]] = []
+    for at, each in enumerate(source if several else [source]):
+        if each is None or kind_of_source(each) != "disk":
+            continue
+        path = source_file(str(each["file_path"]), place.folder)
+        if not path.exists():
+            names = _beside(path)
+            near = f": {did_you_mean(path.name, names)}" if nearest(path.name, names) else ""
+            steps: Place = ("data_config", "source", *([at] if several else []), "file_path")
+            found.append((steps, f"{path} does not exist{near}"))
+    return found
+
+
+def _beside(path: Path) -> list[str]:
+    return [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
+
+
+def local_rows(data: dict[str, Any], place: TaskPlace, file: str | None) -> Dataset | None:
+    """The data of a task where it is at hand, to look at; None where it is elsewhere."""
+    source = _source(data)
+    sources = source if isinstance(source, list) else [source]
+    if file is None and any(each is None or kind_of_source(each) == "hf" for each in sources):
+        return None
+    return task_dataset(data, place, [], file=file, count=None)
 
 
 def _pinned(source: Any, metadata: dict[str, Any]) -> Any:

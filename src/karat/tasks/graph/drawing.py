@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import unicodedata
 from html import escape
 
+from karat.tasks.graph.layout import HEIGHT, WIDTH, Layout, Point
 from karat.tasks.graph.plan import Plan
 from karat.tasks.graph.state import END, START
 
-WIDTH, HEIGHT, ACROSS, DOWN = 170, 46, 40, 60
 COLOURS = {
     "llm": "#dbeafe", "multi_llm": "#c7d2fe", "agent": "#fde68a", "lambda": "#dcfce7",
     "weighted_sampler": "#fae8ff", "subgraph": "#e5e7eb", "idle": "#f3f4f6",
 }  # fmt: skip
-LONGEST = 24
+LONGEST = 21
+"""Of a text in a box, in letters of usual width."""
+LETTER = 7
+"""The width of a letter, about."""
+INK = "#374151"
 
 Arrow = tuple[str, str, str]
 """From, to, and what the condition says."""
@@ -55,66 +60,68 @@ def _safe(text: str) -> str:
 
 def svg(plan: Plan) -> str:
     """The graph as an SVG, in layers from START to END; ways back are drawn on the right."""
-    places = _places(plan)
-    wide = max(x for x, _ in places.values()) + WIDTH + 90
-    high = max(y for _, y in places.values()) + HEIGHT + 20
+    answers: dict[tuple[str, str], list[str]] = {}
+    for source, target, answer in arrows(plan):
+        answers.setdefault((source, target), []).append(answer)
+    texts = {way: " / ".join(said) if all(said) else "" for way, said in answers.items()}
+    layout = Layout([START, *plan.nodes, END], {way: _label_width(text) for way, text in texts.items()})
+    wide, high = layout.width, layout.height
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"'
         ' font-family="sans-serif" font-size="12">',
         '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0L8 4L0 8z" fill="#374151"/></marker></defs>',
+        f'<path d="M0 0L8 4L0 8z" fill="{INK}"/></marker></defs>',
         f'<rect width="{wide}" height="{high}" fill="#ffffff"/>',
     ]
-    parts += [_arrow(places, arrow) for arrow in arrows(plan)]
-    parts += [_box(name, plan, *place) for name, place in places.items()]
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    labels: list[str] = []
+    for way, text in texts.items():
+        back = layout.goes_back(*way)
+        points = layout.way_back(*way) if back else layout.way(*way)
+        parts.append(_arrow(_corners(points) if back else _curves(points), bool(text)))
+        if text:
+            labels.append(_label(_near(*points) if len(points) == 2 else _between(*points[1:3]), text))
+    parts += [_box(name, plan, *layout.box(name)) for name in [START, *plan.nodes, END]]
+    return "\n".join([*parts, *labels, "</svg>"]) + "\n"
 
 
-def _layers(plan: Plan) -> dict[str, int]:
-    """How far each node is from START, by the longest way that does not go back."""
-    ways = [(source, target) for source, target, _ in arrows(plan)]
-    order = {name: number for number, name in enumerate([START, *plan.nodes, END])}
-    layer = dict.fromkeys(order, 0)
-    for _ in order:
-        for source, target in ways:
-            back = order[target] <= order[source] and target != END
-            if not back and layer[target] < layer[source] + 1 < len(order) + 1:
-                layer[target] = layer[source] + 1
-    layer[END] = max(layer.values()) if layer[END] == max(layer.values()) else max(layer.values()) + 1
-    return layer
+def _curves(points: list[Point]) -> str:
+    """A way down: bent between layers, straight through them."""
+    path = f"M{points[0][0]} {points[0][1]}"
+    for (x1, y1), (x2, y2) in zip(points[::2], points[1::2], strict=True):
+        middle = (y1 + y2) // 2
+        path += f"L{x1} {y1}C{x1} {middle} {x2} {middle} {x2} {y2}"
+    return path
 
 
-def _places(plan: Plan) -> dict[str, tuple[int, int]]:
-    rows: dict[int, list[str]] = {}
-    for name, layer in _layers(plan).items():
-        rows.setdefault(layer, []).append(name)
-    widest = max(map(len, rows.values())) * (WIDTH + ACROSS)
-    places: dict[str, tuple[int, int]] = {}
-    for at, layer in enumerate(sorted(rows)):
-        names = rows[layer]
-        left = 20 + (widest - len(names) * (WIDTH + ACROSS)) // 2
-        for column, name in enumerate(names):
-            places[name] = (left + column * (WIDTH + ACROSS), 20 + at * (HEIGHT + DOWN))
-    return places
+def _corners(points: list[Point]) -> str:
+    return "M" + "L".join(f"{x} {y}" for x, y in points)
 
 
-def _arrow(places: dict[str, tuple[int, int]], arrow: Arrow) -> str:
-    source, target, answer = arrow
-    (x1, y1), (x2, y2) = places[source], places[target]
-    start, end = (x1 + WIDTH // 2, y1 + HEIGHT), (x2 + WIDTH // 2, y2)
-    if y2 > y1:
-        middle = (start[1] + end[1]) // 2
-        path = f"M{start[0]} {start[1]}C{start[0]} {middle} {end[0]} {middle} {end[0]} {end[1]}"
-        label = ((start[0] + end[0]) // 2 + 4, middle)
-    else:
-        right = max(x1, x2) + WIDTH + 40
-        path = f"M{x1 + WIDTH} {y1 + 23}C{right} {y1 + 23} {right} {y2 + 23} {x2 + WIDTH} {y2 + 23}"
-        label = (right - 12, (y1 + y2) // 2 + 23)
-    dashed = ' stroke-dasharray="4 3"' if answer else ""
-    drawn = f'<path d="{path}" fill="none" stroke="#374151"{dashed} marker-end="url(#head)"/>'
-    if answer:
-        drawn += f'<text x="{label[0]}" y="{label[1]}" fill="#374151">{_short(answer)}</text>'
-    return drawn
+def _between(one: Point, other: Point) -> Point:
+    return (one[0] + other[0]) // 2, (one[1] + other[1]) // 2
+
+
+def _near(one: Point, other: Point) -> Point:
+    """A point of a way down, nearer to its end: where several leave the same box they are apart there."""
+    return one[0] + (other[0] - one[0]) * 3 // 4, one[1] + (other[1] - one[1]) * 2 // 3
+
+
+def _arrow(path: str, conditional: bool) -> str:
+    dashed = ' stroke-dasharray="4 3"' if conditional else ""
+    return f'<path d="{path}" fill="none" stroke="{INK}"{dashed} marker-end="url(#head)"/>'
+
+
+def _label_width(text: str) -> int:
+    return LETTER * _letters(_short(text)) + 4 if text else 0
+
+
+def _label(at: Point, text: str) -> str:
+    """What a condition says, on white so that no line runs through it."""
+    shown, width = _short(text), _label_width(text)
+    return (
+        f'<rect x="{at[0] - width // 2}" y="{at[1] - 8}" width="{width}" height="15" fill="#ffffff"/>'
+        f'<text x="{at[0]}" y="{at[1] + 4}" text-anchor="middle" fill="{INK}">{_safe(shown)}</text>'
+    )
 
 
 def _box(name: str, plan: Plan, x: int, y: int) -> str:
@@ -127,11 +134,20 @@ def _box(name: str, plan: Plan, x: int, y: int) -> str:
         )
     return (
         f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="{COLOURS.get(node.kind, "#ffffff")}"'
-        ' stroke="#374151"/>'
-        f'<text x="{middle}" y="{y + 20}" text-anchor="middle" font-weight="bold">{_short(name)}</text>'
-        f'<text x="{middle}" y="{y + 36}" text-anchor="middle" fill="#4b5563">{_short(node.kind)}</text>'
+        f' stroke="{INK}"/>'
+        f'<text x="{middle}" y="{y + 20}" text-anchor="middle" font-weight="bold">{_safe(_short(name))}</text>'
+        f'<text x="{middle}" y="{y + 36}" text-anchor="middle" fill="#4b5563">{_safe(_short(node.kind))}</text>'
     )
 
 
+def _letters(text: str) -> int:
+    """How long a text is in letters of usual width: those of some scripts are twice as wide."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
 def _short(text: str) -> str:
-    return _safe(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
+    if _letters(text) <= LONGEST:
+        return text
+    while _letters(text) > LONGEST - 1:
+        text = text[:-1]
+    return text + "…"

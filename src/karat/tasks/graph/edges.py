@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from karat.errors import KaratError, did_you_mean, nearest
@@ -29,6 +29,8 @@ class Edge:
         """Where it can lead."""
         self.condition = condition
         self.paths = dict(paths or {})
+        self.guessed = False
+        """Whether a name of it is wrong, so that a loop through it may not be the file's."""
 
     def decided(self, given: Any) -> list[str]:
         """The targets that a condition's answer means."""
@@ -121,12 +123,16 @@ def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Ed
         return Edges(after), True
     understood = True
     for section in graph.sections("edges"):
+        before = len(section.problems)
         section.known(EDGE_KEYS)
+        section.without_effect("max_iterations", instead="graph_properties.max_iterations is the bound")
         sources = section.texts("from")
         if not sources:
             section.problem("needs 'from': a node or START")
         meant = [_meant(source, [START, *nodes], section, "from") for source in sources]
-        edge = _edge(section, nodes, building)
+        edge = _edge(section, nodes, building, sources)
+        if edge is not None:
+            edge.guessed = len(section.problems) > before
         understood &= edge is not None and bool(meant) and None not in meant
         for source in meant:
             if source is not None and edge is not None:
@@ -134,19 +140,25 @@ def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Ed
     return Edges(after), understood
 
 
-def _meant(name: str, known: list[str], section: Section, *steps: str) -> str | None:
-    """The node of a name; of a wrong one, which is told, the nearest."""
+def _meant(
+    name: str, known: list[str], section: Section, *steps: str, but: Collection[str] = ()
+) -> str | None:
+    """The node of a name; of a wrong one, which is told, the nearest that it can mean."""
     if name in known:
         return name
     section.problem(f"there is no node {name!r}: {did_you_mean(name, known)}", *steps)
-    return next(iter(nearest(name, known, 1)), None)
+    close = next(iter(nearest(name, known, 1)), None)
+    return None if close in but else close
 
 
-def _edge(section: Section, nodes: list[str], building: Building) -> Edge | None:
+def _edge(section: Section, nodes: list[str], building: Building, sources: list[str]) -> Edge | None:
     known = [*nodes, END]
-    targets = [_meant(target, known, section, "to") for target in section.texts("to")]
+    targets = [_meant(target, known, section, "to", but=sources) for target in section.texts("to")]
     given = section.mapping("path_map")
-    paths = {key: _meant(str(target), known, section, "path_map", key) for key, target in given.items()}
+    paths = {
+        key: _meant(str(target), known, section, "path_map", key, but=sources)
+        for key, target in given.items()
+    }
     if "condition" not in section:
         if "path_map" in section:
             section.problem("a path_map needs a condition", "path_map")
@@ -170,7 +182,7 @@ def _names(given: list[str | None]) -> list[str]:
     return [name for name in given if name is not None]
 
 
-def check_edges(edges: Edges, nodes: Mapping[str, Node | None], graph: Section) -> None:
+def check_edges(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None:
     """What is wrong with the graph as a whole: no way in, nodes never reached, loops that never end, clashes."""
     if not edges.after.get(START):
         graph.problem("no edge leads from START to a node", "edges")
@@ -195,7 +207,7 @@ def _endless(name: str, edges: Edges) -> bool:
     front = [name]
     while front:
         for edge in edges.after.get(front.pop(), ()):
-            if edge.condition is not None and len(set(edge.targets)) > 1:
+            if edge.guessed or (edge.condition is not None and len(set(edge.targets)) > 1):
                 continue
             for target in edge.targets:
                 if target == name:
@@ -206,7 +218,7 @@ def _endless(name: str, edges: Edges) -> bool:
     return False
 
 
-def _check_clashes(edges: Edges, nodes: Mapping[str, Node | None], graph: Section) -> None:
+def _check_clashes(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None:
     """Two nodes that run at the same time and set the same field: which one stays would be chance."""
     told: set[tuple[str, str, str]] = set()
     for start in edges.after:

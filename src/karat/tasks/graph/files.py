@@ -21,6 +21,7 @@ from karat.records import Failed, Ok
 from karat.tasks.graph.data import Sink
 from karat.tasks.graph.postprocess import Processor, as_report
 from karat.tasks.graph.record_files import FORMATS, list_file, sink_file, whole_file
+from karat.tasks.graph.state import steps_of
 from karat.tasks.graph.task import GraphTask
 from karat.values import encode
 
@@ -36,6 +37,8 @@ class Written(msgspec.Struct):
     """Processors that raised, with what they raised; their reports say so too."""
     statuses: dict[str, str] = {}
     """What the reports' evaluation summaries say of themselves."""
+    notes: list[str] = []
+    """What should not pass in silence: fields that nodes were to set, and records that lack them."""
 
     def paths(self) -> list[Path]:
         """All of them."""
@@ -91,6 +94,8 @@ class _Export:
         self.sinks: list[Sink] = task.graph.sinks
         self.written = Written(names.path("output", names.format))
         self.left_out = 0
+        self._owed = _owed(task)
+        self._unset = dict.fromkeys(self._owed, 0)
 
     def write(self) -> Written:
         """One pass over the outputs for all that streams; another for each processor that wants a list."""
@@ -109,7 +114,15 @@ class _Export:
             else:
                 result = report.whole(report.kept(self._records()))
             previous = self._write_report(report, result)
+        self._note_unset()
         return self.written
+
+    def _note_unset(self) -> None:
+        written = self.run.counts.ok - self.left_out
+        for field, count in self._unset.items():
+            if count:
+                note = f"output field {field!r} is null in {count:,} of {written:,} records"
+                self.written.notes.append(f"{note} (from: {self._owed[field]})")
 
     def _metadata(self, processor: Processor) -> dict[str, Any]:
         counts = self.run.counts
@@ -146,6 +159,8 @@ class _Export:
                     self.left_out += 1
                     continue
                 out.add(record)
+                for field in self._owed if isinstance(record, dict) else ():
+                    self._unset[field] += record.get(field) is None
                 for sink in sinks:
                     sink.add(record)
                 for report in streaming:
@@ -256,6 +271,15 @@ class _Report:
             "error": self.error,
         }
         return [{"evaluation_summary": summary, "results": {}}]
+
+
+def _owed(task: GraphTask) -> dict[str, str]:
+    """The output fields that a node was to set, or that lie inside a variable, each with what it is taken from."""
+    keys = task.plan.output_keys()
+    if task.output.is_whole_state:
+        return {key: key for key in keys}
+    fields = (task.output.fields or {}).items()
+    return {name: source for name, source in fields if source in keys or len(steps_of(source)) > 1}
 
 
 def _failure(output: Any) -> dict[str, Any]:

@@ -8,16 +8,19 @@ looked for in the task's folder, among karat's own parts and on the import path,
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
 from karat.compat import own_name, task_imports
 from karat.compat.imports import SHIPPED
+from karat.compat.names import METRICS_THEIRS, TABLE
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.registry import load_file, load_object
 
 FILE = "graph_config.yaml"
 NAMES = (FILE, "graph_config.yml")
+_GRAPH = re.compile(r"^graph_config\s*:", re.MULTILINE)
 
 
 class TaskPlace:
@@ -89,7 +92,7 @@ class TaskPlace:
             raise RequestError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
     def metrics(self) -> None:
-        """Imports the metrics that stand beside the task, so that their names are known."""
+        """Imports the metrics beside the task, and in a tree like SyGra's, so that their names are known."""
         from karat.evaluators.unit.discovery import BESIDE, registers_metrics
 
         task_imports(self.root)
@@ -97,6 +100,11 @@ class TaskPlace:
             for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
                 if not file.name.startswith(("_", "test_")) and registers_metrics(file):
                     self._import(file)
+        for root in dict.fromkeys((Path.cwd(), self.root or Path.cwd())):
+            for package in METRICS_THEIRS:
+                for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
+                    if f"{package}.{file.stem}" not in TABLE and registers_metrics(file):
+                        load_file(file)
 
     def _import(self, file: Path) -> None:
         steps = [*file.parent.relative_to(self.folder).parts, file.stem]
@@ -121,6 +129,17 @@ def find_task(name: str) -> TaskPlace:
         f"no task {name!r}: there is no {FILE} in it in the working folder, in tasks/, or among the shipped tasks;"
         f" {did_you_mean(name.removeprefix('tasks.').replace('.', '/'), known_tasks())}"
     )
+
+
+def names_graph(name: str) -> bool:
+    """Whether a name or path leads to a graph task; any other YAML file is an experiment."""
+    try:
+        file = find_task(name).file
+    except UnknownName:
+        return False
+    if file.name in NAMES:
+        return True
+    return _GRAPH.search(file.read_text(encoding="utf-8", errors="replace")) is not None
 
 
 def _candidates(name: str) -> list[Path]:

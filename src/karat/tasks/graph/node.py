@@ -35,6 +35,8 @@ class Building:
     properties: dict[str, Any] = field(default_factory=dict)
     model: str | None = None
     """Stands in for the models that the nodes name."""
+    unnamed: str | None = None
+    """Stands where a node names none; without it, the default does."""
     asked: frozenset[str] = frozenset()
     """Fields that the output and the post-processors ask for."""
     within: tuple[str, ...] = ()
@@ -55,8 +57,10 @@ class Node:
         self.name = name
         self.output_keys = output_keys or []
         """What it promises to set; empty where nothing is declared."""
+        self.beside: list[str] = []
+        """What it sets without being told to."""
         self.declared = True
-        """Whether `output_keys` is all it sets, as far as can be known."""
+        """Whether `output_keys` and `beside` are all it sets, as far as can be known."""
         self.parts: list[Any] = []
         """The user's code it calls, for the fingerprint."""
         self.variables: list[str] = []
@@ -65,6 +69,11 @@ class Node:
         self.models: list[Any] = []
         self.outcome: Any = None
         """What its results depend on beside its section of the file and its code, JSON-able."""
+
+    @property
+    def sets(self) -> list[str]:
+        """All that it is known to set."""
+        return [*self.output_keys, *self.beside]
 
     def run(self, state: SygraState, record: Record) -> None:
         """Changes the state of a record."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from karat.errors import KaratError, RequestError, did_you_mean
@@ -11,7 +13,7 @@ from karat.tasks.graph.functions import applied
 from karat.tasks.graph.lookup import TaskPlace
 from karat.tasks.graph.reading import Section
 from karat.tasks.graph.schemas import RecordSchema
-from karat.tasks.graph.state import SygraState
+from karat.tasks.graph.state import SygraState, steps_of
 from karat.tasks.prompt import MISSING, look_up
 
 FIELD_KEYS = ("from", "value", "transform")
@@ -40,7 +42,7 @@ def from_state(state: Mapping[str, Any], name: str) -> Any:
     """A variable of the state, or a path into one; None where it was never set."""
     if name in state:
         return state[name]
-    found = look_up(state, name.split(".")) if "." in name else None
+    found = look_up(state, steps_of(name))
     return None if found is MISSING else found
 
 
@@ -96,8 +98,9 @@ def read_output(section: Section, document: Any, place: TaskPlace, schema: Recor
             readers[name] = reader
     sources = {name: str(resolved.get(name, {}).get("from", "")) for name in fields_section.given}
     if made is not None:
-        made.output_map = resolved
-        if getattr(generator, "generate", None) is not BaseOutputGenerator.generate:
+        with suppress(AttributeError):  # a plain class may have slots, and needs none
+            made.output_map = resolved
+        if getattr(generator, "generate", None) not in (None, BaseOutputGenerator.generate):
             return Output(made.generate, None, schema, parts)
     pairs = list(readers.items())
     return Output(lambda state: {name: reader(state) for name, reader in pairs}, sources, schema, parts)
@@ -112,8 +115,14 @@ def _generator(section: Section, place: TaskPlace) -> Any:
     except KaratError as error:
         section.problems.caught((*section.place, "generator"), error)
         return None
-    if not isinstance(part, type) or not callable(getattr(part, "generate", None)):
-        section.problem(f"{name} is not a class with a method generate", "generator")
+    if not isinstance(part, type):
+        section.problem(f"{name} is not a class", "generator")
+        return None
+    if not callable(getattr(part, "generate", None)) and not section.mapping("output_map"):
+        section.problem(
+            f"{name} has no method generate, and there is no output_map whose transforms it could have",
+            "generator",
+        )
         return None
     return part
 
@@ -122,12 +131,23 @@ def _made(generator: Any, config: dict[str, Any], section: Section) -> Any:
     if generator is None:
         return None
     try:
-        return generator(config)
+        return generator(config) if _takes_config(generator) else generator()
     except Exception as error:
         section.problem(
             f"{generator.__qualname__} cannot be made: {type(error).__name__}: {error}", "generator"
         )
         return None
+
+
+def _takes_config(generator: Any) -> bool:
+    """Whether a generator is made with its section of the file; a plain class is made without."""
+    try:
+        inspect.signature(generator).bind({})
+    except TypeError:
+        return False
+    except ValueError:  # a class whose signature cannot be known
+        return True
+    return True
 
 
 def _reader(
@@ -155,7 +175,7 @@ def _reader(
         source = entry.text("from")
         if source is None:
             return None
-        if "." not in source:
+        if "." not in source and "[" not in source:
 
             def read(state: SygraState) -> Any:
                 return state.get(source)

@@ -13,7 +13,7 @@ from typing import Any
 from karat.errors import KaratError, Stopped
 from karat.tasks.graph.edges import Edges
 from karat.tasks.graph.node import Node, Record
-from karat.tasks.graph.state import END, START, SygraState
+from karat.tasks.graph.state import END, START, SygraState, steps_of
 
 MOST_VISITS = 25
 """How often a record may come to the same node, unless `graph_properties.max_iterations` says otherwise."""
@@ -37,9 +37,17 @@ class NodeFailed(KaratError):
 
 def _said(error: BaseException) -> str:
     try:
-        return str(error)
+        return _mistakes(error) or str(error)
     except Exception as broken:  # its `__str__` is the task's code like any other
         return f"(what it says cannot be had: {type(broken).__name__})"
+
+
+def _mistakes(error: BaseException) -> str:
+    """What a pydantic model refused, in one line; its own text is several, with an address in each."""
+    if type(error).__name__ != "ValidationError" or not callable(told := getattr(error, "errors", None)):
+        return ""
+    found = [(".".join(map(str, each["loc"])), each["msg"]) for each in told(include_url=False)]
+    return "; ".join(f"{where}: {what}" if where else what for where, what in found)
 
 
 class LoopBound(Exception):
@@ -72,7 +80,7 @@ class Plan:
 
     def output_keys(self) -> list[str]:
         """What its nodes set."""
-        return list(dict.fromkeys(key for node in self.nodes.values() for key in node.output_keys))
+        return list(dict.fromkeys(key for node in self.nodes.values() for key in node.sets))
 
     @property
     def declared(self) -> bool:
@@ -103,8 +111,8 @@ class Plan:
             before = [n for other, n in self.nodes.items() if name in self.edges.reach.get(other, ())]
             if getattr(node, "pre_process", None) is not None or not all(n.declared for n in before):
                 continue  # code may have set them: a record will tell
-            have = {key for n in before for key in n.output_keys}
-            missing = [v for v in node.variables if v not in have and v.partition(".")[0] not in have]
+            have = {key for n in before for key in n.sets}
+            missing = [v for v in node.variables if v not in have and steps_of(v)[0] not in have]
             if missing:
                 out[name] = missing
         return out

@@ -29,9 +29,9 @@ class GraphPostProcessor:
     def __init__(self) -> None:
         """Takes nothing; a processor takes what its `params` give it."""
 
-    def process(self, data: list[dict[str, Any]], metadata: dict[str, Any]) -> Any:
+    def process(self, data: list[dict[str, Any]], metadata: dict[str, Any] | None = None) -> Any:
         """The report over all output records at once."""
-        self.start(metadata)
+        self.start(metadata or {})
         for record in data:
             self.add(record)
         return self.finish()
@@ -111,7 +111,10 @@ def read_processors(top: Section, place: TaskPlace) -> list[Processor]:
         if processor is None:
             continue
         if processor.name in [other.name for other in found]:
-            section.problem(f"{processor.name} stands twice and both would write {processor.name}_*.json")
+            section.problem(
+                f"{processor.name} stands twice and both would write {processor.name}_*.json: make one entry of them,"
+                " or extend the class under another name"
+            )
         found.append(processor)
     return found
 
@@ -131,6 +134,12 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
         return None
     params = section.mapping("params")
     use_previous = section.flag("use_previous_output", bool(params.get("use_previous_output", False)))
+    filtered = section
+    if "filter" in params and hasattr(part, "wants"):  # one that is told what it is given has none of its own
+        if "filter" in section:
+            section.problem("stands beside params and in them: leave one out", "filter")
+        filtered = section.section("params")
+        params = {key: value for key, value in params.items() if key != "filter"}
     params = _accepted(part, params, ("use_previous_output",))
     try:
         check_parameters(part, params, name)
@@ -143,7 +152,7 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
     except Exception as error:
         section.problem(f"{name} cannot be made: {type(error).__name__}: {error}", "params")
         return None
-    return Processor(part, params, _filter(section, place), use_previous, section.problems, wants)
+    return Processor(part, params, _filter(filtered, place), use_previous, section.problems, wants)
 
 
 def _accepted(part: Any, params: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Prompts: lists of roles with `{variables}`, compiled once and filled for every record.
 
-`{name}`, `{name.field}` and `{alias->column}` are variables; doubled (`{{name}}`) they stand for themselves, and any
+`{name}`, `{name.field[0]}` and `{alias->column}` are variables; doubled (`{{name}}`) they stand for themselves, and any
 other brace is a brace. What a record holds is never taken for a variable.
 """
 
@@ -15,9 +15,10 @@ import msgspec
 from karat.errors import RequestError, did_you_mean
 from karat.models.messages import ROLES
 from karat.tasks.graph.reading import Section
+from karat.tasks.graph.state import steps_of
 from karat.tasks.prompt import MISSING, look_up
 
-_NAME = r"[^\W\d]\w*(?:(?:\.|->)\w+)*"
+_NAME = r"[^\W\d]\w*(?:(?:\.|->)\w+|\[\d+\])*"
 _VARIABLE = re.compile(r"\{\{(" + _NAME + r")\}\}|\{(" + _NAME + r")\}")
 
 Fill = Callable[[Mapping[str, Any]], Any]
@@ -82,7 +83,7 @@ def value_of(name: str, state: Mapping[str, Any]) -> Any:
     """The value of a variable: a name of the state, or a path into it."""
     value = state.get(name, MISSING)
     if value is MISSING:
-        value = look_up(state, name.split("."))
+        value = look_up(state, steps_of(name))
     if value is MISSING:
         raise RequestError(
             f"the prompt asks for {{{name}}} and the record has no such field: {did_you_mean(name, map(str, state))}"

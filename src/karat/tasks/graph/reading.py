@@ -15,11 +15,19 @@ class Problems:
     def __init__(self, document: Document) -> None:
         self.document = document
         self._found: dict[tuple[int, str], None] = {}
+        self._notes: dict[tuple[int, str], None] = {}
 
     def add(self, place: Place, sentence: str) -> None:
         """A mistake at a place."""
+        self._found[self._told(place, sentence)] = None
+
+    def note(self, place: Place, sentence: str) -> None:
+        """Something at a place that is no mistake, and that should not pass in silence."""
+        self._notes[self._told(place, sentence)] = None
+
+    def _told(self, place: Place, sentence: str) -> tuple[int, str]:
         where = written(place)
-        self._found[(self.document.line(place), f"{where}: {sentence}" if where else sentence)] = None
+        return self.document.line(place), f"{where}: {sentence}" if where else sentence
 
     def caught(self, place: Place, error: KaratError) -> None:
         """A mistake that another part of karat tells."""
@@ -32,6 +40,10 @@ class Problems:
     def sentences(self) -> list[str]:
         """All of them in the order of the file."""
         return [f"line {line}: {sentence}" for line, sentence in sorted(self._found)]
+
+    def notes(self) -> list[str]:
+        """What is no mistake, in the order of the file."""
+        return [f"line {line}: {sentence}" for line, sentence in sorted(self._notes)]
 
     def raise_all(self) -> None:
         """Raises them as one error, if there are any."""
@@ -64,6 +76,13 @@ class Section:
         for key in self.given:
             if key not in keys:
                 self.problem(f"unknown key: {did_you_mean(str(key), keys)}", key)
+
+    def without_effect(self, *keys: str, instead: str = "") -> None:
+        """Notes each of these keys that is given: other tools know it, and karat does nothing about it."""
+        for key in keys:
+            if key in self:
+                more = f": {instead}" if instead else ""
+                self.problems.note((*self.place, key), f"is accepted and has no effect{more}")
 
     def section(self, key: str) -> Section:
         """A mapping inside."""

@@ -17,14 +17,12 @@ FORMATS = ("json", "jsonl")
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears whole or not at all."""
+    """A file that appears whole or not at all. It is an export of the store, and can be made again: no fsync."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -83,11 +83,15 @@ def fields_schema(fields: Section) -> dict[str, Any] | None:
     return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
 
 
+UNFIT = "an answer that does not fit is asked for once more, and then the record fails"
+
+
 def read_structured_output(section: Section, place: TaskPlace) -> Any:
     """The schema of `structured_output`; None where there is none or it is switched off."""
     if not section.given or not section.flag("enabled", True):
         return None
     section.known(("enabled", "schema", "fallback_strategy", "retry_on_parse_error", "max_parse_retries"))
+    section.without_effect("fallback_strategy", "retry_on_parse_error", "max_parse_retries", instead=UNFIT)
     written = section.given.get("schema")
     try:
         if isinstance(written, str):

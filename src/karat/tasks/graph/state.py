@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 START = "START"
@@ -13,6 +14,14 @@ CHAT_HISTORY = "__chat_history__"
 """Where the turns of nodes with `chat_history: true` are kept; names like this never reach an output."""
 
 _ROLES = {"human": "user", "ai": "assistant"}
+
+
+_STEP = re.compile(r"[^.\[\]]+")
+
+
+def steps_of(path: str) -> list[str]:
+    """The steps of a path into a variable: `d`, `e` and `1` of `d.e[1]`; there is always a first."""
+    return _STEP.findall(path) or [path]
 
 
 class SygraState(dict[str, Any]):
@@ -58,6 +67,10 @@ class SygraMessage:
     def message(self) -> Any:
         """The message."""
         return self._message
+
+    def __str__(self) -> str:
+        content = getattr(self._message, "content", self._message)
+        return content if isinstance(content, str) else str(content)
 
 
 def as_message(given: Any) -> dict[str, Any]:

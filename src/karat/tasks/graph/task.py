@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 from karat.compat import current_modules
 from karat.datasets.dataset import Dataset
-from karat.errors import Stopped
+from karat.errors import KaratError, RequestError, Stopped
 from karat.keys import code_fingerprint, digest
 from karat.records import Example
 from karat.tasks.base import Context, Task
 from karat.tasks.graph.configuration import Configuration, check_data_fields, read_configuration
 from karat.tasks.graph.lookup import find_task
 from karat.tasks.graph.node import Record
-from karat.tasks.graph.plan import FAILURES, failed
-from karat.tasks.graph.state import SygraState
+from karat.tasks.graph.plan import FAILURES, NodeFailed, failed
+from karat.tasks.graph.reading import Problems
+from karat.tasks.graph.state import SygraState, steps_of
 from karat.tasks.graph.unit_metrics import UnitMetrics
+from karat.values import encode
 
 LOOKED_AT = 100
 """Records whose fields tell what a prompt may ask for."""
@@ -43,19 +45,27 @@ class GraphTask(Task):
 
     def dataset(self, *, file: str | None = None, count: int | None = None) -> Dataset:
         """The data it runs over: that of its file, or local data in its place. Its prompts are checked against it."""
-        from karat.tasks.graph.data import task_dataset
+        from karat.tasks.graph.data import missing_files, task_dataset
 
+        if file is None:
+            problems = Problems(self.graph.document)
+            for where, sentence in missing_files(self.graph.data, self.graph.place):
+                problems.add(where, sentence)
+            problems.raise_all()
         data = task_dataset(self.graph.data, self.graph.place, self.golden_keys(), file=file, count=count)
         self.check(data)
         return data
 
-    def check(self, dataset: Dataset) -> None:
-        """Refuses data that lack what the graph asks for."""
-        fields: dict[str, None] = {}
-        for example in islice(dataset, LOOKED_AT):
-            if isinstance(example.input, dict):
-                fields.update(dict.fromkeys(map(str, example.input)))
-        check_data_fields(self.graph, [*fields, *self.run_args, "id"])
+    def check(self, examples: Iterable[Example]) -> None:
+        """Refuses data that lack what the graph asks for; no data lack nothing."""
+        looked_at = list(islice(examples, LOOKED_AT))
+        if looked_at:
+            check_data_fields(self.graph, [*_fields(looked_at), *self.run_args, "id"])
+
+    @property
+    def notes(self) -> list[str]:
+        """What its file says that has no effect, each with its line."""
+        return [f"{self.graph.place.name}, {note}" for note in self.graph.problems.notes()]
 
     def _begin(self, example: Example, context: Context) -> tuple[SygraState, Record]:
         given = example.input
@@ -77,11 +87,29 @@ class GraphTask(Task):
 
     def _finish(self, state: SygraState) -> Any:
         try:
-            return self.output.record(state)
+            record = self.output.record(state)
         except Stopped:
             raise
         except FAILURES as error:
             raise failed("output", error) from error
+        try:
+            encode(record)
+        except RequestError as error:
+            raise self._not_kept(record, error) from error
+        return record
+
+    def _not_kept(self, record: Any, error: RequestError) -> NodeFailed:
+        """The failure of a record that cannot be stored: of the node that set the field, where one alone does."""
+        for field, value in record.items() if isinstance(record, dict) else ():
+            try:
+                encode({field: value})
+            except RequestError as found:
+                source = (self.output.fields or {}).get(str(field), "") or str(field)
+                key = steps_of(source)[0]
+                setters = [name for name, node in self.plan.nodes.items() if key in node.output_keys]
+                told = type(found)(f"output field {field!r}: {found}")
+                return failed(setters[0] if len(setters) == 1 else "output", told)
+        return failed("output", error)
 
     def configuration(self) -> Any:
         out: dict[str, Any] = {"task": self.name, **self.graph.outcome}
@@ -106,8 +134,38 @@ def _code(parts: list[Any]) -> str | None:
     return digest(json.dumps(found).encode())
 
 
-def load_task(name: str, *, model: str | None = None, run_args: Mapping[str, Any] | None = None) -> GraphTask:
-    """The graph task that a name or path means, read, checked and compiled."""
+def _fields(examples: Iterable[Example]) -> list[str]:
+    found: dict[str, None] = {}
+    for example in islice(examples, LOOKED_AT):
+        if isinstance(example.input, dict):
+            found.update(dict.fromkeys(map(str, example.input)))
+    return list(found)
+
+
+def load_task(
+    name: str,
+    *,
+    model: str | None = None,
+    unnamed: str | None = None,
+    run_args: Mapping[str, Any] | None = None,
+    data: str | None = None,
+) -> GraphTask:
+    """The graph task that a name or path means, read, checked and compiled.
+
+    `model` stands in for every model that its file names, `unnamed` for the default where it names none.
+    `data` is the file that will stand in for its source: it tells what a prompt may ask for, where the task's file has
+    mistakes and all of them are told.
+    """
     place = find_task(name)
+
+    def fields(configured: dict[str, Any]) -> list[str] | None:
+        from karat.tasks.graph.data import local_rows
+
+        try:
+            examples = local_rows(configured, place, data)
+            return [*_fields(examples), *(run_args or ()), "id"] if examples else None
+        except KaratError:  # told when the data are read
+            return None
+
     with current_modules(place.folder if place.root is None else place.root / "tasks"):
-        return GraphTask(read_configuration(place, model=model), run_args)
+        return GraphTask(read_configuration(place, model=model, unnamed=unnamed, fields=fields), run_args)

@@ -107,22 +107,59 @@ def read_tools(section: Section, building: Building) -> list[Tool]:
     return list(found.values())
 
 
+def marked(function: Any, name: str | None = None) -> Any:
+    """Marks a function as a tool; where one of a module or class is marked, only marked ones are offered."""
+    inside = getattr(function, "__func__", function)  # of a static or class method
+    inside.is_tool = True
+    if name:
+        inside.name = name
+    return function
+
+
+def _is_wrapped(part: Any) -> bool:
+    return hasattr(part, "func") or hasattr(part, "coroutine")
+
+
+def _is_marked(part: Any) -> bool:
+    """Whether `@tool` stands before it: karat's, or langchain's, which keeps the function inside."""
+    return _is_wrapped(part) or getattr(getattr(part, "__func__", part), "is_tool", False) is True
+
+
 def _functions(part: Any) -> list[Any]:
-    if isinstance(part, types.ModuleType):
-        own = [
-            v
-            for k, v in vars(part).items()
-            if not k.startswith("_") and callable(v) and not isinstance(v, type)
-        ]
-        return [v for v in own if getattr(v, "__module__", None) == part.__name__ or hasattr(v, "func")]
+    """The tools that a part is or has, as functions that take what the model gives."""
     if isinstance(part, type):
+        return _methods(part)
+    if not isinstance(part, types.ModuleType):
+        return [part]
+    public = [v for k, v in vars(part).items() if not k.startswith("_") and not isinstance(v, type)]
+    own = [
+        v
+        for v in public
+        if _is_wrapped(v) or (callable(v) and getattr(v, "__module__", None) == part.__name__)
+    ]
+    return [v for v in own if _is_marked(v)] or own
+
+
+def _methods(part: type) -> list[Any]:
+    """The tools of a class: its methods, those written without `self` too, or what its `get_tools` gives."""
+
+    def made() -> Any:
         try:
-            made = part()
+            return part()
         except TypeError as error:
             raise RequestError(f"{part.__qualname__} cannot be made without parameters: {error}") from error
-        given = getattr(made, "get_tools", None)
-        if callable(given):
-            return list(given())
-        names = [name for name in vars(part) if not name.startswith("_")]
-        return [getattr(made, name) for name in names if callable(getattr(made, name))]
-    return [part]
+
+    if callable(getattr(part, "get_tools", None)):
+        return list(made().get_tools())
+    written = {k: v for base in reversed(part.__mro__[:-1]) for k, v in vars(base).items() if k[0] != "_"}
+    kinds = (types.FunctionType, staticmethod, classmethod)
+    found = {k: v for k, v in written.items() if isinstance(v, kinds) or _is_wrapped(v)}
+    out = []
+    for name, method in ({k: v for k, v in found.items() if _is_marked(v)} or found).items():
+        if not isinstance(method, types.FunctionType):
+            out.append(getattr(part, name))
+        elif next(iter(inspect.signature(method).parameters), "") == "self":
+            out.append(getattr(made(), name))
+        else:
+            out.append(method)  # as a static one, though nothing says so
+    return out

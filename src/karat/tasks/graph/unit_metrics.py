@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from karat.errors import RequestError, did_you_mean
-from karat.evaluators.base import CannotJudge
+from karat.errors import CannotJudge, RequestError, did_you_mean
 from karat.evaluators.unit import BaseUnitMetric, UnitMetricRegistry, UnitMetricResult
 
 SUFFIX = "_result"
 """`exact_match_result`: the older name of a metric's field, used where the configuration asks for it."""
+
+KEY = "text"
+"""Under which a metric of the task's own finds a bare value, unless its `key` says otherwise."""
 
 ENTRY_KEYS = ("name", "params", "field")
 
@@ -19,7 +21,8 @@ class UnitMetrics:
     """Judges each record and keeps the results in its state, one field for each metric.
 
     A metric's field is its name, or `<name>_result` where `output_keys` (or what the output asks for) says so, or
-    `field` of its entry. A value that is no object is judged as it is, and shown under the metric's `key`.
+    `field` of its entry. A value that is no object is judged as it is, and shown under the metric's `key`; a metric of
+    the task's own gets it as an object with that key, or `text` where it has none.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class UnitMetrics:
                 )
             self.fields[field] = None
         within = params.get("key")
-        self._judges.append((fields, metric, within if isinstance(within, str) and within else None))
+        if not (isinstance(within, str) and within):  # karat's own compare a bare value as it is
+            within = None if type(metric).__module__.startswith("karat.") else KEY
+        self._judges.append((fields, metric, within))
 
     def metrics(self) -> Iterator[BaseUnitMetric]:
         """The metrics, in their order."""

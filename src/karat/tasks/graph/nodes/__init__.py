@@ -38,6 +38,8 @@ def build_node(name: str, section: Section, building: Building) -> Node | None:
     if kind not in KINDS:
         section.problem(f"unknown node type {kind!r}: {did_you_mean(kind, KINDS)}", "node_type")
         return None
+    if kind != "lambda":  # whose function may read it
+        section.without_effect("node_name", instead=f"the node is called {name}")
     state = section.text("node_state", "active")
     if state == "idle":
         return Idle(name)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
-
 from karat.errors import did_you_mean
-from karat.tasks.graph.asking import ModelUse, message_of
+from karat.tasks.graph.asking import ModelUse, calls_of, message_of
 from karat.tasks.graph.node import COMMON, MODEL_KEYS, Building, Node, Record
 from karat.tasks.graph.nodes.llm import ModelNode, check_output_keys, read_use
 from karat.tasks.graph.prompts import Prompt, read_prompt
@@ -56,7 +54,9 @@ class AgentNode(ModelNode):
             if not reply.tool_calls:
                 await self.finish(state, message_of(reply, self.role), reply.parsed, messages)
                 return
-            messages.append(_asked(reply))
+            messages.append(
+                {"role": "assistant", "content": reply.text or None, "tool_calls": calls_of(reply)}
+            )
             told = await asyncio.gather(*(self._call(call) for call in reply.tool_calls))
             for call, text in zip(reply.tool_calls, told, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})
@@ -67,24 +67,6 @@ class AgentNode(ModelNode):
         if tool is None:
             return f"error: there is no tool {call.name!r}: {did_you_mean(call.name, self.tools)}"
         return await tool.call(call.arguments)
-
-
-def _asked(reply: Any) -> dict[str, Any]:
-    """The model's wish to call tools, as the conversation keeps it."""
-    calls = [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {
-                "name": call.name,
-                "arguments": call.arguments
-                if isinstance(call.arguments, str)
-                else msgspec.json.encode(call.arguments).decode(),
-            },
-        }
-        for call in reply.tool_calls
-    ]
-    return {"role": "assistant", "content": reply.text or None, "tool_calls": calls}
 
 
 def _injected(section: Section) -> dict[int, str]:
@@ -103,6 +85,7 @@ def _injected(section: Section) -> dict[int, str]:
 def build_agent(name: str, section: Section, building: Building) -> Node | None:
     """An agent node from its section."""
     section.known((*COMMON, *MODEL_KEYS, "max_steps", "inject_system_messages"))
+    section.without_effect("tool_choice", instead="an agent's model chooses its tools")
     prompt, use = read_prompt(section), read_use(section, building)
     tools = read_tools(section, building)
     if prompt is None or use is None:

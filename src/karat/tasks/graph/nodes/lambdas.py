@@ -70,7 +70,8 @@ def build_lambda(name: str, section: Section, building: Building) -> Node | None
         return None
     output_keys = output_keys_of(section)
     if isinstance(call, UnitMetrics):
-        output_keys = list(call.fields)
+        named = [field for field in call.fields if field in output_keys]
+        output_keys = named or list(call.fields)
     return LambdaNode(name, call, part, output_keys, section.flag("blocking"))
 
 

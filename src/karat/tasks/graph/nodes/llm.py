@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from karat.errors import KaratError
 from karat.models.messages import Reply
-from karat.tasks.graph.asking import ModelUse, message_of, read_model
+from karat.tasks.graph.asking import ModelUse, calls_of, message_of, read_model
 from karat.tasks.graph.functions import Applied
 from karat.tasks.graph.node import COMMON, MODEL_KEYS, Building, Node, Record, merge, output_keys_of
 from karat.tasks.graph.prompts import Prompt, read_prompt
@@ -17,6 +17,8 @@ from karat.tasks.graph.state import CHAT_HISTORY, Message, SygraMessage, SygraSt
 from karat.tasks.graph.tools import Tool, read_tools
 
 MESSAGES = "messages"
+TOOL_CALLS = "tool_calls"
+"""Where an llm node with tools puts those that the model wants called."""
 
 
 class ModelNode(Node):
@@ -35,6 +37,7 @@ class ModelNode(Node):
         self.parts = [f.part for f in (self.pre_process, self.post_process) if f is not None]
         self.declared = "output_keys" in section or self.post_process is None
         self.history = section.flag("chat_history")
+        self.beside = [CHAT_HISTORY] if self.history else []
         self.window: int = building.properties["chat_history_window_size"]
         self.multiturn = building.properties["chat_conversation"] == "multiturn"
 
@@ -70,7 +73,8 @@ class ModelNode(Node):
             given = await called(self.post_process, SygraMessage(message), state)
             merge(state, given, f"post_process of {self.name}")
         else:
-            keep(state, self.output_keys, message, parsed)
+            apart = [key for key in self.output_keys if key in self.beside]
+            keep(state, self.output_keys, message, parsed, apart)
 
 
 class LlmNode(ModelNode):
@@ -96,10 +100,13 @@ class LlmNode(ModelNode):
         if tools:
             self._more["tools"] = [tool.described for tool in tools]
             self._more["tool_choice"] = section.text("tool_choice", "auto")
+            self.beside.append(TOOL_CALLS)
 
     async def run_async(self, state: SygraState, record: Record) -> None:
         messages = await self.prepare(state)
         reply: Reply = await self.use.ask(messages, **self._more)
+        if self.tools:
+            state[TOOL_CALLS] = calls_of(reply)
         await self.finish(state, message_of(reply, self.role), reply.parsed, messages)
 
 
@@ -109,8 +116,16 @@ async def called(function: Applied, *arguments: Any) -> Any:
     return await given if inspect.isawaitable(given) else given
 
 
-def keep(state: SygraState, keys: list[str], message: Message, parsed: Any) -> None:
-    """Where no post-processor reads the answer: fields of a structured one by name, else the text."""
+def keep(
+    state: SygraState, keys: list[str], message: Message, parsed: Any, apart: Collection[str] = ()
+) -> None:
+    """Where no post-processor reads the answer: fields of a structured one by name, else the text.
+
+    Those that stand `apart` are set already.
+    """
+    keys = [key for key in keys if key not in apart]
+    if not keys:
+        return
     if keys == [MESSAGES]:
         state[MESSAGES] = [*(state.get(MESSAGES) or []), message]
         return
@@ -119,7 +134,7 @@ def keep(state: SygraState, keys: list[str], message: Message, parsed: Any) -> N
         value = value.model_dump(mode="json")
     if isinstance(value, Mapping) and all(key in value for key in keys):
         state.update({key: value[key] for key in keys})
-    elif message.tool_calls and not message.content:
+    elif message.tool_calls and not message.content and TOOL_CALLS not in apart:
         state[keys[0]] = message.tool_calls
     else:
         state[keys[0]] = value
@@ -145,10 +160,13 @@ def build_llm(name: str, section: Section, building: Building) -> Node | None:
     section.known((*COMMON, *MODEL_KEYS))
     prompt, use = read_prompt(section), read_use(section, building)
     tools = read_tools(section, building)
+    if not tools:
+        section.without_effect("tool_choice", instead="the node has no tools")
     if prompt is None or use is None:
         return None
     node = LlmNode(name, section, building, prompt, use, tools)
-    check_output_keys(section, node.output_keys, use.schema, node.post_process is not None)
+    keys = [key for key in node.output_keys if key not in node.beside]
+    check_output_keys(section, keys, use.schema, node.post_process is not None)
     return node
 
 

@@ -67,6 +67,8 @@ class MultiLlmNode(ModelNode):
 def build_multi_llm(name: str, section: Section, building: Building) -> Node | None:
     """A multi_llm node from its section."""
     section.known((*COMMON, *MODEL_KEYS, "models", "multi_llm_post_process"))
+    section.without_effect("model", instead="models names them")
+    section.without_effect("tools", "tool_choice", instead="an llm or agent node uses tools")
     prompt = read_prompt(section)
     models, uses = section.section("models"), {}
     if not models.given:

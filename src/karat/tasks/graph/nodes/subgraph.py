@@ -48,6 +48,8 @@ def build_subgraph(name: str, section: Section, building: Building) -> Node | No
     except ConfigError as error:
         section.problems.add((*section.place, "subgraph"), str(error))
         return None
+    for note in configuration.problems.notes():
+        section.problems.note((*section.place, "subgraph"), f"{path}, {note}")
     for node in changes.given:
         if node not in configuration.node_names:
             changes.problem(

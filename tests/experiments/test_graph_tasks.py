@@ -1,0 +1,124 @@
+"""Graph tasks in experiments: named by path, with their own data and metrics or those of the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from karat.cli import main
+
+GRAPH = """
+data_config:
+  examples: [{id: a, answer: Paris, said: paris}, {id: b, answer: Rome, said: roma}]
+graph_config:
+  nodes:
+    predict: {node_type: lambda, lambda: predicting.predict, output_keys: [predicted]}
+    metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: answer
+      predicted_key: predicted
+      unit_metrics_map: [{name: exact_match}]
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [exact_match]}]}
+"""
+PREDICT = "def predict(state):\n    return {'predicted': state.get('always') or state['said']}\n"
+
+
+@pytest.fixture
+def karat(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("KARAT_STORE", "KARAT_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    place = tmp_path / "experiments"
+    (place / "qa").mkdir(parents=True)
+    (place / "qa" / "graph_config.yaml").write_text(GRAPH)
+    (place / "qa" / "predicting.py").write_text(PREDICT)
+
+    def run(text: str, *more: str):
+        path = place / "experiment.yaml"
+        path.write_text(text)
+        capsys.readouterr()
+        code = main(["run", str(path), "--json", *more])
+        captured = capsys.readouterr()
+        return code, json.loads(captured.out), captured.out + captured.err
+
+    return run
+
+
+@pytest.mark.parametrize("task", ["qa", "{graph: qa}", "{graph: qa/graph_config.yaml, name: qa}"])
+def test_a_graph_brings_its_data_and_its_metrics(karat, task):
+    code, document, _ = karat(f"task: {task}\n")
+    assert code == 0
+    assert document["runs"][0]["counts"]["ok"] == 2
+    assert document["runs"][0]["task"] == "qa"
+    assert document["evaluation"]["counts"]["ok"] == 2
+    assert [e["value"] for e in document["aggregation"]["estimates"].values()] == [0.5]
+
+
+def test_a_dataset_evaluators_and_aggregators_of_the_file(karat):
+    text = (
+        "task: qa\n"
+        "dataset: [{id: x, input: {answer: Oslo, said: oslo}}, {id: y, input: {answer: Bonn, said: bonn}}]\n"
+        "evaluators: [{name: from_output, params: {field: exact_match}, key: same}]\n"
+        "aggregators: [mean]\n"
+    )
+    code, document, _ = karat(text)
+    assert code == 0
+    [estimate] = document["aggregation"]["estimates"].values()
+    assert (estimate["value"], estimate["n"]) == (1.0, 2)
+
+
+def test_a_matrix_over_the_variables_of_a_graph_is_compared(karat, capsys):
+    code, document, _ = karat("task: {graph: qa}\nmatrix: {always: [Paris, Milan]}\n")
+    assert code == 0
+    assert [run["metadata"]["matrix"] for run in document["runs"]] == [
+        {"always": "Paris"},
+        {"always": "Milan"},
+    ]
+    assert "comparison" in document
+    first, second = (run["id"] for run in document["runs"])
+    assert main(["compare", first, second, "--json"]) == 0
+    assert main(["rank", document["evaluation"]["id"], "--json"]) == 0
+    assert main(["report", document["aggregation"]["id"]]) == 0
+    capsys.readouterr()
+
+
+def test_params_of_the_command_line_are_variables(karat):
+    _, document, _ = karat("task: {graph: qa, run_args: {always: Milan}}\n", "--param", "always=Rome")
+    outputs = document["runs"][0]
+    assert outputs["parameters"]["run_args"] == {"always": "Rome"}
+
+
+def test_mistakes_of_both_files_are_told_at_once(karat):
+    Path("experiments/qa/graph_config.yaml").write_text(
+        GRAPH.replace("golden_key: answer", "golden_kye: answer")
+    )
+    code, _, told = karat("task: {graph: qa}\naggregators: [accurcy]\n")
+    assert code == 2
+    assert "line 1: task: qa, line 10: " in told
+    assert "golden_kye" in told
+    assert "unknown aggregator 'accurcy'" in told
+    assert "no evaluators" not in told, "the graph would have brought them"
+
+
+def test_a_dataset_that_lacks_what_the_graph_asks_for(karat):
+    code, _, told = karat("task: qa\ndataset: [{input: {said: oslo}}]\n")
+    assert code == 2
+    assert "line 2: dataset: qa, line 10: " in told
+    assert "neither the data nor a node has 'answer'" in told
+
+
+def test_what_a_graph_needs_not_be_given_a_function_does(karat):
+    code, _, told = karat("task: predicting.py:predict\n")
+    assert code == 2
+    assert "dataset: is missing" in told
+
+
+def test_checking_runs_nothing(karat, tmp_path):
+    code, document, _ = karat("task: qa\n", "--check")
+    assert (code, document["examples"], document["evaluators"]) == (0, 2, 1)
+    assert not (tmp_path / "karat.db").exists()

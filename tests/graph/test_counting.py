@@ -1,0 +1,177 @@
+"""Records without a result, and data without records: the files and the store count them alike."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import karat
+from karat.cli import main
+from karat.records import Skipped
+from karat.tasks.graph import load_task, write_files
+from karat.tasks.graph.collator import MetricCollatorPostProcessor
+from karat.tasks.graph.stored_metrics import stored_metrics
+
+GRAPH = """
+data_config:
+  source: {type: disk, file_path: rows.jsonl}
+graph_config:
+  nodes:
+    predict: {node_type: lambda, lambda: code.predict, output_keys: [said, thought]}
+    metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: answer
+      predicted_key: said
+      unit_metrics_map: [{name: exact_match, params: {key: text}}]
+      output_keys: [exact_match]
+  edges:
+    - {from: START, to: predict}
+    - {from: predict, condition: code.judged, path_map: {yes_please: metrics, no_thanks: END}}
+    - {from: metrics, to: END}
+output_config:
+  output_map: {id: {from: id}, exact_match: {from: exact_match}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [exact_match]}]}
+"""
+CODE = """
+def predict(state):
+    if state["said"] == "crash":
+        raise ValueError("no")
+    return {"said": state["said"]}
+
+def judged(state):
+    return "yes_please" if state["said"] else "no_thanks"
+"""
+ENTRY = {"name": "accuracy", "unit_metrics_results": ["exact_match"]}
+
+
+@pytest.fixture
+def task(project):
+    project.write("t/graph_config.yaml", GRAPH)
+    project.write("t/code.py", CODE)
+    rows = [{"id": "a", "answer": "x", "said": "x"}, {"id": "b", "answer": "x", "said": ""}]
+    return project.rows("t/rows.jsonl", rows)
+
+
+def stages(folder):
+    """The report of a task, and its evaluation and aggregation in the store."""
+    loaded = load_task("t")
+    run = karat.run(loaded, loaded.dataset(), store="memory://", progress=False)
+    written = write_files(run, loaded, folder / "out")
+    evaluators, aggregators = stored_metrics(loaded)
+    evaluation = karat.evaluate(run, evaluators, store=run.store, progress=False)
+    [report] = json.loads(written.reports["MetricCollatorPostProcessor"].read_text())
+    return report, evaluation, karat.aggregate(evaluation, aggregators, store=run.store), run, written
+
+
+def test_a_record_that_never_came_to_its_unit_metrics_is_skipped_and_counts(project, task):
+    report, evaluation, aggregation, _, _ = stages(project.folder)
+    summary, accuracy = report["evaluation_summary"], report["results"]["exact_match-accuracy"]
+    counts = [summary[f"{word}_records"] for word in ("total", "evaluated", "failed", "skipped")]
+    assert counts == [2, 1, 0, 1]
+    estimate = aggregation.estimates["exact_match-accuracy"]
+    assert (accuracy["n"], accuracy["of"]) == (estimate.n, estimate.of) == (1, 2)
+    assert accuracy["accuracy_bounds"] == [estimate.lowest, estimate.highest] == [0.5, 1.0]
+    assert (evaluation.counts.ok, evaluation.counts.skipped, evaluation.counts.not_applicable) == (1, 1, 0)
+    [skipped] = [r.outcome for r in evaluation.results() if isinstance(r.outcome, Skipped)]
+    assert skipped.reason == "the task left exact_match empty"
+    assert {summary["status"], evaluation.status, aggregation.status} == {"partial"}
+
+
+def test_a_record_that_one_metric_judged_and_another_did_not_is_evaluated():
+    right = {"correct": True, "golden": "x", "predicted": "x"}
+    entries = [{"name": "accuracy", "unit_metrics_results": ["exact_match", "fuzzy_match"]}]
+    rows = [{"exact_match": right, "fuzzy_match": right}, {"exact_match": right, "fuzzy_match": None}]
+    [report] = MetricCollatorPostProcessor(entries).process(rows)  # the metadata may be left out
+    summary = report["evaluation_summary"]
+    assert (summary["evaluated_records"], summary["skipped_records"], summary["status"]) == (2, 0, "partial")
+    assert [report["results"][f"{field}-accuracy"]["n"] for field in ("exact_match", "fuzzy_match")] == [2, 1]
+
+
+def test_a_record_that_a_generator_left_out_is_not_applicable_in_the_store_and_skipped_in_the_report(
+    project, task
+):
+    project.write(
+        "t/graph_config.yaml", GRAPH.replace("output_map:", "generator: code.Judged\n  output_map:")
+    )
+    project.write("t/code.py", CODE + """
+class Judged:
+    def generate(self, state):
+        return {"exact_match": state["exact_match"]} if "exact_match" in state else None
+""")  # fmt: skip
+    report, evaluation, aggregation, _, _ = stages(project.folder)
+    assert report["evaluation_summary"]["skipped_records"] == evaluation.counts.not_applicable == 1
+    assert report["evaluation_summary"]["status"] == evaluation.status == "success"
+    assert aggregation.estimates["exact_match-accuracy"].of == 1
+
+
+def test_where_all_records_failed_the_report_is_partial_as_the_run_is(project, task):
+    project.rows("t/rows.jsonl", [{"id": "a", "answer": "x", "said": "crash"}])
+    report, evaluation, aggregation, run, _ = stages(project.folder)
+    summary = report["evaluation_summary"]
+    assert {summary["status"], run.status, evaluation.status, aggregation.status} == {"partial"}
+    assert summary["error"] == "all 1 records failed: nothing could be evaluated"
+
+
+@pytest.mark.parametrize(
+    ("rows", "flags", "told"),
+    [
+        ([], [], "the data have no records"),
+        (
+            [{"id": "a", "answer": "x", "said": "x"}],
+            ["--start_index", "9"],
+            "--start_index 9 is beyond the data",
+        ),
+        ([{"id": "a"}], ["--data", "empty.jsonl"], "the data have no records"),
+    ],
+)
+def test_no_records_are_no_data(project, task, capsys, rows, flags, told):
+    project.rows("t/rows.jsonl", rows)
+    project.write("t/rows.json", "[]")
+    project.write("empty.jsonl", "")
+    if not rows:
+        project.write("t/graph_config.yaml", GRAPH.replace("rows.jsonl", "rows.json"))
+    assert main(["run", "t", "--output_dir", "out", "--store", "memory://", *flags]) == 1
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert "run" in captured.out
+    [report] = json.loads(next((project.folder / "out").glob("MetricCollator*")).read_text())
+    summary = report["evaluation_summary"]
+    assert (summary["status"], summary["total_records"]) == ("no_data", 0)
+    assert json.loads(next((project.folder / "out").glob("output_*")).read_text()) == []
+
+
+def test_what_nodes_were_to_set_and_is_null_is_told_with_its_count(project, task):
+    fields = "thought: {from: thought}, deep: {from: 'notes.list[1]'}, nowhere: {from: notes.nope}, plain: {from: n}"
+    project.write(
+        "t/graph_config.yaml", GRAPH.replace("{id: {from: id},", "{id: {from: id}, " + fields + ",")
+    )
+    row = {"answer": "x", "said": "x", "n": None}
+    rows = [{"id": "a", "notes": {"list": [1, 2]}, **row}, {"id": "b", "notes": {"list": [1]}, **row}]
+    project.rows("t/rows.jsonl", rows)
+    *_, written = stages(project.folder)
+    records = json.loads(written.output.read_text())
+    assert [(record["deep"], record["nowhere"]) for record in records] == [(2, None), (None, None)]
+    assert written.notes == [
+        "output field 'thought' is null in 2 of 2 records (from: thought)",
+        "output field 'deep' is null in 1 of 2 records (from: notes.list[1])",
+        "output field 'nowhere' is null in 2 of 2 records (from: notes.nope)",
+    ]
+    assert main(["run", "t", "--output_dir", "told", "--store", "memory://"]) == 0
+
+
+def test_a_filter_may_stand_in_the_collators_params(project, task):
+    wrong = {"id": "c", "answer": "x", "said": "y"}
+    rows = [{"id": "a", "answer": "x", "said": "x"}, wrong]
+    project.rows("t/rows.jsonl", rows)
+    project.write("t/graph_config.yaml", GRAPH.replace("params: {aggr", "params: {filter: {id: c}, aggr"))
+    report, *_ = stages(project.folder)
+    assert report["results"]["exact_match-accuracy"]["accuracy"] == 0.0
+    assert report["evaluation_summary"]["skipped_records"] == 1
+    twice = GRAPH.replace("params: {aggr", "filter: {id: c}\n    params: {filter: {id: c}, aggr")
+    project.write("t/graph_config.yaml", twice)
+    with pytest.raises(karat.KaratError, match="beside params and in them"):
+        load_task("t")

@@ -1,0 +1,153 @@
+"""Records that fail: what is said of them, and that the reports count them, also after a resume."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import karat
+from karat.tasks.graph import load_task, write_files
+
+GRAPH = """
+data_config: {source: {type: disk, file_path: rows.jsonl}}
+graph_config:
+  nodes:
+    score: {node_type: lambda, lambda: code.score, output_keys: [score]}
+    metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: answer
+      predicted_key: said
+      unit_metrics_map: [{name: exact_match}]
+output_config:
+  output_map:
+    id: {from: id}
+    points: {from: score.value}
+    said: {from: said}
+    exact_match: {from: exact_match}
+graph_post_process:
+  - processor: code.Sum
+  - processor: code.Whole
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params:
+      aggregator_metrics_map:
+        - {name: accuracy, unit_metrics_results: [exact_match]}
+        - {name: precision, unit_metrics_results: [exact_match]}
+        - {name: recall, unit_metrics_results: [exact_match]}
+        - {name: f1_score, unit_metrics_results: [exact_match]}
+"""
+CODE = """
+from pathlib import Path
+from karat.tasks.graph import GraphPostProcessor
+
+def score(state):
+    if state["said"] == "crash" and not Path("mended").exists():
+        raise ValueError("no")
+    return {"score": {"value": float(state["points"])}}
+
+class Sum(GraphPostProcessor):
+    def start(self, metadata):
+        self.metadata, self.sum, self.count = metadata, 0, 0
+    def add(self, record):
+        self.sum, self.count = self.sum + record["points"], self.count + 1
+    def finish(self):
+        told = {key: value for key, value in self.metadata.items() if key.endswith("_records")}
+        return {"sum": self.sum, "count": self.count, **told}
+
+class Whole:
+    def process(self, data, metadata):
+        told = {key: value for key, value in metadata.items() if key.endswith("_records")}
+        return {"sum": sum(r["points"] for r in data), "count": len(data), **told}
+"""
+
+
+@pytest.fixture
+def task(project):
+    project.write("t/graph_config.yaml", GRAPH)
+    project.write("t/code.py", CODE)
+
+    def load(rows: list[dict]):
+        project.rows("rows.jsonl", rows)
+        return load_task("t")
+
+    return load
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_value_that_cannot_be_stored_is_the_failure_of_the_node_that_set_it(project, task, value):
+    task([{"id": "a", "answer": "x", "said": "x", "points": value}])
+    [failure] = project.run("t").failures
+    assert failure["node"] == "score"
+    assert failure["error"].startswith("UnsupportedType: output field 'points': points is ")
+
+
+def test_a_value_that_no_one_node_set_is_the_failure_of_the_output(project, task):
+    task([{"id": "a", "answer": "x", "said": "x", "points": "1"}])
+    project.write("t/graph_config.yaml", GRAPH.replace("{from: said}", "{from: said, transform: code.far}"))
+    project.write("t/code.py", CODE + "\ndef far(value, state):\n    return object()\n")
+    [failure] = project.run("t").failures
+    assert failure["node"] == "output"
+    assert "output field 'said'" in failure["error"]
+
+
+def rows(count: int) -> list[dict]:
+    said = {3: "crash", 5: "crash", 6: "other"}
+    return [
+        {"id": str(i), "answer": "yes", "said": said.get(i, "yes"), "points": str(i)} for i in range(count)
+    ]
+
+
+def reports(run, task, project, name: str) -> dict[str, dict]:
+    written = write_files(run, task, project.folder / name)
+    return {key: json.loads(path.read_text())[0] for key, path in written.reports.items()}
+
+
+def test_reports_count_what_failed_and_after_a_retry_what_was_mended(project, task):
+    graph = task(rows(10))
+    dataset = graph.dataset()
+    with karat.open_store(project.folder / "karat.db") as store:
+        first = karat.run(graph, dataset, store=store, progress=False)
+        found = reports(first, graph, project, "first")
+        right = {"sum": 37.0, "count": 8, "total_records": 10, "failed_records": 2}
+        assert found["Sum"] == found["Whole"] == {**right, "pending_records": 0, "skipped_records": 0}
+        results = found["MetricCollatorPostProcessor"]["results"]
+        accuracy = results["exact_match-accuracy"]
+        assert (accuracy["accuracy"], accuracy["n"], accuracy["of"]) == (7 / 8, 8, 10)
+        assert accuracy["accuracy_bounds"] == [0.7, 0.9]
+        assert {(r["n"], r["of"]) for r in results.values()} == {(8, 10)}, "counted once for each, not thrice"
+
+        project.write("mended", "")
+        second = karat.run(graph, dataset, store=store, progress=False, retry_failed=True)
+        assert second.id == first.id
+        found = reports(second, graph, project, "second")
+        assert found["Sum"]["sum"] == found["Whole"]["sum"] == 45.0
+        assert found["Sum"]["failed_records"] == 0
+        report = found["MetricCollatorPostProcessor"]
+        assert report["evaluation_summary"]["status"] == "success"
+        assert report["results"]["exact_match-accuracy"]["n"] == 10
+
+
+def test_reports_after_a_run_that_was_stopped_and_continued_are_those_of_one_that_was_not(project, task):
+    graph = task(rows(40))
+    dataset = graph.dataset()
+    with karat.open_store(project.folder / "karat.db") as store:
+        with pytest.raises(karat.errors.Aborted):
+            karat.run(graph, dataset, store=store, progress=False, concurrency=2, abort_on_error=True)
+        [stopped] = store.runs.list()
+        assert stopped.counts.pending
+        found = reports(stopped, graph, project, "stopped")
+        counts = stopped.counts
+        assert found["Sum"]["count"] == found["Whole"]["count"] == counts.ok
+        assert found["Sum"]["pending_records"] == counts.pending
+        summary = found["MetricCollatorPostProcessor"]["evaluation_summary"]
+        assert (summary["total_records"], summary["status"]) == (40, "partial")
+
+        continued = karat.run(graph, dataset, store=store, progress=False)
+        assert continued.id == stopped.id
+        whole = karat.run(graph, dataset, store=store, progress=False, new=True)
+        ours, others = (reports(r, graph, project, r.id) for r in (continued, whole))
+        for report in (ours, others):
+            report["MetricCollatorPostProcessor"]["evaluation_summary"].pop("timestamp")
+        assert ours == others
+        assert ours["Sum"]["count"] == 38

@@ -1,0 +1,60 @@
+"""Metrics of one's own where tasks written for SyGra put them: in a tree like its own, in the working folder."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+UNIT = """
+from sygra.core.eval.metrics.unit_metrics.base_unit_metric import BaseUnitMetric
+from sygra.core.eval.metrics.unit_metrics.unit_metric_registry import unit_metric
+from sygra.core.eval.metrics.unit_metrics.unit_metric_result import UnitMetricResult
+
+@unit_metric("NAME")
+class MyMetric(BaseUnitMetric):
+    def get_metadata(self):
+        return {}
+    def evaluate(self, golden, predicted):
+        return [UnitMetricResult(g == p, g, p, {}) for g, p in zip(golden, predicted)]
+"""
+AGGREGATOR = """
+from sygra.core.eval.metrics.aggregator_metrics.base_aggregator_metric import BaseAggregatorMetric
+from sygra.core.eval.metrics.aggregator_metrics.aggregator_metric_registry import aggregator_metric
+
+@aggregator_metric("NAME_all")
+class All(BaseAggregatorMetric):
+    def calculate(self, results):
+        return {"all": all(r.correct for r in results)}
+"""
+TASK = """
+data_config: {examples: [{id: a, answer: {text: x}, said: {text: x}}]}
+graph_config:
+  nodes:
+    unit_metrics:
+      node_type: lambda
+      lambda: tasks.eval.utils.UnitMetrics
+      golden_key: answer
+      predicted_key: said
+      unit_metrics_map: [{name: NAME}]
+      output_keys: [NAME]
+output_config: {output_map: {id: {from: id}, NAME: {from: NAME}}}
+graph_post_process:
+  - processor: tasks.eval.utils.MetricCollatorPostProcessor
+    params: {aggregator_metrics_map: [{name: NAME_all, unit_metrics_results: [NAME]}]}
+"""
+
+
+@pytest.mark.parametrize("task", ["t", "tasks/eval/t"])
+def test_metrics_in_a_tree_like_sygras_are_found(project, task):
+    name = f"mine_{uuid.uuid4().hex}"  # registries are the process's
+    folder = "sygra/core/eval/metrics"
+    project.write(f"{folder}/unit_metrics/my_custom_metric.py", UNIT.replace("NAME", name))
+    project.write(f"{folder}/aggregator_metrics/my_aggregator.py", AGGREGATOR.replace("NAME", name))
+    project.write(
+        f"{folder}/unit_metrics/exact_match.py", "@unit_metric('one of the table')\nraise SystemError\n"
+    )
+    project.write(f"{task}/graph_config.yaml", TASK.replace("NAME", name))
+    outcome = project.run(task)
+    assert outcome.records[0][name]["correct"] is True
+    assert outcome.report()["results"][f"{name}-{name}_all"]["all"] is True

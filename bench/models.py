@@ -1,6 +1,6 @@
 """Prompt-task records against a server with 50 ms latency in another process, outputs and results persisted.
 
-    python bench/models.py [--records 2000] [--concurrency 200] [--latency 0.05] [--rounds 3]
+    python bench/models.py [--records 2000] [--concurrency 200] [--latency 0.05] [--rounds 7]
 
 Beside it, in the same run, a bare aiohttp loop that makes the same calls and keeps nothing. Then the same records with
 30 % of the answers 429 and 5 % of the connections dropped.
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=200)
     parser.add_argument("--latency", type=float, default=0.05)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
     count, width = given.records, given.concurrency
     print(machine())

@@ -83,6 +83,13 @@ class Calls:
             self._keys = self._read_keys()
         return self._keys
 
+    def keys_of(self, positions: Sequence[int]) -> list[Hashable | None]:
+        """The keys of some of the calls; those of the others are read too where that is no more work."""
+        if self._keys is None and len(positions) * 4 < len(self):
+            return [canonical(self.arguments(position)) for position in positions]
+        keys = self.keys()
+        return [keys[position] for position in positions]
+
     def _read_keys(self) -> Sequence[Hashable | None]:
         if self.as_text:
             try:

@@ -57,9 +57,14 @@ def _pair_equal(agent: Calls, reference: Calls) -> Paired:
         have, want = agent.given, reference.given
         # Two samples: where the texts differ in their spelling, the values decide about all at once.
         if want[0] in have or want[-1] in have:
-            paired = _pair_same(agent.names, have, reference.names, want)
-            if not paired[1] or not paired[2]:
-                return paired
+            pairs, left, open_ = _pair_same(agent.names, have, reference.names, want)
+            if not left or not open_:
+                return pairs, left, open_
+            some, wanted = agent.take(left), reference.take(open_)
+            found, *rest = _pair_same(some.names, some.keys(), wanted.names, wanted.keys())
+            if found:
+                pairs = dict(sorted((pairs | {left[i]: open_[j] for i, j in found.items()}).items()))
+            return pairs, [left[i] for i in rest[0]], [open_[j] for j in rest[1]]
     return _pair_same(agent.names, agent.keys(), reference.names, reference.keys())
 
 
@@ -126,11 +131,10 @@ def _pair_one_tool(
         _pair_compared(agent, agents, reference, references, rule, optional, pairs)
 
 
-def _keys(calls: Calls, positions: Iterable[int], rule: Rule) -> dict[int, Any]:
+def _keys(calls: Calls, positions: Sequence[int], rule: Rule) -> dict[int, Any]:
     """The keys of some calls in the eyes of a rule."""
     if isinstance(rule, ModeRule) and rule.mode != "ignore":
-        keys = calls.keys()
-        return {position: keys[position] for position in positions}
+        return dict(zip(positions, calls.keys_of(positions), strict=True))
     return {position: rule.key(calls.arguments(position)) for position in positions}
 
 

@@ -253,7 +253,11 @@ def jsonable(value: Any) -> Any:
     if type(value) in SCALARS:
         return value
     if isinstance(value, dict):
-        return {jsonable(key): jsonable(each) for key, each in value.items()}
+        return {
+            # A call for each key would be most of the time that is spent on a small result.
+            key if type(key) is str and key.isascii() else jsonable(key): jsonable(each)
+            for key, each in value.items()
+        }
     if isinstance(value, list):
         return [jsonable(each) for each in value]
     return jsonable(plain(value, "the value"))

@@ -122,3 +122,18 @@ def test_checking_runs_nothing(karat, tmp_path):
     code, document, _ = karat("task: qa\n", "--check")
     assert (code, document["examples"], document["evaluators"]) == (0, 2, 1)
     assert not (tmp_path / "karat.db").exists()
+
+
+def test_what_a_graph_judged_itself_is_an_evaluator_by_its_field_alone(karat):
+    code, made, said = karat(
+        "task: {graph: qa}\nevaluators: [{from_output: exact_match}]\naggregators: [accuracy]\n"
+    )
+    assert code == 0, said
+    (estimate,) = [e for name, e in made["aggregation"]["estimates"].items() if name.endswith("accuracy")]
+    assert (estimate["value"], estimate["n"]) == (0.5, 2)
+
+
+def test_a_mistake_beside_the_field_names_what_there_is(karat):
+    code, _, said = karat("task: {graph: qa}\nevaluators: [{from_output: exact_match, keyy: x}]\n")
+    assert code == 2
+    assert "did you mean 'key'" in said

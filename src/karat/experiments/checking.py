@@ -275,7 +275,9 @@ class _Check:
         if isinstance(entry, str):
             return file_beside(entry, self.folder)
         fields = entry.model_dump(exclude_none=True)
-        return {**fields, "name": file_beside(entry.name, self.folder)}
+        if "name" in fields:
+            fields["name"] = file_beside(fields["name"], self.folder)
+        return fields
 
     _aggregator = _evaluator
 

@@ -124,6 +124,15 @@ class EvaluatorEntry(_Part):
     """What its results are called, where two have the same name."""
 
 
+class FromOutputEntry(_Part):
+    """What the task judged itself, as an evaluator: shorter for `{name: from_output, params: {field: …}}`."""
+
+    from_output: str
+    """The field of the output that holds it."""
+    key: str | None = None
+    """What its results are called; the field's name where it is left out."""
+
+
 class AggregatorEntry(_Part):
     """An aggregator with parameters."""
 
@@ -156,8 +165,14 @@ def _task_form(given: Any) -> str | None:
     return None
 
 
-def _part_form(entry: str) -> Any:
-    return lambda given: "text" if isinstance(given, str) else entry if isinstance(given, Mapping) else None
+def _evaluator_form(given: Any) -> str | None:
+    if isinstance(given, Mapping):
+        return "FromOutputEntry" if "from_output" in given else "EvaluatorEntry"
+    return "text" if isinstance(given, str) else None
+
+
+def _aggregator_form(given: Any) -> str | None:
+    return "text" if isinstance(given, str) else "AggregatorEntry" if isinstance(given, Mapping) else None
 
 
 DatasetForm = Annotated[
@@ -175,12 +190,14 @@ TaskForm = Annotated[
     Discriminator(_task_form),
 ]
 EvaluatorForm = Annotated[
-    Annotated[str, Tag("text")] | Annotated[EvaluatorEntry, Tag("EvaluatorEntry")],
-    Discriminator(_part_form("EvaluatorEntry")),
+    Annotated[str, Tag("text")]
+    | Annotated[EvaluatorEntry, Tag("EvaluatorEntry")]
+    | Annotated[FromOutputEntry, Tag("FromOutputEntry")],
+    Discriminator(_evaluator_form),
 ]
 AggregatorForm = Annotated[
     Annotated[str, Tag("text")] | Annotated[AggregatorEntry, Tag("AggregatorEntry")],
-    Discriminator(_part_form("AggregatorEntry")),
+    Discriminator(_aggregator_form),
 ]
 
 
@@ -234,6 +251,7 @@ FORMS: dict[str, type[BaseModel]] = {
         AggregatorEntry,
         DatasetEntry,
         EvaluatorEntry,
+        FromOutputEntry,
         ExampleEntry,
         FunctionEntry,
         GraphEntry,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
+import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -154,3 +157,22 @@ def test_there_is_an_instance_for_each_kind_of_part():
     assert (evaluators.has("exact_match"), unit_metrics.has("exact_match"), engines.has("local")) == (
         True,
     ) * 3
+
+
+def test_threads_that_look_for_a_part_at_once_all_find_it(tmp_path, monkeypatch):
+    registry = Registry("slow part", builtin=["parts_that_load_slowly"])
+    entered = threading.Barrier(8)
+    holder = types.SimpleNamespace(registry=registry)
+    monkeypatch.setitem(sys.modules, "registry_of_slow_parts", holder)
+    (tmp_path / "parts_that_load_slowly.py").write_text(
+        "import threading\nfrom registry_of_slow_parts import registry\n"
+        "threading.Event().wait(0.05)  # until the others look too\nregistry.register('part')(object)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def look(_):
+        entered.wait()
+        return registry.get("part")
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(look, range(8))) == [object] * 8

@@ -8,12 +8,14 @@ another it is said with a prefix: `unit:exact_match` among evaluators.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
@@ -100,15 +102,23 @@ class Registry(Generic[T]):
 
     def _find(self, name: str | None) -> bool:
         """Whether a name is known; imports what registers parts until it is. None imports all there is."""
-        while self._aliases.get(name or "", name) not in self._parts:
+        while not self._is_known(name):
             if self._builtin:
-                importlib.import_module(self._builtin.pop(0))
+                module = self._builtin[0]
+                importlib.import_module(module)
+                # Only now: whoever looks meanwhile, in another thread, has to wait for the same import.
+                with contextlib.suppress(ValueError):
+                    self._builtin.remove(module)
             elif not load_plugins():
-                return False
+                return self._is_known(name)  # perhaps since a moment ago, by another thread
         return True
+
+    def _is_known(self, name: str | None) -> bool:
+        return self._aliases.get(name or "", name) in self._parts
 
 
 _plugins_loaded = False
+_loading = threading.RLock()
 
 
 def load_plugins() -> bool:
@@ -117,19 +127,20 @@ def load_plugins() -> bool:
     Whether it was now that they were imported.
     """
     global _plugins_loaded
-    if _plugins_loaded or os.environ.get("KARAT_PLUGINS") == "0":
-        return False
-    _plugins_loaded = True
-    from importlib.metadata import entry_points
+    with _loading:
+        if _plugins_loaded or os.environ.get("KARAT_PLUGINS") == "0":
+            return False
+        _plugins_loaded = True
+        from importlib.metadata import entry_points
 
-    for point in entry_points(group=PLUGIN_GROUP):
-        try:
-            loaded = point.load()
-            if callable(loaded) and not isinstance(loaded, type):
-                loaded()
-        except Exception as error:
-            sys.stderr.write(f"karat: plug-in {point.name} ({point.value}) did not load: {error}\n")
-    return True
+        for point in entry_points(group=PLUGIN_GROUP):
+            try:
+                loaded = point.load()
+                if callable(loaded) and not isinstance(loaded, type):
+                    loaded()
+            except Exception as error:
+                sys.stderr.write(f"karat: plug-in {point.name} ({point.value}) did not load: {error}\n")
+        return True
 
 
 def load_object(path: str) -> Any:

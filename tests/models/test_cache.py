@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import textwrap
 import msgspec
 import pytest
 
+import karat
 from karat import models
 from karat.errors import RequestError
 from karat.models.base import Pending
@@ -282,3 +285,40 @@ def test_a_reply_that_was_handed_out_survives_a_kill(folder):
         ]
         assert [run.stdout.split() for run in runs] == [["False"] * 5, ["True"] * 5], runs[0].stderr
         assert server.count == 5
+
+
+def kept_in_the_file():
+    """How many answers another process would find."""
+    with contextlib.closing(sqlite3.connect(os.environ["KARAT_CACHE"])) as file:
+        return file.execute("SELECT count(*) FROM replies").fetchone()[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_within_a_run_no_call_is_made_before_the_earlier_answers_are_kept(temperature):
+    found = []
+
+    def answer(body):
+        found.append(kept_in_the_file())
+        return "an answer"
+
+    with FakeProvider(answer) as server:
+        model = models.get(server.spec(), temperature=temperature)
+
+        async def task(question):
+            for number in range(4):
+                await model.generate(f"{question}: {number}")
+
+        karat.run(task, [{"id": "a", "input": "a question"}], store="memory://")
+    assert found == [0, 1, 2, 3]
+    assert models.cache_stats()["entries"] == 4, "also of those that are still being written"
+
+
+def test_an_answer_that_is_being_written_is_found_already(provider):
+    model = models.get(provider.spec(), temperature=0)
+
+    async def task(question):
+        return (await model.generate("the same for all")).cached
+
+    run = karat.run(task, [{"id": str(n), "input": n} for n in range(5)], store="memory://", concurrency=1)
+    assert [output.outcome.value for output in run.outputs()] == [False, True, True, True, True]
+    assert provider.count == 1

@@ -158,3 +158,14 @@ def test_the_aggregators_that_are_promised_are_there():
     assert sorted(promised.split()) == NAMES
     assert aggregators.get("pass@k") is aggregators.get("pass_at_k")
     assert aggregators.get("pass^k") is aggregators.get("pass_hat_k")
+
+
+def test_a_negative_zero_is_told_as_zero_whichever_comes_first():
+    *_, aggregator, _ = resolve_aggregator({"name": "quantiles", "params": {}})
+    spreads = []
+    for scores in ([0.0, -0.0], [-0.0, 0.0]):
+        spread = aggregator.start()
+        for score in scores:
+            spread.add(score)
+        spreads.append(str(list(spread.counts.items())))
+    assert spreads == ["[(0.0, 2)]"] * 2

@@ -36,8 +36,8 @@ class _Spread:
         self.sizes = Sizes()
 
     def add(self, value: float, times: int = 1) -> None:
-        if self.coarse:
-            value = rounded(value)
+        value = rounded(value) if self.coarse else value
+        value += 0.0  # -0.0 becomes 0.0: they are one key, and the first one seen would be the one told
         self.counts[value] = self.counts.get(value, 0) + times
         if not self.coarse and len(self.counts) > MOST_DISTINCT:
             self.round()

@@ -1,12 +1,14 @@
 """Trajectories that do not match: what inclusion may skip, tolerances as they are written, one kind of error."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from karat.evaluators import CannotJudge, TrajectoryMatchEvaluator
-from karat.evaluators.argument_index import Likely
-from karat.evaluators.arguments import ModeRule
+from karat.evaluators.argument_index import candidates
+from karat.evaluators.arguments import Malformed, ModeRule, build_rule
 
 plain = st.sampled_from(["a", "b", "1", 1, 1.0, True, False, 0, None, 2.5, float("nan")])
 values = st.recursive(
@@ -17,10 +19,22 @@ values = st.recursive(
 arguments = st.dictionaries(st.sampled_from("xyz"), values, max_size=3) | values
 
 
-@given(st.sampled_from(["exact", "ignore", "subset", "superset"]), arguments, st.lists(arguments, max_size=6))
-def test_nothing_that_matches_is_skipped(mode, given, wanted):
-    rule = ModeRule(mode)
-    likely = list(Likely(rule, wanted).for_(given))
+modes = st.sampled_from(["exact", "ignore", "subset", "superset"])
+fields = st.dictionaries(
+    st.sampled_from(["x", "y.z", "z"]),
+    st.sampled_from(["any", "exact", "ignore_case", {"tolerance": 1}]),
+    min_size=1,
+)
+anything = arguments | st.just(Malformed("{x"))
+
+
+@given(
+    modes.map(ModeRule) | st.builds(build_rule, st.just("f"), fields, modes),
+    anything,
+    st.lists(anything, max_size=6),
+)
+def test_nothing_that_matches_is_skipped(rule, given, wanted):
+    likely = list(candidates(rule, wanted).for_(given))
     matching = [j for j, each in enumerate(wanted) if rule.matches(given, each)]
     assert [j for j in likely if rule.matches(given, wanted[j])] == matching
 
@@ -31,16 +45,19 @@ class Text(str):
 
 @pytest.mark.parametrize("mode", ["subset", "superset"])
 def test_values_of_other_classes_are_compared_and_not_looked_up(mode):
-    assert list(Likely(ModeRule(mode), [{"q": Text("x")}]).for_({"q": "x"})) == [0]
-    assert list(Likely(ModeRule(mode), [{"q": "x"}]).for_({"q": Text("x")})) == [0]
+    assert list(candidates(ModeRule(mode), [{"q": Text("x")}]).for_({"q": "x"})) == [0]
+    assert list(candidates(ModeRule(mode), [{"q": "x"}]).for_({"q": Text("x")})) == [0]
 
 
 def test_hundreds_of_calls_of_one_tool_are_not_compared_each_with_each():
     wanted = [{"q": f"text {n}", "limit": 10} for n in range(500)]
     for mode in ("subset", "superset"):
-        likely = Likely(ModeRule(mode), wanted)
+        likely = candidates(ModeRule(mode), wanted)
         assert list(likely.for_({"q": "another", "limit": 10})) == []
         assert list(likely.for_({"q": "text 7", "limit": 10})) == [7]
+    likely = candidates(build_rule("f", {"limit": {"tolerance": 1}}, "exact"), wanted)
+    assert list(likely.for_({"q": "another", "limit": 10})) == []
+    assert list(likely.for_({"q": "text 7", "limit": 11})) == [7]
 
 
 @pytest.mark.parametrize(
@@ -71,3 +88,13 @@ def test_ignored_arguments_match_in_order_too():
     evaluator = TrajectoryMatchEvaluator(tool_args_match_mode="ignore")
     have, want = [{"name": "f", "arguments": {"x": 1}}], [{"name": "f", "arguments": {"x": 2}}]
     assert evaluator.evaluate(outputs=have, reference_outputs=want).score == 1.0
+
+
+def test_keys_belong_to_their_calls_in_whatever_order_calls_are_tried():
+    """With optional calls the required ones of a tool are tried first, among all of its calls."""
+    wanted = [{"name": "g", "arguments": json.dumps(each)} for each in ({"x": 1}, {"x": 2}, {"x": 3}, {})]
+    calls = [{"role": "assistant", "tool_calls": [{"function": call}]} for call in wanted]
+    evaluator = TrajectoryMatchEvaluator("superset", optional=[0])
+    agent = [calls[3], {**calls[1], "tool_calls": [{"function": {"name": "g", "arguments": '{"x": 7}'}}]}]
+    result = evaluator.evaluate(outputs=agent, reference_outputs=calls)
+    assert result.metadata["matched"] == [{"name": "g", "agent": 0, "reference": 3}]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_ATOMS = frozenset((str, int, bool, type(None)))
+ATOMS = frozenset((str, int, bool, type(None)))
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -18,7 +18,7 @@ def equal(a: Any, b: Any) -> bool:
         return True
     kind, other = type(a), type(b)
     if kind is other:
-        if kind in _ATOMS:
+        if kind in ATOMS:
             return bool(a == b)
         if kind is dict:
             return len(a) == len(b) and all(k in b and equal(v, b[k]) for k, v in a.items())
@@ -61,7 +61,7 @@ def canonical(value: Any) -> Hashable | None:
 def _floats_in(value: Any) -> bool | None:
     """Whether a JSON value has floats in it; None where it is no JSON, or not a finite number."""
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return False
     if kind is float:
         return True if math.isfinite(value) else None
@@ -75,7 +75,7 @@ def _floats_in(value: Any) -> bool | None:
         return None
     found = False
     for part in parts:
-        if type(part) in _ATOMS:
+        if type(part) in ATOMS:
             continue
         floats = _floats_in(part)
         if floats is None:

@@ -14,7 +14,7 @@ import msgspec
 
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators.argument_fields import FieldCheck, build_check
-from karat.evaluators.argument_values import canonical, contains, equal
+from karat.evaluators.argument_values import ATOMS, canonical, contains, equal
 from karat.evaluators.functions import code_of, codes_in
 from karat.registry import load_object
 from karat.traces import TraceError
@@ -135,6 +135,12 @@ class FieldsRule:
     def key(self, arguments: Any) -> Hashable | None:
         """None: a tolerance has no classes."""
         return None
+
+    def group(self, arguments: Any) -> Hashable | None:
+        """Arguments of different groups do not match; None: nothing is known. What no field's rule is about."""
+        if isinstance(arguments, Malformed):
+            return arguments
+        return canonical(self._others(arguments)) if self.base.mode == "exact" else None
 
     def differences(self, agent: Any, reference: Any) -> list[Difference]:
         """The fields that fail, and what differs in the rest."""
@@ -296,7 +302,13 @@ def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Diffe
     """Walks both values; stops at a hundred differences, which nobody reads to the end."""
     if mode == "ignore" or len(found) >= 100:
         return
-    if isinstance(agent, Mapping) and isinstance(reference, Mapping):
+    kind = type(agent)
+    if kind in ATOMS and kind is type(
+        reference
+    ):  # what most arguments are; the rest would say the same, slowly
+        if agent != reference:
+            found.append(Difference(path, agent, reference))
+    elif isinstance(agent, Mapping) and isinstance(reference, Mapping):
         for key in {**reference, **agent}:
             place = f"{path}.{key}" if path else str(key)
             if key not in agent:

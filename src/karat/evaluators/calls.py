@@ -58,15 +58,6 @@ class Calls:
     def __len__(self) -> int:
         return len(self.names)
 
-    def take(self, positions: Sequence[int]) -> Calls:
-        """Some of the calls, by their positions."""
-        names, given = [self.names[i] for i in positions], [self.given[i] for i in positions]
-        taken = Calls(names, given, self.as_text)
-        taken._values = [self._values[i] for i in positions]
-        if self._keys is not None:
-            taken._keys = [self._keys[i] for i in positions]
-        return taken
-
     def arguments(self, position: int) -> Any:
         """The arguments as values; `Malformed` where they could not be read."""
         value = self._values[position]
@@ -80,29 +71,31 @@ class Calls:
     def keys(self) -> Sequence[Hashable | None]:
         """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""
         if self._keys is None:
-            self._keys = self._read_keys()
+            self._keys = self._read_keys(range(len(self)), self.given)
         return self._keys
 
-    def keys_of(self, positions: Sequence[int]) -> list[Hashable | None]:
+    def keys_of(self, positions: Sequence[int]) -> Sequence[Hashable | None]:
         """The keys of some of the calls; those of the others are read too where that is no more work."""
         if self._keys is None and len(positions) * 4 < len(self):
-            return [canonical(self.arguments(position)) for position in positions]
+            return self._read_keys(positions, [self.given[position] for position in positions])
         keys = self.keys()
+        if positions == range(len(self)):
+            return keys
         return [keys[position] for position in positions]
 
-    def _read_keys(self) -> Sequence[Hashable | None]:
+    def _read_keys(self, positions: Sequence[int], given: list[Any]) -> Sequence[Hashable | None]:
         if self.as_text:
             try:
                 # In C from one end to the other, and no value outlives its key, which spares the garbage
                 # collector; whatever is out of the ordinary takes the way below. A line has no line end in it.
-                lines = _encode_lines(map(_decode, self.given)).split(b"\n")
+                lines = _encode_lines(map(_decode, given)).split(b"\n")
             except (ValueError, RecursionError):
                 pass
             else:
                 lines.pop()
                 if b"null" not in lines:
                     return lines
-        return [canonical(self.arguments(position)) for position in range(len(self))]
+        return [canonical(self.arguments(position)) for position in positions]
 
 
 def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:

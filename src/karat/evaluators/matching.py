@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from karat.evaluators.argument_index import Likely
+from karat.evaluators.argument_index import candidates
 from karat.evaluators.arguments import ModeRule, Rule
 from karat.evaluators.calls import Calls
 from karat.traces import TraceError
@@ -19,11 +19,15 @@ from karat.traces import TraceError
 RuleOf = Callable[[str], Rule]
 Pairs = dict[int, int]
 """Position of the agent's call → position of the reference's."""
-Paired = tuple[Pairs, list[int], list[int]]
+Paired = tuple[Pairs, Sequence[int], Sequence[int]]
 """The pairs, and the positions left on both sides."""
 
 CELLS = 4_000_000
 """Up to so many pairs of calls an ordered alignment with optional calls is computed."""
+
+
+FEW = 4
+"""Up to so many pairs of calls are compared one by one at once, without looking for equal ones first."""
 
 
 def pair_in_any_order(
@@ -35,11 +39,23 @@ def pair_in_any_order(
     exact_first: bool = True,
 ) -> Pairs:
     """A maximum matching. `exact_first`: all rules let calls with the same arguments be paired first."""
+    left, open_ = range(len(agent)), range(len(reference))
+    return pair_some(agent, left, reference, open_, rule_of, optional, exact_first)
+
+
+def pair_some(
+    agent: Calls,
+    left: Sequence[int],
+    reference: Calls,
+    open_: Sequence[int],
+    rule_of: RuleOf,
+    optional: Collection[int] = (),
+    exact_first: bool = True,
+) -> Pairs:
+    """A maximum matching of some calls of the agent with some of the reference, by their positions."""
     pairs: Pairs = {}
-    left: Iterable[int] = range(len(agent))
-    open_: Iterable[int] = range(len(reference))
-    if exact_first and not optional and len(agent) and len(reference):
-        pairs, left, open_ = _pair_equal(agent, reference)
+    if exact_first and not optional and len(left) * len(open_) > FEW:
+        pairs, left, open_ = _pair_equal(agent, left, reference, open_)
     asked = _by_name(reference, open_)
     for name, positions in _by_name(agent, left).items():
         if name in asked:
@@ -47,55 +63,67 @@ def pair_in_any_order(
     return pairs
 
 
-def _pair_equal(agent: Calls, reference: Calls) -> Paired:
+def _pair_equal(agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int]) -> Paired:
     """Pairs calls with the same arguments, by their letters or else by their values.
 
     It loses no pair: where arguments are compared by an equivalence or an inclusion, whatever matches one of
     two equal calls matches the other.
     """
+    pairs: Pairs = {}
     if agent.as_text and reference.as_text:
-        have, want = agent.given, reference.given
+        texts, wanted = agent.given, reference.given
         # Two samples: where the texts differ in their spelling, the values decide about all at once.
-        if want[0] in have or want[-1] in have:
-            pairs, left, open_ = _pair_same(agent.names, have, reference.names, want)
-            if not left or not open_:
-                return pairs, left, open_
-            some, wanted = agent.take(left), reference.take(open_)
-            found, *rest = _pair_same(some.names, some.keys(), wanted.names, wanted.keys())
-            if found:
-                pairs = dict(sorted((pairs | {left[i]: open_[j] for i, j in found.items()}).items()))
-            return pairs, [left[i] for i in rest[0]], [open_[j] for j in rest[1]]
-    return _pair_same(agent.names, agent.keys(), reference.names, reference.keys())
+        if wanted[open_[0]] in texts or wanted[open_[-1]] in texts:
+            texts, wanted = _chosen(texts, left), _chosen(wanted, open_)
+            pairs, left, open_ = _pair_same(agent, left, texts, reference, open_, wanted)
+    if not pairs or (left and open_):
+        have, want = agent.keys_of(left), reference.keys_of(open_)
+        found, left, open_ = _pair_same(agent, left, have, reference, open_, want)
+        pairs = dict(sorted((pairs | found).items())) if pairs and found else pairs or found
+    return pairs, left, open_
 
 
 def _pair_same(
-    names: list[str], have: Sequence[Any], reference_names: list[str], want: Sequence[Any]
+    agent: Calls,
+    left: Sequence[int],
+    have: Sequence[Any],
+    reference: Calls,
+    open_: Sequence[int],
+    want: Sequence[Any],
 ) -> Paired:
     """Pairs calls that have the same name and the same key, each used once; a key of None equals none."""
-    waiting = dict(zip(want, range(len(want)), strict=True))
+    waiting = dict(zip(want, open_, strict=True))
     if len(waiting) == len(want) and None not in waiting:
         # Nearly always the arguments alone tell the calls apart, whatever their names.
         found: list[int | None] = list(map(waiting.pop, have, repeat(None)))
-        pairs, left = _settled(found, len(want) - len(waiting))
-        if ([names[i] for i in pairs] if left else names) == [reference_names[j] for j in pairs.values()]:
-            return pairs, left, list(waiting.values())
+        pairs, rest = _settled(left, found, len(want) - len(waiting))
+        names = _chosen(agent.names, list(pairs) if rest else left)
+        if names == [reference.names[j] for j in pairs.values()]:
+            return pairs, rest, list(waiting.values())
     queues: dict[tuple[str, Any], deque[int]] = {}
-    for position, call in enumerate(zip(reference_names, want, strict=True)):
-        if call[1] is not None:
-            queues.setdefault(call, deque()).append(position)
-    rows = map(queues.get, zip(names, have, strict=True))
+    for position, key in zip(open_, want, strict=True):
+        if key is not None:
+            queues.setdefault((reference.names[position], key), deque()).append(position)
+    rows = map(queues.get, zip(_chosen(agent.names, left), have, strict=True))
     found = [row.popleft() if row else None for row in rows]
-    pairs, left = _settled(found, len(found) - found.count(None))
+    pairs, rest = _settled(left, found, len(found) - found.count(None))
     taken = set(found)
-    return pairs, left, [j for j in range(len(want)) if j not in taken]
+    return pairs, rest, [position for position in open_ if position not in taken]
 
 
-def _settled(found: list[int | None], paired: int) -> tuple[Pairs, list[int]]:
+def _settled(left: Sequence[int], found: list[int | None], paired: int) -> tuple[Pairs, list[int]]:
     """The pairs, and the agent's calls that are in none."""
     if paired == len(found):
-        return dict(enumerate(found)), []  # type: ignore[arg-type]  # there is no None among them
-    pairs = {i: j for i, j in enumerate(found) if j is not None}
-    return pairs, [i for i, j in enumerate(found) if j is None]
+        return dict(zip(left, found, strict=True)), []  # type: ignore[arg-type]  # there is no None among them
+    pairs = {i: j for i, j in zip(left, found, strict=True) if j is not None}
+    return pairs, [i for i, j in zip(left, found, strict=True) if j is None]
+
+
+def _chosen(values: list[Any], positions: Sequence[int]) -> list[Any]:
+    """The values at some positions."""
+    if positions == range(len(values)):
+        return values
+    return [values[position] for position in positions]
 
 
 def _by_name(calls: Calls, positions: Iterable[int]) -> dict[str, list[int]]:
@@ -119,7 +147,8 @@ def _pair_one_tool(
     if optional:
         # Of equal calls the required one is taken first.
         references = sorted(references, key=lambda position: (position in optional, position))
-    if rule.relation == "equivalence" or (rule.relation == "preorder" and not optional):
+    few = len(agents) * len(references) <= FEW
+    if not few and (rule.relation == "equivalence" or (rule.relation == "preorder" and not optional)):
         have = _keys(agent, agents, rule)
         want = _keys(reference, references, rule)
         keyed = None not in have.values() and None not in want.values()
@@ -163,7 +192,7 @@ def _pair_compared(
     pairs: Pairs,
 ) -> None:
     wanted = [reference.arguments(position) for position in references]
-    likely = Likely(rule, wanted)
+    likely = candidates(rule, wanted)
     edges = []
     for position in agents:
         given = agent.arguments(position)
@@ -259,13 +288,14 @@ def pair_in_order(
 ) -> Pairs:
     """The longest alignment in which both sides keep their order, in this order."""
     if optional:
-        return _weighted_alignment(_masks(agent, reference, rule_of), len(reference), optional)
+        masks = _masks(agent, range(len(agent)), reference, range(len(reference)), rule_of)
+        return _weighted_alignment(masks, len(reference), optional)
     start, end = _same_ends(agent, reference) if exact_first else (0, 0)
     last, last_wanted = len(agent) - end, len(reference) - end
     pairs = dict(zip(range(start), range(start), strict=True))
     if start < last and start < last_wanted:
-        inner, wanted = agent.take(range(start, last)), reference.take(range(start, last_wanted))
-        found = _longest_alignment(_masks(inner, wanted, rule_of), len(wanted))
+        masks = _masks(agent, range(start, last), reference, range(start, last_wanted), rule_of)
+        found = _longest_alignment(masks, last_wanted - start)
         pairs |= {start + i: start + j for i, j in reversed(found.items())}
     pairs |= zip(range(last, len(agent)), range(last_wanted, len(reference)), strict=True)
     return pairs
@@ -289,37 +319,39 @@ def _same_ends(agent: Calls, reference: Calls) -> tuple[int, int]:
     return start, end
 
 
-def _masks(agent: Calls, reference: Calls, rule_of: RuleOf) -> list[int]:
-    """For each call of the agent, the set of reference calls it matches, as bits."""
-    masks = [0] * len(agent)
-    asked = _by_name(reference, range(len(reference)))
-    for name, agents in _by_name(agent, range(len(agent))).items():
+def _masks(agent: Calls, agents: range, reference: Calls, references: range, rule_of: RuleOf) -> list[int]:
+    """For each of the agent's calls in a range, those of the reference's it matches, as bits."""
+    masks = [0] * len(agents)
+    asked = _by_name(reference, references)
+    for name, mine in _by_name(agent, agents).items():
         if name not in asked:
             continue
-        rule, references = rule_of(name), asked[name]
-        have = _keys(agent, agents, rule)
-        known = _masks_by_key(rule, _keys(reference, references, rule))
+        rule, theirs = rule_of(name), asked[name]
+        have = _keys(agent, mine, rule)
+        known = _masks_by_key(rule, _keys(reference, theirs, rule), references.start)
         if known is not None and None not in have.values():
             for position, key in have.items():
-                masks[position] = known.get(key, 0)
+                masks[position - agents.start] = known.get(key, 0)
             continue
-        wanted = [reference.arguments(position) for position in references]
-        likely = Likely(rule, wanted)
-        for position in agents:
+        wanted = [reference.arguments(position) for position in theirs]
+        likely = candidates(rule, wanted)
+        for position in mine:
             given = agent.arguments(position)
-            masks[position] = sum(
-                1 << references[j] for j in likely.for_(given) if rule.matches(given, wanted[j])
+            masks[position - agents.start] = sum(
+                1 << theirs[j] - references.start
+                for j in likely.for_(given)
+                if rule.matches(given, wanted[j])
             )
     return masks
 
 
-def _masks_by_key(rule: Rule, wanted: dict[int, Any]) -> dict[Any, int] | None:
+def _masks_by_key(rule: Rule, wanted: dict[int, Any], start: int) -> dict[Any, int] | None:
     """The reference calls of each class, where the rule has classes and knows that of every call."""
     if rule.relation != "equivalence" or None in wanted.values():
         return None
     masks: dict[Any, int] = {}
     for position, key in wanted.items():
-        masks[key] = masks.get(key, 0) | 1 << position
+        masks[key] = masks.get(key, 0) | 1 << position - start
     return masks
 
 

@@ -34,7 +34,7 @@ from karat.evaluators.call_report import (
 )
 from karat.evaluators.calls import Calls, read_calls, read_reference
 from karat.evaluators.functions import named
-from karat.evaluators.matching import Pairs, pair_in_any_order, pair_in_order
+from karat.evaluators.matching import Pairs, pair_in_any_order, pair_in_order, pair_some
 from karat.evaluators.parameters import ParameterCheck
 from karat.records import Result
 from karat.traces import TraceError
@@ -271,10 +271,7 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _pair_misplaced(self, agent: Calls, extra: list[int], reference: Calls, missing: list[int]) -> Pairs:
         """Calls that match one another and stand in the wrong order."""
-        found = pair_in_any_order(
-            agent.take(extra), reference.take(missing), self._rule_of, exact_first=self._exact_first
-        )
-        return {extra[i]: missing[j] for i, j in found.items()}
+        return pair_some(agent, extra, reference, missing, self._rule_of, exact_first=self._exact_first)
 
     def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment, faults: Faults) -> str:
         if passed:

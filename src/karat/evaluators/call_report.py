@@ -48,12 +48,12 @@ def pair_mismatched(
 def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     """A call for metadata: its name, arguments and place."""
     arguments, name = calls.arguments(position), written(calls.names[position])
-    if isinstance(arguments, Malformed):
+    if type(arguments) is Malformed:
         return {"name": name, side: position, "raw": written(arguments.raw)}
-    given = calls.given[position]
     # Arguments that were read from a short JSON text here are plain already, and nobody else's.
-    short = calls.as_text and len(given) <= 4 * SHOWN
-    return {"name": name, side: position, "arguments": arguments if short else bounded(arguments)}
+    if not (calls.as_text and len(calls.given[position]) <= 4 * SHOWN):
+        arguments = bounded(arguments)
+    return {"name": name, side: position, "arguments": arguments}
 
 
 def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _settled(left: Sequence[int], found: list[int | None], paired: int) -> tuple
     if paired == len(found):
         return dict(zip(left, found, strict=True)), []  # type: ignore[arg-type]  # there is no None among them
     pairs = {i: j for i, j in zip(left, found, strict=True) if j is not None}
-    return pairs, [i for i, j in zip(left, found, strict=True) if j is None]
+    return pairs, [i for i in left if i not in pairs]
 
 
 def _chosen(values: list[Any], positions: Sequence[int]) -> list[Any]:

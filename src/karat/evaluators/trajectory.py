@@ -165,9 +165,10 @@ class TrajectoryMatchEvaluator(Evaluator):
         extra: list[int] = []
         missing: list[int] = []
         if len(pairs) < len(agent):
-            extra = sorted(set(range(len(agent))).difference(pairs))
+            extra = [i for i in range(len(agent)) if i not in pairs]
         if len(pairs) < len(reference):
-            missing = sorted(set(range(len(reference))).difference(pairs.values()))
+            found = set(pairs.values())
+            missing = [j for j in range(len(reference)) if j not in found]
         needed = [j for j in missing if j not in optional] if optional else missing
         if not (self.allow_repeats and extra):
             return Alignment(pairs, extra, missing, needed, [])

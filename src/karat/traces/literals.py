@@ -14,6 +14,7 @@ import msgspec
 DEPTH = 64
 """How deep lists and dicts may be nested in a literal."""
 
+_decode = msgspec.json.Decoder().decode
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
@@ -26,14 +27,10 @@ _CLOSING = {"[": "]", "(": ")"}
 
 def read_arguments(value: Any) -> tuple[Any, str | None]:
     """`(arguments, None)`, or `({}, text)` where the text is no JSON."""
-    if isinstance(value, dict):
-        return value, None
-    if value is None:
-        return {}, None
     if not isinstance(value, str):
-        return value, None
+        return ({} if value is None else value), None
     try:
-        decoded = msgspec.json.decode(value)
+        decoded = _decode(value)
     except (ValueError, RecursionError):
         return ({}, None) if not value.strip() else ({}, value)
     return ({} if decoded is None else decoded), None

@@ -89,11 +89,10 @@ def quick_calls(messages: Any) -> tuple[list[str], list[Any], bool] | None:
                 content = None
             if type(content) is not str and content is not None:
                 return None
-            if "tool_calls" not in message or message["tool_calls"] is None:
+            if "tool_calls" not in message or (calls := message["tool_calls"]) is None:
                 if type(message["role"]) is not str:
                     return None
                 continue
-            calls = message["tool_calls"]
             if message["role"] != "assistant" or type(calls) is not list:
                 return None
             for call in calls:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 from karat.errors import MissingDependency, RequestError
 from karat.evaluators import GraphTrajectoryMatchEvaluator, agentevals_adapter, build_evaluator
+from karat.testing import FakeProvider
 from karat.traces import TraceError
 
 MODES = ["strict", "unordered", "subset", "superset", "in_order"]
@@ -94,19 +98,38 @@ def test_mistakes_are_found_when_it_is_built(params: dict[str, Any]) -> None:
         build_evaluator("graph_trajectory_match", params)
 
 
-THREAD = {"inputs": [], "results": [{}], "steps": [["__start__", "agent"]]}
+THREAD = {"inputs": [{"__start__": {}}], "results": [{}], "steps": [["__start__", "agent"]]}
 
 
-@pytest.mark.skipif(not agentevals_adapter.is_available(), reason="agentevals is optional and not installed")
 def test_agentevals_judges() -> None:
+    assert agentevals_adapter.is_available()
     evaluator = agentevals_adapter.graph_trajectory_strict_match()
     assert evaluator.evaluate(outputs=THREAD, reference_outputs=THREAD).score == 1.0
     other = {**THREAD, "steps": [["__start__", "tools"]]}
     assert evaluator.evaluate(outputs=other, reference_outputs=THREAD).score == 0.0
 
 
-@pytest.mark.skipif(agentevals_adapter.is_available(), reason="agentevals is installed")
-def test_without_agentevals_it_says_what_to_install() -> None:
+def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
+    answers = [
+        '{"reasoning": "each step follows", "score": true}',
+        '{"reasoning": "no", "score": false}',
+        "well",
+    ]
+    with FakeProvider(answers) as provider:
+        judge = ChatOpenAI(model="judge", base_url=provider.url, api_key=SecretStr("key"), max_retries=0)
+        evaluator = agentevals_adapter.graph_trajectory_llm_judge(judge=judge)
+        sides: dict[str, Any] = {"outputs": THREAD, "reference_outputs": THREAD}
+        good, bad = (evaluator.evaluate(**sides, inputs={"question": "Where to?"}) for _ in range(2))
+        assert (good.key, good.score, good.comment) == ("graph_trajectory_accuracy", 1.0, "each step follows")
+        assert (bad.score, bad.comment) == (0.0, "no")
+        with pytest.raises(TraceError, match="agentevals could not judge"):
+            evaluator.evaluate(**sides)
+        assert provider.count == 3
+
+
+def test_without_agentevals_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "agentevals", None)
     for build in (
         agentevals_adapter.graph_trajectory_strict_match,
         agentevals_adapter.graph_trajectory_llm_judge,

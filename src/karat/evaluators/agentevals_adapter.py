@@ -6,7 +6,7 @@ nothing and knows more modes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -59,7 +59,10 @@ class AgentEvalsEvaluator(Evaluator):
     ) -> Result:
         """What `agentevals` says; what it raises, or a reply without a score, is an error and no score."""
         given = {"outputs": outputs, "reference_outputs": reference_outputs}
-        if inputs is not None:
+        # A thread holds an input for each of its steps; what the example asked has another shape.
+        if isinstance(outputs, Mapping) and outputs.get("inputs") is not None:
+            given["inputs"] = outputs["inputs"]
+        elif inputs is not None:
             given["inputs"] = inputs
         try:
             found = self.function(**given)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from karat.errors import ConfigError
 
@@ -69,7 +70,16 @@ def read_document(path: Path) -> Document:
         raise ConfigError(
             [f"byte {error.start + 1} is not UTF-8: convert the file to UTF-8"], str(path)
         ) from error
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(
+            [
+                f"line {line}: a control character stands there (U+{ord(text[error.position]):04X}), which YAML forbids"
+            ],
+            str(path),
+        ) from error
     try:
         node = loader.get_single_node()
         if node is None:

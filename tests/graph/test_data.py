@@ -68,6 +68,11 @@ def test_joins_that_cannot_be_made_say_why(tmp_path):
         rows(listed("colum"), tmp_path)
     with pytest.raises(ConfigError, match="one source has to have join_type: primary, and 0 have it"):
         rows([{"alias": "a", "join_type": "cross", "examples": [{}]}], tmp_path)
+    twice = {"alias": "a", "join_type": "primary", "examples": [{"x": 1}]}
+    with pytest.raises(ConfigError, match=r"(?s)primary, and 2 have it.*'a' is the alias of another source"):
+        rows([twice, twice], tmp_path)
+    with pytest.raises(ConfigError, match="is an empty list: give it at least one record"):
+        rows([twice, {"alias": "b", "join_type": "cross", "examples": []}], tmp_path)
     with pytest.raises(DataError, match="no field 'town2' to join by"):
         rows(listed("column", primary_key="city", join_key="town2"), tmp_path)
 
@@ -87,6 +92,7 @@ def test_a_join_keeps_every_primary_row_in_its_order(count, others, kind):
         ("rename", {"mapping": {"name": "who"}}, [{"who": "Ada", "city": 1}]),
         ("rename", {"mapping": {"name": "city"}}, [{"name": "Ada", "city": 1}]),
         ("rename", {"mapping": {"name": "city"}, "overwrite": True}, [{"city": "Ada"}]),
+        ("rename", {"mapping": {"name": "city"}, "overwrite": "no"}, [{"name": "Ada", "city": 1}]),
         ("add", {"mapping": {"language": "en"}}, [{"name": "Ada", "city": 1, "language": "en"}]),
         ("skip_fields", {"fields": ["city"]}, [{"name": "Ada"}]),
         (
@@ -174,7 +180,7 @@ def test_rows_become_examples_with_their_ids_and_what_is_expected():
     data = rows_dataset(PEOPLE, name="people", id_column="name", golden=["city"], metadata={})
     assert [(e.id, e.expected) for e in data] == [("Ada", 1), ("Bo", 2), ("Cy", 9)]
     assert next(iter(data)).input == PEOPLE[0]
-    with pytest.raises(DataError, match="record 1 has no 'nmae': did you mean 'name'"):
+    with pytest.raises(DataError, match=r"record 1 of people has no field 'nmae', .* did you mean 'name'"):
         rows_dataset(PEOPLE, name="people", id_column="nmae", golden=[], metadata={})
     same = rows_dataset([{"a": 1}, {"a": 1}], name="twice", id_column=None, golden=[], metadata={})
     assert len({e.id for e in same}) == 2

@@ -10,7 +10,7 @@ from typing import Any
 from karat.datasets.dataset import Dataset
 from karat.datasets.joins import JOIN_TYPES, SIDE_JOINS, Side, joined, stacked
 from karat.datasets.rows import FORMATS, BadRow, RowSource, describe
-from karat.datasets.transformations import OWN, check_params, find_transform, transformed
+from karat.datasets.transformations import SHORT, check_params, find_transform, transformed
 from karat.documents import Place
 from karat.errors import ConfigError, DataError, KaratError, did_you_mean
 from karat.records import Example
@@ -143,7 +143,8 @@ def rows_dataset(
             id = row.get(id_column or "id")
             if id is None and id_column:
                 raise DataError(
-                    f"record {number} has no {id_column!r}: {did_you_mean(id_column, map(str, row))}"
+                    f"record {number} of {name} has no field {id_column!r}, which id_column names: "
+                    f"{did_you_mean(id_column, map(str, row))}"
                 )
             expected = next((row[key] for key in golden if key in row), None)
             if id is None or (not id_column and not isinstance(id, (str, int))):
@@ -168,14 +169,23 @@ def source_problems(source: Any, load: Load) -> list[tuple[Place, str]]:
             continue
         found += [((at, *place), sentence) for place, sentence in _source_problems(each, load)]
         found += [((at, *place), sentence) for place, sentence in _join_problems(each)]
-    if found:
-        return found
-    kinds = [each["join_type"] for each in source]
+    return found + _list_problems([each for each in source if isinstance(each, Mapping)])
+
+
+def _list_problems(sources: Sequence[Mapping[str, Any]]) -> list[tuple[Place, str]]:
+    """What is wrong with sources beside one another."""
+    kinds = [each.get("join_type") for each in sources]
     if "vstack" in kinds:
         return [] if set(kinds) == {"vstack"} else [((), "either all sources are vstack or none is")]
-    if kinds.count("primary") != 1:
-        return [((), f"one source has to have join_type: primary, and {kinds.count('primary')} have it")]
-    return []
+    found: list[tuple[Place, str]] = []
+    primary = kinds.count("primary")
+    if primary != 1 and (primary or all(kind in SIDE_JOINS for kind in kinds)):
+        found.append(((), f"one source has to have join_type: primary, and {primary} have it"))
+    aliases = [each.get("alias") for each in sources]
+    for at, alias in enumerate(aliases):
+        if alias and alias in aliases[:at]:
+            found.append(((at, "alias"), f"{alias!r} is the alias of another source: give each its own"))
+    return found
 
 
 def _join_problems(source: Mapping[str, Any]) -> list[tuple[Place, str]]:
@@ -209,13 +219,15 @@ def _source_problems(source: Mapping[str, Any], load: Load) -> list[tuple[Place,
         elif key not in known:
             found.append(((key,), f"unknown key: {did_you_mean(str(key), known)}"))
     needed = KEYS[kind][0]
-    if not source.get(needed):
+    if source.get(needed) in (None, ""):
         found.append(((), f"needs {needed!r}"))
     if kind == "disk":
         found += _disk_problems(source)
     rows = source.get("examples")
     if kind == "examples" and not (isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)):
         found.append((("examples",), "has to be a list of mappings"))
+    elif kind == "examples" and not rows:
+        found.append((("examples",), "is an empty list: give it at least one record"))
     found += _kind_problems(source)
     return found + _transformation_problems(source, load)
 
@@ -266,7 +278,7 @@ def _transformation_problems(source: Mapping[str, Any], load: Load) -> list[tupl
     for at, entry in enumerate(entries):
         place: Place = ("transformations", at)
         if not isinstance(entry, Mapping) or not isinstance(entry.get("transform"), str):
-            found.append((place, f"needs transform: {', '.join(OWN)}, or a dotted name"))
+            found.append((place, f"needs transform: {', '.join(SHORT)}, or a dotted name"))
             continue
         for key in entry:
             if key not in ("transform", "params"):

@@ -16,6 +16,7 @@ from typing import Any
 from karat.errors import RequestError, did_you_mean
 
 Row = dict[str, Any]
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": False}
 _RANGE = re.compile(r"\s*\[\s*(-?\d*)\s*:\s*(-?\d*)\s*\]\s*")
 
 
@@ -45,7 +46,7 @@ class RenameFieldsTransform(DataTransform):
 
     def transform(self, data: Iterable[Row], params: dict[str, Any]) -> Iterator[Row]:
         mapping = _names(self.name, _mapping(self.name, params))
-        overwrite = bool(params.get("overwrite", False))
+        overwrite = _flag(self.name, params, "overwrite")
         for row in data:
             out = dict(row)
             for old, new in mapping.items():
@@ -177,6 +178,15 @@ def _outside(data: Iterable[Row], ranges: list[tuple[int, Any]]) -> Iterator[Row
             yield row
 
 
+def _flag(name: str, params: dict[str, Any], key: str) -> bool:
+    """True or false, also as the words yes and no."""
+    given = params.get(key, False)
+    found = _FLAGS.get(str(given).lower())
+    if found is None:
+        raise RequestError(f"{name}: {key} is {given!r}: it is true or false")
+    return found
+
+
 def _mapping(who: str, params: Mapping[str, Any]) -> dict[str, Any]:
     mapping = params.get("mapping")
     if not isinstance(mapping, Mapping) or not mapping:
@@ -201,13 +211,21 @@ OWN: dict[str, type[DataTransform]] = {
 """Short names; any other transformation is named by its dotted path."""
 
 
+ELSEWHERE = {
+    "image_url": "karat.datasets.media.CreateImageUrlTransform",
+    "audio_url": "karat.datasets.media.CreateAudioUrlTransform",
+}
+"""Short names of those that are imported only where they are used."""
+SHORT = (*OWN, *ELSEWHERE)
+
+
 def find_transform(name: str, load: Callable[[str], Any]) -> Any:
     """A transformation by its short name or dotted path, ready to be called."""
-    if name.isidentifier() and name not in OWN:
+    if name.isidentifier() and name not in SHORT:
         raise RequestError(
-            f"there is no transformation {name!r}: {did_you_mean(name, OWN)}, or give a dotted name"
+            f"there is no transformation {name!r}: {did_you_mean(name, SHORT)}, or give a dotted name"
         )
-    part = OWN[name] if name in OWN else load(name)
+    part = OWN[name] if name in OWN else load(ELSEWHERE.get(name, name))
     try:
         made = part() if isinstance(part, type) else part
     except Exception as error:

@@ -267,3 +267,37 @@ class TestHugeTrajectories:
                 assert result.metadata["counts"]["missing"] == self.SIZE
             if name == "redundant_calls":
                 assert result.metadata["counts"] == {"calls": 2 * self.SIZE, "redundant": self.SIZE}
+
+
+def score(name: str, outputs: Any, reference: Any, **params: Any) -> float | None:
+    return build_evaluator(name, params).evaluate(outputs=outputs, reference_outputs=reference).score
+
+
+def test_a_set_is_compared_in_one_order_in_every_process():
+    names = [f"name {at}" for at in range(40)]
+    assert score("exact_match", set(names), sorted(names)) == 1.0
+
+
+def test_values_of_numpy_are_the_numbers_and_lists_they_hold():
+    numpy = pytest.importorskip("numpy")
+    assert score("numeric_match", numpy.float64(3.0), 3) == score("numeric_match", numpy.int64(3), 3) == 1.0
+    assert score("exact_match", {"a": numpy.arange(2)}, {"a": [0, 1]}) == 1.0
+    assert score("unit:scroll_amount", {"amount": numpy.float32(100)}, {"amount": 100}) == 1.0
+
+
+def test_bytes_are_text_wherever_they_stand():
+    assert score("exact_match", {"text": b"Paris"}, "Paris") == score("exact_match", [b"a"], ["a"]) == 1.0
+    with pytest.raises(KaratError, match="the output has in it bytes that are not UTF-8 text"):
+        score("exact_match", [b"\xff"], ["a"])
+
+
+def test_mappings_that_are_no_dicts():
+    assert score("exact_match", collections.UserDict(a=1), {"a": 1}) == 1.0
+
+
+def test_a_number_of_thousands_of_digits_is_judged_and_wrong():
+    assert score("numeric_match", 10**5_000, 1) == 0.0
+
+
+def test_a_version_is_not_read_as_a_fraction():
+    assert score("numeric_match", "v1.2.3", 3, extract="last") == 1.0

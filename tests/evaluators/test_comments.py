@@ -100,3 +100,33 @@ def test_a_box_is_named_by_its_key(bbox: Any, said: str) -> None:
 def test_a_plain_function_says_what_it_gave(given: Any, said: str) -> None:
     assert FunctionEvaluator(lambda outputs: given).evaluate(outputs=1).comment == said
     assert "no verdict" in FunctionEvaluator(lambda outputs: None).evaluate(outputs=1).comment
+
+
+def test_long_texts_are_told_apart_where_they_part() -> None:
+    same = "the same words " * 10
+    assert comment("exact_match", same + "red", same + "blue") == (
+        "the output is not the reference: from character 151 on it is 'red' and not 'blue'"
+    )
+    assert "from character 151 on it is 'red' and not ''" in comment(
+        "exact_match", same + "red", same, strip=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "hint"),
+    [
+        ("1.234,5", "; thousands and decimal say what may stand between its digits"),
+        ("1 000", "; thousands and decimal say what may stand between its digits"),
+        ("$5", ": '$' is no unit that it knows; units names those that may stand by a number"),
+        ("#### 42", "; extract takes the first or last number of a text"),
+        ("42-", "; extract takes the first or last number of a text"),
+    ],
+)
+def test_the_option_that_would_read_a_number(output: str, hint: str) -> None:
+    assert comment("numeric_match", output, 5) == f"no number can be read from the output {output!r}{hint}"
+
+
+def test_numbers_that_differ_late_are_shown_in_full() -> None:
+    assert comment("numeric_match", 0.1 + 0.2, 0.3).startswith(
+        "0.30000000000000004 is not 0.3: they differ by 4e-17"
+    )

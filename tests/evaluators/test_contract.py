@@ -213,3 +213,23 @@ def test_the_yaml_of_the_page_builds():
     for block in blocks:
         for spec in yaml.safe_load(block.partition("```")[0])["evaluators"]:
             assert resolve_evaluator(spec)[2].key == spec["key"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None,), "an evaluator is asked for by its name, not by None"),
+        ((3,), "an evaluator is asked for by its name, not by 3"),
+        (("exact_match", ["strip"]), r"params is an object with a name for each value, not \['strip'\]"),
+        (("exact_match", {1: 2}), "params is an object with a name for each value"),
+        (("exact_match", {}, 3), "key is the name of its results, not 3"),
+    ],
+)
+def test_what_is_no_request_is_answered_in_a_sentence(arguments, message):
+    with pytest.raises(RequestError, match=message):
+        build_evaluator(*arguments)
+
+
+def test_the_yaml_form_is_checked_in_the_same_way():
+    with pytest.raises(RequestError, match="params is an object"):
+        resolve_evaluator({"name": "exact_match", "params": ["strip"]})

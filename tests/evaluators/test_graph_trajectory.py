@@ -106,7 +106,9 @@ def test_agentevals_judges() -> None:
     evaluator = agentevals_adapter.graph_trajectory_strict_match()
     assert evaluator.evaluate(outputs=THREAD, reference_outputs=THREAD).score == 1.0
     other = {**THREAD, "steps": [["__start__", "tools"]]}
-    assert evaluator.evaluate(outputs=other, reference_outputs=THREAD).score == 0.0
+    failed = evaluator.evaluate(outputs=other, reference_outputs=THREAD)
+    assert failed.score == 0.0
+    assert "graph_trajectory_match names the nodes and transitions that differ" in failed.comment
 
 
 def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch) -> None:

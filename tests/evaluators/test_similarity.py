@@ -166,3 +166,64 @@ class TestRouge:
             Rouge().evaluate(outputs="東京", reference_outputs="東京")
         assert Rouge().evaluate(outputs="東京", reference_outputs="Tokyo").score == 0.0
         assert Rouge(any_of=True).evaluate(outputs="Tokyo", reference_outputs=["東京", "Tokyo"]).score == 1.0
+
+
+@pytest.mark.parametrize("build", [Bleu, Chrf, Rouge])
+def test_texts_of_millions_of_characters_are_an_error_of_their_item(build):
+    with pytest.raises(CannotJudge, match=r"a text of 200000 characters is over max_length"):
+        build().evaluate(outputs="ab " * 66_666 + "ab", reference_outputs="ab")
+    assert build(max_length=300_000).evaluate(
+        outputs="ab ab", reference_outputs="ab ab"
+    ).score == pytest.approx(1.0)
+
+
+def test_rouge_says_what_is_shared():
+    said = Rouge("rouge1").evaluate(outputs="the cat sat on", reference_outputs="the dog sat on it").comment
+    assert (
+        said
+        == "rouge1 f1 0.667: 75% of the output's words are in the reference, 60% of the reference's in the output"
+    )
+
+
+class TestSentenceTransformers:
+    """With a module that has the documented surface of the package, which needs gigabytes to be installed."""
+
+    @pytest.fixture
+    def package(self, monkeypatch):
+        import importlib.machinery
+        import sys
+        import types
+
+        import numpy
+
+        module = types.ModuleType("sentence_transformers")
+        module.__spec__ = importlib.machinery.ModuleSpec("sentence_transformers", None)
+        module.loaded = []
+
+        class SentenceTransformer:
+            def __init__(self, model_name_or_path):
+                module.loaded.append(model_name_or_path)
+                if model_name_or_path == "nobody/knows":
+                    raise OSError("there is no such model")
+
+            def encode(self, sentences, show_progress_bar=None):
+                assert show_progress_bar is False
+                return numpy.array([letters(text) for text in sentences], dtype=numpy.float32)
+
+        module.SentenceTransformer = SentenceTransformer
+        monkeypatch.setitem(sys.modules, "sentence_transformers", module)
+        return module
+
+    def test_it_is_loaded_once_on_first_use(self, package):
+        evaluator = EmbeddingDistance(model_name="all-MiniLM-L6-v2")
+        assert package.loaded == []
+        items = [{"outputs": "aab", "reference_outputs": "abb"}, {"outputs": "b", "reference_outputs": "b"}]
+        assert [round(result.score, 6) for result in evaluator.evaluate_many(items)] == [0.8, 1.0]
+        assert evaluator.evaluate(outputs="aab", reference_outputs="abb").score == pytest.approx(0.8)
+        assert package.loaded == ["all-MiniLM-L6-v2"]
+
+    def test_a_model_that_cannot_be_loaded_stops_the_request(self, package):
+        evaluator = EmbeddingDistance(model_name="nobody/knows")
+        with pytest.raises(RequestError, match="cannot load 'nobody/knows': there is no such model"):
+            evaluator.evaluate_many([{"outputs": "a", "reference_outputs": "b"}] * 3)
+        assert package.loaded == ["nobody/knows"]

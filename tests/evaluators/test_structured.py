@@ -49,7 +49,10 @@ class TestJSONValid:
     def test_types(self):
         assert JSONValid(types="object").evaluate(outputs="{}").score == 1.0
         result = JSONValid(types=["object", "array"]).evaluate(outputs="3")
-        assert (result.score, result.comment) == (0.0, "valid JSON, but a number and not object or array")
+        assert (result.score, result.comment) == (
+            0.0,
+            "valid JSON, but a number and not an object or an array",
+        )
         with pytest.raises(RequestError, match="did you mean 'object'"):
             JSONValid(types="objct")
 
@@ -141,3 +144,73 @@ class TestJSONSchemaMatch:
             JSONSchemaMatch("{")
         with pytest.raises(RequestError, match="schema has to be a JSON Schema"):
             JSONSchemaMatch(3)
+
+
+class TestMultipleOf:
+    @pytest.mark.parametrize(("value", "of"), [(19.99, 0.01), (0.3, 0.1), (1e308, 0.01), (6, 3), (4.0, 2)])
+    def test_decimals_are_taken_as_written(self, value, of):
+        assert JSONSchemaMatch({"multipleOf": of}).evaluate(outputs=value).score == 1.0
+
+    def test_what_is_none(self):
+        result = JSONSchemaMatch({"multipleOf": 0.1}).evaluate(outputs=0.35)
+        assert (result.score, result.comment) == (0.0, "$: 0.35 is not a multiple of 0.1")
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        ("form", "text", "score"),
+        [
+            ("date-time", "2020-02-29T10:00:00Z", 1.0),
+            ("date-time", "2020-02-29t10:00:60.123456789+02:00", 1.0),
+            ("date-time", "2021-02-29T10:00:00Z", 0.0),
+            ("date-time", "2020-02-29T10:00:00", 0.0),
+            ("date-time", "soon", 0.0),
+            ("time", "10:00:00Z", 1.0),
+            ("time", "25:00:00Z", 0.0),
+            ("date", "2020-13-01", 0.0),
+            ("my-own", "anything", 1.0),
+        ],
+    )
+    def test_checked_when_asked(self, form, text, score):
+        assert JSONSchemaMatch({"format": form}, formats=True).evaluate(outputs=f'"{text}"').score == score
+        assert JSONSchemaMatch({"format": form}).evaluate(outputs=f'"{text}"').score == 1.0
+
+    def test_one_that_nothing_checks_is_refused_and_not_passed(self):
+        import jsonschema
+
+        if "uri" in jsonschema.FormatChecker.checkers:
+            assert JSONSchemaMatch({"format": "uri"}, formats=True).evaluate(outputs='"a b"').score == 0.0
+            return
+        schema = {"properties": {"link": {"anyOf": [{"format": "uri"}]}}}
+        with pytest.raises(RequestError, match="nothing installed checks the format 'uri'"):
+            JSONSchemaMatch(schema, formats=True)
+        assert (
+            JSONSchemaMatch({"default": {"format": "uri"}}, formats=True).evaluate(outputs="{}").score == 1.0
+        )
+
+
+def test_patterns_are_those_of_the_regex_package():
+    letters = JSONSchemaMatch({"pattern": r"^\p{L}+$"})
+    assert [letters.evaluate(outputs=f'"{text}"').score for text in ("\u00e9t\u00e9", "a1")] == [1.0, 0.0]
+    with pytest.raises(RequestError, match="is not a 'regex'"):
+        JSONSchemaMatch({"properties": {"a": {"pattern": "("}}})
+
+
+def test_a_reference_that_leads_out_of_the_schema_is_named():
+    evaluator = JSONSchemaMatch({"$ref": "https://example.com/other.json"})
+    with pytest.raises(
+        CannotJudge, match=r"refers to 'https://example.com/other.json', which it does not hold"
+    ):
+        evaluator.evaluate(outputs="{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "comment"),
+    [
+        ("  ", "not valid JSON: it is empty, in '  '"),
+        ('{"a":"\n"}', "Invalid control character at line 1, column 7"),
+        ("1" * 5_000, "it has an integer of thousands of digits"),
+    ],
+)
+def test_what_is_wrong_in_words(text, comment):
+    assert comment in JSONValid().evaluate(outputs=text).comment

@@ -216,10 +216,12 @@ class TestActionWithinBbox:
         json.dumps(result.to_dict(), allow_nan=False)
 
     def test_metadata(self):
-        metadata = judged("action_within_bbox", BOX, {"x": 113, "y": 74}).metadata
+        metadata = judged("action_within_bbox", BOX, {"x": 113, "y": 74}, tolerance=4).metadata
         assert metadata["validator"] == "action_within_bbox"
         assert (metadata["predicted_x_key"], metadata["golden_bbox_key"]) == ("x", "bbox")
-        assert metadata["distance"] == 5.0
+        assert (
+            metadata["distance"] == metadata["tolerance"] == 4.0
+        )  # a corner is as near as the farther of its axes
 
     @pytest.mark.parametrize(
         ("golden", "predicted", "message"),
@@ -473,3 +475,27 @@ def test_the_seeds_modules_with_only_the_package_name_changed():
     assert BaseMetricMetadata.__module__.startswith("karat.")
     with pytest.raises(ModuleNotFoundError, match=r"karat\.core\.nothing"):
         __import__("karat.core.nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "predicted"),
+    [
+        ("action_within_bbox", {"tool": "click", "x": 1, "y": 1}),
+        ("typed_value_match", {"tool": "type", "text": "a"}),
+        ("scroll_direction", {"tool": "scroll", "direction": "up"}),
+        ("scroll_amount", {"tool": "scroll", "amount": 10}),
+    ],
+)
+def test_another_tool_is_wrong_whatever_it_was_used_with(name, predicted):
+    metric = UnitMetricRegistry.get_metric(name)
+    [result] = metric.evaluate([{"tool": "Wait", "seconds": 3}], [predicted])
+    assert not result.correct
+    assert result.metadata == {"validator": name, "reason": f"the tool is '{predicted['tool']}', not 'wait'"}
+    with pytest.raises(CannotJudge):  # the same tool, and nothing to compare with
+        metric.evaluate([{"tool": predicted["tool"]}], [predicted])
+
+
+def test_keys_that_are_no_text_are_written_as_json_writes_them():
+    told = UnitMetricResult(True, {1: "a", None: "b", (1, 2): "c"}, {"\ud800": 1}).to_dict()
+    assert told["golden"] == {"1": "a", "null": "b", "[1, 2]": "c"}
+    assert json.loads(json.dumps(told)) == told

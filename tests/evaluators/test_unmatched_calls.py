@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.evaluators import CannotJudge, TrajectoryMatchEvaluator
+from karat.evaluators import CannotJudge, SetMatch, TrajectoryMatchEvaluator
 from karat.evaluators.argument_index import candidates
 from karat.evaluators.arguments import Malformed, ModeRule, build_rule
 
@@ -98,3 +98,19 @@ def test_keys_belong_to_their_calls_in_whatever_order_calls_are_tried():
     agent = [calls[3], {**calls[1], "tool_calls": [{"function": {"name": "g", "arguments": '{"x": 7}'}}]}]
     result = evaluator.evaluate(outputs=agent, reference_outputs=calls)
     assert result.metadata["matched"] == [{"name": "g", "agent": 0, "reference": 3}]
+
+
+def test_a_comparison_that_forgets_its_verdict_is_an_error_and_no_mismatch():
+    evaluator = TrajectoryMatchEvaluator(tool_args_match_overrides={"f": lambda agent, reference: None})
+    call = [{"name": "f", "arguments": {}}]
+    with pytest.raises(CannotJudge, match="comparison of tool 'f' gave None"):
+        evaluator.evaluate(outputs=call, reference_outputs=call)
+
+
+@pytest.mark.parametrize(("have", "want", "rate"), [([], ["f"], 0.0), (["f"], [], 0.0), ([], [], 1.0)])
+def test_rates_of_nothing_are_those_of_sets(have, want, rate):
+    sides = [[{"name": name, "arguments": {}} for name in names] for names in (have, want)]
+    metadata = TrajectoryMatchEvaluator().evaluate(outputs=sides[0], reference_outputs=sides[1]).metadata
+    of_sets = SetMatch().evaluate(outputs=have, reference_outputs=want).metadata
+    for name in ("precision", "recall", "f1"):
+        assert metadata[name] == of_sets[name] == rate

@@ -611,3 +611,15 @@ def test_a_plug_in_adds_a_format() -> None:
 def test_a_format_without_its_parts_is_refused() -> None:
     with pytest.raises(Exception, match="needs a name, a detect and a read"):
         register_format(SimpleNamespace(name="x", detect=bool))  # type: ignore[arg-type]  # that is the mistake
+
+
+def test_lines_marked_as_actions_in_a_potato_text_are_calls():
+    text = 'Let me look.\n(action) search({"q": "oslo"})\n (Action) click(x=3, y=-4.5)\nThat was (action) enough.'
+    turns = [{"speaker": "Agent", "text": text}, {"speaker": "User", "text": "(action) never(a=1)"}]
+    trajectory = normalize(turns)
+    assert [(call.name, call.arguments) for call in trajectory.calls] == [
+        ("search", {"q": "oslo"}),
+        ("click", {"x": 3, "y": -4.5}),
+    ]
+    assert trajectory.steps[0].content == text
+    assert normalize(trajectory).steps == trajectory.steps

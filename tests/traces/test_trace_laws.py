@@ -30,11 +30,13 @@ role content tool_calls tool_result function name arguments args id type parts t
 speaker conversation run_type inputs outputs child_runs observations attributes events spans messages kind input
 output error choices message candidates gen_ai.operation.name gen_ai.input.messages openinference.span.kind
 llm.output_messages.0.message.role tool_use_id call_id steps unused
+values next thread_id created_at post patch langfuse.observation.type invalid_tool_calls tool_call_id kwargs
 """
 TELLING = """
 assistant user tool function ai human constructor tool_use tool_result function_call function_call_output
 reasoning message LLM TOOL GENERATION SPAN llm chain chat execute_tool model Agent(Action) {} []
 name({"a":1}) f(x=1) {"role":"user"}
+generation remove __remove_all__ {"type":"tool","content":"x"}
 """
 words = st.sampled_from(WORDS.split())
 telling = st.sampled_from(TELLING.split())

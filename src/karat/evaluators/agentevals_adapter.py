@@ -76,10 +76,17 @@ class AgentEvalsEvaluator(Evaluator):
         fields = {
             "score": float(score),
             "value": score,
-            "comment": found.get("comment") or f"agentevals: {score}",
+            "comment": found.get("comment") or _said(score),
             "metadata": {"source": "agentevals"},
         }
         return as_result(fields, self.key)
+
+
+def _said(score: Any) -> str:
+    """Words for a verdict that comes without any."""
+    if score is not False:
+        return f"agentevals gave {score}"
+    return "agentevals gave False and no reason; graph_trajectory_match names the nodes and transitions that differ"
 
 
 def _require(name: str) -> None:

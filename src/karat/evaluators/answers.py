@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators.base import register_evaluator
 from karat.evaluators.choices import ChoiceReader
-from karat.evaluators.normalise import clip, number_field, plain, text_of
+from karat.evaluators.normalise import TextRules, clip, number_field, plain, text_of
 from karat.evaluators.numbers import EXACT, NumberReader, Quantity
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.paths import value_at
@@ -133,10 +133,12 @@ class NumericMatch(ReferenceEvaluator):
         return Result(self.key, float(passed), passed, said, metadata)
 
     def _hint(self, value: Any) -> str:
-        """The option that would read a value, where there is one: `units` beside a number, else `extract`."""
-        text = text_of(value, "the value") if not isinstance(value, (bool, type(None), Decimal)) else None
+        """The option that would read a value, where there is one: for separators, for a unit, else `extract`."""
+        text = None if isinstance(value, (int, float, Decimal)) else text_of(value, "the value")
         if text is None or self.params["extract"] != "whole" or self._reader.first(text) is None:
             return ""
+        if self._reader.is_grouped(text):
+            return "; thousands and decimal say what may stand between its digits"
         unit = self._reader.beside(text)
         if unit:
             return (
@@ -164,7 +166,7 @@ def _number(number: Decimal) -> str:
 
 
 def _words(quantity: Quantity) -> str:
-    return f"{quantity.number:.15g} {quantity.unit}".rstrip()
+    return f"{quantity.number:.17g} {quantity.unit}".rstrip()
 
 
 @register_evaluator("choice_match")
@@ -172,10 +174,11 @@ class ChoiceMatch(ReferenceEvaluator):
     """Whether the output chooses what the reference chooses: the letter is found in the answer.
 
     `choices` are the letters, as a text (`ABCD`) or a list of labels. A letter is found when the output is
-    that letter, opens with it (`B) Paris`), or states it (`the answer is B`, `\\boxed{B}`; the last statement
-    counts), or names one letter alone. The reference is a letter or a position from 0. `options_path` leads
-    to the texts of the options in `inputs`, a list or an object by label, so that an answer in full text is
-    recognised too.
+    that letter, opens with it (`B) Paris`), has it on a line of its own, or states it (`the answer is B`, `I
+    choose B`, `B is correct`, `\\boxed{B}`; the last statement counts), or names one letter alone, those it
+    denies (`not A`, `A is wrong`) left out. Two letters (`A or B`) choose nothing. The reference is a letter
+    or a position from 0. `options_path` leads to the texts of the options in `inputs`, a list or an object by
+    label, so that an answer in full text is recognised too.
     """
 
     name: ClassVar[str] = "choice_match"
@@ -190,11 +193,13 @@ class ChoiceMatch(ReferenceEvaluator):
         self,
         choices: str | list[str] = "ABCDE",
         case_sensitive: bool = False,
+        nfkc: bool = False,
         options_path: str | None = None,
         path: str | None = None,
     ) -> None:
         super().__init__(path=path)
         check = ParameterCheck(self.name)
+        self._normalise = TextRules(nfkc=nfkc).checked(self.name).normaliser()
         labels = check.texts("choices", list(choices) if isinstance(choices, str) else choices)
         if len(set(labels)) != len(labels):
             raise check.refuse("choices", "labels that all differ", choices)
@@ -203,6 +208,7 @@ class ChoiceMatch(ReferenceEvaluator):
         self.params = {
             "choices": choices if isinstance(choices, str) else labels,
             "case_sensitive": case_sensitive,
+            "nfkc": nfkc,
             "options_path": options_path,
             "path": path,
         }
@@ -255,7 +261,7 @@ class ChoiceMatch(ReferenceEvaluator):
         text = text_of(output, "the output")
         if text is None:
             return Result(self.key, 0.0, None, "there is no output")
-        chosen, how = self._reader.read(text, options)
+        chosen, how = self._reader.read(self._normalise(text), options)
         if chosen is None:
             return Result(self.key, 0.0, None, f"no choice can be read from the output {clip(text)}: {how}")
         passed = chosen == expected

@@ -182,11 +182,17 @@ class CallableRule:
         if isinstance(agent, Malformed) or isinstance(reference, Malformed):
             return bool(agent == reference)
         try:
-            return bool(self.function(agent, reference))
+            found = self.function(agent, reference)
+            matches = None if found is None else bool(found)
         except Exception as error:
             raise TraceError(
                 f"the argument comparison of tool {self.tool!r} raised {type(error).__name__}: {error}"
             ) from error
+        if matches is None:
+            raise TraceError(
+                f"the argument comparison of tool {self.tool!r} gave None: it has to return a verdict"
+            )
+        return matches
 
     def key(self, arguments: Any) -> Hashable | None:
         """None: nothing is known about the function."""

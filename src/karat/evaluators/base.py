@@ -214,6 +214,16 @@ def as_result(given: Any, key: str) -> Result:
 
 def build_evaluator(name: str, params: Mapping[str, Any] | None = None, key: str | None = None) -> Any:
     """An evaluator from its name and parameters; a parameter it does not take is named."""
+    if not isinstance(name, str):
+        raise RequestError(f"an evaluator is asked for by its name, not by {name!r}")
+    if params is not None and not (
+        isinstance(params, Mapping) and all(isinstance(each, str) for each in params)
+    ):
+        raise RequestError(
+            f"evaluator {name!r}: params is an object with a name for each value, not {params!r}"
+        )
+    if key is not None and not isinstance(key, str):
+        raise RequestError(f"evaluator {name!r}: key is the name of its results, not {key!r}")
     part = evaluators.get(name)
     return _construct(part, name, dict(params or {}), key)
 
@@ -250,8 +260,8 @@ def resolve_evaluator(spec: Any) -> tuple[str, dict[str, Any], Any]:
         if unknown or "name" not in spec:
             problem = f"has no field {unknown[0]!r}" if unknown else "needs a name"
             raise RequestError(f"evaluator {dict(spec)!r} {problem}: it is written {{name, params, key}}")
-        params = dict(spec.get("params") or {})
-        return spec["name"], params, build_evaluator(spec["name"], params, spec.get("key"))
+        built = build_evaluator(spec["name"], spec.get("params"), spec.get("key"))
+        return spec["name"], dict(spec.get("params") or {}), built
     if isinstance(spec, type):
         return spec.__name__, {}, _construct(spec, spec.__name__, {}, None)
     if any(callable(getattr(spec, method, None)) for method in ("evaluate", "compare", "evaluate_runs")):

@@ -113,15 +113,15 @@ def show_mismatch(call: Mapping[str, Any]) -> str:
         return f"{name}: the arguments could not be read"
     parts = []
     for each in call["differences"]:
-        what = each["path"] or "the arguments"
+        what = f"{each['path']} is" if each["path"] else "the arguments are"
         if "agent" not in each and "reference" not in each:
-            parts.append(f"{what} is missing")
+            parts.append(f"{what} missing")
         elif "agent" not in each:
-            parts.append(f"{what} is missing, expected {_text(each['reference'])}")
+            parts.append(f"{what} missing, expected {_text(each['reference'])}")
         elif "reference" not in each:
-            parts.append(f"{what} is {_text(each['agent'])}, expected to be absent")
+            parts.append(f"{what} {_text(each['agent'])}, expected to be absent")
         else:
-            parts.append(f"{what} is {_text(each['agent'])}, expected {_text(each['reference'])}")
+            parts.append(f"{what} {_text(each['agent'])}, expected {_text(each['reference'])}")
     return f"{name}: {listed(parts, more=call.get('more_differences', 0)) or 'other arguments'}"
 
 

@@ -118,8 +118,13 @@ def _of_sentence_transformers(model_name: Any) -> Embedder:
     def load() -> Vectors:
         from sentence_transformers import SentenceTransformer
 
-        model = SentenceTransformer(model_name)
-        return lambda texts: model.encode(texts).tolist()
+        try:
+            model = SentenceTransformer(model_name)
+        except Exception as error:  # it asks the network, the disk and the model's own code
+            raise RequestError(
+                f"embedding_similarity: sentence-transformers cannot load {model_name!r}: {str(error)[:200]}"
+            ) from error
+        return lambda texts: model.encode(texts, show_progress_bar=False).tolist()
 
     return Embedder({"model_name": model_name}, load, local=True)
 

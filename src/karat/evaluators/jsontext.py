@@ -57,13 +57,16 @@ def _loads(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
-        raise NotJSON(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
+        if not text.strip():
+            raise NotJSON("it is empty") from None
+        said = error.msg.removesuffix(" at")  # one of Python's messages ends so
+        raise NotJSON(f"{said} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise NotJSON("it is nested too deeply to be read") from None
     except NotJSON:
         raise
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise NotJSON(str(error)[:120]) from None
+    except ValueError:  # the limit of Python's own
+        raise NotJSON("it has an integer of thousands of digits, too many to be read") from None
 
 
 def _refuse(constant: str) -> NoReturn:

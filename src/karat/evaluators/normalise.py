@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -111,35 +111,47 @@ def plain(value: Any, what: str) -> Any:
         return value
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            raise CannotJudge(f"{what} is bytes that are not UTF-8 text") from None
     try:
-        return _lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_encode))
+        if isinstance(value, (set, frozenset)):
+            value = sorted(value, key=repr)  # it has no order of its own: a verdict must not depend on one
+        return _lists(msgspec.to_builtins(value, str_keys=True, builtin_types=_BYTES, enc_hook=_encode))
+    except UnicodeDecodeError:
+        raise CannotJudge(f"{what} {_is_or_has(value, _BYTES)} bytes that are not UTF-8 text") from None
     except RecursionError:
         raise CannotJudge(f"{what} is nested too deeply to be judged") from None
     except Exception as error:  # objects of other packages may raise anything when they are looked at
         kind = type(value).__name__
-        raise CannotJudge(
-            f"{what} is {article(kind)} {kind}, which is neither text nor JSON: {str(error)[:120]}"
-        ) from None
+        why = f": {str(error)[:120]}" if str(error) else ""
+        raise CannotJudge(f"{what} is {article(kind)} {kind}, which is neither text nor JSON{why}") from None
+
+
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def _is_or_has(value: Any, types: tuple[type, ...]) -> str:
+    return "is" if isinstance(value, types) else "has in it"
 
 
 def _lists(value: Any) -> Any:
-    """Tuples, which JSON does not have, as lists."""
+    """Tuples, which JSON does not have, as lists, and bytes as the text they are."""
     if isinstance(value, dict):
         return {key: _lists(each) for key, each in value.items()}
-    return [_lists(each) for each in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [_lists(each) for each in value]
+    return bytes(value).decode() if isinstance(value, _BYTES) else value
 
 
 def _encode(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)
+    """What `msgspec` does not know: pydantic models, numbers and arrays of NumPy, mappings that are no dicts."""
+    dump, to_list = getattr(value, "model_dump", None), getattr(value, "tolist", None)
     if callable(dump):
         return dump(mode="json")
+    if callable(to_list):
+        return to_list()
+    if isinstance(value, Mapping):
+        return dict(value)
     kind = type(value).__name__
-    raise NotImplementedError(f"{article(kind)} {kind} is in it")
+    raise NotImplementedError(f"{article(kind)} {kind} is in it, which has no JSON form; give what it holds")
 
 
 def text_of(value: Any, what: str) -> str | None:
@@ -174,8 +186,8 @@ def json_text(value: Any, what: str) -> str:
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     except RecursionError:
         raise CannotJudge(f"{what} is nested too deeply to be judged") from None
-    except ValueError as error:
-        raise CannotJudge(f"{what} cannot be written as JSON: {str(error)[:120]}") from None
+    except ValueError:  # the one thing in a plain value that Python does not write
+        raise CannotJudge(f"{what} has an integer of thousands of digits, too many to be compared") from None
 
 
 def same(a: Any, b: Any, normalise: Normaliser) -> bool:
@@ -255,9 +267,14 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, dict):
         return {
             # A call for each key would be most of the time that is spent on a small result.
-            key if type(key) is str and key.isascii() else jsonable(key): jsonable(each)
+            key if type(key) is str and key.isascii() else _json_key(key): jsonable(each)
             for key, each in value.items()
         }
     if isinstance(value, list):
         return [jsonable(each) for each in value]
     return jsonable(plain(value, "the value"))
+
+
+def _json_key(key: Any) -> str:
+    """A key as JSON writes it: always text."""
+    return str(jsonable(key) if isinstance(key, str) else json_text(jsonable(key), "a key"))

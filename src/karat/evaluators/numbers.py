@@ -21,6 +21,12 @@ MAX_DIGITS = 400
 """A longer run of digits is not read as a number."""
 
 
+_UNIT = regex.compile(r"[\p{L}\p{Sc}\p{Sm}%‰°′″/·²³^-]*[\p{L}\p{Sc}%‰°′″][\p{L}\p{Sc}\p{Sm}%‰°′″/·²³^-]*")
+"""Something that may be a unit: letters, a currency, a per cent or degree sign; no digits, no other signs alone."""
+
+_GROUPED = regex.compile(r"[-+\u2212]?\d++(?:[.,'’_\s]\d++)++")
+
+
 class Quantity(msgspec.Struct, frozen=True):
     """A number as written, its unit ("" for none), and its value in the base unit."""
 
@@ -46,7 +52,7 @@ class NumberReader:
         after = rf"(?:[ \u00a0\u202f]?(?P<after>{names})(?![^\W\d_]))?" if units else ""
         self._pattern = regex.compile(
             rf"(?P<lead>(?<![\w]){before})?(?P<sign>(?<![\w)])[-+\u2212])?{before.replace('before', 'inner')}"
-            rf"(?P<digits>(?:{grouped}\d+)(?:{point}\d+)?|{point}\d+)(?P<exponent>[eE][-+]?\d{{1,4}}(?!\d))?{after}"
+            rf"(?P<digits>(?:{grouped}\d+)(?:{point}\d+)?|(?<!\d){point}\d+)(?P<exponent>[eE][-+]?\d{{1,4}}(?!\d))?{after}"
         )
 
     def whole(self, text: str) -> Quantity | None:
@@ -74,8 +80,12 @@ class NumberReader:
             return ""
         around = [text[: match.start()].strip(), text[match.end() :].strip()]
         words = [part for part in around if part]
-        is_unit = len(words) == 1 and len(words[0]) <= 12 and not any(c.isspace() for c in words[0])
+        is_unit = len(words) == 1 and len(words[0]) <= 12 and _UNIT.fullmatch(words[0])
         return words[0] if is_unit else ""
+
+    def is_grouped(self, text: str) -> bool:
+        """Whether a text is digits with characters between them, as another country groups or divides them."""
+        return _GROUPED.fullmatch(text.strip()) is not None
 
     def of_number(self, value: int | float | Decimal) -> Quantity | None:
         """A number that is one already; None when it is not finite."""

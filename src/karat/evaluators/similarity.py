@@ -114,8 +114,9 @@ class _NgramEvaluator(ReferenceEvaluator):
 
     package: ClassVar[str]
 
-    def __init__(self, path: str | None, any_of: bool) -> None:
+    def __init__(self, max_length: int, path: str | None, any_of: bool) -> None:
         super().__init__(path=path, any_of=any_of)
+        self._max_length = ParameterCheck(self.name).whole("max_length", max_length, 1)
         if importlib.util.find_spec(self.package) is None:
             raise MissingDependency(self.package.replace("_", "-"), "text", f"the evaluator {self.name}")
 
@@ -136,12 +137,20 @@ class _NgramEvaluator(ReferenceEvaluator):
     def _score(self, text: str, references: list[str]) -> Result:
         raise CannotJudge(f"{self.name} does not say how it measures")
 
+    def _check_length(self, text: str, references: list[str]) -> None:
+        longest = max(len(text), *(len(reference) for reference in references))
+        if longest > self._max_length:
+            raise CannotJudge(
+                f"{self.key}: a text of {longest} characters is over max_length ({self._max_length})"
+            )
+
 
 @register_evaluator("bleu")
 class Bleu(_NgramEvaluator):
     """BLEU of the output against one or, with `any_of`, several references, from 0 to 1 (sacrebleu).
 
-    It is the sentence score with effective order: n-grams longer than the text do not count against it.
+    It is the sentence score with effective order: n-grams longer than the text do not count against it. Texts over
+    `max_length` characters are an error of their item.
     """
 
     name: ClassVar[str] = "bleu"
@@ -158,10 +167,11 @@ class Bleu(_NgramEvaluator):
         lowercase: bool = False,
         tokenize: str = "13a",
         max_order: int = 4,
+        max_length: int = 100_000,
         path: str | None = None,
         any_of: bool = False,
     ) -> None:
-        super().__init__(path, any_of)
+        super().__init__(max_length, path, any_of)
         check = ParameterCheck(self.name)
         check.flag("lowercase", lowercase)
         # the other tokenizers of sacrebleu download models or need further packages
@@ -171,6 +181,7 @@ class Bleu(_NgramEvaluator):
             "lowercase": lowercase,
             "tokenize": tokenize,
             "max_order": max_order,
+            "max_length": max_length,
             "path": path,
             "any_of": any_of,
         }
@@ -188,6 +199,7 @@ class Bleu(_NgramEvaluator):
         )
 
     def _score(self, text: str, references: list[str]) -> Result:
+        self._check_length(text, references)
         measured = self._metric.sentence_score(text, references)
         score = min(1.0, measured.score / 100)
         metadata = {
@@ -202,7 +214,8 @@ class Bleu(_NgramEvaluator):
 class Chrf(_NgramEvaluator):
     """chrF of the output against one or, with `any_of`, several references, from 0 to 1 (sacrebleu).
 
-    `word_order: 2` makes it chrF++.
+    `word_order: 2` makes it chrF++. Texts over `max_length` characters are an error of their item: a million take
+    seconds.
     """
 
     name: ClassVar[str] = "chrf"
@@ -220,10 +233,11 @@ class Chrf(_NgramEvaluator):
         word_order: int = 0,
         beta: int = 2,
         lowercase: bool = False,
+        max_length: int = 100_000,
         path: str | None = None,
         any_of: bool = False,
     ) -> None:
-        super().__init__(path, any_of)
+        super().__init__(max_length, path, any_of)
         check = ParameterCheck(self.name)
         check.whole("char_order", char_order, 1)
         check.whole("word_order", word_order, 0)
@@ -234,6 +248,7 @@ class Chrf(_NgramEvaluator):
             "word_order": word_order,
             "beta": beta,
             "lowercase": lowercase,
+            "max_length": max_length,
             "path": path,
             "any_of": any_of,
         }
@@ -251,6 +266,7 @@ class Chrf(_NgramEvaluator):
         )
 
     def _score(self, text: str, references: list[str]) -> Result:
+        self._check_length(text, references)
         score = min(1.0, self._metric.sentence_score(text, references).score / 100)
         name = "chrF++" if self.params["word_order"] else "chrF"
         return Result(
@@ -287,12 +303,11 @@ class Rouge(_NgramEvaluator):
         path: str | None = None,
         any_of: bool = False,
     ) -> None:
-        super().__init__(path, any_of)
+        super().__init__(max_length, path, any_of)
         check = ParameterCheck(self.name)
         check.choice("variant", variant, ["rouge1", "rouge2", "rougeL", "rougeLsum"])
         check.choice("measure", measure, ["f1", "precision", "recall"])
         check.flag("stemmer", stemmer)
-        check.whole("max_length", max_length, 1)
         self.params = {
             "variant": variant,
             "measure": measure,
@@ -310,10 +325,9 @@ class Rouge(_NgramEvaluator):
         return RougeScorer([self.params["variant"]], tokenizer=DefaultTokenizer(self.params["stemmer"]))
 
     def _score(self, text: str, references: list[str]) -> Result:
-        variant, bound = self.params["variant"], self.params["max_length"]
-        longest = max(len(text), *(len(reference) for reference in references))
-        if variant.startswith("rougeL") and longest > bound:
-            raise CannotJudge(f"{self.key}: a text of {longest} characters is over max_length ({bound})")
+        variant = self.params["variant"]
+        if variant.startswith("rougeL"):
+            self._check_length(text, references)
         if not any(map(_has_words, references)):
             raise CannotJudge(
                 f"{self.key} counts words of ASCII letters and digits, and the reference {clip(references[0])}"
@@ -322,7 +336,16 @@ class Rouge(_NgramEvaluator):
         measured = self._metric.score_multi(references, text)[variant]
         metadata = {"precision": measured.precision, "recall": measured.recall, "f1": measured.fmeasure}
         score = float(metadata[self.params["measure"]])
-        return Result(self.key, score, score, f"{variant} {self.params['measure']} {score:.3f}", metadata)
+        said = f"{variant} {self.params['measure']} {score:.3f}: {measured.precision:.0%} of the output's"
+        said += (
+            f" {_parts(variant)} are in the reference, {measured.recall:.0%} of the reference's in the output"
+        )
+        return Result(self.key, score, score, said, metadata)
+
+
+def _parts(variant: str) -> str:
+    """What a variant counts: words, pairs of them, or words in the longest common order."""
+    return {"rouge1": "words", "rouge2": "pairs of words"}.get(variant, "words, in order,")
 
 
 def _has_words(text: str) -> bool:

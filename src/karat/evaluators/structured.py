@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators.base import Evaluator, register_evaluator
+from karat.evaluators.json_formats import output_formats, schema_formats
 from karat.evaluators.jsontext import NotJSON, looks_fenced, parse_json
 from karat.evaluators.normalise import clip, jsonable, plain
 from karat.evaluators.parameters import ParameterCheck
@@ -98,9 +101,8 @@ class JSONValid(_JSONEvaluator):
             return Result(self.key, 0.0, False, f"not valid JSON: {error}")
         kind = kind_of_json(value)
         if self._types is not None and kind not in self._types:
-            return Result(
-                self.key, 0.0, False, f"valid JSON, but a {kind} and not {' or '.join(self._types)}"
-            )
+            wanted = " or ".join(_KINDS[each] for each in self._types)
+            return Result(self.key, 0.0, False, f"valid JSON, but {_KINDS[kind]} and not {wanted}")
         return Result(self.key, 1.0, True, f"valid JSON: {_KINDS[kind]}")
 
 
@@ -132,8 +134,9 @@ class JSONSchemaMatch(_JSONEvaluator):
     """Whether the output is JSON that a JSON Schema accepts; the metadata lists what it violates, and where.
 
     `schema` is the schema, its JSON text, or a pydantic model. `formats` checks `format` too (dates, e-mail
-    addresses, …). References are resolved within the schema, never over the network. A `pattern` that does
-    not decide within `timeout` seconds is an error of this item.
+    addresses, …); a format for which no check is installed is then refused. References are resolved within the
+    schema, never over the network. A `pattern` that does not decide within `timeout` seconds is an error of
+    this item.
     """
 
     name: ClassVar[str] = "json_schema_match"
@@ -195,12 +198,15 @@ class JSONSchemaMatch(_JSONEvaluator):
                     )
         except Unresolvable as error:
             raise CannotJudge(
-                f"{self.key}: the schema refers to {str(error)[:120]}, which it does not hold"
+                f"{self.key}: the schema refers to {clip(error.ref, 120)}, which it does not hold;"
+                " what it refers to has to stand in it, for nothing is fetched"
             ) from None
         except (ValueError, ArithmeticError) as error:  # numbers of thousands of digits, or infinite ones
             raise CannotJudge(f"{self.key}: the output cannot be checked: {str(error)[:120]}") from None
         except RecursionError:
-            raise CannotJudge(f"{self.key}: the output is nested too deeply to be checked") from None
+            raise CannotJudge(
+                f"{self.key}: the output is nested too deeply to be checked, or the schema refers to itself"
+            ) from None
         return problems, count
 
 
@@ -224,19 +230,23 @@ def _validator(schema: Any, formats: bool, seconds: float) -> Any:
 
     base = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
-        base.check_schema(schema)
+        base.check_schema(schema, format_checker=schema_formats())  # type: ignore[call-arg]  # its stub lacks it
     except jsonschema.SchemaError as error:
         raise RequestError(
             f"json_schema_match: the schema is wrong at {error.json_path}: {error.message[:200]}"
         ) from None
     except RecursionError:
         raise RequestError("json_schema_match: the schema is nested too deeply") from None
-    rules = {"pattern": _pattern(seconds), "patternProperties": _pattern_properties(seconds)}
+    rules: dict[str, Rule] = {
+        "pattern": _pattern(seconds),
+        "patternProperties": _pattern_properties(seconds),
+        "multipleOf": _multiple_of,
+    }
     rules["additionalProperties"] = _additional_properties(
         base.VALIDATORS.get("additionalProperties"), seconds
     )
     cls = jsonschema.validators.extend(base, rules)  # type: ignore[no-untyped-call]  # its stub
-    return cls(schema, registry=REGISTRY, format_checker=base.FORMAT_CHECKER if formats else None)
+    return cls(schema, registry=REGISTRY, format_checker=output_formats(schema) if formats else None)
 
 
 Rule = Callable[[Any, Any, Any, Any], Iterator[Any]]
@@ -251,6 +261,17 @@ def _pattern(seconds: float) -> Rule:
             yield ValidationError(f"{clip(instance)} does not match {clip(pattern)}")
 
     return rule
+
+
+def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """The keyword `multipleOf`, in decimals as written: 19.99 is a multiple of 0.01, though not among floats."""
+    from jsonschema import ValidationError
+
+    if not validator.is_type(instance, "number"):
+        return
+    quotient = Fraction(Decimal(repr(instance))) / Fraction(Decimal(repr(divisor)))
+    if quotient.denominator != 1:
+        yield ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
 
 
 def _pattern_properties(seconds: float) -> Rule:

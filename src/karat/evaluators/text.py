@@ -13,7 +13,7 @@ from karat.evaluators.normalise import TextRules, clip, plain, same, text_of, un
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.paths import value_at
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
-from karat.evaluators.text_difference import difference, reason
+from karat.evaluators.text_difference import difference
 from karat.records import Result
 
 
@@ -75,11 +75,6 @@ class ExactMatch(ReferenceEvaluator):
                 out.extend(super().evaluate_many([item]))
             elif output == reference or normalise(output) == normalise(reference):
                 out.append(Result(key, 1.0, True, "the output equals the reference"))
-            elif len(output) <= 60 and len(reference) <= 60:
-                comment = (
-                    f"the output {output!r} is not the reference {reference!r}{reason(output, reference)}"
-                )
-                out.append(Result(key, 0.0, False, comment))
             else:
                 out.append(Result(key, 0.0, False, difference(output, reference)))
         return out

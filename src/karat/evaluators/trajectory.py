@@ -309,11 +309,10 @@ def _told_pairs(agent: Calls, pairs: Pairs) -> list[dict[str, Any]]:
 
 
 def rates(matched: int, agent: int, reference: int) -> tuple[float, float, float]:
-    """Precision, recall and F1; with nothing on a side there is nothing to miss on it."""
-    precision = matched / agent if agent else 1.0
-    recall = matched / reference if reference else 1.0
-    f1 = 2 * matched / (agent + reference) if agent + reference else 1.0
-    return precision, recall, f1
+    """Precision, recall and F1, as `set_match` has them: all are 1 where there is nothing on both sides."""
+    if not agent and not reference:
+        return 1.0, 1.0, 1.0
+    return matched / (agent or 1), matched / (reference or 1), 2 * matched / (agent + reference)
 
 
 def _check(mode: str, arguments: str, allow_repeats: bool, optional: Any, max_extra: int | None) -> None:

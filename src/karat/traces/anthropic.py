@@ -93,10 +93,11 @@ def _is_error(content: Any) -> bool:
 
 def _simple(content: Any) -> Any:
     """A single text block as its text; anything else as it is."""
-    if isinstance(content, list):
+    if isinstance(content, (list, tuple)):
+        content = [plain(block) for block in content]
         if not content:
             return None
         only = content[0]
-        if len(content) == 1 and isinstance(only, dict) and only.keys() == {"type", "text"}:
+        if len(content) == 1 and isinstance(only, dict) and rest(only).keys() == {"type", "text"}:
             return only["text"]
     return content

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from karat.records import Call, Output
-from karat.traces.observations import Observation, call_of, combine, messages
+from karat.traces.observations import Observation, combine, messages
 from karat.traces.reading import read as read_any
 from karat.traces.steps import Step, ToolResult, Unused, rest
+from karat.traces.tool_runs import tool_run
 
 name = "calls"
 
@@ -45,15 +46,15 @@ def _observe(call: Any, where: str) -> Observation:
     fields = call if isinstance(call, dict) else {key: getattr(call, key) for key in Call.__struct_fields__}
     name, given, output, error = (fields.get(key) for key in ("name", "input", "output", "error"))
     if fields["kind"] == "tool":
-        identity = (fields.get("metadata") or {}).get("id")
+        run = tool_run(str(name), given, None, identity=(fields.get("metadata") or {}).get("id"))
         result = ToolResult(None, str(name), error if error is not None else output, error is not None)
         return Observation(
             kind="tool",
             name=str(name),
             where=where,
-            call=call_of(str(name), given, identity),
+            call=run.call,
             result=result,
-            beside=_beside(fields, "input", "error" if error is not None else "output"),
+            beside={**_beside(fields, "input", "error" if error is not None else "output"), **run.beside},
         )
     return Observation(
         kind="model",

@@ -37,6 +37,7 @@ BUILTIN = (
     "opentelemetry",
     "langsmith",
     "langfuse",
+    "langgraph",
     "potato",
     "langchain",
     "gemini",

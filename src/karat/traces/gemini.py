@@ -7,6 +7,7 @@ from typing import Any
 
 from karat.traces.literals import read_arguments
 from karat.traces.plain import plain
+from karat.traces.reading import placed
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, system_steps, text_or_none
 
 name = "gemini"
@@ -16,6 +17,8 @@ _RESPONSE = ("functionResponse", "function_response")
 _CODE = ("executableCode", "executable_code")
 _CODE_RESULT = ("codeExecutionResult", "code_execution_result")
 _SYSTEM = ("systemInstruction", "system_instruction")
+_HISTORY = ("automaticFunctionCallingHistory", "automatic_function_calling_history")
+"""What went before a response, where the SDK itself ran the tools."""
 _ROLES = {"model": "assistant", "function": "tool"}
 
 
@@ -36,8 +39,13 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield from _read_content(value)
         return
     key = "contents" if isinstance(value.get("contents"), list) else "candidates"
+    beside = _SYSTEM if key == "contents" else _HISTORY
+    told = next((value[word] for word in beside if value.get(word) is not None), None)
     if key == "contents":
-        yield from system_steps(next((value[word] for word in _SYSTEM if word in value), None))
+        before: list[Step | Unused] = [*system_steps(told)]
+    else:
+        before = [*placed(read({"contents": told}), beside[0])] if isinstance(told, list) else []
+    yield from before
     for position, item in enumerate(value[key]):
         given = item = plain(item)
         if key == "candidates":
@@ -48,7 +56,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
             yield Unused(
                 f"{key}[{position}]", "not the content of the first candidate, or without parts", given
             )
-    others = rest(value, key, *(_SYSTEM if key == "contents" else ()))
+    others = rest(value, key, *(beside if before else ()))
     if others:
         yield Unused("", f"it stands beside {key!r}, where the parts are", others, harmless=True)
 

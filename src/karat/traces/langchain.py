@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from karat.traces.literals import read_arguments
 from karat.traces.openai_chat import calls_beside
 from karat.traces.plain import plain
@@ -34,6 +36,7 @@ _CLASSES = {
     "FunctionMessage": "function",
     "ChatMessage": "chat",
 }
+_ARGUMENTS = ("args", "input", "arguments")
 _USED = (
     "type",
     "role",
@@ -63,7 +66,14 @@ def read(value: Any) -> Iterator[Step | Unused]:
         return
     calls, bad = _calls(fields, extra)
     yield from bad
-    yield Step(role, _without_calls(content, calls), calls, extra=extra)
+    content, calls = _without_calls(content, calls)
+    yield Step(role, content, calls, extra=extra)
+
+
+def tool_message(value: Any) -> dict[str, Any] | None:
+    """The fields of a tool's message, whichever form it is written in; None where it is none."""
+    fields = _fields(value)
+    return fields if fields is not None and _ROLES[fields["type"]] == "tool" else None
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
@@ -137,16 +147,29 @@ def _older_calls(extra: dict[str, Any]) -> list[ToolCall]:
     return out
 
 
-def _without_calls(content: Any, calls: list[ToolCall]) -> Any:
-    """Content blocks that say again what `tool_calls` says are left out; nothing else is."""
+def _without_calls(content: Any, calls: list[ToolCall]) -> tuple[Any, list[ToolCall]]:
+    """Content without the blocks that say again what `tool_calls` says, and the calls with what else they say."""
     if not isinstance(content, list):
-        return content
-    known = {call.id for call in calls}
+        return content, calls
+    kept = []
+    told = list(calls)
+    for block in map(plain, content):
+        at, key = _repeated(block, told)
+        if key is None:
+            kept.append(block)
+            continue
+        call = told[at]
+        said = [word for word in _ARGUMENTS if read_arguments(block.get(word)) == (call.arguments, call.raw)]
+        beside = rest(block, "type", "name", key, *said)
+        told[at] = msgspec.structs.replace(call, extra={**beside, **call.extra}) if beside else call
+    return kept, told
 
-    def repeats(block: Any) -> bool:
-        return isinstance(block, dict) and (
-            block.get("type") in ("tool_use", "tool_call", "function_call")
-            and (block.get("id") in known or block.get("call_id") in known)
-        )
 
-    return [block for block in content if not repeats(block)]
+def _repeated(block: Any, calls: list[ToolCall]) -> tuple[int, str | None]:
+    """Which of the calls a block says again, and under which key it has the call's id."""
+    if isinstance(block, dict) and block.get("type") in ("tool_use", "tool_call", "function_call"):
+        for key in ("call_id", "id"):
+            for at, call in enumerate(calls):
+                if call.id is not None and block.get(key) == call.id:
+                    return at, key
+    return 0, None

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces.observations import Observation, call_of, combine, messages
-from karat.traces.plain import plain
-from karat.traces.steps import Step, ToolResult, Unused, rest
+import msgspec
+
+from karat.traces.observations import Observation, combine, messages
+from karat.traces.plain import decoded, plain
+from karat.traces.spans import Span
+from karat.traces.steps import Step, Unused, rest
+from karat.traces.tool_runs import tool_run
 
 name = "langfuse"
+
+SPAN = "langfuse.observation."
+"""How the attributes of the SDK's spans begin."""
 
 _KINDS = frozenset(
     "GENERATION SPAN EVENT AGENT TOOL CHAIN RETRIEVER EVALUATOR EMBEDDING GUARDRAIL".split()  # noqa: SIM905 - reads as the table it is
@@ -44,6 +51,27 @@ def read(value: Any) -> Iterator[Step | Unused]:
     yield from combine(found)
 
 
+def of_span(span: Span) -> Observation:
+    """The observation that a span of the Langfuse SDK tells in `langfuse.observation.*`."""
+    words = ("input", "output", "level", "status_message")
+    given, output, level, message = (span.take(f"{SPAN}{word}") for word in words)
+    identity = span.attributes.get(f"{SPAN}metadata.tool_call_id")
+    item = {
+        "type": str(span.attributes[f"{SPAN}type"]),
+        "name": span.name,
+        "startTime": span.start,
+        "input": given,
+        "output": output,
+        "level": level,
+        "statusMessage": message,
+        "metadata": {"tool_call_id": identity.strip('"')} if isinstance(identity, str) else None,
+    }
+    beside = rest({"level": level, "status_message": message})
+    observed = _observe(item, span.where)
+    wrapped = {key: part for key, part in observed.beside.items() if key in ("input", "output")}
+    return msgspec.structs.replace(observed, value=span.value, beside={**span.left(), **beside, **wrapped})
+
+
 def _is_observation(value: Any) -> bool:
     return (
         isinstance(value, dict)
@@ -60,10 +88,9 @@ def _observe(item: dict[str, Any], where: str) -> Observation:
     output = item.get("output")
     content = item.get("statusMessage", output) if failed and output is None else output
     named = called if isinstance(called, str) else kind.lower()
-    result = None if content is None and not failed else ToolResult(None, named, content, failed)
     metadata = plain(item.get("metadata"))
     identity = metadata.get("tool_call_id") if isinstance(metadata, dict) else None
-    call = call_of(named, item.get("input"), identity)
+    run = tool_run(named, item.get("input"), content, identity=identity, failed=failed)
     is_model = kind == "GENERATION"
     return Observation(
         kind="model" if is_model else "tool" if kind in _TOOLS else "group",
@@ -72,10 +99,10 @@ def _observe(item: dict[str, Any], where: str) -> Observation:
         start=start if isinstance(start, (str, int, float)) or start is None else str(start),
         input=_messages(item.get("input"), "user") if is_model else [],
         output=_messages(output, "assistant") if is_model else [],
-        call=None if is_model else call,
-        result=None if is_model else result,
+        call=None if is_model else run.call,
+        result=None if is_model else run.result,
         value=item,
-        beside=rest(item, "input", "output"),
+        beside={**rest(item, "input", "output"), **({} if is_model else run.beside)},
     )
 
 
@@ -93,9 +120,20 @@ def _whole(trace: dict[str, Any]) -> Observation:
 
 
 def _messages(value: Any, role: str) -> list[Step | Unused]:
-    value = plain(value)
+    value = decoded(value)
+    if isinstance(value, list):
+        tools = [item for item in value if _is_definition(item)]
+        value = [item for item in value if item not in tools] if tools else value
+        beside = [Unused("", "the definition of a tool", tool, harmless=True) for tool in tools]
+        return [*messages(value, role), *beside]
     if isinstance(value, dict) and isinstance(value.get("messages"), (list, tuple)):
         others = rest(value, "messages")
         beside = [Unused("", "it stands beside 'messages'", others, harmless=True)] if others else []
         return [*messages(value["messages"], role), *beside]
     return messages(value, role)
+
+
+def _is_definition(item: Any) -> bool:
+    """Whether it is a tool that a model may use: the callback for LangChain lists them among the messages."""
+    content = item.get("content") if isinstance(item, dict) and item.get("role") == "tool" else None
+    return isinstance(content, dict) and content.get("type") == "function" and "tool_call_id" not in item

@@ -1,31 +1,38 @@
-"""LangSmith exports: runs with a `run_type`, nested in `child_runs` or as a flat list."""
+"""LangSmith exports: runs with a `run_type`, nested in `child_runs`, as a flat list, or as they were posted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces.observations import Observation, call_of, combine, messages
+from karat.traces.observations import Observation, combine, messages
 from karat.traces.plain import plain
-from karat.traces.steps import Step, ToolResult, Unused, rest
+from karat.traces.reading import SYSTEM
+from karat.traces.steps import Step, Unused, rest, system_steps
+from karat.traces.tool_runs import message_of, tool_run
 
 name = "langsmith"
 
 _MODELS = ("llm", "chat_model")
 _HELD = ("child_runs", "inputs", "outputs")
 _TOOLS = ("tool", "retriever")
+_BATCH = {"post", "patch"}
 
 
 def detect(value: Any) -> bool:
-    """A run, or a list of runs."""
+    """A run, a list of runs, or the batches in which they were posted."""
     if isinstance(value, list):
-        return bool(value) and all(_is_run(plain(item)) for item in value)
-    return _is_run(value)
+        items = [plain(item) for item in value]
+        return bool(items) and (all(map(_is_run, items)) or all(map(_is_batch, items)))
+    return _is_run(value) or _is_batch(value)
 
 
 def read(value: Any) -> Iterator[Step | Unused]:
     """The model and tool runs in the order in which they began."""
     given = value if isinstance(value, list) else [value]
+    if given and all(_is_batch(plain(item)) for item in given):
+        given, earlier = _posted([plain(item) for item in given])
+        yield from earlier
     runs = [run for position, item in enumerate(given) for run in _flat(plain(item), f"[{position}]")]
     yield from (Unused(where, "it is no run", run) for run, where in runs if not _is_run(run))
     yield from combine(_observe(run, where) for run, where in runs if _is_run(run))
@@ -33,6 +40,37 @@ def read(value: Any) -> Iterator[Step | Unused]:
 
 def _is_run(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("run_type"), str) and "name" in value
+
+
+def _is_batch(value: Any) -> bool:
+    """Whether it is what the SDK posts: runs when they begin, and patches to them when they end."""
+    return (
+        isinstance(value, dict)
+        and ("post" in value or "patch" in value)
+        and value.keys() <= _BATCH
+        and all(
+            isinstance(runs, list)
+            and all(isinstance(run, dict) and isinstance(run.get("id"), str) for run in runs)
+            for runs in value.values()
+        )
+    )
+
+
+def _posted(batches: list[dict[str, Any]]) -> tuple[list[Any], list[Unused]]:
+    """The runs of all batches with their patches, and what a patch changed."""
+    runs: dict[str, dict[str, Any]] = {}
+    earlier: list[Unused] = []
+    for key in ("post", "patch"):
+        for batch in batches:
+            for said in batch.get(key, ()):
+                run = runs.setdefault(said["id"], {})
+                new = rest(said)
+                changed = {k: v for k, v in run.items() if k in new and v and new[k] != v}
+                if changed:
+                    reason = "what the run said before it was patched"
+                    earlier.append(Unused(f"{key}[{said['id']}]", reason, changed, harmless=True))
+                run.update(new)
+    return list(runs.values()), earlier
 
 
 def _flat(run: Any, where: str) -> Iterator[tuple[Any, str]]:
@@ -53,29 +91,30 @@ def _observe(run: dict[str, Any], where: str) -> Observation:
     order = run.get("dotted_order") or run.get("start_time")
     start = order if isinstance(order, (str, int, float)) or order is None else str(order)
     if kind in _TOOLS:
-        result = _result(called, outputs, run.get("error"))
-        identity = _tool_call_id(outputs)
-        call = call_of(called, inputs, identity)
+        answer, beside_answer = _answer(outputs, run.get("error"))
+        ran = tool_run(called, inputs, answer, failed=run.get("error") is not None)
         return Observation(
             kind="tool",
             name=called,
             where=where,
             start=start,
-            call=call,
-            result=result,
+            call=ran.call,
+            result=ran.result,
             value=run,
-            beside={**rest(run, *_HELD), **_beside_result(outputs, run.get("error"))},
+            beside={**rest(run, *_HELD), **beside_answer, **ran.beside},
         )
     generated, beside_generated = _generated(outputs)
     given, beside_given = _unwrapped(inputs, ("messages", "prompts", "input"))
     output, beside_output = _unwrapped(generated, ("messages", "message", "output"))
+    told = next((word for word in SYSTEM if system_steps(beside_given.get(word))), None)
+    system = [] if told is None else system_steps(beside_given.pop(told))
     beside = {"inputs": beside_given, "outputs": {**beside_generated, **beside_output}}
     return Observation(
         kind="model" if kind in _MODELS else "group",
         name=called,
         where=where,
         start=start,
-        input=messages(given, "user"),
+        input=[*system, *messages(given, "user")],
         output=messages(output, "assistant"),
         value=rest(run, "child_runs"),
         beside={**rest(run, *_HELD), **{key: part for key, part in beside.items() if part}},
@@ -114,37 +153,12 @@ def _generated(outputs: Any) -> tuple[Any, dict[str, Any]]:
     return plain(generation.get(key)), {**others, **rest(generation, key)}
 
 
-def _message_of(outputs: Any) -> dict[str, Any] | None:
-    """The tool message inside a tool run's outputs, in either of its forms."""
-    inside = plain(outputs.get("output")) if isinstance(outputs, dict) else None
-    if isinstance(inside, dict) and isinstance(inside.get("kwargs"), dict):
-        inside = inside["kwargs"]
-    return inside if isinstance(inside, dict) and "content" in inside else None
-
-
-def _beside_result(outputs: Any, error: Any) -> dict[str, Any]:
-    """What a tool run's outputs say beside its result."""
+def _answer(outputs: Any, error: Any) -> tuple[Any, dict[str, Any]]:
+    """What a tool gave back, and what its outputs say beside."""
     if error is not None:
-        return {} if outputs is None else {"outputs": outputs}
-    message = _message_of(outputs)
-    if message is None:
-        return {}
-    beside = {**rest(outputs, "output"), **rest(message, "content", "tool_call_id")}
-    return {"outputs": beside} if beside else {}
-
-
-def _tool_call_id(outputs: Any) -> Any:
-    message = _message_of(outputs)
-    return message.get("tool_call_id") if message else None
-
-
-def _result(called: str, outputs: Any, error: Any) -> ToolResult | None:
-    if error is not None:
-        return ToolResult(None, called, error, True)
-    if outputs is None:
-        return None
-    message = _message_of(outputs)
-    if message is not None:
-        return ToolResult(None, called, message["content"], message.get("status") == "error")
-    inside = outputs["output"] if isinstance(outputs, dict) and outputs.keys() == {"output"} else outputs
-    return ToolResult(None, called, inside)
+        return error, {} if outputs is None else {"outputs": outputs}
+    if isinstance(outputs, dict) and "output" in outputs:
+        inside, others = plain(outputs["output"]), rest(outputs, "output")
+        if not others or message_of(inside) is not None:
+            return inside, {"outputs": others} if others else {}
+    return outputs, {}

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from karat.traces.literals import read_loose_arguments
 from karat.traces.plain import plain
 from karat.traces.reading import read as read_any
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, text_of
@@ -75,17 +74,6 @@ def messages(value: Any, role: str) -> list[Step | Unused]:
     return parts
 
 
-def call_of(name: str, arguments: Any, identity: Any = None) -> ToolCall:
-    """A tool execution's call; text that is neither JSON nor a Python literal is the one `input` it had."""
-    given = plain(arguments)
-    if isinstance(given, dict) and given.keys() == {"input"}:
-        given = given["input"]
-    values, raw = read_loose_arguments(given)
-    if raw is not None:
-        values, raw = {"input": given}, None
-    return ToolCall(None if identity is None else str(identity), name, values, raw)
-
-
 class _Story:
     """What has been told so far: which messages are known, which calls wait for their execution."""
 
@@ -93,7 +81,11 @@ class _Story:
         self.told: Counter[Any] = Counter()
         self.forms: dict[Any, list[Step]] = {}
         """The messages that were told, by what makes them the same, each as it was first written."""
+        self.parts: Counter[Any] = Counter()
+        """The calls with an id, and the texts, of the messages that were told: tracers cut messages differently."""
         self.answered: dict[str, Step] = {}
+        self.ran: list[tuple[ToolCall, Step]] = []
+        """Calls without an id that were run, and what came of them."""
         self.waiting: list[ToolCall] = []
 
     def model(self, observation: Observation) -> Iterator[Step | Unused]:
@@ -102,9 +94,12 @@ class _Story:
             if isinstance(part, Unused):
                 yield _at(part, observation, "input")
                 continue
-            key = _key(part)
-            history[key] += 1
-            if history[key] > self.told[key] and not self._is_answered(part):
+            key, pieces = _key(part), _pieces(part)
+            history.update((key, *pieces))
+            self._learn_ids(part, key)
+            telling = pieces[: len(part.tool_calls) or 1]
+            in_pieces = bool(telling) and all(history[piece] <= self.parts[piece] for piece in telling)
+            if history[key] > self.told[key] and not in_pieces and not self._is_answered(part):
                 yield self._tell(part, key)
             elif not self._is_known(part, key):
                 reason = "a message that was told already, written differently"
@@ -125,7 +120,7 @@ class _Story:
             step = Step("assistant", tool_calls=[call])
             self.told[_key(step)] += 1
             yield step
-        elif not _same(asked, call):
+        elif call.arguments and not _same(asked, call):
             reason = "the call that was run differs from the one that was asked for"
             yield Unused(observation.where, reason, call.to_dict(), harmless=True)
         if observation.result is not None:
@@ -133,14 +128,24 @@ class _Story:
             result = msgspec.structs.replace(observation.result, call_id=identity)
             step = Step("tool", result.content, tool_result=result)
             self._answer(step, None)
+            if asked is not None and identity is None:
+                self.ran.append((asked, step))
             yield step
 
     def asked_for(self, observation: Observation) -> bool:
         """Whether a plain span runs a call that a model asked for: older tracers have no tool spans."""
         return observation.call is not None and any(_same(call, observation.call) for call in self.waiting)
 
+    def _learn_ids(self, step: Step, key: Any) -> None:
+        """Some tracers write the id of a call only in the history: what it was answered is then known by it too."""
+        for call in step.tool_calls if self.ran and self.told[key] else ():
+            at = next((i for i, (ran, _) in enumerate(self.ran) if _same(ran, call)), None)
+            if call.id is not None and call.id not in self.answered and at is not None:
+                self.answered[call.id] = self.ran.pop(at)[1]
+
     def _tell(self, step: Step, key: Any) -> Step:
         self.told[key] = self.told[key] + 1
+        self.parts.update(_pieces(step))
         self.forms.setdefault(key, []).append(step)
         if step.tool_result is not None:
             self._answer(step, key)
@@ -177,6 +182,10 @@ class _Story:
 
 
 def _same(a: ToolCall, b: ToolCall) -> bool:
+    """Whether a call that was asked for is the one that was run, or is seen again."""
+    if a.raw is not None:
+        # What could not be read is, to the tool, the one text it was given.
+        return a.name == b.name and (a.raw == b.raw or b.arguments == {"input": a.raw})
     return a.name == b.name and bool(a.arguments == b.arguments)
 
 
@@ -185,6 +194,15 @@ def _key(step: Step) -> Any:
     calls = tuple((call.name, repr(call.arguments), call.raw) for call in step.tool_calls)
     content = text_of(step.content) or (repr(step.content) if step.content else "")
     return step.role, content, calls
+
+
+def _pieces(step: Step) -> list[Any]:
+    """What a message is made of, where it can be told from all others: its calls by their ids, then its text."""
+    if step.role != "assistant" or any(call.id is None for call in step.tool_calls):
+        return []
+    calls = [("call", call.id, call.name, repr(call.arguments), call.raw) for call in step.tool_calls]
+    text = text_of(step.content)
+    return [*calls, ("text", text)] if text else calls
 
 
 def _says_no_more(step: Step, told: Step) -> bool:

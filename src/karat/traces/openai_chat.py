@@ -43,6 +43,8 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
 def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
     """One message as one step."""
     role, content = message["role"], message.get("content")
+    if isinstance(content, (list, tuple)):
+        content = [plain(block) for block in content]
     if role in ("tool", "function"):
         yield _tool_step(message, content)
         return
@@ -51,6 +53,9 @@ def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
     if calls is not None and not isinstance(calls, (list, tuple)):
         yield Unused("tool_calls", "the tool calls are no list", calls)
     extra = rest(message, "role", "content", "tool_calls", "function_call")
+    if isinstance(extra.get("invalid_tool_calls"), list):
+        # LangChain's word for calls whose arguments it could not read.
+        given = [*given, *map(plain, extra.pop("invalid_tool_calls"))]
     yield from _assembled(role, content, given or _older_calls(extra), extra)
 
 

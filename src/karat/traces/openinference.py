@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from karat.traces import opentelemetry
-from karat.traces.observations import Observation, call_of, combine, messages
+from karat.traces.observations import Observation, combine, messages
 from karat.traces.spans import Span, spans_of, strays_of
-from karat.traces.steps import Step, ToolResult, Unused, rest
+from karat.traces.steps import Step, Unused, rest
+from karat.traces.tool_runs import tool_run
 
 name = "openinference"
 
@@ -60,18 +61,17 @@ def _tool(span: Span) -> Observation:
     called = called if isinstance(called, str) else span.name
     # `tool.parameters` is the tool's schema in some instrumentations and its arguments in others, while
     # `input.value` is always what it was given.
-    call = call_of(called, span.take("input.value", "tool.parameters"), span.take("tool_call.id", "tool.id"))
-    answer = span.take("output.value")
-    result = ToolResult(None, called, answer, span.failed) if answer is not None or span.failed else None
+    given, answer = span.take("input.value", "tool.parameters"), span.answer("output.value")
+    run = tool_run(called, given, answer, identity=span.take("tool_call.id", "tool.id"), failed=span.failed)
     return Observation(
         kind="tool",
         name=called,
         where=span.where,
         start=span.start,
-        call=call,
-        result=result,
+        call=run.call,
+        result=run.result,
         value=span.value,
-        beside=span.left(),
+        beside={**span.left(), **run.beside},
     )
 
 
@@ -82,19 +82,36 @@ def _message(item: Any, role: str) -> dict[str, Any]:
         return {"role": role, "content": item}
     used = ("tool_calls", "function_call_name", "function_call_arguments_json")
     message: dict[str, Any] = {"role": role, **rest(item, "message"), **rest(fields, *used)}
-    if isinstance(message.get("contents"), list) and "content" not in message:
-        message["content"] = [_block(block) for block in message.pop("contents")]
+    if message["role"] == "model":
+        message["role"] = "assistant"
     calls = fields.get("tool_calls")
-    if isinstance(calls, list):
-        message["tool_calls"] = [
-            call.get("tool_call", call) if isinstance(call, dict) else call for call in calls
+    calls = [_call(call) for call in calls] if isinstance(calls, list) else []
+    if isinstance(message.get("contents"), list) and "content" not in message:
+        blocks = message.pop("contents")
+        # A call may stand among the blocks too, where it was said.
+        told = [_call(block) for block in blocks if isinstance(block, dict) and "tool_call" in block]
+        calls += [call for call in told if call not in calls]
+        message["content"] = [
+            _block(block) for block in blocks if not (isinstance(block, dict) and "tool_call" in block)
         ]
+    if calls:
+        message["tool_calls"] = calls
     if "function_call_name" in fields:
         message["function_call"] = {
             "name": fields["function_call_name"],
             "arguments": fields.get("function_call_arguments_json"),
         }
     return message
+
+
+def _call(item: Any) -> Any:
+    """A call, out of the list of calls or out of a block; of what a block says, its kind is no news."""
+    call = item.get("tool_call") if isinstance(item, dict) else None
+    if not isinstance(call, dict):
+        return item
+    inside = item.get("message_content")
+    beside = rest(inside, "type") if isinstance(inside, dict) else {}
+    return {**rest(item, "tool_call", "message_content"), **beside, **call}
 
 
 def _block(block: Any) -> Any:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
+from karat.traces import langfuse
 from karat.traces.literals import read_arguments
-from karat.traces.observations import Observation, call_of, combine, messages
-from karat.traces.plain import plain
+from karat.traces.observations import Observation, combine, messages
+from karat.traces.plain import decoded, plain
 from karat.traces.spans import Event, Span, flat, spans_of, strays_of
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
+from karat.traces.tool_runs import ToolRun, tool_run
 
 name = "opentelemetry"
 
@@ -42,6 +42,8 @@ def observe(span: Span) -> Observation:
     """What a span says: a model call, a tool execution, or only a group."""
     for event in span.take_events(_DETAILS):
         span.attributes = {**flat(event.fields), **flat(event.beside), **span.attributes}
+    if f"{langfuse.SPAN}type" in span.attributes:
+        return langfuse.of_span(span)
     operation = span.attributes.get("gen_ai.operation.name")
     tool = span.attributes.get("gen_ai.tool.name")
     if operation == "execute_tool" or (tool is not None and operation not in _MODELS):
@@ -98,7 +100,7 @@ def _is_message(value: Any) -> bool:
 
 
 def _speaks(span: Span) -> bool:
-    return any(key.startswith(("gen_ai.", "traceloop.")) for key in span.attributes) or any(
+    return any(key.startswith(("gen_ai.", "traceloop.", langfuse.SPAN)) for key in span.attributes) or any(
         event.name.startswith("gen_ai.") for event in span.events
     )
 
@@ -106,35 +108,29 @@ def _speaks(span: Span) -> bool:
 def _tool(span: Span) -> Observation:
     called = span.take("gen_ai.tool.name")
     called = called if isinstance(called, str) else span.name.removeprefix("execute_tool ")
-    answer = span.take("gen_ai.tool.call.result", "gen_ai.tool.message")
+    answer = span.answer("gen_ai.tool.call.result", "gen_ai.tool.message")
     failed = span.failed or "error.type" in span.attributes
-    call = call_of(called, span.take("gen_ai.tool.call.arguments"), span.take("gen_ai.tool.call.id"))
-    return Observation(
-        kind="tool",
-        name=called,
-        where=span.where,
-        start=span.start,
-        call=call,
-        result=ToolResult(None, called, answer, failed) if answer is not None or failed else None,
-        value=span.value,
-        beside=span.left(),
-    )
+    given, identity = span.take("gen_ai.tool.call.arguments"), span.take("gen_ai.tool.call.id")
+    return _run(span, tool_run(called, given, answer, identity=identity, failed=failed))
 
 
 def _traceloop_tool(span: Span) -> Observation:
     called = span.take("traceloop.entity.name")
     called = called if isinstance(called, str) else span.name.removesuffix(".tool")
-    answer = span.take("traceloop.entity.output")
-    call = call_of(called, span.take("traceloop.entity.input"))
+    answer = span.answer("traceloop.entity.output")
+    return _run(span, tool_run(called, span.take("traceloop.entity.input"), answer, failed=span.failed))
+
+
+def _run(span: Span, run: ToolRun) -> Observation:
     return Observation(
         kind="tool",
-        name=called,
+        name=run.call.name,
         where=span.where,
         start=span.start,
-        call=call,
-        result=None if answer is None else ToolResult(None, called, answer, span.failed),
+        call=run.call,
+        result=run.result,
         value=span.value,
-        beside=span.left(),
+        beside={**span.left(), **run.beside},
     )
 
 
@@ -174,13 +170,13 @@ def _told(span: Span, whole: str, listed: str, role: str) -> list[Step | Unused]
 def _content_of(event: Event, key: str) -> Any:
     """What an event of content holds: messages, as values or as JSON text, or bare text."""
     inside = flat(event.fields)
-    held = Span(event.name, inside, [], None, False, "", {})
+    held = Span(event.name, inside, [], None, False, None, "", {})
     return held.take(key) or held.take_list(key) or held.take("content") or event.fields
 
 
 def _system(value: Any) -> Any:
     """System instructions are a bare list of parts; here they become a message."""
-    value = _decoded(value)
+    value = decoded(value)
     if isinstance(value, list) and value and all(isinstance(part, dict) and "type" in part for part in value):
         return {"role": "system", "parts": value}
     return value
@@ -196,26 +192,17 @@ def _event_message(event: Event) -> dict[str, Any]:
     """The message of an event: its body, or the message inside a choice; parts of it may be JSON text."""
     body = {**event.beside, **event.fields}
     held = "message" if "message" in body else "gen_ai.event.content"
-    inside = _decoded(body.get(held))
+    inside = decoded(body.get(held))
     if isinstance(inside, dict) and "message" in inside:
-        body, held, inside = {**rest(body, held), **inside}, "message", _decoded(inside["message"])
+        body, held, inside = {**rest(body, held), **inside}, "message", decoded(inside["message"])
     fields = inside if isinstance(inside, dict) else {} if inside is None else {"content": inside}
     role = event.name.removeprefix("gen_ai.").removesuffix(".message")
     message = {"role": role if role in _ROLES else "assistant", **rest(body, held), **fields}
     if "tool_calls" in message:
-        message["tool_calls"] = _decoded(message["tool_calls"])
+        message["tool_calls"] = decoded(message["tool_calls"])
     if role == "tool" and "id" in message:
         message["tool_call_id"] = message.pop("id")
     return message
-
-
-def _decoded(value: Any) -> Any:
-    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
-        return plain(value)
-    try:
-        return msgspec.json.decode(value)
-    except (ValueError, RecursionError):
-        return value
 
 
 def _simple(content: list[Any]) -> Any:

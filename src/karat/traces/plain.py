@@ -30,11 +30,24 @@ def plain(value: Any) -> Any:
     return _fields(value)
 
 
+def decoded(value: Any) -> Any:
+    """The same, and the document that a JSON text of a dict or list holds."""
+    value = plain(value)
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (ValueError, RecursionError):
+        return value
+
+
 def _fields(value: Any) -> Any:
     if isinstance(value, type) or callable(value):
         return value
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
+    if hasattr(value, "log_record") and isinstance(written := _written(value), dict):
+        return written
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     for method in ("model_dump", "to_dict"):
@@ -44,8 +57,16 @@ def _fields(value: Any) -> Any:
             if isinstance(dumped, dict):
                 return dumped
     if hasattr(value, "attributes") and hasattr(value, "start_time"):
+        if isinstance(written := _written(value), dict):
+            return written
         return {name: getattr(value, name, None) for name in ("name", "attributes", "events", "start_time")}
     if hasattr(value, "conversation"):
         return {"conversation": value.conversation}
     fields = getattr(value, "__dict__", None)
     return {k: v for k, v in fields.items() if not k.startswith("_")} if isinstance(fields, dict) else value
+
+
+def _written(value: Any) -> Any:
+    """What a span or log record of the OpenTelemetry SDK writes of itself: much of it has no public fields."""
+    write = getattr(value, "to_json", None)
+    return decoded(write()) if callable(write) else None

@@ -1,4 +1,4 @@
-"""Potato conversations: turns of `speaker` and `text`, where `(action)` turns hold calls as text."""
+"""Potato conversations: turns of `speaker` and `text`, where `(action)` turns and lines hold calls as text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,15 @@ def _read_turn(turn: dict[str, Any], where: str) -> Iterator[Step | Unused]:
     elif role == "tool":
         yield Step(role, text, tool_result=ToolResult(content=text), extra=extra)
     else:
-        yield Step(role, text, extra=extra)
+        calls = _marked_calls(text) if role == "assistant" and isinstance(text, str) else []
+        yield Step(role, text, calls, extra=extra)
+
+
+def _marked_calls(text: str) -> list[ToolCall]:
+    """The calls of the lines that are marked as actions in a text of other things: `(action) search(q="oslo")`."""
+    lines = (line.strip() for line in text.splitlines() if "(action)" in line.lower())
+    marked = (line[len("(action)") :] for line in lines if line.lower().startswith("(action)"))
+    return [ToolCall(None, *call) for line in marked if (call := read_call(line)) is not None]
 
 
 def _calls(text: str) -> list[ToolCall]:

@@ -35,6 +35,8 @@ _WHOLE = frozenset(
         "tool.parameters",
         "traceloop.entity.input",
         "traceloop.entity.output",
+        "langfuse.observation.input",
+        "langfuse.observation.output",
     )
 )
 """Attributes whose value is a document of its own, which is not made flat."""
@@ -59,6 +61,8 @@ class Span(msgspec.Struct):
     events: list[Event]
     start: Any
     failed: bool
+    failure: Any
+    """What the status says of it."""
     where: str
     value: dict[str, Any]
 
@@ -68,6 +72,11 @@ class Span(msgspec.Struct):
             if key in self.attributes:
                 return self.attributes.pop(key)
         return None
+
+    def answer(self, *keys: str) -> Any:
+        """The same of a tool's answer; where it failed without one, what the status says."""
+        answer = self.take(*keys)
+        return self.failure or None if answer is None and self.failed else answer
 
     def take_list(self, prefix: str) -> list[Any]:
         """The list that attributes like `prefix.0.role`, `prefix.0.calls.1.name` spell out, taken out."""
@@ -165,14 +174,15 @@ def _documents(
                 yield item, f"{where}[{position}]"
     elif isinstance(value, dict):
         for depth in range(level, len(_GROUPS)):
-            for key in _GROUPS[depth]:
-                if isinstance(value.get(key), list):
-                    place = f"{where}.{key}" if where else key
-                    yield from _documents(value[key], place, depth + 1, around)
-                    others = rest(value, key)
-                    if others and around is not None:
-                        around.append(Unused(where, f"it stands beside {key!r}", others, harmless=True))
-                    return
+            keys = [key for key in _GROUPS[depth] if isinstance(value.get(key), list)]
+            for key in keys:
+                place = f"{where}.{key}" if where else key
+                yield from _documents(value[key], place, depth + 1, around)
+            if keys:
+                others = rest(value, *keys)
+                if others and around is not None:
+                    around.append(Unused(where, f"it stands beside {keys[0]!r}", others, harmless=True))
+                return
         yield value, where
 
 
@@ -183,7 +193,9 @@ def _span(value: Any, where: str) -> Span | None:
     if "context.span_id" in value or "span_kind" in value:
         attributes = {**(attributes or {}), **_columns(value)} or attributes
     if attributes is None:
-        return None
+        if _identity(value) is None or "name" not in value:
+            return None
+        attributes = {}  # protobuf's JSON leaves empty lists out
     status = plain(value.get("status"))
     code = status.get("code", status.get("status_code")) if isinstance(status, dict) else status
     start = next(
@@ -201,6 +213,7 @@ def _span(value: Any, where: str) -> Span | None:
         ],
         _time(start),
         (code or value.get("status_code")) in (2, "ERROR", "STATUS_CODE_ERROR"),
+        status.get("description", status.get("message")) if isinstance(status, dict) else None,
         where,
         value,
     )
@@ -250,7 +263,7 @@ def _placed_records(records: list[tuple[Event, Any, str]], spans: list[Span]) ->
         span = known.get(identity) if identity is not None else unnamed
         if span is None:
             moment = item.get("timestamp", item.get("timeUnixNano", item.get("time_unix_nano")))
-            span = Span("log records", {}, [], _time(moment), False, where, {})
+            span = Span("log records", {}, [], _time(moment), False, None, where, {})
             made.append(span)
             if identity is not None:
                 known[identity] = span

@@ -136,10 +136,15 @@ def _texts(blocks: list[Any]) -> Iterable[str]:
     for block in blocks:
         if isinstance(block, str):
             yield block
-        elif isinstance(block, dict):
+        elif isinstance(block, dict) and not _is_thought(block):
             text = block.get("text", block.get("content"))
             if isinstance(text, str):
                 yield text
+
+
+def _is_thought(block: dict[str, Any]) -> bool:
+    """Whether a block is what a model thought, which it did not say."""
+    return block.get("type") in ("reasoning", "thinking") or block.get("thought") is True
 
 
 def plain_text(text: str) -> Step:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -38,8 +39,34 @@ def number(value: Any) -> float | None:
     return read if math.isfinite(read) else None
 
 
+class _ActionMetric(BaseUnitMetric):
+    """What metrics of actions share: where both sides name their `tool`, another one is wrong however it is used."""
+
+    def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
+        check_lengths(golden, predicted, self.name)
+        results = []
+        for at, (expected, given) in enumerate(zip(golden, predicted, strict=True)):
+            want, have = _tool(expected), _tool(given)
+            if None in (want, have) or want == have:
+                correct, detail = self._judge(expected, given, at)
+            else:
+                correct, detail = False, {"reason": f"the tool is {clip(have)}, not {clip(want)}"}
+            results.append(UnitMetricResult(correct, expected, given, {"validator": self.name, **detail}))
+        return results
+
+    @abstractmethod
+    def _judge(self, expected: Any, given: Any, at: int) -> tuple[bool, dict[str, Any]]:
+        """Whether element `at` is right, and what led to it."""
+
+
+def _tool(action: Any) -> str | None:
+    """The tool that an action names, if it does."""
+    named = action.get("tool") if isinstance(action, Mapping) else None
+    return named.strip().lower() if isinstance(named, str) else None
+
+
 @unit_metric("action_within_bbox")
-class ActionWithinBboxMetric(BaseUnitMetric):
+class ActionWithinBboxMetric(_ActionMetric):
     """Whether the predicted point lies within the golden box, its edges included.
 
     A box is an object with x, y, width and height, unless `format` says what it is: `xywh` (also as a list
@@ -81,29 +108,21 @@ class ActionWithinBboxMetric(BaseUnitMetric):
         self.y_key = check.text("predicted_y_key", self.config["predicted_y_key"])
         self.bbox_key = check.path("golden_bbox_key", self.config["golden_bbox_key"])
 
-    def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
-        check_lengths(golden, predicted, self.name)
-        results = []
-        for at, (expected, given) in enumerate(zip(golden, predicted, strict=True)):
-            box = self._box(expected, at)
-            x, y = self._point(given, at)
-            metadata: dict[str, Any] = {
-                "validator": self.name,
-                "predicted_x_key": self.x_key,
-                "predicted_y_key": self.y_key,
-                "golden_bbox_key": self.bbox_key,
-                "tolerance": self.tolerance,
-            }
-            if x is None or y is None:
-                metadata["reason"] = "the predicted point is not two numbers"
-                results.append(UnitMetricResult(False, expected, given, metadata))
-                continue
-            left, top, right, bottom = box
-            metadata["distance"] = math.hypot(max(left - x, 0.0, x - right), max(top - y, 0.0, y - bottom))
-            slack = self.tolerance
-            inside = left - slack <= x <= right + slack and top - slack <= y <= bottom + slack
-            results.append(UnitMetricResult(inside, expected, given, metadata))
-        return results
+    def _judge(self, expected: Any, given: Any, at: int) -> tuple[bool, dict[str, Any]]:
+        left, top, right, bottom = self._box(expected, at)
+        x, y = self._point(given, at)
+        detail: dict[str, Any] = {
+            "predicted_x_key": self.x_key,
+            "predicted_y_key": self.y_key,
+            "golden_bbox_key": self.bbox_key,
+            "tolerance": self.tolerance,
+        }
+        if x is None or y is None:
+            return False, {**detail, "reason": "the predicted point is not two numbers"}
+        # along the axis where it is farthest, for that is what the tolerance allows on every side
+        detail["distance"] = max(0.0, left - x, x - right, top - y, y - bottom)
+        slack = self.tolerance
+        return left - slack <= x <= right + slack and top - slack <= y <= bottom + slack, detail
 
     def _point(self, given: Any, at: int) -> tuple[float | None, float | None]:
         given = plain(given, f"{self.name}: predicted[{at}]")
@@ -140,7 +159,7 @@ class ActionWithinBboxMetric(BaseUnitMetric):
 
 
 @unit_metric("typed_value_match")
-class TypedValueMatchMetric(BaseUnitMetric):
+class TypedValueMatchMetric(_ActionMetric):
     """Whether the typed text is the golden one, or similar enough to it.
 
     `fuzzy_match_threshold` is the least similarity accepted; None accepts the exact text alone.
@@ -185,27 +204,21 @@ class TypedValueMatchMetric(BaseUnitMetric):
         )
         self.golden_key, self.predicted_key = _keys(self.config, "text", check)
 
-    def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
-        check_lengths(golden, predicted, self.name)
-        results = []
-        for at, (expected, given) in enumerate(zip(golden, predicted, strict=True)):
-            want = golden_text(golden_value(expected, self.golden_key, at, self.name), at, self.name)
-            have = text_of(predicted_value(given, self.predicted_key, at, self.name), f"predicted[{at}]")
-            metadata: dict[str, Any] = {
-                "validator": self.name,
-                "exact_match": False,
-                "fuzzy_match": False,
-                "similarity": 0.0,
-                "threshold": self.threshold,
-                "differences": [],
-            }
-            if have is None:
-                metadata["reason"] = "nothing was typed"
-            else:
-                metadata.update(self._compared(self._normalise(want), self._normalise(have)))
-            correct = metadata["exact_match"] or metadata["fuzzy_match"]
-            results.append(UnitMetricResult(correct, expected, given, metadata))
-        return results
+    def _judge(self, expected: Any, given: Any, at: int) -> tuple[bool, dict[str, Any]]:
+        want = golden_text(golden_value(expected, self.golden_key, at, self.name), at, self.name)
+        have = text_of(predicted_value(given, self.predicted_key, at, self.name), f"predicted[{at}]")
+        detail: dict[str, Any] = {
+            "exact_match": False,
+            "fuzzy_match": False,
+            "similarity": 0.0,
+            "threshold": self.threshold,
+            "differences": [],
+        }
+        if have is None:
+            detail["reason"] = "nothing was typed"
+        else:
+            detail.update(self._compared(self._normalise(want), self._normalise(have)))
+        return detail["exact_match"] or detail["fuzzy_match"], detail
 
     def _compared(self, want: str, have: str) -> dict[str, Any]:
         exact = want == have
@@ -244,26 +257,20 @@ def _keys(config: dict[str, Any], word: str, check: ParameterCheck) -> tuple[str
     return check.text(golden, config[golden]), check.text(predicted, config[predicted])
 
 
-class _ScrollMetric(BaseUnitMetric):
+class _ScrollMetric(_ActionMetric):
     """What both scroll metrics share: one value on each side, compared by the subclass."""
 
     golden_key: str
     predicted_key: str
 
-    def _each(
-        self,
-        golden: list[Any],
-        predicted: list[Any],
-        judge: Callable[[Any, Any, str], tuple[bool, dict[str, Any]]],
-    ) -> list[UnitMetricResult]:
-        check_lengths(golden, predicted, self.name)
-        results = []
-        for at, (expected, given) in enumerate(zip(golden, predicted, strict=True)):
-            want = golden_value(expected, self.golden_key, at, self.name)
-            have = predicted_value(given, self.predicted_key, at, self.name)
-            correct, detail = judge(want, have, f"{self.name}: golden[{at}]")
-            results.append(UnitMetricResult(correct, expected, given, {"validator": self.name, **detail}))
-        return results
+    def _judge(self, expected: Any, given: Any, at: int) -> tuple[bool, dict[str, Any]]:
+        want = golden_value(expected, self.golden_key, at, self.name)
+        have = predicted_value(given, self.predicted_key, at, self.name)
+        return self._compared(want, have, f"{self.name}: golden[{at}]")
+
+    @abstractmethod
+    def _compared(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
+        """Whether the values agree, and by how much; `what` is the golden one in messages."""
 
 
 @unit_metric("scroll_direction")
@@ -293,10 +300,7 @@ class ScrollDirectionMetric(_ScrollMetric):
     def validate_config(self) -> None:
         self.golden_key, self.predicted_key = _keys(self.config, "direction", ParameterCheck(self.name))
 
-    def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
-        return self._each(golden, predicted, self._judge)
-
-    def _judge(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
+    def _compared(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
         known = ("up", "down", "left", "right")
         expected = want.strip().lower() if isinstance(want, str) else None
         if expected not in known:
@@ -348,10 +352,7 @@ class ScrollAmountMetric(_ScrollMetric):
         self.threshold = check.number("scroll_threshold", self.config["scroll_threshold"], low=0.0)
         self.golden_key, self.predicted_key = _keys(self.config, "amount", check)
 
-    def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
-        return self._each(golden, predicted, self._judge)
-
-    def _judge(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
+    def _compared(self, want: Any, have: Any, what: str) -> tuple[bool, dict[str, Any]]:
         expected, given = number(want), number(have)
         if expected is None:
             raise CannotJudge(f"{what} is {clip(want)}, not a finite amount")

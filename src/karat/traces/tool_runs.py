@@ -1,0 +1,89 @@
+"""What a tracer says of a tool's run, unwrapped: the call it ran, and what it gave back.
+
+Tracers write the arguments and the answer as the callbacks of a framework get them: in an envelope of arguments and
+keywords, or as the message that a framework makes of an answer. What the envelope says beside is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from karat.traces.langchain import tool_message
+from karat.traces.literals import read_loose_arguments
+from karat.traces.plain import decoded, plain
+from karat.traces.steps import ToolCall, ToolResult, rest, text_or_none
+
+
+class ToolRun(msgspec.Struct, frozen=True):
+    """A tool's run: its call, its result where there is one, and what else was said of them."""
+
+    call: ToolCall
+    result: ToolResult | None
+    beside: dict[str, Any]
+
+
+def tool_run(name: str, given: Any, answer: Any, *, identity: Any = None, failed: bool = False) -> ToolRun:
+    """The run of a tool, from what it was given and what it answered, however they were written."""
+    arguments, call_id, beside_given = _arguments(given)
+    content, fields, beside_answer = _answer(answer)
+    identity = next(
+        (each for each in (identity, call_id, fields.get("tool_call_id")) if each is not None), None
+    )
+    beside = {"input": beside_given, "output": beside_answer}
+    result = None
+    if answer is not None or failed:
+        result = ToolResult(None, name, content, failed or fields.get("status") == "error")
+    call = ToolCall(text_or_none(identity), name, arguments)
+    return ToolRun(call, result, {key: part for key, part in beside.items() if part})
+
+
+def _arguments(given: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """The arguments, the id of the call where it is said, and what stands beside.
+
+    Text that is neither JSON nor a Python literal is the one `input` the tool had.
+    """
+    given = plain(given)
+    values, raw = read_loose_arguments(given)
+    if raw is not None:
+        return {"input": given}, None, {}
+    if not isinstance(values, dict):
+        return values, None, {}
+    if values.keys() == {"input"}:
+        inside, raw = read_loose_arguments(plain(values["input"]))
+        return (inside if raw is None and isinstance(inside, dict) else values), None, {}
+    if values.keys() == {"args", "kwargs"} and not values["args"] and isinstance(values["kwargs"], dict):
+        return values["kwargs"], None, {}
+    if "input_str" in values and isinstance(values.get("inputs"), dict):
+        # As LangChain's callbacks get it.
+        keywords = values.get("kwargs")
+        identity = keywords.get("tool_call_id") if isinstance(keywords, dict) else None
+        return values["inputs"], identity, rest(values, "inputs")
+    return values, None, {}
+
+
+def _answer(answer: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The content of an answer, the fields of the message it stands in, and what of them stands beside."""
+    document = decoded(answer)
+    envelope: dict[str, Any] = {}
+    if isinstance(document, dict) and document.keys() == {"output", "kwargs"}:
+        # As LangChain's callbacks get it.
+        envelope = rest(document, "output")
+        answer = document = plain(document["output"])
+    fields = message_of(document)
+    if fields is None:
+        return answer, {}, envelope
+    beside = rest(fields, "content", "tool_call_id", "type")
+    return (
+        plain(fields["content"]),
+        fields,
+        {**envelope, **{k: v for k, v in beside.items() if v not in ({}, [])}},
+    )
+
+
+def message_of(document: Any) -> dict[str, Any] | None:
+    """The fields of the message that a framework made of a tool's answer; None where it is none."""
+    if isinstance(document, dict) and "content" in document and "tool_call_id" in document:
+        return document
+    return tool_message(document)

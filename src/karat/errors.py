@@ -61,6 +61,10 @@ class CannotJudge(KaratError):
     exit_code = 1
 
 
+FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit)
+"""What code that is not karat's may raise and be told for: also `sys.exit()`, which would end karat in silence."""
+
+
 class NotApplicable(Exception):
     """Raised by an evaluator to say that an item is not its business: a skip that spoils nothing."""
 

@@ -17,7 +17,8 @@ FORMAT = 1
 
 T = TypeVar("T")
 
-Status = Literal["running", "success", "partial", "no_data", "fatal_error"]
+Status = Literal["running", "interrupted", "success", "partial", "no_data", "fatal_error"]
+"""`interrupted` is never stored: it is what is stored as `running` and nobody works on."""
 
 
 class Example(msgspec.Struct, frozen=True, omit_defaults=True):

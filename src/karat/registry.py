@@ -17,11 +17,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean
 
 T = TypeVar("T")
 
@@ -138,18 +139,18 @@ def load_plugins() -> bool:
                 loaded = point.load()
                 if callable(loaded) and not isinstance(loaded, type):
                     loaded()
-            except Exception as error:
+            except FAILURES as error:
                 sys.stderr.write(f"karat: plug-in {point.name} ({point.value}) did not load: {error}\n")
         return True
 
 
-def load_object(path: str) -> Any:
-    """The object at `package.module.Name` or `file.py:Name`."""
+def load_object(path: str, loader: Callable[[str, str], Loader] | None = None) -> Any:
+    """The object at `package.module.Name` or `file.py:Name`; of a file, see `load_file`."""
     head, colon, name = path.partition(":")
     if colon or head.endswith(".py"):
         if not name:
             raise RequestError(f"{path}: say which object of the file, as {head}:NAME")
-        module = load_file(head)
+        module = load_file(head, loader)
         return _member(module, name, head)
     module_name, _, _ = path.rpartition(".")
     if not module_name:
@@ -163,7 +164,7 @@ def load_object(path: str) -> Any:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 continue
             raise RequestError(f"{path}: importing {module_name} failed: {error}") from error
-        except (Exception, SystemExit) as error:
+        except FAILURES as error:
             raise RequestError(
                 f"{path}: importing {module_name} failed: {type(error).__name__}: {error}"
             ) from error
@@ -171,15 +172,18 @@ def load_object(path: str) -> Any:
     raise UnknownName(f"{path}: no module {parts[0]!r} on the import path")
 
 
-def load_file(path: str | Path) -> ModuleType:
-    """Imports a Python file by its path, once; its folder is importable while and after it loads."""
+def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = None) -> ModuleType:
+    """Imports a Python file by its path, once; its folder is importable while and after it loads.
+
+    `loader` makes what executes it, from the module's name and the path.
+    """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise RequestError(f"no file {path}")
     name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader and loader(name, str(file)))
     if spec is None or spec.loader is None:
         raise RequestError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -188,7 +192,7 @@ def load_file(path: str | Path) -> ModuleType:
         sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a script without a guard for __main__ may end itself
+    except FAILURES as error:  # a script without a guard for __main__ may end itself
         del sys.modules[name]
         raise RequestError(f"importing {path} failed: {type(error).__name__}: {error}") from error
     return module

@@ -92,8 +92,90 @@ def test_pass_at_k_over_the_attempts_at_a_problem():
     made = get("pass@k", k=[1, 2], problem_key="problem").calculate(attempts)
     assert made["pass_at_1"] == made["pass_at_k"] == pytest.approx((2 / 4 + 1 / 4) / 2)
     assert made["pass_at_2"] == pytest.approx((5 / 6 + 1 / 2) / 2)
-    with pytest.raises(RequestError, match="problem_key"):
-        get("pass_at_k", k=2)
+
+
+def test_without_problems_all_results_are_attempts_at_one():
+    attempts = [UnitMetricResult(i < 3, "g", "p") for i in range(5)]
+    at = get("pass@k", k=3).calculate([*attempts, None])
+    assert [at["pass@1"], at["pass@2"], at["pass@3"]] == [pytest.approx(v) for v in (0.6, 0.9, 1.0)]
+    assert at["pass_at_k"] == at["pass@3"]
+    assert at["pass@2_bounds"] == [pytest.approx(1 - 3 / 15), pytest.approx(1 - 1 / 15)]
+    assert (at["pooled"], at["k"], at["n"], at["of"]) == (True, [1, 2, 3], 5, 6)
+    hat = get("pass^k", k=2).calculate(attempts)
+    assert (hat["success_rate"], hat["pass^2"]) == (0.6, pytest.approx(3 / 10))
+    assert get("pass@k", k=3).calculate(attempts[:2])["pass@3"] is None
+    assert get("pass@k", k=1).calculate(attempts)["pass@1"] == 0.6
+    with pytest.raises(RequestError, match="problem_key"):  # answers to different problems have no majority
+        get("maj@k", k=3)
+
+
+def tried(step, retry, correct):
+    metadata = {"mission_id": "m", "step_id": step, "retry_id": f"retry_{retry}"}
+    return {"metadata": metadata} if correct is None else UnitMetricResult(correct, {}, {}, metadata)
+
+
+def test_step_efficiency_by_tries():
+    tries = [
+        *(tried(1, 0, True), tried(1, 1, False)),
+        *(tried(2, 2, True), tried(2, 0, False), tried(2, 1, False)),
+        tried(3, 0, False),
+    ]
+    made = get("step_efficiency", key="tool", penalty_per_retry=0.25).calculate(tries)
+    assert made["step_efficiency"] == pytest.approx((1.0 + 0.5 + 0.0) / 3)
+    assert [made[key] for key in ("first_attempt_correct", "retry_correct", "never_correct")] == [1, 1, 1]
+    assert (made["avg_retries_when_correct"], made["total_steps"], made["n"]) == (1.0, 3, 3)
+
+
+def test_a_try_without_a_verdict_is_missing_where_it_could_matter():
+    settled = [tried(1, 0, True), tried(1, 1, None)]
+    assert get("step_efficiency").calculate(settled)["n"] == 1
+    for open_step in ([tried(1, 0, None), tried(1, 1, True)], [tried(1, 0, False), tried(1, 1, None)]):
+        made = get("step_efficiency").calculate([*open_step, tried(2, 0, True), None])
+        assert (made["step_efficiency"], made["n"], made["of"]) == (1.0, 1, 3)
+        assert made["step_efficiency_bounds"] == [pytest.approx(1 / 3), 1.0]
+
+
+def test_tries_that_cannot_be_told_are_refused():
+    with pytest.raises(ValueError, match="'last' tells no retry"):
+        get("step_efficiency").calculate([UnitMetricResult(True, {}, {}, {"retry_id": "last"})])
+    with pytest.raises(ValueError, match="others do not"):
+        get("step_efficiency").calculate([tried(1, 0, True), UnitMetricResult(True, {}, {})])
+    with pytest.raises(RequestError, match="penalty_per_retry is 2"):
+        get("step_efficiency", penalty_per_retry=2)
+
+
+@given(st.data())
+def test_tries_merge_in_any_order(data):
+    verdicts = st.sampled_from([True, False, None])
+    tries = data.draw(st.lists(st.builds(tried, st.integers(1, 3), st.integers(0, 2), verdicts), min_size=1))
+    metric = get("step_efficiency")
+    cut = data.draw(st.integers(0, len(tries)))
+    shuffled = data.draw(st.permutations(tries))
+    one, other = metric.start(), metric.start()
+    for each in shuffled[:cut]:
+        metric.add(one, each)
+    for each in shuffled[cut:]:
+        metric.add(other, each)
+    assert metric.finish(metric.merge(other, one)) == metric.calculate(tries)
+
+
+def test_a_label_that_is_a_part_of_what_was_judged_may_be_wrong_for_more():
+    def used(golden, predicted, correct):
+        return UnitMetricResult(correct, {"tool": golden}, {"tool": predicted})
+
+    uses = [
+        *(used("click", "click", True), used("click", "click", False), used("type", "click", False)),
+        used("type", "type", True),
+    ]
+    precision = get("precision", predicted_key="tool").calculate(uses)
+    assert precision["precision_per_class"] == {"click": pytest.approx(1 / 3), "type": 1.0}
+    assert precision["confusion_matrix"]["matrix"] == [[2, 0], [1, 1]]
+    assert precision["micro_precision"] == 0.5
+    recall = get("recall", golden_key="tool").calculate(uses)
+    assert recall["recall_per_class"] == {"click": 0.5, "type": 0.5}
+    assert recall["average_recall_interval"][0] < 0.5 < recall["average_recall_interval"][1]
+    with pytest.raises(ValueError, match="are both 'click'"):  # where the label is all that there is
+        get("precision").calculate([UnitMetricResult(False, "click", "click")])
 
 
 def test_a_metric_of_your_own_needs_only_calculate():

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,97 @@ def test_a_task_that_cannot_be_stopped_does_not_hold_ctrl_c(slow: Path):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
+
+
+STUBBORN = """
+import asyncio
+import time
+
+async def for_ever():
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except BaseException:
+            pass
+
+def note(text):
+    with open("calls.txt", "a") as file:
+        file.write(text + "\\n")
+
+async def swallows(text):
+    note(text)
+    return text if int(text) < 20 else await for_ever()
+
+async def gathers(text):
+    note(text)
+    return text if int(text) < 20 else await asyncio.gather(for_ever(), for_ever())
+
+async def blocks(text):
+    note(text)
+    return text if int(text) < 20 else time.sleep(600)
+
+async def in_a_thread(text):
+    note(text)
+    return text if int(text) < 20 else await asyncio.to_thread(time.sleep, 600)
+
+def sleeps(text):
+    note(text)
+    return text if int(text) < 20 else time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("task", ["swallows", "gathers", "blocks", "in_a_thread", "sleeps"])
+def test_a_second_ctrl_c_ends_whatever_the_task_does_and_what_is_finished_is_kept(slow: Path, task: str):
+    (slow / "stubborn.py").write_text(STUBBORN)
+    arguments = ["run", f"stubborn.py:{task}", "--data", "qa.jsonl", "--concurrency", "4"]
+    process = start(*arguments, folder=slow)
+    wait_for_calls(slow, process, 21)
+    process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(0.3)  # two signals at once would be one
+    process.send_signal(signal.SIGINT)
+    try:
+        _, err = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert err.startswith("karat: interrupted at")
+    assert "Traceback" not in err
+    out, _ = start("ls", "runs", "--json", folder=slow).communicate(timeout=30)
+    (run,) = json.loads(out)["runs"]
+    assert (run["status"], run["counts"]["ok"]) == ("interrupted", 20)
+
+
+def test_one_ctrl_c_is_enough_for_a_thread_that_is_stuck(slow: Path):
+    (slow / "stubborn.py").write_text(STUBBORN)
+    process = start("run", "stubborn.py:in_a_thread", "--data", "qa.jsonl", folder=slow)
+    wait_for_calls(slow, process, 21)
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+
+
+def test_a_run_that_is_worked_on_is_told_from_one_that_was_killed(slow: Path):
+    def state() -> list[str]:
+        listed, _ = start("ls", "runs", "--json", folder=slow).communicate(timeout=30)
+        (run,) = json.loads(listed)["runs"]
+        shown, _ = start("show", run["id"], "--json", folder=slow).communicate(timeout=30)
+        text, _ = start("show", run["id"], folder=slow).communicate(timeout=30)
+        return [run["status"], json.loads(shown)["status"], text.split()[2]]
+
+    process = start("run", "slow.py:slow", "--data", "qa.jsonl", "--concurrency", "1", folder=slow)
+    wait_for_calls(slow, process, 5)
+    assert state() == ["running"] * 3
+    process.kill()
+    process.communicate(timeout=30)
+    assert state() == ["interrupted"] * 3
+    listed, _ = start("ls", "runs", "--json", folder=slow).communicate(timeout=30)
+    counts = json.loads(listed)["runs"][0]["counts"]
+    assert counts["ok"] >= 4, "also what a process that was killed could not count"
+    assert counts["ok"] + counts["pending"] == counts["total"] == 2000
 
 
 def test_a_reader_that_leaves_early_is_no_error(slow: Path):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from karat.compat import own_name, task_imports
-from karat.compat.names import TABLE
+from karat.compat.names import TABLE, stands_in
 from karat.compat.sygra_utils import parse_response_as_json
 from karat.registry import load_object
 
@@ -24,6 +24,9 @@ def test_every_name_of_the_table_can_be_imported_and_is_what_it_stands_for(modul
     for entry in TABLE[module]:
         theirs = entry.partition("=")[0]
         ours = own_name(f"{module}.{theirs}")
+        if not stands_in(module):  # the package itself is installed, and is left alone
+            assert ours is None
+            continue
         assert ours is not None
         assert getattr(imported, theirs) is load_object(ours)
 

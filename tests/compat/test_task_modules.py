@@ -58,3 +58,76 @@ def test_a_module_of_the_program_stays_what_it_is(tmp_path, monkeypatch):
     [one] = folders(tmp_path, "one")
     assert said(load_task(one)) == "one"
     assert sys.modules["wording"] is mine
+
+
+INSIDE = """
+def say(state):
+    import wording
+    from parts.more import MORE
+    return {"said": wording.WORD + MORE}
+"""
+
+
+def with_imports_inside(tmp_path, *names: str) -> list[str]:
+    found = folders(tmp_path, *names)
+    for name in names:
+        (tmp_path / name / "saying.py").write_text(INSIDE)
+        (tmp_path / name / "parts").mkdir()
+        (tmp_path / name / "parts" / "more.py").write_text(
+            "from wording import WORD\n\nMORE = ' and ' + WORD\n"
+        )
+    return found
+
+
+def test_an_import_inside_a_function_means_the_tasks_own_module(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    one, other = with_imports_inside(tmp_path, "one", "other")
+    first, second = load_task(one), load_task(other)
+    assert [said(first), said(second), said(first)] == ["one and one", "other and other", "one and one"]
+
+
+def test_so_it_does_for_a_changed_module(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    one, other = with_imports_inside(tmp_path, "one", "other")
+    assert [said(load_task(one)), said(load_task(other))] == ["one and one", "other and other"]
+    (tmp_path / "one" / "wording.py").write_text("WORD = 'changed'\n")
+    assert said(load_task(one)) == "changed and changed"
+
+
+def test_so_it_does_in_two_trees_of_tasks(tmp_path):
+    for name in ("one", "other"):
+        folder = tmp_path / name / "tasks" / "say"
+        folder.mkdir(parents=True)
+        (folder / "graph_config.yaml").write_text(GRAPH.replace("saying.say", "tasks.say.task_executor.say"))
+        (folder / "task_executor.py").write_text(
+            "def say(state):\n"
+            "    from .helpers import word\n"
+            "    from tasks.say import helpers\n"
+            "    return {'said': word() + helpers.word()}\n"
+        )
+        (folder / "helpers.py").write_text(f"def word():\n    return {name!r}\n")
+    first, second = (load_task(str(tmp_path / name / "tasks" / "say")) for name in ("one", "other"))
+    assert [said(first), said(second), said(first)] == ["oneone", "otherother", "oneone"]
+
+
+def test_other_imports_inside_a_function_are_as_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    [one] = folders(tmp_path, "one")
+    (tmp_path / "one" / "saying.py").write_text(
+        "def say(state):\n"
+        "    import os.path, json\n"
+        "    from collections import abc\n"
+        "    return {'said': [os.path.basename('a/b'), json.dumps(1), abc.__name__]}\n"
+    )
+    assert said(load_task(one)) == ["b", "1", "collections.abc"]
+
+
+def test_a_module_of_the_program_stays_what_it_is_after_an_import_inside(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    [one] = with_imports_inside(tmp_path, "one")
+    task = load_task(one)
+    mine = ModuleType("wording")
+    mine.__file__ = str(tmp_path / "program" / "wording.py")
+    monkeypatch.setitem(sys.modules, "wording", mine)
+    assert said(task) == "one and one"
+    assert sys.modules["wording"] is mine

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from karat.engines import local
+from karat.errors import Stopped
 
 
 class Doubling:
@@ -70,3 +71,59 @@ def test_what_was_handed_back_is_not_begun_after_a_stop(monkeypatch):
 
     asyncio.run(engine.map(work, iter(range(50)), deliver))
     assert len(work.called) == len(kept) < 50
+
+
+class StopsAt(Doubling):
+    """Work that meets something at an item that no item after it can survive."""
+
+    def __init__(self, item: int) -> None:
+        super().__init__()
+        self.item = item
+
+    def call(self, item: int) -> int:
+        if item == self.item:
+            raise Stopped("the store is lost")
+        return super().call(item)
+
+
+def test_what_was_finished_before_a_chunk_met_a_stop_is_delivered(monkeypatch):
+    monkeypatch.setattr(local, "LONGEST_CHUNK_SECONDS", 60.0)
+    monkeypatch.setattr(local, "CHUNK_SECONDS", 60.0)  # all that concurrency allows is one chunk
+    kept: list[tuple[int, int]] = []
+
+    async def deliver(done) -> None:
+        kept.extend(done)
+
+    work = StopsAt(15)
+    with pytest.raises(Stopped, match="the store is lost"):
+        asyncio.run(local.LocalEngine(10).map(work, iter(range(50)), deliver))
+    assert sorted(item for item, _ in kept) == sorted(work.called)
+    assert len(kept) == 15
+
+
+def test_what_a_chunk_has_finished_is_delivered_when_the_stage_is_cancelled(monkeypatch):
+    monkeypatch.setattr(local, "LONGEST_CHUNK_SECONDS", 60.0)
+    monkeypatch.setattr(local, "CHUNK_SECONDS", 60.0)
+    reached, release, kept = threading.Event(), threading.Event(), []
+
+    class Stuck(Doubling):
+        def call(self, item: int) -> int:
+            if item == 15:
+                reached.set()
+                release.wait(60)
+            return super().call(item)
+
+    async def deliver(done) -> None:
+        kept.extend(item for item, _ in done)
+
+    async def interrupted() -> None:
+        stage = asyncio.ensure_future(local.LocalEngine(10).map(Stuck(), iter(range(50)), deliver))
+        while not reached.is_set():
+            await asyncio.sleep(0)
+        stage.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stage
+
+    asyncio.run(interrupted())
+    release.set()
+    assert sorted(kept) == list(range(15))

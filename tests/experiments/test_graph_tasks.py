@@ -137,3 +137,35 @@ def test_a_mistake_beside_the_field_names_what_there_is(karat):
     code, _, said = karat("task: {graph: qa}\nevaluators: [{from_output: exact_match, keyy: x}]\n")
     assert code == 2
     assert "did you mean 'key'" in said
+
+
+def test_the_files_of_a_graph_are_written_where_the_experiment_says_so(karat):
+    assert "files" not in karat("task: qa\n")[1]
+    text = "task: {graph: qa, output_dir: out}\nmatrix: {always: ['', Rome]}\n"
+    code, document, told = karat(text)
+    assert code == 0
+    folder = Path("experiments/out")
+    runs = [run["id"] for run in document["runs"]]
+    names = sorted(f"{run}_{word}.json" for run in runs for word in ("output", "MetricCollatorPostProcessor"))
+    assert sorted(Path(file).name for file in document["files"]) == names
+    assert sorted(file.name for file in folder.iterdir()) == names
+    assert "wrote" in told
+    reports = [
+        json.loads((folder / f"{run}_MetricCollatorPostProcessor.json").read_text())[0] for run in runs
+    ]
+    assert [report["results"]["exact_match-accuracy"]["accuracy"] for report in reports] == [0.5, 0.5]
+    said = [[r["predicted"] for r in json.loads((folder / f"{run}_output.json").read_text())] for run in runs]
+    assert said == [["paris", "roma"], ["Rome", "Rome"]]
+    karat(text)  # returns the runs, and writes the same files again
+    assert sorted(file.name for file in folder.iterdir()) == names
+
+
+def test_a_post_processor_that_fails_is_told(karat):
+    folder = Path("experiments/qa")
+    (folder / "reporting.py").write_text(
+        "class Mine:\n    def process(self, data):\n        raise ValueError('no')\n"
+    )
+    (folder / "graph_config.yaml").write_text(GRAPH + "  - processor: reporting.Mine\n")
+    _, document, told = karat("task: {graph: qa, output_dir: out}\n")
+    assert "Mine failed: ValueError: no" in told
+    assert document["runs"][0]["status"] == "success"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import karat
+from karat import models
 from karat.tasks.graph import load_task, write_files
 
 
@@ -55,6 +56,13 @@ class Outcome:
         assert isinstance(items, list)
         assert len(items) == 1
         return items[0]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models_ended():
+    """What models hold open, such as connections to a provider that is gone, ends with the file that used them."""
+    yield
+    models.close()
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_every_mistake_at_once_with_its_line(project):
         (23, "graph_config.edges[1].too: unknown key: did you mean 'to'?"),
         (24, "a path_map needs a condition"),
         (27, "output_config.output_map.id.form: unknown key: did you mean 'from'"),
-        (28, "needs one of 'from' and 'value'"),
+        (28, "has both 'from' and 'value'"),
         (29, "$data_config.sorce.type leads nowhere: did you mean 'source'?"),
         (34, "unknown aggregator metric 'acuracy': did you mean 'accuracy'"),
         (35, "unknown key: did you mean 'unit_metrics_results'?"),
@@ -388,3 +388,46 @@ graph_config:
     ]  # fmt: skip
     assert all("is accepted and has no effect" in note for note in notes)
     assert notes[1].startswith("t, line 5: graph_config.graph_state: ")
+
+
+NOWHERE = """\
+data_config:
+  source:
+    type: disk
+    file_path: rowz.jsonl
+    SOURCE
+graph_config:
+  nodes:
+    a:
+      node_type: weighted_sampler
+      attributes: {x: {values: [1]}}
+      NODE
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "node", "line", "mistake"),
+    [
+        ("", "atributes: {}", 11, "graph_config.nodes.a.atributes: unknown key"),
+        ("file_fromat: jsonl", "", 5, "data_config.source.file_fromat: unknown key"),
+    ],
+)
+def test_a_data_file_that_is_not_there_is_told_beside_other_mistakes(project, source, node, line, mistake):
+    project.write("t/graph_config.yaml", NOWHERE.replace("SOURCE", source).replace("NODE", node))
+    project.rows("t/rows.jsonl", [{"id": 1}])
+    missing = "line 4: data_config.source.file_path: rowz.jsonl does not exist"
+    with pytest.raises(ConfigError) as caught:
+        load_task("t")
+    told = sorted(caught.value.problems)
+    assert len(told) == 2
+    assert any(each.startswith(missing) for each in told)
+    assert any(each.startswith(f"line {line}: {mistake}") for each in told)
+    with pytest.raises(ConfigError) as caught:  # other data stand in for it
+        load_task("t", data="t/rows.jsonl")
+    assert not any(each.startswith(missing) for each in caught.value.problems)
+
+
+def test_a_data_file_that_is_not_there_is_no_mistake_where_other_data_stand_in(project):
+    project.write("t/graph_config.yaml", NOWHERE.replace("SOURCE", "").replace("NODE", ""))
+    project.rows("rows.jsonl", [{"id": 1}])
+    assert len(load_task("t").dataset(file="rows.jsonl")) == 1

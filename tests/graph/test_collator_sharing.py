@@ -49,9 +49,9 @@ def test_each_says_what_it_says_alone():
 
 
 def test_the_matrix_is_resampled_once_for_the_three():
-    classification._resampled.cache_clear()
+    classification._independent.cache_clear()
     report(entries())
-    assert classification._resampled.cache_info().misses == 1
+    assert classification._independent.cache_info().misses == 1
 
 
 def test_missing_records_count_once_for_each():

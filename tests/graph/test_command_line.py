@@ -7,26 +7,20 @@ import json
 import pytest
 
 from karat.cli import main
+from tests.graph.yaml_parts import filled
 
-GRAPH = """
+GRAPH = filled("""
 data_config:
   source: {type: disk, file_path: rows.jsonl}
 graph_config:
   nodes:
     predict: {node_type: lambda, lambda: tasks.eval.qa.code.predict, output_keys: [said]}
-    unit_metrics:
-      node_type: lambda
-      lambda: tasks.eval.utils.UnitMetrics
-      golden_key: answer
-      predicted_key: said
-      unit_metrics_map: [{name: exact_match, params: {key: text}}]
-      output_keys: [exact_match]
+    unit_metrics: JUDGING
 output_config:
   output_map: {id: {from: id}, said: {from: said}, exact_match: {from: exact_match}}
 graph_post_process:
-  - processor: tasks.eval.utils.MetricCollatorPostProcessor
-    params: {aggregator_metrics_map: [{name: accuracy, params: {key: text}, unit_metrics_results: [exact_match]}]}
-"""
+  - ACCURACY
+""")
 CODE = """
 def predict(state):
     if state["answer"] == "boom":
@@ -165,7 +159,7 @@ def test_a_shipped_task_leaves_its_files_in_the_working_folder_and_everything_in
     assert all((project.folder / name).is_file() for name in document["files"])
 
 
-ASKING = """
+ASKING = filled("""
 data_config: {source: {type: disk, file_path: rows.jsonl}}
 graph_config:
   nodes:
@@ -174,19 +168,12 @@ graph_config:
       prompt: [{user: "{answer}"}]
       output_keys: [said]
       model: {name: default}
-    unit_metrics:
-      node_type: lambda
-      lambda: tasks.eval.utils.UnitMetrics
-      golden_key: answer
-      predicted_key: said
-      unit_metrics_map: [{name: exact_match, params: {key: text}}]
-      output_keys: [exact_match]
+    unit_metrics: JUDGING
 output_config:
   output_map: {said: {from: said}, exact_match: {from: exact_match}}
 graph_post_process:
-  - processor: tasks.eval.utils.MetricCollatorPostProcessor
-    params: {aggregator_metrics_map: [{name: accuracy, params: {key: text}, unit_metrics_results: [exact_match]}]}
-"""
+  - ACCURACY
+""")
 
 
 def test_runs_are_compared_ranked_and_scored_again_without_a_model(karat, project):
@@ -278,7 +265,7 @@ def test_an_interrupted_run_goes_on_by_record(karat, project):
     )  # fmt: skip
     assert first.returncode == 130, first.stderr
     assert "to go on: karat run --task eval/qa" in first.stderr
-    assert not (project.folder / "out").exists()
+    assert not list((project.folder / "out").iterdir())
     code, _, _ = karat(
         "run", "--task", "eval/qa", "--batch_size", "1", "--output_dir", "out", "--resume", "True"
     )

@@ -12,20 +12,15 @@ from karat.records import Skipped
 from karat.tasks.graph import load_task, write_files
 from karat.tasks.graph.collator import MetricCollatorPostProcessor
 from karat.tasks.graph.stored_metrics import stored_metrics
+from tests.graph.yaml_parts import filled
 
-GRAPH = """
+GRAPH = filled("""
 data_config:
   source: {type: disk, file_path: rows.jsonl}
 graph_config:
   nodes:
     predict: {node_type: lambda, lambda: code.predict, output_keys: [said, thought]}
-    metrics:
-      node_type: lambda
-      lambda: tasks.eval.utils.UnitMetrics
-      golden_key: answer
-      predicted_key: said
-      unit_metrics_map: [{name: exact_match, params: {key: text}}]
-      output_keys: [exact_match]
+    metrics: JUDGING
   edges:
     - {from: START, to: predict}
     - {from: predict, condition: code.judged, path_map: {yes_please: metrics, no_thanks: END}}
@@ -33,9 +28,8 @@ graph_config:
 output_config:
   output_map: {id: {from: id}, exact_match: {from: exact_match}}
 graph_post_process:
-  - processor: tasks.eval.utils.MetricCollatorPostProcessor
-    params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [exact_match]}]}
-"""
+  - ACCURACY
+""")
 CODE = """
 def predict(state):
     if state["said"] == "crash":
@@ -45,6 +39,7 @@ def predict(state):
 def judged(state):
     return "yes_please" if state["said"] else "no_thanks"
 """
+WHOLE_STATE = GRAPH[: GRAPH.index("output_config:")] + GRAPH[GRAPH.index("graph_post_process:") :]
 ENTRY = {"name": "accuracy", "unit_metrics_results": ["exact_match"]}
 
 
@@ -79,6 +74,25 @@ def test_a_record_that_never_came_to_its_unit_metrics_is_skipped_and_counts(proj
     [skipped] = [r.outcome for r in evaluation.results() if isinstance(r.outcome, Skipped)]
     assert skipped.reason == "the task left exact_match empty"
     assert {summary["status"], evaluation.status, aggregation.status} == {"partial"}
+
+
+def test_so_it_is_where_the_output_is_the_whole_state(project, task):
+    project.write("t/graph_config.yaml", WHOLE_STATE)
+    report, evaluation, aggregation, run, written = stages(project.folder)
+    summary = report["evaluation_summary"]
+    assert (summary["evaluated_records"], summary["skipped_records"], summary["failed_records"]) == (1, 1, 0)
+    assert (evaluation.counts.ok, evaluation.counts.skipped, evaluation.counts.failed) == (1, 1, 0)
+    assert (run.counts.ok, run.status) == (2, "success")
+    accuracy, estimate = (
+        report["results"]["exact_match-accuracy"],
+        aggregation.estimates["exact_match-accuracy"],
+    )
+    assert (accuracy["n"], accuracy["of"]) == (estimate.n, estimate.of) == (1, 2)
+    assert [record["exact_match"] is None for record in json.loads(written.output.read_text())] == [
+        False,
+        True,
+    ]
+    assert {summary["status"], evaluation.status} == {"partial"}
 
 
 def test_a_record_that_one_metric_judged_and_another_did_not_is_evaluated():
@@ -171,7 +185,7 @@ def test_a_filter_may_stand_in_the_collators_params(project, task):
     report, *_ = stages(project.folder)
     assert report["results"]["exact_match-accuracy"]["accuracy"] == 0.0
     assert report["evaluation_summary"]["skipped_records"] == 1
-    twice = GRAPH.replace("params: {aggr", "filter: {id: c}\n    params: {filter: {id: c}, aggr")
+    twice = GRAPH.replace("params: {aggr", "filter: {id: c}, params: {filter: {id: c}, aggr")
     project.write("t/graph_config.yaml", twice)
     with pytest.raises(karat.KaratError, match="beside params and in them"):
         load_task("t")

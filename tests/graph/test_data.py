@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 
 import pytest
 from hypothesis import given
@@ -188,9 +190,6 @@ def test_rows_become_examples_with_their_ids_and_what_is_expected():
 
 def test_rows_of_the_hub_of_a_revision_that_is_kept(project, monkeypatch):
     """With stand-ins for the two packages: the hub itself cannot be asked in a test."""
-    import sys
-    import types
-
     asked = []
 
     def load_dataset(repo, name, **options):
@@ -214,6 +213,33 @@ graph_config:
     assert [record["id"] for record in outcome.records] == ["train-1", "test-1"]
     assert asked == [("someone/data", "small", split, "abc123") for split in ("train", "test")]
     assert outcome.run.dataset.metadata["revisions"] == {"someone/data": "abc123"}
+
+
+def test_two_revisions_of_one_repository_are_both_kept(project, monkeypatch):
+    class HfApi:
+        def dataset_info(self, repo, revision=None):
+            return types.SimpleNamespace(sha=f"commit of {revision or 'main'}")
+
+    def load_dataset(repo, name, revision, **options):
+        return [{"id": revision}]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=HfApi))
+    project.write("t/graph_config.yaml", """
+data_config:
+  source:
+    - {alias: new, join_type: vstack, type: hf, repo_id: someone/data}
+    - {alias: old, join_type: vstack, type: hf, repo_id: someone/data, revision: v1}
+graph_config:
+  nodes:
+    a: {node_type: weighted_sampler, attributes: {n: {values: [1]}}}
+""")  # fmt: skip
+    outcome = project.run("t")
+    assert [record["id"] for record in outcome.records] == ["commit of main", "commit of v1"]
+    assert outcome.run.dataset.metadata["revisions"] == {
+        "someone/data": "commit of main",
+        "someone/data@v1": "commit of v1",
+    }
 
 
 def test_a_cross_join_numbers_the_ids_of_its_primary_rows(project):

@@ -8,18 +8,14 @@ import pytest
 
 import karat
 from karat.tasks.graph import load_task, write_files
+from tests.graph.yaml_parts import filled
 
-GRAPH = """
+GRAPH = filled("""
 data_config: {source: {type: disk, file_path: rows.jsonl}}
 graph_config:
   nodes:
     score: {node_type: lambda, lambda: code.score, output_keys: [score]}
-    metrics:
-      node_type: lambda
-      lambda: tasks.eval.utils.UnitMetrics
-      golden_key: answer
-      predicted_key: said
-      unit_metrics_map: [{name: exact_match}]
+    metrics: JUDGING
 output_config:
   output_map:
     id: {from: id}
@@ -36,7 +32,7 @@ graph_post_process:
         - {name: precision, unit_metrics_results: [exact_match]}
         - {name: recall, unit_metrics_results: [exact_match]}
         - {name: f1_score, unit_metrics_results: [exact_match]}
-"""
+""")
 CODE = """
 from pathlib import Path
 from karat.tasks.graph import GraphPostProcessor

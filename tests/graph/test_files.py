@@ -10,31 +10,28 @@ import pytest
 import karat
 from karat.errors import RequestError
 from karat.tasks.graph import load_task, write_files
+from tests.graph.yaml_parts import filled
 
-GRAPH = """
+GRAPH = filled(
+    """
 data_config:
   examples: [{id: a, topic: Music, said: music}, {id: b, topic: Sports, said: Other}, {id: c, topic: null, said: x}]
   SINK
 graph_config:
   nodes:
-    unit_metrics:
-      node_type: lambda
-      lambda: tasks.eval.utils.UnitMetrics
-      golden_key: topic
-      predicted_key: said
-      unit_metrics_map: [{name: exact_match, params: {key: text}}]
-      output_keys: [exact_match]
+    unit_metrics: JUDGING
 output_config:
   output_map:
     id: {from: id}
     topic: {from: topic}
     exact_match: {from: exact_match}
 graph_post_process:
-"""
-COLLATOR = """
-  - processor: tasks.eval.utils.MetricCollatorPostProcessor
-    params: {aggregator_metrics_map: [{name: accuracy, unit_metrics_results: [exact_match]}]}
-"""
+""",
+    golden="topic",
+)
+COLLATOR = filled("""
+  - ACCURACY
+""")
 OWN = """
 from karat.tasks.graph import GraphPostProcessor
 
@@ -122,7 +119,7 @@ def test_a_processor_that_fails_reports_it_and_the_others_stand(run):
 
 
 def test_a_processor_can_work_on_what_the_one_before_it_gave(run):
-    collator = COLLATOR.replace("params: {", "params: {use_previous_output: true, ").lstrip("\n")
+    collator = COLLATOR.replace("params: {aggr", "params: {use_previous_output: true, aggr").lstrip("\n")
     outcome = run("  - processor: own.Flatten\n" + collator)
     items = json.loads(outcome.written.reports["Flatten"].read_text())
     assert len(items) == 4

@@ -6,17 +6,9 @@ import json
 
 import pytest
 
-from karat import models
 from karat.errors import ConfigError
 from karat.tasks.graph import load_task
 from karat.testing import FakeProvider
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ended():
-    yield
-    models.close()
-
 
 SIMPLE = """
 data_config:

@@ -6,6 +6,8 @@ import uuid
 
 import pytest
 
+from karat.errors import ConfigError
+
 UNIT = """
 from sygra.core.eval.metrics.unit_metrics.base_unit_metric import BaseUnitMetric
 from sygra.core.eval.metrics.unit_metrics.unit_metric_registry import unit_metric
@@ -43,6 +45,24 @@ graph_post_process:
   - processor: tasks.eval.utils.MetricCollatorPostProcessor
     params: {aggregator_metrics_map: [{name: NAME_all, unit_metrics_results: [NAME]}]}
 """
+
+
+@pytest.mark.parametrize("folder", ["tasks", "tasks/metrics", "tasks/eval", "tasks/eval/unit_metrics"])
+def test_metrics_in_the_folders_around_a_task_are_found(project, folder):
+    name = f"mine_{uuid.uuid4().hex}"
+    project.write(f"{folder}/m_{name}.py", UNIT.replace("NAME", name) + AGGREGATOR.replace("NAME", name))
+    project.write("tasks/other.py", "raise SystemError('registers no metric, and is not imported')\n")
+    project.write("tasks/eval/t/graph_config.yaml", TASK.replace("NAME", name))
+    assert project.run("eval/t").report()["results"][f"{name}-{name}_all"]["all"] is True
+
+
+def test_metrics_beside_other_tasks_are_not(project):
+    name = f"mine_{uuid.uuid4().hex}"
+    project.write("tasks/eval/other/metric.py", UNIT.replace("NAME", name))
+    project.write("metric.py", UNIT.replace("NAME", name))
+    project.write("tasks/eval/t/graph_config.yaml", TASK.replace("NAME", name))
+    with pytest.raises(ConfigError, match=f"unknown unit metric '{name}'"):
+        project.run("eval/t")
 
 
 @pytest.mark.parametrize("task", ["t", "tasks/eval/t"])

@@ -14,12 +14,6 @@ QUESTIONS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _ended():
-    yield
-    models.close()
-
-
 def weights() -> bool:
     try:
         models.get("local/smollm2-135m")

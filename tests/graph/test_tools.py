@@ -7,16 +7,8 @@ import json
 
 import pytest
 
-from karat import models
 from karat.tasks.graph import load_task
 from karat.testing import FakeProvider
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ended():
-    yield
-    models.close()
-
 
 TASK = """
 data_config: {examples: [{id: a, question: "5 - 3"}]}
@@ -96,7 +88,7 @@ def test_a_history_can_be_an_output_field(project):
 
 CLASS = """
 from abc import ABC
-from langchain_core.tools import tool
+from karat.compat.sygra_utils import tool
 
 class Tools(ABC):
     def not_a_tool(self):

@@ -10,6 +10,7 @@ import pytest
 
 from karat import models
 from karat.errors import CredentialsRefused, KaratError, RequestError
+from karat.models.orders import secrets_of
 from karat.models.specs import resolve
 from karat.testing import Failing, FakeProvider
 
@@ -216,15 +217,27 @@ async def test_a_changed_key_is_used_at_once(monkeypatch):
         assert (await model.generate("x")).text == "x"
 
 
-@pytest.mark.parametrize("value", ["gw-canary-5f3a9b7c", "swordfish-and-more-fish", "A1b2C3d4E5"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("X-Gateway", "gw-canary-5f3a9b7c"),
+        ("X-Gateway", "swordfish-and-more-fish"),
+        ("X-Gateway", "A1b2C3d4E5"),
+        ("X-Gateway-Token", "swordfish"),
+        ("PRIVATE-TOKEN", "correcthorsebattery"),
+        ("X-Proxy-Auth", "swordfish"),
+        ("Ocp-Apim-Subscription-Key", "swordfish"),
+        ("X-Session", "20231101"),
+    ],
+)
 async def test_a_header_of_models_yaml_is_kept_as_secret_as_a_key(
-    provider, define, folder, monkeypatch, value
+    provider, define, folder, monkeypatch, name, value
 ):
     monkeypatch.setenv(
         "KARAT_CACHE", str(folder / "kept" / "replies.db")
     )  # apart from models.yaml, which has it
     define(
-        f"mine: {{model: m, base_url: '{provider.url}', headers: {{X-Gateway: {value}}}, retries: {{limit: 0}}}}\n"
+        f"mine: {{model: m, base_url: '{provider.url}', headers: {{{name}: '{value}'}}, retries: {{limit: 0}}}}\n"
     )
     provider.script.answers = f"you sent {value}"
     provider.script.failures = {2: Failing(status=400, message=f"what is {value}?")}
@@ -232,9 +245,21 @@ async def test_a_header_of_models_yaml_is_kept_as_secret_as_a_key(
         reply = await models.get("mine").generate(f"I send {value}")
         with pytest.raises(models.BadRequest, match=r"what is \[secret\]\?"):
             await models.get("mine").generate("another")
-    assert provider.headers[0]["X-Gateway"] == value
+    assert provider.headers[0][name] == value
     assert reply.text == "you sent [secret]"
     assert value not in everything(folder / "kept", reply, *calls)
+
+
+@pytest.mark.parametrize("name", ["Authorization", "X-Api-Key", "api-key", "Token", "Cookie", "X-Auth-Token"])
+def test_a_header_named_like_a_key_is_a_secret_whatever_it_looks_like(name):
+    endpoint = msgspec.structs.replace(resolve("m@http://127.0.0.1:1/v1"), headers={name: "swordfish"})
+    assert secrets_of(endpoint) == ("swordfish",)
+
+
+@pytest.mark.parametrize("name", ["X-Routing-Key", "X-Max-Tokens", "X-Author", "X-Session-Length"])
+def test_a_header_whose_name_only_sounds_like_a_key_is_none(name):
+    endpoint = msgspec.structs.replace(resolve("m@http://127.0.0.1:1/v1"), headers={name: "production"})
+    assert secrets_of(endpoint) == ()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -139,6 +140,60 @@ def test_a_refused_key_is_no_score_when_a_judge_catches_it(quick):
         run = karat.run(lambda question: question, questions(5), store="memory://")
         with pytest.raises(CredentialsRefused):
             karat.evaluate(run, [judge])
+
+
+def test_a_refused_key_stops_also_when_an_evaluator_of_many_at_once_catches_it(quick):
+    with FakeProvider(rates={"401": 1.0}) as server:
+        model = quick(server)
+
+        class Batched:
+            key = "batched"
+            is_async = False
+            batched = True
+
+            def evaluate_many(self, items):
+                try:
+                    return [float(model.generate_sync("is it good?").text) for _ in items]
+                except Exception:
+                    return [0.0 for _ in items]
+
+            def evaluate(self, **item):
+                return self.evaluate_many([item])[0]
+
+        with karat.open_store("memory://") as store:
+            run = karat.run(lambda question: question, questions(5), store=store)
+            with pytest.raises(CredentialsRefused):
+                karat.evaluate(run, [Batched()], store=store, concurrency=2)
+            (evaluation,) = store.evaluations.list()
+            assert (evaluation.status, evaluation.counts.ok, evaluation.counts.pending) == (
+                "fatal_error",
+                0,
+                5,
+            )
+        assert server.count == 1
+
+
+def test_what_an_evaluator_of_many_at_once_asks_is_recorded_and_counts(quick):
+    with FakeProvider(lambda body: {"text": "1", "usage": (10, 5)}) as server:
+        model = quick(server, prices=PRICES)
+
+        class Batched:
+            key = "batched"
+            is_async = False
+            batched = True
+
+            def evaluate_many(self, items):
+                return [float(model.generate_sync("is it good?").text) for _ in items]
+
+            def evaluate(self, **item):
+                return self.evaluate_many([item])[0]
+
+        run = karat.run(lambda question: question, questions(4), store="memory://")
+        budget = models.Budget(10.0)
+        evaluation = karat.evaluate(run, [Batched()], concurrency=2, budget=budget)
+    assert server.count == 4, "samples: none is another's"
+    assert evaluation.header.usage["quick"].cost == pytest.approx(budget.spent) == pytest.approx(0.08)
+    assert [len(result.trace) for result in evaluation.results()] == [2, 0, 2, 0]
 
 
 def test_a_caught_stop_inside_a_recording_of_the_task_itself_still_stops(quick):
@@ -283,6 +338,98 @@ def test_what_a_failed_call_cost_is_counted_too(quick, answers, failures, cost, 
     usage = run.header.usage["quick"]
     assert usage.cost == (None if cost is None else pytest.approx(cost))
     assert usage.output_tokens == output_tokens
+
+
+@both
+def test_what_an_item_has_paid_before_its_time_is_up_is_kept_and_counts(quick, define, how):
+    answered = {"text": "x", "usage": (10, 5)}
+    with FakeProvider(lambda body: answered) as server, FakeProvider(latency=600) as silent:
+        define(
+            f"""
+quick: {{model: a, base_url: "{server.url}", prices: {PRICES}}}
+silent: {{model: b, base_url: "{silent.url}", prices: {PRICES}}}
+"""
+        )
+        first, second = asking(models.get("quick"))[how], asking(models.get("silent"))[how]
+
+        async def in_the_loop(question):
+            await first(question)
+            return await second(question)
+
+        def in_a_thread(question):
+            first(question)
+            return second(question)
+
+        task = in_the_loop if how == "async" else in_a_thread
+        budget = models.Budget(10.0)
+        run = karat.run(task, questions(2), store="memory://", timeout=0.5, budget=budget)
+        for output in run.outputs():
+            assert output.outcome.error.type == "TimeoutError"
+            assert [call.name for call in output.trace] == ["quick", "silent"]
+            assert output.trace[0].usage.cost == pytest.approx(0.02)
+            assert output.trace[1].error == ("cancelled" if how == "async" else "unfinished")
+        usage = run.header.usage
+        assert (usage["quick"].calls, usage["quick"].cost) == (2, pytest.approx(0.04))
+        assert (usage["silent"].calls, usage["silent"].cost) == (2, None), "what it cost nobody knows"
+        assert budget.spent + budget.reserved >= 0.04
+        models.close()  # ends the threads that still wait
+
+
+def test_a_judge_that_has_no_time_left_has_paid_too(quick):
+    with FakeProvider(lambda body: {"text": "x", "usage": (10, 5)}) as server:
+        model = quick(server, prices=PRICES)
+
+        async def judge(outputs):
+            await model.generate(outputs)
+            await asyncio.sleep(600)
+
+        run = karat.run(lambda question: question, questions(1), store="memory://")
+        evaluation = karat.evaluate(run, [judge], timeout=0.5)
+    assert evaluation.counts.failed == 1
+    assert evaluation.header.usage["quick"].cost == pytest.approx(0.02)
+
+
+def test_a_thread_whose_time_is_up_asks_nothing_more(quick):
+    told, up = [], threading.Event()
+
+    def task(question):
+        up.wait(60)
+        try:
+            model.generate_sync(question)
+        except TimeoutError as error:
+            told.append(str(error))
+        finally:
+            up.clear()
+
+    with FakeProvider() as server:
+        model = quick(server)
+        run = karat.run(task, questions(1), store="memory://", timeout=0.05)
+        up.set()
+        while up.is_set():
+            pass
+        assert server.count == 0
+    assert run.counts.failed == 1
+    assert told == ["quick is not asked any more: the time of this item is up"]
+
+
+@both
+def test_a_stop_that_was_caught_is_noticed_also_when_the_time_is_up(quick, how):
+    up = threading.Event()
+
+    async def in_the_loop(question):
+        await ask(question)
+        await asyncio.sleep(600)
+
+    def in_a_thread(question):
+        ask(question)
+        up.wait(60)
+
+    with FakeProvider(rates={"401": 1.0}) as server:
+        ask = swallowing(quick(server))[how]
+        task = in_the_loop if how == "async" else in_a_thread
+        with pytest.raises(CredentialsRefused):
+            karat.run(task, questions(1), store="memory://", timeout=0.5)
+        up.set()
 
 
 # Kept answers --------------------------------------------------------------------

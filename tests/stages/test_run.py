@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -690,11 +692,45 @@ async def test_code_that_swallows_its_cancellation_does_not_keep_a_stage_from_en
     with pytest.raises(asyncio.CancelledError):
         await running
     run = store.runs.get("latest")
-    assert (run.status, store.backend.lease(run.number)) == ("running", None)
+    assert (run.status, store.backend.lease(run.number)) == ("interrupted", None)
     let_go.set()
     for _ in range(20):
         await asyncio.sleep(0)
     assert calls == [0, 1], "nothing more is begun"
+
+
+def test_an_interrupted_notebook_cell_comes_back_when_the_run_is_closed(store):
+    async def slow(number):
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            try:
+                await asyncio.sleep(600)
+            finally:
+                await asyncio.sleep(0.1)  # cleans up
+        return number
+
+    async def cell():
+        karat.run(slow, examples(9), store=store, concurrency=1)
+
+    notebook = asyncio.new_event_loop()
+    with pytest.raises(KeyboardInterrupt):
+        notebook.run_until_complete(cell())
+    notebook.close()
+    run = store.runs.get("latest")
+    assert (run.status, run.counts.ok, run.counts.pending) == ("interrupted", 3, 6)
+    assert store.backend.lease(run.number) is None
+
+
+def test_a_handle_read_while_somebody_worked_says_what_became_of_it(store):
+    early = []
+
+    def look(number):
+        early.append(store.runs.get("latest"))
+        assert early[-1].status == "running"
+        return number
+
+    karat.run(look, examples(1), store=store)
+    assert (early[0].header.status, early[0].status) == ("running", "success")
 
 
 def test_interrupting_keeps_what_is_done(store):
@@ -716,5 +752,5 @@ def test_interrupting_keeps_what_is_done(store):
     asyncio.run(interrupted())
     assert time.monotonic() - start < 50
     run = store.runs.get("latest")
-    assert (run.counts.ok, run.counts.pending, run.status) == (30, 70, "running")
+    assert (run.counts.ok, run.counts.pending, run.status) == (30, 70, "interrupted")
     assert store.backend.lease(run.number) is None

@@ -86,6 +86,27 @@ def test_a_header_is_written_first_as_running_with_a_lease_and_finished_last(sto
     assert again.counts.ok == 1
 
 
+def test_the_last_word_of_a_stage_is_said_only_while_its_lease_is_held(store: Store) -> None:
+    dataset = store.datasets.put(texts(["a"]))
+    header = RunHeader(format=FORMAT, id="", dataset=dataset.id, task="t", configuration="c", code="k")
+    run, _, held = store.runs.open(header, Wanted("c", "k"), [dataset.id])
+    assert held is not None
+    done = msgspec.structs.replace(run.header, status="success", finished=5.0)
+    mine = store.backend.lease(run.number)
+    assert mine is not None
+    theirs = mine._replace(owner="another-machine-owner", host="elsewhere", heartbeat=store.backend.now())
+    assert store.backend.take_lease(run.number, theirs, mine.owner)
+    with pytest.raises(StoreBusy, match="is held by process"):
+        store.runs.save(run.number, done, held)
+    assert store.runs.get(run.id).header == run.header, "nothing was said"
+    assert store.backend.lease(run.number) == theirs
+
+    assert store.backend.take_lease(run.number, mine, theirs.owner)
+    store.runs.save(run.number, done, held)
+    assert store.runs.get(run.id).header == done
+    assert store.backend.lease(run.number) is None
+
+
 def test_new_gives_the_next_replicate(store: Store) -> None:
     dataset = store.datasets.put(texts(["a"]))
     runs = [make_run(store, dataset), make_run(store, dataset, new=True), make_run(store, dataset, new=True)]

@@ -59,8 +59,7 @@ class Metrics:
 
     @property
     def _tallies(self) -> dict[str, Tally]:
-        right = {str(label): self.found.matrix[at][at] for at, label in enumerate(self.found.labels)}
-        return {name: Tally(right[name], each.support, each.predicted) for name, each in self.classes.items()}
+        return {name: Tally(each.right, each.support, each.predicted) for name, each in self.classes.items()}
 
     def _shown(self, metric: str) -> list[str]:
         """The classes that the average `seed` is over: predicted (precision), golden (recall), either (F1)."""
@@ -147,7 +146,7 @@ class _Classified(Aggregator[LabelState]):
 
     def metrics(self, state: LabelState) -> Metrics:
         """All that the labels say."""
-        return Metrics(*state.metrics(self.confidence, self.cluster, self.seed))
+        return Metrics(*state.metrics(self.confidence, self.cluster, self.seed, self.reading.named))
 
 
 class OneMetric(_Classified):

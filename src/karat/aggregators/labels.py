@@ -17,7 +17,7 @@ from karat.evaluators.normalise import TextRules, json_text, text_of
 from karat.evaluators.paths import value_at
 from karat.records import Result
 from karat.stats.classification import Classification, metrics_of
-from karat.stats.confusion import ConfusionState
+from karat.stats.confusion import ConfusionState, Misused
 
 MOST_PAIRS = 100_000
 MOST_CLASSES = 2_000
@@ -50,6 +50,8 @@ class Reading:
                 raise ValueError(f"{name} is {value!r}: it is the name of a field of the label, or left out")
         if normalize not in (None, True, False):
             raise ValueError(f"normalize is {normalize!r}: it is true or false, or left out")
+        self.named = bool(golden_key or predicted_key)
+        """Whether a label is a field of what was judged, which may then be wrong for more than its label."""
         self.golden_key = golden_key or predicted_key
         self.predicted_key = predicted_key or golden_key
         self.normalize = normalize
@@ -168,8 +170,8 @@ class LabelState:
         self.missing += other.missing
         self.unlabelled += other.unlabelled
 
-    def confusion(self, cluster: str | None) -> ConfusionState:
-        """All of it as a confusion matrix of classes."""
+    def confusion(self, cluster: str | None, parts: bool = False) -> ConfusionState:
+        """All of it as a confusion matrix of classes; `parts` where labels are a part of what was judged."""
         counts: Counter[Labelled] = Counter(self.singles)
         counts.update({cell[0]: times for cell, times in self.clustered.counts.items()})  # type: ignore[misc]  # as added
         for part in self.parts.values():
@@ -178,7 +180,7 @@ class LabelState:
             return ConfusionState()
         if cluster is not None and not self.parts:
             self.fields.check(cluster, "cluster")
-        cells = _cells(counts)
+        cells = _cells(counts, parts)
         out = ConfusionState()
         for said, times in self.singles.items():
             out.counts[cells[said]] += times
@@ -193,9 +195,11 @@ class LabelState:
             out.add(cells[said] for said in part.elements())
         return out
 
-    def metrics(self, confidence: float, cluster: str | None, seed: int = 0) -> tuple[Classification, int]:
+    def metrics(
+        self, confidence: float, cluster: str | None, seed: int = 0, parts: bool = False
+    ) -> tuple[Classification, int]:
         """All classification metrics, and of how many items they speak."""
-        state = self.confusion(cluster)
+        state = self.confusion(cluster, parts)
         of = state.n + self.missing + self.unlabelled
         if not state.n and self.unlabelled:
             raise ValueError(
@@ -209,8 +213,12 @@ class LabelState:
         return metrics_of(state, of=of, confidence=confidence, seed=seed), of
 
 
-def _cells(counts: Mapping[Labelled, int]) -> dict[Labelled, tuple[str, str]]:
-    """The class of each golden and predicted label; a prediction that was judged right is of the golden class."""
+def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[str, str | Misused]]:
+    """The class of each golden and predicted label; a prediction that was judged right is of the golden class.
+
+    One that is of the golden class and was judged wrong is a contradiction, unless the labels are `parts` of what was
+    judged: the right tool, used wrongly.
+    """
     spellings: dict[str, Counter[str]] = {}
     for (golden, predicted, _, folded), times in counts.items():
         for text, weight in ((golden, 1 << 40), (predicted, 1)):
@@ -222,15 +230,17 @@ def _cells(counts: Mapping[Labelled, int]) -> dict[Labelled, tuple[str, str]]:
     for key in sorted(names):  # two classes may be spelled alike, when case matters to some results only
         if taken.setdefault(names[key], key) != key:
             names[key] = key
-    cells: dict[Labelled, tuple[str, str]] = {}
+    cells: dict[Labelled, tuple[str, str | Misused]] = {}
     for said in counts:
         golden, predicted, correct, folded = said
         row = names[_key(golden, folded)]
-        column = NOTHING if predicted is None else names[_key(predicted, folded)]
+        column: str | Misused = NOTHING if predicted is None else names[_key(predicted, folded)]
         if correct:
             column = row
         elif row == column and golden != predicted:
             column = repr(predicted)[:LONGEST]  # the metric was stricter than the classes are
+        elif row == column and parts:
+            column = Misused(row)
         elif row == column:
             raise ValueError(
                 f"a result is wrong though golden and predicted are both {row[:60]!r}: these labels are not what"

@@ -16,7 +16,7 @@ from karat.registry import Registry, check_parameters
 M = TypeVar("M", bound=type["BaseAggregatorMetric"])
 
 aggregator_metrics: Registry[Callable[..., Any]] = Registry(
-    "aggregator metric", builtin=["karat.aggregators.builtin_metrics"]
+    "aggregator metric", builtin=["karat.aggregators.builtin_metrics", "karat.aggregators.attempt_metrics"]
 )
 
 
@@ -30,6 +30,8 @@ class BaseAggregatorMetric:
     """The name it is registered under; the decorator `aggregator_metric` sets it where the class has none."""
     folds_unit_results: ClassVar[bool] = True
     over: ClassVar[frozenset[str]] = frozenset({"single"})
+    locates_missing: ClassVar[bool] = False
+    """Whether `add` gets `{"metadata": …}` in the place of None where more is known of a result that is missing."""
 
     def __init__(self, **config: Any) -> None:
         self.config = config
@@ -84,6 +86,14 @@ class BaseAggregatorMetric:
     def finish(self, state: Any) -> dict[str, Any]:
         """What the results come to."""
         return self.calculate(state)
+
+    def _count_correct(self, results: Iterable[UnitMetricResult]) -> int:
+        """How many are correct, for metrics written for SyGra, whose base has this."""
+        return sum(result.correct for result in results)
+
+    def _safe_divide(self, numerator: float, denominator: float) -> float:
+        """A quotient, and 0 of nothing, likewise."""
+        return numerator / denominator if denominator else 0.0
 
 
 def unit_result(result: Any) -> UnitMetricResult | None:

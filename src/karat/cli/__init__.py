@@ -23,8 +23,21 @@ BUG = 70
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit code."""
-    given = list(sys.argv[1:] if argv is None else argv)
+    """Runs a command line and returns its exit code; without one, that of this process, which ends when interrupted."""
+    if argv is not None:
+        return _exit_code(list(argv))
+    try:
+        code = _exit_code(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        from karat.cli.ending import end_process
+
+        end_process(code)
+    return code
+
+
+def _exit_code(given: list[str]) -> int:
     terminal = Terminal(as_json="--json" in given, quiet="--quiet" in given)
     try:
         return _run(given, terminal)

@@ -29,6 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Lists."""
+    from karat.cli.outcome import counted
     from karat.errors import did_you_mean
     from karat.experiments.existing_store import open_existing
 
@@ -36,7 +37,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError(f"karat ls knows no kind {given.kind!r}: {did_you_mean(given.kind, KINDS)}")
     with open_existing(given.store) as store:
         kinds = [given.kind] if given.kind else list(KINDS)
-        listed = {kind: getattr(store, kind).list()[-(given.last or 0) :] for kind in kinds}
+        newest = slice(-(given.last or 0), None)
+        listed = {kind: [counted(each) for each in getattr(store, kind).list()[newest]] for kind in kinds}
         document = {"store": store.url, **{k: [_entry(store, each) for each in v] for k, v in listed.items()}}
         terminal.show(document, lambda: _text(store, listed))
     return 0

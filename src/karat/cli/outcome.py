@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from karat.records import Status
 from karat.report.text import clean, counts_text
+from karat.store.handles import Evaluation, Run
 
 if TYPE_CHECKING:
     from karat.experiments.running import Outcome
@@ -16,6 +19,15 @@ def exit_code(status: Status) -> int:
     return 0 if status == "success" else 1
 
 
+def counted(handle: Any) -> Any:
+    """A handle whose counts are of what is stored: a process that still works, or was killed, has not written them."""
+    if isinstance(handle, (Run, Evaluation)) and handle.header.finished is None:
+        repository = handle.store.runs if isinstance(handle, Run) else handle.store.evaluations
+        counts = repository.count(handle.number, handle.counts.total)
+        handle.header = msgspec.structs.replace(handle.header, counts=counts)
+    return handle
+
+
 def stage_line(handle: Any) -> str:
     """`run run-1a2b: success, 60 items: 60 ok` and what was done about an earlier one."""
     notice = f" ({clean(handle.notice)})" if handle.notice else ""
@@ -23,10 +35,10 @@ def stage_line(handle: Any) -> str:
 
 
 def usage_lines(handle: Any) -> list[str]:
-    """Calls, tokens and cost of each model; where a price is unknown it says so."""
+    """Calls, tokens and cost of each model; where a cost is unknown it says so."""
     lines = []
     for model, usage in handle.header.usage.items():
-        cost = "price unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "no cost"
+        cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "no cost"
         cached = f" ({usage.cached_calls:,} kept from before)" if usage.cached_calls else ""
         tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
         lines.append(f"{clean(model, 80)}: {usage.calls:,} calls{cached}, {tokens}, {cost}")

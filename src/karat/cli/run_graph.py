@@ -139,6 +139,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     from karat.experiments.running import carry_out
     from karat.store import open_store
     from karat.tasks.graph import load_task
+    from karat.tasks.graph.files import prepare_files
 
     for option in NOT_GRAPHS:
         if getattr(given, option, None):
@@ -164,6 +165,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
         return _checked(task, dataset, terminal)
     if plan.options["offset"] >= len(dataset):
         terminal.notice(_no_records(plan.options["offset"], len(dataset)))
+    prepare_files(task, **_destination(task, given))
     with open_store(given.store) as store:
         outcome = carry_out(
             plan,
@@ -232,12 +234,15 @@ def _no_records(offset: int, count: int) -> str:
 def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Written:
     from karat.tasks.graph.files import write_files
 
+    with_time = given.output_with_ts is not False
+    return write_files(outcome.runs[0], task, **_destination(task, given), with_time=with_time)
+
+
+def _destination(task: GraphTask, given: argparse.Namespace) -> dict[str, Any]:
+    """Where the files go, and how they are named."""
     folder = Path(given.output_dir) if given.output_dir else _default_folder(task)
     form = given.output_format or _sink_format(task) or "json"
-    with_time = given.output_with_ts is not False
-    return write_files(
-        outcome.runs[0], task, folder, run_name=given.run_name, format=form, with_time=with_time
-    )
+    return {"folder": folder, "run_name": given.run_name, "format": form}
 
 
 def _default_folder(task: GraphTask) -> Path:

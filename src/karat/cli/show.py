@@ -30,6 +30,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Shows."""
     from karat.cli import findings
+    from karat.cli.outcome import counted
     from karat.experiments.existing_store import open_existing
 
     if given.example is not None and given.failed:
@@ -45,7 +46,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             document = findings.failures_of(findings.failed_first(handle) if given.id == "latest" else handle)
             terminal.show(document, lambda: findings.failures_text(document))
         else:
-            document = {**handle.to_dict(), "parents": lineage(store, handle.id, up=True)}
+            document = {**counted(handle).to_dict(), "parents": lineage(store, handle.id, up=True)}
             document["children"] = lineage(store, handle.id, up=False)
             terminal.show(document, lambda: _text(handle, document))
     return 0

@@ -13,14 +13,13 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from karat.compat.names import TABLE, stands_in
-from karat.registry import load_file
+from karat.compat.own_imports import load_task_file
 
 SHIPPED = Path(__file__).resolve().parents[1] / "shipped"
 
@@ -58,12 +57,17 @@ class _TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = "Names of karat's own parts, under the names that tasks written for SyGra import."
+        asked_anew: dict[str, tuple[ModuleType, str]] = {}
         for entry, ours in TABLE.get(module.__name__, {}).items():
             theirs, _, other = entry.partition("=")
-            setattr(module, theirs, getattr(importlib.import_module(ours), other or theirs))
+            part = importlib.import_module(ours)
+            if (name := other or theirs) in vars(part):
+                setattr(module, theirs, getattr(part, name))
+            else:  # the part decides when it is asked
+                asked_anew[theirs] = (part, name)
         file = _file_of(module.__name__)
-        if file is not None:
-            module.__getattr__ = functools.partial(_from_file, file)  # type: ignore[method-assign]  # PEP 562
+        if file is not None or asked_anew:
+            module.__getattr__ = functools.partial(_otherwise, asked_anew, file)  # type: ignore[method-assign]  # PEP 562
 
 
 def _file_of(name: str) -> Path | None:
@@ -73,12 +77,15 @@ def _file_of(name: str) -> Path | None:
     return next((file for folder in folders if (file := Path(folder) / f"{last}.py").is_file()), None)
 
 
-def _from_file(file: Path, name: str) -> Any:
-    """What the file has beside the names that are karat's."""
-    if name.startswith("__"):
+def _otherwise(asked_anew: dict[str, tuple[ModuleType, str]], file: Path | None, name: str) -> Any:
+    """What changes from one asking to the next, and what the file has beside the names that are karat's."""
+    if name in asked_anew:
+        part, ours = asked_anew[name]
+        return getattr(part, ours)
+    if file is None or name.startswith("__"):
         raise AttributeError(name)
     try:
-        return getattr(load_file(file), name)
+        return getattr(load_task_file(file), name)
     except AttributeError:
         raise AttributeError(f"{file} has no {name!r}") from None
 
@@ -102,79 +109,3 @@ def task_imports(root: Path | None) -> None:
         _tasks.root = root
         for name in [name for name in sys.modules if name == "tasks" or name.startswith("tasks.")]:
             del sys.modules[name]
-
-
-_loaded: dict[Path, tuple[str, tuple[int, int]]] = {}
-"""Files that came with a task: their modules' names, and when they were changed last and how long they were."""
-
-
-@contextmanager
-def current_modules(folder: Path) -> Iterator[None]:
-    """While a task is loaded: its modules in a folder are those that the files have now.
-
-    Where a file changed since its module was imported, all of the folder's are forgotten, so that none keeps parts of
-    the old one: the code that runs is the code that a run's fingerprint speaks of.
-    """
-    tracked = {file: known for file, known in _loaded.items() if file.is_relative_to(folder)}
-    if any(_stamp(file) != stamp for file, (_, stamp) in tracked.items()):
-        for file, (name, _) in tracked.items():
-            if _file(sys.modules.get(name)) == file:
-                del sys.modules[name]
-            del _loaded[file]
-            # a compiled file is told from its source by size and whole seconds alone
-            with suppress(OSError):
-                Path(importlib.util.cache_from_source(str(file))).unlink()
-        importlib.invalidate_caches()
-    with _own_modules(folder):
-        before = set(sys.modules)
-        try:
-            yield
-        finally:
-            for name in set(sys.modules) - before:
-                file = _file(sys.modules[name])
-                if file.suffix == ".py" and file.is_relative_to(folder) and "site-packages" not in file.parts:
-                    _loaded[file] = (name, _stamp(file))
-
-
-@contextmanager
-def _own_modules(folder: Path) -> Iterator[None]:
-    """While a task is loaded: `import helpers` in its files means its own, not another task's of the same name.
-
-    Modules of other folders that a file of this one is called like are set aside. Those of the program come back
-    afterwards; those of other tasks are held by the modules that imported them and need not.
-    """
-    own = {entry.stem for entry in (*folder.glob("*.py"), *(file.parent for file in folder.glob("*/*.py")))}
-    aside = {
-        name: module
-        for name, module in sys.modules.items()
-        if name.partition(".")[0] in own and _is_elsewhere(name, module, folder)
-    }
-    for name in aside:
-        del sys.modules[name]
-    if str(folder) in sys.path:
-        sys.path.remove(str(folder))
-        sys.path.insert(0, str(folder))  # else it comes there with the first of its files
-    try:
-        yield
-    finally:
-        sys.modules.update({name: module for name, module in aside.items() if _file(module) not in _loaded})
-
-
-def _is_elsewhere(name: str, module: ModuleType, folder: Path) -> bool:
-    """Whether a module is a plain file of another folder; karat, the standard library and packages stay."""
-    if name.partition(".")[0] in (*sys.stdlib_module_names, "karat", "tasks", "__main__"):
-        return False
-    file = _file(module)
-    return file.suffix == ".py" and "site-packages" not in file.parts and not file.is_relative_to(folder)
-
-
-def _file(module: ModuleType | None) -> Path:
-    return Path(getattr(module, "__file__", None) or "")
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        told = file.stat()
-    except OSError:
-        return (0, 0)
-    return (told.st_mtime_ns, told.st_size)

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from karat.aggregators.builtin_metrics import (
-    F1ScoreMetric,
-    PassAtKMetric,
-    PrecisionMetric,
-    RecallMetric,
-    StepEfficiencyMetric,
-)
+from karat.aggregators.attempt_metrics import PassAtKMetric, StepEfficiencyMetric
+from karat.aggregators.builtin_metrics import F1ScoreMetric, PrecisionMetric, RecallMetric
 from karat.evaluators.unit.gui import (
     ActionWithinBboxMetric,
     ScrollAmountMetric,

@@ -9,6 +9,7 @@ _GRAPH = "karat.tasks.graph"
 _UNIT = "karat.evaluators.unit"
 _AGGREGATOR = "karat.aggregators.metrics"
 _BUILTIN = "karat.aggregators.builtin_metrics"
+_ATTEMPTS = "karat.aggregators.attempt_metrics"
 _CONFIGS = "karat.compat.metric_configs"
 _FUNCTIONS = f"{_GRAPH}.functions"
 _STATE = f"{_GRAPH}.state"
@@ -55,10 +56,10 @@ TABLE: dict[str, dict[str, str]] = {
     f"{_AGGREGATOR_THEIRS}.precision": {"PrecisionMetric": _BUILTIN, "PrecisionMetricConfig": _CONFIGS},
     f"{_AGGREGATOR_THEIRS}.recall": {"RecallMetric": _BUILTIN, "RecallMetricConfig": _CONFIGS},
     f"{_AGGREGATOR_THEIRS}.f1_score": {"F1ScoreMetric": _BUILTIN, "F1ScoreMetricConfig": _CONFIGS},
-    f"{_AGGREGATOR_THEIRS}.pass_at_k": {"PassAtKMetric": _BUILTIN, "PassAtKMetricConfig": _CONFIGS},
-    f"{_AGGREGATOR_THEIRS}.pass_power_k": {"PassPowerKMetric=PassHatKMetric": _BUILTIN},
+    f"{_AGGREGATOR_THEIRS}.pass_at_k": {"PassAtKMetric": _ATTEMPTS, "PassAtKMetricConfig": _CONFIGS},
+    f"{_AGGREGATOR_THEIRS}.pass_power_k": {"PassPowerKMetric=PassHatKMetric": _ATTEMPTS},
     f"{_AGGREGATOR_THEIRS}.step_efficiency": {
-        "StepEfficiencyMetric": _BUILTIN,
+        "StepEfficiencyMetric": _ATTEMPTS,
         "StepEfficiencyMetricConfig": _CONFIGS,
     },
     "sygra.core.base_task_executor": {
@@ -66,7 +67,10 @@ TABLE: dict[str, dict[str, str]] = {
         "DefaultTaskExecutor=BaseTaskExecutor": "karat.compat.sygra_utils",
     },
     "sygra.core.models.structured_output.schemas_factory": {"SimpleResponse": "karat.compat.sygra_schemas"},
-    "sygra.core.graph.graph_postprocessor": {"GraphPostProcessor": f"{_GRAPH}.postprocess"},
+    "sygra.core.graph.graph_postprocessor": {
+        "GraphPostProcessor": f"{_GRAPH}.postprocess",
+        "SemanticDedupPostProcessor": f"{_GRAPH}.deduplication",
+    },
     "sygra.core.state": {"SygraState": _STATE},
     "sygra.core.graph.sygra_state": {"SygraState": _STATE},
     "sygra.core.graph.sygra_message": {"SygraMessage": _STATE},
@@ -89,6 +93,8 @@ TABLE: dict[str, dict[str, str]] = {
         "SkipFieldsTransform": _TRANSFORM,
         "SkipRecords": _TRANSFORM,
         "CombineRecords": _TRANSFORM,
+        "CreateImageUrlTransform": "karat.datasets.media",
+        "CreateAudioUrlTransform": "karat.datasets.media",
     },
     "sygra.logger.logger_config": {"logger": "karat.compat.sygra_utils"},
     "sygra.utils.constants": {
@@ -106,6 +112,10 @@ TABLE: dict[str, dict[str, str]] = {
         "extract_and_load_json": "karat.compat.sygra_utils",
         "convert_messages_from_langchain_to_chat_format": "karat.compat.sygra_utils",
         "convert_messages_from_chat_format_to_langchain": "karat.compat.sygra_utils",
+        "current_task=CURRENT_TASK": "karat.compat.running_task",
+        "get_graph_properties": "karat.compat.running_task",
+        "get_graph_property": "karat.compat.running_task",
+        "get_file_in_task_dir": "karat.compat.running_task",
     },
     "langgraph.graph": {
         "START=SYGRA_START": "karat.compat.sygra_utils",

@@ -1,12 +1,19 @@
-"""Rows of a dataset on the Hugging Face hub, through the package `datasets`, of a revision that is recorded."""
+"""Rows of a dataset on the Hugging Face hub, through the package `datasets`, of a revision that is recorded.
+
+In the place of a repository there may be a folder: of data files, or one that `save_to_disk` wrote.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from karat.errors import DataError, MissingDependency
+
+SAVED = ("state.json", "dataset_dict.json")
+"""What a folder that `save_to_disk` wrote has: of one split, and of several."""
 
 
 def hub_rows(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -15,17 +22,11 @@ def hub_rows(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     splits = config.get("split", "train")
     for split in splits if isinstance(splits, list) else [splits]:
         try:
-            loaded = datasets.load_dataset(
-                config["repo_id"],
-                config.get("config_name"),
-                split=split,
-                revision=config.get("revision"),
-                streaming=bool(config.get("streaming", False)),
-                token=os.environ.get("HF_TOKEN"),
-            )
+            loaded = _loaded(datasets, config, split)
         except Exception as error:
+            where = "" if _is_folder(config) else " from the hub"
             raise DataError(
-                f"{config['repo_id']} (split {split}) cannot be loaded from the hub: {type(error).__name__}: {error}"
+                f"{config['repo_id']} (split {split}) cannot be loaded{where}: {type(error).__name__}: {error}"
             ) from error
         shard = config.get("shard")
         if isinstance(shard, Mapping):
@@ -34,8 +35,32 @@ def hub_rows(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {str(key): _plain(value) for key, value in row.items()}
 
 
+def _loaded(datasets: Any, config: Mapping[str, Any], split: Any) -> Any:
+    """One split, as `datasets` has it."""
+    if _is_folder(config) and any((Path(config["repo_id"]) / name).is_file() for name in SAVED):
+        saved = datasets.load_from_disk(config["repo_id"])
+        return saved[split] if isinstance(saved, Mapping) else saved
+    return datasets.load_dataset(
+        config["repo_id"],
+        config.get("config_name"),
+        split=split,
+        revision=config.get("revision"),
+        streaming=bool(config.get("streaming", False)),
+        token=os.environ.get("HF_TOKEN"),
+    )
+
+
+def _is_folder(config: Mapping[str, Any]) -> bool:
+    return Path(str(config["repo_id"])).is_dir()
+
+
 def resolved_revision(config: Mapping[str, Any]) -> str | None:
-    """The commit that a revision names now, so that the same data can be had again; None when it cannot be asked."""
+    """The commit that a revision names now, so that the same data can be had again; None when it cannot be asked.
+
+    A folder has none: what its data are is the dataset's own id.
+    """
+    if _is_folder(config):
+        return None
     try:
         from huggingface_hub import HfApi
     except ImportError:

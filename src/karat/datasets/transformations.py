@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from karat.errors import RequestError, did_you_mean
+from karat.errors import FAILURES, RequestError, did_you_mean
 
 Row = dict[str, Any]
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": False}
@@ -228,7 +228,7 @@ def find_transform(name: str, load: Callable[[str], Any]) -> Any:
     part = OWN[name] if name in OWN else load(ELSEWHERE.get(name, name))
     try:
         made = part() if isinstance(part, type) else part
-    except Exception as error:
+    except FAILURES as error:
         raise RequestError(f"{name} cannot be made without parameters: {error}") from error
     if not callable(getattr(made, "transform", None)):
         raise RequestError(f"{name} is no transformation: it has no method transform(data, params)")

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Generic
 
 from karat.engines import Done, Item, Work, engines
+from karat.engines.left_behind import leave_behind
 from karat.engines.threads import Threads
 from karat.errors import CredentialsRefused, Stopped
 
@@ -92,12 +93,11 @@ class LocalEngine(Generic[Item, Done]):
         self.stop()
         for worker in workers:
             worker.cancel()
-        done, stuck = await asyncio.wait(workers, timeout=PATIENCE_SECONDS)
+        leave_behind(workers)  # at once: a second Ctrl-C ends the loop while this waits
+        done, _ = await asyncio.wait(workers, timeout=PATIENCE_SECONDS)
         for worker in done:
             if not worker.cancelled():
                 worker.exception()  # retrieved: the cancellation is what is told
-        for worker in stuck:
-            asyncio.tasks._unregister_task(worker)  # or `asyncio.run` would wait for it for ever
 
     async def _async_lane(
         self,
@@ -179,7 +179,13 @@ class LocalEngine(Generic[Item, Done]):
     ) -> tuple[float, list[Item]]:
         """Does a chunk and delivers it; gives how long a call took, and the items whose turn did not come."""
         if self.timeout is None:
-            done, seconds = await threads.submit(lambda: _called(work, chunk))
+            done: list[tuple[Item, Done]] = []
+            try:
+                seconds = await threads.submit(lambda: _call_each(work, chunk, done))
+            except BaseException:  # an item has stopped the stage, or the stage is cancelled
+                if done:
+                    await deliver(done[:])
+                raise
             await deliver(done)
             return seconds / len(done), chunk[len(done) :]
         start = time.perf_counter()
@@ -195,13 +201,13 @@ class LocalEngine(Generic[Item, Done]):
         return max((time.perf_counter() - start) / len(chunk), CHUNK_SECONDS), []
 
 
-def _called(work: Work[Item, Done], chunk: Sequence[Item]) -> tuple[list[tuple[Item, Done]], float]:
-    """What came of the items of a chunk, and in how many seconds; where calls turn out slow the last are left."""
-    done: list[tuple[Item, Done]] = []
+def _call_each(work: Work[Item, Done], chunk: Sequence[Item], done: list[tuple[Item, Done]]) -> float:
+    """Adds what came of the items of a chunk to `done`; gives in how many seconds. Where calls turn out slow the last
+    are left."""
     start, seconds = time.perf_counter(), 0.0
     for item in chunk:
         done.append((item, work.call(item)))
         seconds = time.perf_counter() - start
         if seconds > LONGEST_CHUNK_SECONDS:
             break
-    return done, seconds
+    return seconds

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from karat.errors import ConfigError
 from karat.experiments.plan import PlannedRun
 from karat.experiments.schema import GraphEntry
@@ -53,8 +55,32 @@ def graph_runs(
                 _found(entry.graph, folder), model=model, run_args={**entry.run_args, **run_args}
             )
         task.name = entry.name or task.name
-        runs.append(PlannedRun(task=task, model=model))
+        output_dir = folder / Path(entry.output_dir).expanduser() if entry.output_dir else None
+        runs.append(PlannedRun(task=task, model=model, output_dir=output_dir))
     return runs
+
+
+class Exported(msgspec.Struct, kw_only=True):
+    """The files of a run of a graph, and what is to be said of them."""
+
+    files: list[str]
+    notice: str
+
+
+def export(made: Any, planned: PlannedRun) -> Exported | None:
+    """Writes the files of a run where the experiment asks for them.
+
+    They are named by the run, not by the time: a matrix has several runs, and the same command, which returns them,
+    writes the same files again.
+    """
+    if planned.output_dir is None:
+        return None
+    from karat.tasks.graph.files import write_files
+
+    written = write_files(made, planned.task, planned.output_dir, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
+    paths = [str(path) for path in written.paths()]
+    failed = [f"{name} failed: {error}" for name, error in written.errors.items()]
+    return Exported(files=paths, notice="; ".join([f"wrote {', '.join(paths)}", *failed, *written.notes]))
 
 
 def own_metrics(task: Any) -> tuple[list[Any], list[Any]]:

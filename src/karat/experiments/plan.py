@@ -23,6 +23,8 @@ class PlannedRun(msgspec.Struct, kw_only=True):
     """Whether the model reaches the task as the default model (`KARAT_MODEL`) and not as its own setting."""
     matrix: dict[str, Any] = {}
     """Which combination of the experiment's matrix it is."""
+    output_dir: Path | None = None
+    """Where the files of a graph go."""
 
 
 class Plan(msgspec.Struct, kw_only=True):

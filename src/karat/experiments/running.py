@@ -11,6 +11,7 @@ import msgspec
 
 from karat.comparison.pairs_of_runs import Comparison, compare_runs
 from karat.errors import RequestError
+from karat.experiments.graphs import export
 from karat.experiments.plan import Plan, PlannedRun
 from karat.progress import Listener
 from karat.records import Status
@@ -30,6 +31,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     dataset: StoredDataset
     runs: list[Run]
     models: list[str | None] = []
+    files: list[str] = []
+    """Of graphs, where the experiment says that they are to be written."""
     evaluation: Evaluation | None = None
     aggregation: Aggregation | None = None
     comparison: Comparison | None = None
@@ -39,7 +42,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     def status(self) -> Status:
         """The worst of its stages."""
         found = {each.status for each in (*self.runs, self.evaluation, self.aggregation) if each is not None}
-        for status in ("fatal_error", "running", "partial", "no_data"):
+        for status in ("fatal_error", "running", "interrupted", "partial", "no_data"):
             if status in found:
                 return status
         return "success"
@@ -56,6 +59,7 @@ class Outcome(msgspec.Struct, kw_only=True):
             "runs": runs,
             "evaluation": _dict(self.evaluation),
             "aggregation": _dict(self.aggregation),
+            **({"files": self.files} if self.files else {}),
             **({"comparison": self.comparison.to_dict()} if self.comparison is not None else {}),
         }
 
@@ -100,6 +104,11 @@ def carry_out(
         outcome.models.append(planned.model)
         if tell is not None:
             tell(made)
+        exported = export(made, planned)
+        if exported is not None:
+            outcome.files += exported.files
+            if tell is not None:
+                tell(exported)
     if plan.evaluators:
         judging = {
             name: plan.options[name] for name in ("concurrency", "abort_on_error") if name in plan.options

@@ -79,6 +79,8 @@ class GraphEntry(_Part):
     """Stands in for every model that the graph names."""
     name: str | None = None
     """The task's name in the store; the graph's where it is left out."""
+    output_dir: str | None = None
+    """The folder, relative to this file, for the output and report files of each run; without it there are none."""
 
 
 class MessageEntry(_Part):

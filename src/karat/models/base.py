@@ -68,6 +68,7 @@ class Model:
         self.endpoint = endpoint
         self.spec = endpoint.spec
         self._identity = hashlib.blake2b(_exact(self._place()), digest_size=20).digest()
+        self._unanswered = spent(endpoint, asyncio.CancelledError())
         check_parameters(endpoint.parameters)  # told now: they are stored with the run
 
     def __repr__(self) -> str:
@@ -233,7 +234,15 @@ class Pending:
             calls.unkept,
         )
         self.input = _recorded(endpoint, request, encoded)
-        self.place = calls.begin(Call(kind="model", name=endpoint.spec, input=self.input, error="unfinished"))
+        self.place = calls.begin(
+            Call(
+                kind="model",
+                name=endpoint.spec,
+                input=self.input,
+                error="unfinished",
+                usage=model._unanswered,
+            )
+        )
 
     def answered(self, reply: Reply) -> None:
         """Fills the call's place in the trace."""

@@ -51,6 +51,7 @@ class recording(list[Call]):
         "attempt",
         "budget",
         "cache",
+        "ended",
         "example",
         "replicate",
         "scope",
@@ -77,6 +78,7 @@ class recording(list[Call]):
         self.unkept: list[asyncio.Future[None]] | None = [] if stored else None
         self.stopped: Stopped | None = None
         """What ended a call and has to end the stage too, also when the code that asked has caught it."""
+        self.ended = False
         self._seen: dict[bytes, int] | None = None
         self._token: Token[recording | None] | None = None
 
@@ -105,12 +107,21 @@ class recording(list[Call]):
 
     def begin(self, call: Call) -> int:
         """Keeps the place of a call that has begun; `finish` fills it. Unfinished, it says so."""
+        if self.ended and call.kind == "model":
+            raise TimeoutError(f"{call.name} is not asked any more: the time of this item is up")
         self.append(call)
         return len(self) - 1
 
     def finish(self, place: int, call: Call) -> None:
         """Fills the place of a call that has ended."""
         self[place] = call
+
+    def end(self) -> list[Call]:
+        """The calls of an item whose time is up; code of it that cannot be stopped asks no model any more."""
+        self.ended = True
+        if self.stopped is not None:
+            raise self.stopped
+        return list(self)
 
     def usage(self) -> dict[str, Usage]:
         """Tokens and cost of the model calls so far, per model."""

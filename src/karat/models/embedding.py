@@ -54,8 +54,9 @@ class Embedding:
         # The texts themselves are the task's own data and can be many; a trace needs how many there were.
         self.input = {"texts": len(self.texts), "characters": sum(map(len, self.texts))}
         if calls is not None:
+            unanswered = spent(endpoint, asyncio.CancelledError())
             self.place = calls.begin(
-                Call(kind="model", name=endpoint.spec, input=self.input, error="unfinished")
+                Call(kind="model", name=endpoint.spec, input=self.input, error="unfinished", usage=unanswered)
             )
 
     def answered(self, embedded: Embedded) -> numpy.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ from karat.errors import CredentialsRefused, KaratError
 from karat.models.budget import Budget
 from karat.models.calls import CacheMode
 from karat.models.failures import Attempt, SchemaMismatch
-from karat.models.messages import Choice, Request
+from karat.models.messages import Choice, Request, is_secret
 from karat.models.specs import Endpoint, wire_of
 from karat.models.structured import Form
 from karat.models.wires import Tokens
@@ -34,6 +34,13 @@ _ORDINARY = re.compile(
     r"|(?=.{1,11}$)[a-z]+\d{0,3}(?:[-_. ](?:[a-z]+|\d{1,4}))*",
     re.IGNORECASE,
 )
+
+_SECRET_HEADER = re.compile(
+    r"(?:access|account|auth|client|functions|gateway|master|private|service|session|shared|subscription)[_-]?key$"
+    r"|(?:^|[_-])(?:auth|session|signature|token)$",
+    re.IGNORECASE,
+)
+"""Names of headers that carry a key, beside those that no field of models.yaml may have."""
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
@@ -101,13 +108,17 @@ def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
 
     A header that stands in models.yaml is no secret to whoever reads that file, and may still be the password of a
     gateway. Where its value is ordinary (a media type, an address, a date, a word, a short name such as us-east-1)
-    it stays: taking it out of answers would change what is measured.
+    it stays, unless the header is named as one that carries a key: taking it out of answers would change what is
+    measured.
     """
     if not endpoint.key_env and not endpoint.headers_env and not endpoint.headers:
         return ()
     variables = (endpoint.key_env, *endpoint.headers_env.values())
     values = [os.environ.get(variable, "").strip() for variable in variables if variable]
-    values += [value for value in endpoint.headers.values() if not _ORDINARY.fullmatch(value.strip())]
+    for name, given in endpoint.headers.items():
+        value = given.strip()
+        if is_secret(name) or _SECRET_HEADER.search(name) or not _ORDINARY.fullmatch(value):
+            values.append(value)
     return tuple(value for value in values if len(value) >= SHORTEST_SECRET)
 
 

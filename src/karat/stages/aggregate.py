@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from karat.aggregators.base import Aggregate, Group, resolve_aggregator
-from karat.errors import RequestError, did_you_mean
+from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.garbage import fewer_collections
 from karat.keys import fingerprint
 from karat.progress import Listener, Progress, listener
 from karat.records import (
@@ -28,7 +29,6 @@ from karat.records import (
 )
 from karat.stages.environment import environment
 from karat.stages.failure import failure_of
-from karat.stages.garbage import fewer_collections
 from karat.stages.given import as_list, end_of, id_of, store_of
 from karat.stages.plain import plain
 from karat.store import Store
@@ -140,14 +140,14 @@ class _Target:
         self.failure: Failure | None = None
         try:
             self.state = aggregator.start()
-        except Exception as error:
+        except FAILURES as error:
             self.failure = failure_of(error)
 
     def add(self, group: Group) -> None:
         if self.failure is None:
             try:
                 self.state = self.aggregator.add(self.state, group)
-            except Exception as error:
+            except FAILURES as error:
                 self.failure = failure_of(error)
 
     def finish(self) -> Aggregate | None:
@@ -156,9 +156,9 @@ class _Target:
                 aggregate = self.aggregator.finish(self.state)
                 if not isinstance(aggregate, Aggregate):
                     raise TypeError(f"finish returned {type(aggregate).__name__}, not an Aggregate")
-                encode(aggregate)  # what cannot be stored is this aggregator's failure and nobody else's
-                return aggregate
-            except Exception as error:
+                # What cannot be stored is this aggregator's failure and nobody else's; what can is given as it is read.
+                return msgspec.json.decode(encode(aggregate), type=Aggregate)
+            except FAILURES as error:
                 self.failure = failure_of(error)
         return None
 

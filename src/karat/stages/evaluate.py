@@ -16,7 +16,6 @@ from karat.records import (
     FORMAT,
     EvaluationHeader,
     Example,
-    ItemResult,
     Ok,
     Output,
     Usage,
@@ -25,18 +24,19 @@ from karat.records import (
 )
 from karat.stages.environment import defaults, environment
 from karat.stages.garbage import fewer_collections
-from karat.stages.given import as_list, asking, end_of, id_of, store_of
-from karat.stages.judging import Judge, Judged, Judging, Judgment
+from karat.stages.given import as_list, asking, end_of, id_of, notice_of, store_of
+from karat.stages.judging import Begun, Judge, Judged, Judging, Judgment
+from karat.stages.known import Known
 from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
 from karat.stages.run import DEFAULT_CONCURRENCY
-from karat.stages.shown import Hashes, places_of, shared
+from karat.stages.shown import Hashes, outputs_of, places_of, shared
 from karat.store import Store
 from karat.store.appender import Appender
-from karat.store.backend import FAILED, REUSED, SKIPPED, Mark, Row
+from karat.store.backend import FAILED, SKIPPED, Mark, Row
 from karat.store.handles import Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held
-from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
+from karat.store.repositories import example_decoder
 
 if TYPE_CHECKING:
     from karat.models.budget import Budget
@@ -103,7 +103,7 @@ async def evaluate_async(
     handle, decision, held = await open_or_wait(
         lambda: the_store.evaluations.open(header, wanted, parents), wait
     )
-    handle.notice = decision.why
+    handle.notice = notice_of(handle, decision, cache)
     if held is None and _is_current(handle, handles):
         return handle
     if held is None:
@@ -185,13 +185,13 @@ class _EvaluationStage:
     ) -> None:
         self.evaluation = evaluation
         self.runs = runs
-        self.amended = amended
         self.judges = judges
         self.data = data
         self.held = held
         self.action = action
         self.run_ids = [run.id for run in runs]
         self._backend = evaluation.store.backend
+        self._known = Known(self._backend, judges, self.run_ids, amended)
         self._first = min(run.header.offset for run in runs)
         self._last = max(end_of(run, len(data)) for run in runs)
         self._total = 0
@@ -213,7 +213,7 @@ class _EvaluationStage:
             found = () if fresh else self._backend.marks(self.evaluation.number, start, stop)
             marks = {(mark.position, mark.item): mark for mark in found}
             stored = [chunks.saw(self._backend.scan(run.number, start, stop)) for run in self.runs]
-            outputs = [_outputs(rows) for rows in stored]
+            outputs = [outputs_of(rows) for rows in stored]
             chunk: list[Judgment] = []
             for row in chunks.saw(self._backend.scan(self.data.number, start, stop)):
                 position, example = row.position, decode(row.payload)
@@ -266,81 +266,10 @@ class _EvaluationStage:
             return mark.try_number + 1  # the output failed then and has been computed since
         return None
 
-    # What need not be computed ---------------------------------------------------
-
-    def _without_known(self, judging: Judging, chunk: list[Judgment]) -> tuple[list[Row], list[Judgment]]:
-        """Rows for what is skipped or was computed before, and the judgments that remain."""
-        rows: list[Row] = []
-        remaining: list[Judgment] = []
-        amended = self._amended_results(chunk) if self.amended and chunk else {}
-        for judgment in chunk:
-            skipped = judging.skipped(judgment)
-            if skipped is not None:
-                rows.append(skipped)
-                continue
-            found = self._from_amended(judgment, amended) if amended else None
-            if found is not None:
-                rows.append(self._copied(judging, *found))
-            else:
-                remaining.append(judgment)
-        keys = [j.reuse for j in remaining if j.reuse is not None]
-        known = self._backend.reusable(keys) if keys else {}
-        if not known:
-            return rows, remaining
-        left = []
-        for judgment in remaining:
-            hit = known.get(judgment.reuse) if judgment.reuse is not None else None
-            if hit is None:
-                left.append(judgment)
-                continue
-            parent = self._backend.header(hit[0])
-            rows.append(
-                self._copied(judging, judgment, result_decoder.decode(hit[1]), parent.id if parent else "")
-            )
-        return rows, left
-
-    def _copied(self, judging: Judging, judgment: Judgment, old: ItemResult, source: str) -> Row:
-        return judging.row(
-            judgment, old.outcome, REUSED, seconds=old.seconds, reused_from=old.reused_from or source
-        )
-
-    def _amended_results(self, chunk: list[Judgment]) -> dict[tuple[Any, ...], tuple[ItemResult, str]]:
-        """Results of the amended evaluations in this range of positions, where the evaluator is the same."""
-        prints = {judge.key: judge.spec.fingerprint for judge in self.judges}
-        start, stop = chunk[0].position, chunk[-1].position + 1
-        found: dict[tuple[Any, ...], tuple[ItemResult, str]] = {}
-        for evaluation in self.amended:
-            same = {s.key for s in evaluation.header.evaluators if prints.get(s.key) == s.fingerprint}
-            for row in latest(self._backend.scan(evaluation.number, start, stop)):
-                old = result_decoder.decode(row.payload)
-                if old.key in same and isinstance(old.outcome, Ok):
-                    found.setdefault(
-                        (row.position, old.key, old.runs, old.attempt, old.unit), (old, evaluation.id)
-                    )
-        return found
-
-    def _from_amended(
-        self, judgment: Judgment, amended: dict[tuple[Any, ...], tuple[ItemResult, str]]
-    ) -> tuple[Judgment, ItemResult, str] | None:
-        """An earlier judgment of the same item; a pair judged the other way round stays the other way round."""
-        judge, first = self.judges[judgment.evaluator], judgment.outputs[0]
-        orders = [judgment.runs]
-        # Not where this order was tried before: the item that failed or was skipped would stay beside the other.
-        if judge.kind == "pair" and not judge.both_orders and judgment.try_number == 1:
-            orders.append(judgment.runs[::-1])
-        for order in orders:
-            runs = tuple(self.run_ids[place] for place in order)
-            hit = amended.get((judgment.position, judge.key, runs, first.attempt, first.unit))
-            if hit is not None:
-                if order != judgment.runs:
-                    judgment = judgment._replace(runs=order, outputs=judgment.outputs[::-1], reuse=None)
-                return judgment, *hit
-        return None
-
     # The stage -------------------------------------------------------------------
 
     async def work(
-        self, make_engine: Callable[[], Engine[Judgment, Judged]], concurrency: int, listen: Listener | None
+        self, make_engine: Callable[[], Engine[Begun, Judged]], concurrency: int, listen: Listener | None
     ) -> None:
         """Judges what is missing, keeps it, and closes the evaluation; or leaves it to be continued."""
         expected = self._expected()
@@ -393,18 +322,14 @@ class _EvaluationStage:
         """Evaluators that take many at once and wait for nothing: on the loop, a commit for each batch."""
         judging = self._judging(False)
         for chunk in self._judgments(judges):
-            rows, remaining = self._without_known(judging, chunk)
+            rows, remaining = self._known.taken_out(judging, chunk)
             if rows:
                 await self._keep(rows)
                 self._told(rows)
             for judge in judges:
                 mine = [j for j in remaining if j.evaluator == judge.place]
                 for start in range(0, len(mine), size):
-                    batch = mine[start : start + size]
-                    began = time.perf_counter()
-                    results = judge.ask_many(batch)
-                    each = (time.perf_counter() - began) / len(batch)
-                    judged = [judging.judged(j, r, each, []) for j, r in zip(batch, results, strict=True)]
+                    judged = judging.call_many(mine[start : start + size])
                     await self._keep([each.row for each in judged])
                     self._told([], judged)
                     if self._aborted is not None:
@@ -418,19 +343,19 @@ class _EvaluationStage:
             await asyncio.to_thread(self._backend.append, self.evaluation.number, rows)
 
     async def _work_single(
-        self, judges: list[Judge], is_async: bool, engine: Engine[Judgment, Judged], appender: Appender
+        self, judges: list[Judge], is_async: bool, engine: Engine[Begun, Judged], appender: Appender
     ) -> None:
         judging = self._judging(is_async)
 
-        def items() -> Iterator[Judgment]:
+        def items() -> Iterator[Begun]:
             for chunk in self._judgments(judges):
-                rows, remaining = self._without_known(judging, chunk)
+                rows, remaining = self._known.taken_out(judging, chunk)
                 if rows:
                     self._backend.append(self.evaluation.number, rows)
                     self._told(rows)
-                yield from remaining
+                yield from map(judging.begun, remaining)
 
-        async def deliver(done: Sequence[tuple[Judgment, Judged]]) -> None:
+        async def deliver(done: Sequence[tuple[Begun, Judged]]) -> None:
             await appender.append(*[judged.row for _, judged in done])
             self._told([], [judged for _, judged in done])
             if self._aborted is not None:
@@ -476,17 +401,3 @@ def _stored_usage(evaluation: Evaluation) -> dict[str, Usage]:
         if result.trace:
             total = add_usage(total, usage_of(result.trace))
     return total
-
-
-def _outputs(rows: Sequence[Row]) -> dict[int, list[Output]]:
-    """The current outputs of a run, by position."""
-    found: dict[int, list[Output]] = {}
-    decode = output_decoder.decode
-    for row in latest(rows):
-        output = decode(row.payload)
-        here = found.get(row.position)
-        if here is None:
-            found[row.position] = [output]
-        else:
-            here.append(output)
-    return found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from karat.keys import Decision
 from karat.models.calls import CacheMode, cache_mode
 from karat.store import Store, open_store
-from karat.store.handles import Run
+from karat.store.handles import Evaluation, Run
 
 if TYPE_CHECKING:
     from karat.models.budget import Budget
@@ -40,6 +41,14 @@ def asking(cache: str, budget: float | Budget | None) -> tuple[CacheMode, Budget
 
         budget = as_budget(budget)
     return cache_mode(cache), budget
+
+
+def notice_of(handle: Run | Evaluation, decision: Decision, cache: CacheMode) -> str:
+    """What is told about an earlier one; also that one which is finished cannot be refreshed."""
+    if decision.action == "return" and cache == "refresh":
+        what = f"{handle.kind} {handle.id}"
+        return f"{what} is finished already, so --refresh had nothing to ask again: add --new for another"
+    return decision.why
 
 
 def end_of(run: Run, count: int) -> int:

@@ -52,6 +52,13 @@ class Judgment(NamedTuple):
     reuse: bytes | None
 
 
+class Begun(NamedTuple):
+    """A judgment that is asked for, and what is asked of models for it."""
+
+    judgment: Judgment
+    calls: recording
+
+
 class Judged(NamedTuple):
     """What came of it."""
 
@@ -171,12 +178,23 @@ class Judging:
         self.budget: Budget | None = None
         self._ids: dict[tuple[int, ...], tuple[str, ...]] = {}
 
-    async def call_async(self, judgment: Judgment) -> Judged:
-        judge = self.judges[judgment.evaluator]
-        with self._recording(judgment, judge) as calls:
+    def begun(self, judgment: Judgment) -> Begun:
+        """A judgment on its way to an engine."""
+        return Begun(judgment, self._recording(judgment, f"{judgment.runs}\n{judgment.outputs[0].unit}"))
+
+    def _recording(self, judgment: Judgment, scope: str) -> recording:
+        judge, first = self.judges[judgment.evaluator], judgment.outputs[0]
+        scope = f"{judge.spec.fingerprint or judge.key}\n{scope}"
+        return recording(
+            judgment.example.id, first.attempt, self.replicate, self.cache, self.budget, scope, stored=True
+        )
+
+    async def call_async(self, begun: Begun) -> Judged:
+        judgment = begun.judgment
+        with begun.calls as calls:
             start = time.perf_counter()
             try:
-                result: Result | BaseException = await judge.ask_async(judgment)
+                result: Result | BaseException = await self.judges[judgment.evaluator].ask_async(judgment)
             except STOPPING:
                 raise
             except asyncio.CancelledError as error:
@@ -188,28 +206,34 @@ class Judging:
                 result = error
         return self.judged(judgment, result, time.perf_counter() - start, list(calls))
 
-    def call(self, judgment: Judgment) -> Judged:
-        judge = self.judges[judgment.evaluator]
-        with self._recording(judgment, judge) as calls:
+    def call(self, begun: Begun) -> Judged:
+        judgment = begun.judgment
+        with begun.calls as calls:
             start = time.perf_counter()
             try:
-                result: Result | BaseException = judge.ask(judgment)
+                result: Result | BaseException = self.judges[judgment.evaluator].ask(judgment)
             except STOPPING:
                 raise
             except BaseException as error:
                 result = error
         return self.judged(judgment, result, time.perf_counter() - start, list(calls))
 
-    def timed_out(self, judgment: Judgment, seconds: float) -> Judged:
-        error = TimeoutError(f"no judgment within {seconds:g} s")
-        return self.judged(judgment, error, seconds, [])
+    def call_many(self, judgments: Sequence[Judgment]) -> list[Judged]:
+        """Judgments of one evaluator that takes many at once. What it asks of models stays with the first of them."""
+        first, last = judgments[0], judgments[-1]
+        with self._recording(first, f"{len(judgments)} up to {last.position}") as calls:
+            start = time.perf_counter()
+            results = self.judges[first.evaluator].ask_many(judgments)
+            each = (time.perf_counter() - start) / len(judgments)
+        traces = [list(calls), *([] for _ in judgments[1:])]
+        return [
+            self.judged(judgment, result, each, trace)
+            for judgment, result, trace in zip(judgments, results, traces, strict=True)
+        ]
 
-    def _recording(self, judgment: Judgment, judge: Judge) -> recording:
-        first = judgment.outputs[0]
-        scope = f"{judge.spec.fingerprint or judge.key}\n{judgment.runs}\n{first.unit}"
-        return recording(
-            judgment.example.id, first.attempt, self.replicate, self.cache, self.budget, scope, stored=True
-        )
+    def timed_out(self, begun: Begun, seconds: float) -> Judged:
+        error = TimeoutError(f"no judgment within {seconds:g} s")
+        return self.judged(begun.judgment, error, seconds, begun.calls.end())
 
     def judged(
         self, judgment: Judgment, result: Result | BaseException, seconds: float, trace: list[Any]

@@ -34,7 +34,8 @@ async def open_or_wait(open_: Callable[[], T], wait: bool) -> T:
 def begin(repository: Runs | Evaluations, handle: Run | Evaluation, total: int, action: str) -> Counts:
     """Says in the header that work is under way and how much of it there is; returns what is there."""
     counts = Counts(pending=total) if action == "create" else repository.count(handle.number, total)
-    _say(repository, handle, counts=counts, status="running", finished=None, error=None)
+    if action != "create" or handle.counts != counts:  # a new one was made with what is said here
+        _say(repository, handle, None, counts=counts, status="running", finished=None, error=None)
     return counts
 
 
@@ -47,29 +48,33 @@ def close(
     error: BaseException | None,
     **changes: Any,
 ) -> None:
-    """Counts what is stored and says so in the header: finished, or stopped and to be continued."""
+    """Counts what is stored and says so in the header: finished, or stopped and to be continued.
+
+    It is said only while the lease is held: who took it over says what became of it.
+    """
+    finished = None
     try:
-        held.beat()
-        held.check()  # who took the lease over says what became of it
         counts = repository.count(handle.number, total)
         stopped = str(error) if isinstance(error, Stopped) else None
         status = counts.status if error is None else "fatal_error" if stopped else "running"
-        finished = time.time() if error is None else None
         _say(
             repository,
             handle,
+            held,
             counts=counts,
             usage=usage,
             error=stopped,
             status=status,
-            finished=finished,
+            finished=time.time() if error is None else None,
             **changes,
         )
+        finished = handle.header.finished
     except Stopped:
         if error is None:
             raise
     finally:
-        held.release()
+        if finished is None:  # or it was given back with the last word of its header
+            held.release()
 
 
 def counting_abandoned(metadata: dict[str, Any], abandoned: int) -> dict[str, Any]:
@@ -79,6 +84,7 @@ def counting_abandoned(metadata: dict[str, Any], abandoned: int) -> dict[str, An
     return {**metadata, "abandoned_threads": metadata.get("abandoned_threads", 0) + abandoned}
 
 
-def _say(repository: Any, handle: Any, **changes: Any) -> None:
-    handle.header = msgspec.structs.replace(handle.header, **changes)
-    repository.save(handle.number, handle.header)
+def _say(repository: Any, handle: Any, held: Held | None, **changes: Any) -> None:
+    header = msgspec.structs.replace(handle.header, **changes)
+    repository.save(handle.number, header, held)
+    handle.header = header

@@ -9,8 +9,16 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from karat.engines.left_behind import any_left, leave_behind
+
 T = TypeVar("T")
 P = ParamSpec("P")
+
+WAKE_SECONDS = 1.0
+"""How often a thread that waits for a stage looks whether Ctrl-C was pressed."""
+
+PATIENCE_SECONDS = 1.0
+"""How long what a task has started itself may take to clean up when the stage is over."""
 
 
 def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
@@ -30,14 +38,45 @@ def run_plain(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return _run(work)
     return _in_thread(work)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`, but neither a task that swallows its cancellation nor a thread that is stuck is waited for.
+
+    The first Ctrl-C cancels the work; a second one, while it ends, comes here as KeyboardInterrupt.
+    """
+    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loop = runner.get_loop()
+    try:
+        return runner.run(work)
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()  # before the loop goes on: the next step of one may block it
+        try:
+            loop.run_until_complete(_end(tasks))
+        finally:
+            leave_behind(tasks)
+            loop.close()
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    """Waits a while for what was cancelled, and leaves the rest behind."""
+    if tasks:
+        await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
+    leave_behind(tasks)
+    if not any_left():  # what is left may be inside of its generators, which then cannot be closed
+        closing = asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens())
+        await asyncio.wait([closing], timeout=PATIENCE_SECONDS)
+        leave_behind([closing])
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     outcome: list[Any] = [None, None]
     started: list[Any] = []
-    ready = threading.Event()
+    ready, over = threading.Event(), threading.Event()
 
     async def main() -> T:
         started.extend((asyncio.get_running_loop(), asyncio.current_task()))
@@ -46,21 +85,25 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
 
     def target() -> None:
         try:
-            outcome[0] = asyncio.run(main())
+            outcome[0] = _run(main())
         except BaseException as error:
             outcome[1] = error
             ready.set()
+        finally:
+            over.set()
 
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(target,), name="karat-stage")
-    thread.start()
     try:
-        thread.join()
+        thread.start()
+        # Not `join`, which takes the thread for ended when it is interrupted (CPython 3.11, 3.12); and not for ever: a
+        # signal that comes just before a thread begins to wait for a lock does not wake it.
+        while not over.wait(WAKE_SECONDS):
+            pass
     except KeyboardInterrupt:
-        ready.wait()
-        if started:
+        if ready.wait(WAKE_SECONDS) and started:
             started[0].call_soon_threadsafe(started[1].cancel)
-        thread.join()
+            over.wait()
         raise
     if outcome[1] is not None:
         raise outcome[1]

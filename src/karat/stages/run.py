@@ -11,14 +11,26 @@ import msgspec
 
 from karat.engines import Engine, engines
 from karat.errors import Aborted, RequestError, Stopped
+from karat.garbage import fewer_collections
 from karat.keys import Wanted, fingerprint, output_item
 from karat.models.calls import CacheMode, recording
 from karat.progress import Listener, Progress, listener
-from karat.records import FORMAT, Example, Failed, Failure, Ok, Output, RunHeader, Usage, add_usage, usage_of
+from karat.records import (
+    FORMAT,
+    Counts,
+    Example,
+    Failed,
+    Failure,
+    Ok,
+    Output,
+    RunHeader,
+    Usage,
+    add_usage,
+    usage_of,
+)
 from karat.stages.environment import defaults, environment
 from karat.stages.failure import STOPPING, failure_of
-from karat.stages.garbage import fewer_collections
-from karat.stages.given import asking
+from karat.stages.given import asking, notice_of
 from karat.stages.opening import begin, close, counting_abandoned, open_or_wait
 from karat.stages.plain import plain
 from karat.store import Store, open_store
@@ -98,9 +110,10 @@ async def run_async(
         metadata=dict(metadata or {}),
         description=description,
         environment=environment(),
+        counts=Counts(pending=0 if the_task.units_declared else attempts * _selected(data, offset, limit)),
     )
     handle, decision, held = await open_or_wait(lambda: the_store.runs.open(header, wanted, [data.id]), wait)
-    handle.notice = decision.why
+    handle.notice = notice_of(handle, decision, cache)
     if held is None:
         return handle
     stage = _RunStage(the_task, data, handle, held, decision.action, wanted.code)
@@ -136,6 +149,12 @@ def _check(**numbers: Any) -> None:
             raise RequestError(f"{name} is {value}: it must be at least {least[name]}")
 
 
+def _selected(data: StoredDataset, offset: int, limit: int | None) -> int:
+    """How many examples a run is over."""
+    rest = max(0, len(data) - offset)
+    return rest if limit is None else min(limit, rest)
+
+
 def _described(task: Task) -> dict[str, Any]:
     configuration = task.configuration()
     return dict(configuration) if isinstance(configuration, Mapping) else {"configuration": configuration}
@@ -145,6 +164,7 @@ class _Item(NamedTuple):
     position: int
     example: Example
     attempt: int
+    calls: recording
     tries: dict[str, int]
     """Try numbers by unit, where there was an earlier try."""
 
@@ -177,7 +197,7 @@ class _RunStage:
         self._id = header.id
         self._replicate = header.replicate
         self._parameters = header.parameters
-        self._last = min(len(data), header.offset + header.limit) if header.limit else len(data)
+        self._last = header.offset + _selected(data, header.offset, header.limit)
         self._aborted: tuple[str, Failure] | None = None
 
     # The work of an item ------------------------------------------------------
@@ -187,14 +207,14 @@ class _RunStage:
         example = example_decoder.decode(encoded) if encoded else item.example
         return Context(self._id, example, item.attempt, self._replicate, self._parameters)
 
-    def _recording(self, item: _Item) -> recording:
-        return recording(item.example.id, item.attempt, self._replicate, self.cache, self.budget, stored=True)
+    def _recording(self, example: Example, attempt: int) -> recording:
+        return recording(example.id, attempt, self._replicate, self.cache, self.budget, stored=True)
 
     async def call_async(self, item: _Item) -> _Done:
         context = self._context(item)
         again = encode(item.example) if self.retries else b""
         errors: list[str] = []
-        with self._recording(item) as calls:
+        with item.calls as calls:
             start = time.perf_counter()
             while True:
                 try:
@@ -218,7 +238,7 @@ class _RunStage:
         context = self._context(item)
         again = encode(item.example) if self.retries else b""
         errors: list[str] = []
-        with self._recording(item) as calls:
+        with item.calls as calls:
             start = time.perf_counter()
             while True:
                 try:
@@ -235,7 +255,7 @@ class _RunStage:
 
     def timed_out(self, item: _Item, seconds: float) -> _Done:
         failure = Failure("TimeoutError", f"no output within {seconds:g} s")
-        return self._done(item, Failed(failure), time.perf_counter() - seconds, [], [])
+        return self._done(item, Failed(failure), time.perf_counter() - seconds, item.calls.end(), [])
 
     def _done(
         self, item: _Item, outcome: Ok[Any] | Failed, start: float, calls: Sequence[Any], errors: list[str]
@@ -311,10 +331,9 @@ class _RunStage:
             for row in chunks.saw(backend.scan(self.data.number, start, stop)):
                 for attempt in attempts:
                     example = decode(row.payload)  # for each attempt: a task may change what it is given
-                    if not marks:
-                        yield _Item(row.position, example, attempt, {})
-                    elif (tries := self._tries(example, row.position, attempt, marks)) is not None:
-                        yield _Item(row.position, example, attempt, tries)
+                    tries = self._tries(example, row.position, attempt, marks) if marks else {}
+                    if tries is not None:
+                        yield _Item(row.position, example, attempt, self._recording(example, attempt), tries)
 
     def _tries(
         self, example: Example, position: int, attempt: int, marks: dict[tuple[int, str], Mark]
@@ -331,9 +350,8 @@ class _RunStage:
 
     def _total(self) -> int:
         header = self.run.header
-        count = max(0, self._last - header.offset)
         if not self.task.units_declared:
-            return count * header.attempts
+            return (self._last - header.offset) * header.attempts
         units = 0
         chunks = Chunks(header.offset, self._last)
         for start, stop in chunks:

@@ -8,6 +8,8 @@ from itertools import combinations, permutations
 from karat.keys import content_hash, reuse_key
 from karat.records import Example, Ok, Output
 from karat.stages.judging import Judge
+from karat.store.backend import Row
+from karat.store.repositories import latest, output_decoder
 
 
 class Hashes:
@@ -32,6 +34,20 @@ class Hashes:
             calls = [[call.kind, call.name, call.input, call.output, call.error] for call in output.trace]
             found = self._of_outputs[id(output)] = content_hash([output.value, calls])
         return found
+
+
+def outputs_of(rows: Sequence[Row]) -> dict[int, list[Output]]:
+    """The current outputs of a run, by position."""
+    found: dict[int, list[Output]] = {}
+    decode = output_decoder.decode
+    for row in latest(rows):
+        output = decode(row.payload)
+        here = found.get(row.position)
+        if here is None:
+            found[row.position] = [output]
+        else:
+            here.append(output)
+    return found
 
 
 def shared(outputs: Sequence[list[Output] | None]) -> list[tuple[Output, ...]]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from karat.records import Estimate
 from karat.stats.bounds import with_bounds
 from karat.stats.classification_bounds import Bounds, Tally, class_bounds, macro_bounds, weighted_bounds
-from karat.stats.confusion import ConfusionState, state_of_matrix
+from karat.stats.clusters import Sizes
+from karat.stats.confusion import Cell, ConfusionState, Misused, class_of, state_of_matrix
 from karat.stats.distributions import critical
 from karat.stats.proportions import wilson_limits
 from karat.stats.validation import StatisticsError, check_confidence, count, items_of
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 METRICS = ("precision", "recall", "f1")
 _BLOCK = 1 << 21
-"""Numbers drawn at a time, so that memory does not grow with the resamples."""
+"""Numbers drawn at a time, so that memory does not grow with the resamples…"""
+_RESAMPLES = 500
+"""… and resamples: those of a small matrix then stay in the processor's cache, in memory that is there already."""
 _MOST_CELLS = 20_000
 """With more distinct cells resampling takes longer than it tells; the linearised variance is used."""
 
@@ -39,6 +42,8 @@ class ClassMetrics(msgspec.Struct, frozen=True):
     f1: Estimate
     support: int
     predicted: int
+    right: int
+    """Of those of the class that were predicted as it, how many are right: all, unless more than it was judged."""
 
 
 class Averages(msgspec.Struct, frozen=True):
@@ -109,46 +114,82 @@ def metrics_of(
     """
     confidence = check_confidence(confidence)
     of = items_of(state.n, of)
-    table = _Table(state, confidence, of, n_resamples, seed)
-    accuracy = with_bounds(table.ratio(table.numbers.diagonal, table.numbers.everything), of)
-    macro, weighted = table.averages()
-    micro = Averages(precision=accuracy, recall=accuracy, f1=accuracy)
     labels, matrix = state.matrix()
-    classes = {str(label): table.of_class(index) for index, label in enumerate(labels)}
+    index = {label: position for position, label in enumerate(labels)}
+
+    def place(cell: Cell) -> tuple[int, int, bool]:
+        return index[cell[0]], index[class_of(cell[1])], not isinstance(cell[1], Misused)
+
+    cells = tuple(sorted((*place(cell), times) for cell, times in state.counts.items()))
+    if state.sizes.clustered or len(cells) > _MOST_CELLS:
+        where = {cell[:3]: position for position, cell in enumerate(cells)}
+        pairs = sorted((where[place(a)], where[place(b)], times) for (a, b), times in state.pairs.items())
+        found = _Table(_Numbers(cells, pairs), state.sizes, confidence, of).estimates()
+    else:
+        found = _independent(cells, confidence, of, _Resampling(n_resamples, seed))
+    classes = {str(label): each for label, each in zip(labels, found.classes, strict=True)}
     if len(classes) < len(labels):
         raise StatisticsError("two classes are written the same, such as 1 and '1': make them one type")
-    return Classification(accuracy, classes, micro, macro, weighted, list(labels), matrix, state.n)
+    micro = Averages(precision=found.accuracy, recall=found.accuracy, f1=found.accuracy)
+    return Classification(
+        found.accuracy, classes, micro, found.macro, found.weighted, list(labels), matrix, state.n
+    )
+
+
+Numbered = tuple[int, int, bool, int]
+"""A cell of the matrix: its row, its column, whether being of that row and column is right, how many."""
+
+
+class _Resampling(NamedTuple):
+    times: int
+    seed: int
+
+
+class _Estimates(NamedTuple):
+    accuracy: Estimate
+    classes: list[ClassMetrics]
+    macro: Averages
+    weighted: Averages
+
+
+@functools.lru_cache(8)
+def _independent(
+    cells: tuple[Numbered, ...], confidence: float, of: int, resampling: _Resampling
+) -> _Estimates:
+    """What a matrix of independent items says.
+
+    It follows from its arguments alone, and precision, recall and F1 of the same results ask for it one after the
+    other: it is computed once for the three.
+    """
+    sizes = Sizes().with_singles(sum(times for *_, times in cells))
+    return _Table(_Numbers(cells), sizes, confidence, of, resampling).estimates()
 
 
 class _Numbers:
     """The occupied cells of the matrix as arrays: which row, which column, how many."""
 
-    def __init__(self, state: ConfusionState) -> None:
+    def __init__(self, cells: Sequence[Numbered], pairs: Sequence[tuple[int, int, int]] = ()) -> None:
         import numpy as np
 
-        labels = state.labels()
-        index = {label: position for position, label in enumerate(labels)}
-        cells = sorted(((index[g], index[p]), times) for (g, p), times in state.counts.items())
-        self.k = len(labels)
-        self.rows = np.array([cell[0] for cell, _ in cells], dtype=np.int64)
-        self.columns = np.array([cell[1] for cell, _ in cells], dtype=np.int64)
-        self.counts = np.array([times for _, times in cells], dtype=np.int64)
-        self.diagonal = (self.rows == self.columns).astype(np.float64)
+        self.rows, self.columns, right, self.counts = np.array(cells, dtype=np.int64).reshape(-1, 4).T
+        self.k = 1 + max(row if row > column else column for row, column, *_ in cells) if cells else 0
+        self.diagonal = ((self.rows == self.columns) & (right > 0)).astype(np.float64)
         self.everything = np.ones(len(cells))
-        where = {cell: position for position, (cell, _) in enumerate(cells)}
-        pairs = sorted(
-            (where[index[a[0]], index[a[1]]], where[index[b[0]], index[b[1]]], times)
-            for (a, b), times in state.pairs.items()
-        )
-        self.left = np.array([a for a, _, _ in pairs], dtype=np.int64)
-        self.right = np.array([b for _, b, _ in pairs], dtype=np.int64)
-        self.together = np.array([times for _, _, times in pairs], dtype=np.float64)
+        self.left, self.right, self.together = np.array(pairs, dtype=np.int64).reshape(-1, 3).T
 
-    @property
-    def cells(self) -> tuple[tuple[int, int, int], ...]:
-        """`(row, column, count)` of each."""
-        columns = (self.rows.tolist(), self.columns.tolist(), self.counts.tolist())
-        return tuple(zip(*columns, strict=True))
+    def tallies(self, counts: Integers) -> Floats:
+        """True positives, supports and predictions × classes × matrices, for one matrix or many (one to a row)."""
+        import numpy as np
+
+        many = np.ascontiguousarray(np.atleast_2d(counts).T, dtype=np.float64)
+        found = np.zeros((3, self.k, many.shape[1]))
+        right = self.diagonal > 0
+        found[0, self.rows[right]] = many[right]
+        for tally, classes in ((found[1], self.rows), (found[2], self.columns)):
+            order = np.argsort(classes, kind="stable")
+            present, starts = np.unique(classes[order], return_index=True)
+            tally[present] = np.add.reduceat(many[order], starts, axis=0)
+        return found
 
     def squared(self, direction: Floats) -> float:
         """Σ over clusters of (direction · the cluster's matrix)²."""
@@ -164,19 +205,27 @@ class _Table:
     """The estimates of one confusion matrix at one confidence."""
 
     def __init__(
-        self, state: ConfusionState, confidence: float, of: int, n_resamples: int, seed: int
+        self,
+        numbers: _Numbers,
+        sizes: Sizes,
+        confidence: float,
+        of: int,
+        resampling: _Resampling | None = None,
     ) -> None:
-        self.numbers = _Numbers(state)
-        self.sizes = state.sizes
+        self.numbers = numbers
+        self.sizes = sizes
         self.confidence = confidence
         self.of = of
-        self.missing = of - state.n
-        self.n_resamples = n_resamples
-        self.seed = seed
-        if state.n:
-            numbers = self.numbers
-            self.tallies = _tallies(numbers.rows, numbers.columns, numbers.counts)
+        self.missing = of - sizes.items
+        self.resampling = resampling
+        if sizes.items:
+            self.tallies = numbers.tallies(numbers.counts)
             self.tp, self.support, self.predicted = self.tallies[:, :, 0]
+
+    def estimates(self) -> _Estimates:
+        """All of them."""
+        accuracy = with_bounds(self.ratio(self.numbers.diagonal, self.numbers.everything), self.of)
+        return _Estimates(accuracy, [self.of_class(k) for k in range(self.numbers.k)], *self.averages())
 
     def of_class(self, k: int) -> ClassMetrics:
         """Precision, recall and F1 of one class."""
@@ -194,7 +243,9 @@ class _Table:
             metric: self.of_more(each, class_bounds(tally, metric, self.missing))
             for metric, each in zip(METRICS, (precision, recall, f1), strict=True)
         }
-        return ClassMetrics(**bounded, support=tally.support, predicted=tally.predicted)
+        return ClassMetrics(
+            **bounded, support=tally.support, predicted=tally.predicted, right=int(self.tp[k])
+        )
 
     def tally(self, k: int) -> Tally:
         """The counts of one class."""
@@ -264,25 +315,29 @@ class _Table:
             none = Estimate(None, of=self.of, confidence=self.confidence, metadata={"reason": "no items"})
             return Averages(none, none, none), Averages(none, none, none)
         values = _averaged(self.tallies)[:, :, 0]
-        if self.sizes.clustered or len(self.numbers.counts) > _MOST_CELLS:
+        if self.resampling is None:
             found = [
                 [self._average_linearised(a, m, float(values[a, m])) for m in range(3)] for a in range(2)
             ]
         else:
-            limits = _resampled(self.numbers.cells, self.confidence, self.n_resamples, self.seed)
-            found = [
-                [self._average_resampled(a, m, float(values[a, m]), limits[a][m]) for m in range(3)]
-                for a in range(2)
-            ]
+            found = self._averages_resampled(values, self.resampling)
         return self._bounded(found)
 
-    def _average_resampled(self, average: int, metric: int, value: float, limits: Floats) -> Estimate:
-        n, method = self.sizes.items, f"multinomial, {self.n_resamples} resamples"
-        low, high = min(value, float(limits[0])), max(value, float(limits[1]))
-        if low == high:
-            low, high = self._combined(average, metric, value)
-            method = "wilson, combined over classes"
-        return Estimate(value, low, high, n, n, method, self.confidence, metadata={"seed": self.seed})
+    def _averages_resampled(self, values: Floats, resampling: _Resampling) -> list[list[Estimate]]:
+        lows, highs = _resampled(self.numbers, self.confidence, resampling)
+        n, found = self.sizes.items, list[list[Estimate]]()
+        for average, row in enumerate(values.tolist()):
+            found.append([])
+            for metric, value in enumerate(row):
+                method = f"multinomial, {resampling.times} resamples"
+                low = min(value, float(lows[average, metric]))
+                high = max(value, float(highs[average, metric]))
+                if low == high:
+                    low, high = self._combined(average, metric, value)
+                    method = "wilson, combined over classes"
+                seed = {"seed": resampling.seed}
+                found[-1].append(Estimate(value, low, high, n, n, method, self.confidence, metadata=seed))
+        return found
 
     def _combined(self, average: int, metric: int, value: float) -> tuple[float, float]:
         """Limits of an average from those of the classes: value ∓ √Σ(weight · distance of the limit)²."""
@@ -325,44 +380,27 @@ def _dice(jaccard: float | None) -> float | None:
     return None if jaccard is None else 2.0 * jaccard / (1.0 + jaccard)
 
 
-@functools.lru_cache(8)
-def _resampled(
-    cells: tuple[tuple[int, int, int], ...], confidence: float, n_resamples: int, seed: int
-) -> Floats:
-    """Lower and upper percentiles of both averages of the three metrics over multinomial resamples.
-
-    It follows from its arguments alone, and precision, recall and F1 of the same results ask for it one after the
-    other: the matrix is resampled once for the three.
-    """
+def _resampled(numbers: _Numbers, confidence: float, resampling: _Resampling) -> tuple[Floats, Floats]:
+    """Lower and upper percentiles of both averages of the three metrics over multinomial resamples."""
     import numpy as np
 
-    rows, columns, counts = np.array(cells, dtype=np.int64).T
-    rng = np.random.default_rng(seed)
-    n = int(counts.sum())
-    step = max(1, _BLOCK // (2 * len(cells)))  # a cell brings two classes at most
-    drawn = [
-        _averaged(_tallies(rows, columns, rng.multinomial(n, counts / n, min(step, n_resamples - start))))
-        for start in range(0, n_resamples, step)
-    ]
-    tails = (0.5 * (1.0 - confidence), 0.5 * (1.0 + confidence))
-    limits: Floats = np.moveaxis(np.quantile(np.concatenate(drawn, axis=2), tails, axis=2), 0, -1)
-    limits.flags.writeable = False
-    return limits
+    rng = np.random.default_rng(resampling.seed)
+    n = int(numbers.counts.sum())
+    step = max(1, min(_RESAMPLES, _BLOCK // (2 * len(numbers.counts))))  # a cell brings two classes at most
+    drawn = np.empty((2, 3, resampling.times))
+    for start in range(0, resampling.times, step):
+        some = min(step, resampling.times - start)
+        counts = rng.multinomial(n, numbers.counts / n, some)
+        drawn[:, :, start : start + some] = _averaged(numbers.tallies(counts))
+    drawn.sort(axis=2)
+    return _quantile(drawn, 0.5 * (1.0 - confidence)), _quantile(drawn, 0.5 * (1.0 + confidence))
 
 
-def _tallies(rows: Integers, columns: Integers, counts: Integers) -> Floats:
-    """True positives, supports and predictions × classes × matrices, for one matrix or many (one to a row)."""
-    import numpy as np
-
-    many = np.ascontiguousarray(np.atleast_2d(counts).T, dtype=np.float64)
-    classes_seen = 1 + max(rows.max(), columns.max())  # every class is a row or a column of some cell
-    found = np.zeros((3, classes_seen, many.shape[1]))
-    right = rows == columns
-    found[0, rows[right]] = many[right]
-    for tally, classes in ((found[1], rows), (found[2], columns)):
-        order = np.argsort(classes, kind="stable")
-        present, starts = np.unique(classes[order], return_index=True)
-        tally[present] = np.add.reduceat(many[order], starts, axis=0)
+def _quantile(ordered: Floats, share: float) -> Floats:
+    """Between the two nearest numbers, to the last bit as `numpy.quantile`, which takes longer than sorting them."""
+    at, rest = divmod(share * (ordered.shape[-1] - 1), 1.0)
+    below, above = ordered[..., int(at)], ordered[..., math.ceil(at + rest)]
+    found: Floats = below + (above - below) * rest if rest < 0.5 else above - (above - below) * (1.0 - rest)
     return found
 
 

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
 from karat.stats.clusters import Sizes
 
 Cell = tuple[Hashable, Hashable]
 """What was right, and what was said."""
+
+
+class Misused(NamedTuple):
+    """A class that was said and is the golden one, of an item that is wrong for more than its class."""
+
+    label: Hashable
+
+
+def class_of(said: Hashable) -> Hashable:
+    """The class that was said, however it was meant."""
+    return said.label if isinstance(said, Misused) else said
 
 
 class ConfusionState:
@@ -73,13 +85,15 @@ class ConfusionState:
 
     def labels(self) -> list[Hashable]:
         """The union of the golden and the predicted classes, in an order that does not depend on arrival."""
-        seen = {label for cell in self.counts for label in cell}
+        seen = {class_of(label) for cell in self.counts for label in cell}
         return sorted(seen, key=lambda label: (type(label).__name__, _sortable(label)))
 
     def matrix(self) -> tuple[list[Hashable], list[list[int]]]:
         """The labels and the counts: one row for each golden class, one column for each predicted."""
-        labels = self.labels()
-        return labels, [[self.counts.get((row, column), 0) for column in labels] for row in labels]
+        labels, counts = self.labels(), Counter[Cell]()
+        for (golden, said), times in self.counts.items():
+            counts[golden, class_of(said)] += times
+        return labels, [[counts[row, column] for column in labels] for row in labels]
 
 
 def _sortable(label: Hashable) -> tuple[int, float, str]:

@@ -131,8 +131,13 @@ class Backend(Protocol):
         by now, nothing is added and None returned. A parent that does not exist is refused.
         """
 
-    def update_header(self, number: int, payload: bytes, finished: float | None) -> None:
-        """Replaces what a header says; one that is finished is no longer held, from the same moment on."""
+    def update_header(
+        self, number: int, payload: bytes, finished: float | None, owner: str | None = None
+    ) -> bool:
+        """Replaces what a header says; one that is finished is no longer held, from the same moment on.
+
+        With `owner`, only while that one holds it. False when nothing was replaced.
+        """
 
     def headers(
         self, kind: str | None = None, *, id_prefix: str | None = None, configuration: str | None = None

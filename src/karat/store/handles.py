@@ -21,6 +21,7 @@ from karat.records import (
     to_builtins,
 )
 from karat.store.backend import Row, latest
+from karat.store.lease import holder_of
 
 if TYPE_CHECKING:
     from karat.store import Store
@@ -116,6 +117,10 @@ class _Identified(msgspec.Struct):
     id: str
 
 
+class _Stated(msgspec.Struct):
+    status: Status = "running"
+
+
 class _Handle:
     """A header in a store."""
 
@@ -141,13 +146,19 @@ class _Handle:
 
     @property
     def status(self) -> Status:
-        """`running`, `success`, `partial`, `no_data` or `fatal_error`."""
+        """`running`, `interrupted` (no live process works on it), `success`, `partial`, `no_data` or `fatal_error`."""
         status: Status = self.header.status
-        return status
+        backend = self.store.backend
+        if status != "running" or holder_of(backend, self.number) is not None:
+            return status
+        row = backend.header(self.number)  # its process may have finished it since it was read
+        now = msgspec.json.decode(row.payload, type=_Stated).status if row is not None else status
+        return "interrupted" if now == "running" else now
 
     def to_dict(self) -> dict[str, Any]:
         """All that is known of it, without its records."""
-        return {"kind": self.kind, **to_builtins(self.header), "counts": self.counts.to_dict()}
+        header = to_builtins(self.header)
+        return {"kind": self.kind, **header, "status": self.status, "counts": self.counts.to_dict()}
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.id}: {self.status}, {self.counts.ok} ok of {self.counts.total}>"

@@ -104,13 +104,21 @@ class Repository(Generic[H, B]):
             return None
         return number, Held(self._backend, number, lease) if lease else None
 
-    def save(self, number: int, header: H) -> None:
-        """Replaces what a header says."""
+    def save(self, number: int, header: H, held: Held | None = None) -> None:
+        """Replaces what a header says; with its lease, refuses when another process took that."""
+        finished = getattr(header, "finished", None)
         try:
-            self._backend.update_header(number, encode(header), getattr(header, "finished", None))
+            saved = self._backend.update_header(
+                number, encode(header), finished, held.owner if held else None
+            )
         except StoreError:
             let_go(self._backend, number)
             raise
+        if held is not None and not saved:
+            held.lost = True
+            held.check()
+        elif held is not None and finished is not None:
+            held.let_go()
 
 
 def find(id: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:

@@ -15,6 +15,11 @@ _HEADER = "number, kind, id, configuration, created, finished, payload"
 _RANGE = (
     " FROM karat_rows WHERE parent = ? AND position >= ? AND position < ? ORDER BY position, item, try_number"
 )
+_COUNTS = "SELECT status, count(*), max(try_number) FROM karat_rows r WHERE parent = ?{} GROUP BY status"
+_LATEST = (
+    " AND NOT EXISTS (SELECT 1 FROM karat_rows l WHERE l.parent = r.parent AND"
+    " l.position = r.position AND l.item = r.item AND l.try_number > r.try_number)"
+)
 _KEYS_AT_ONCE = 500
 _position = itemgetter(0)
 
@@ -115,18 +120,10 @@ class SqlBackend:
         return 0 if found[0][0] is None else int(found[0][0]) + 1
 
     def counts(self, parent: int) -> dict[int, int]:
-        retried = self._read(
-            "SELECT 1 FROM karat_rows WHERE parent = ? AND try_number > 1 LIMIT 1", (parent,)
-        )
-        latest = (
-            " AND NOT EXISTS (SELECT 1 FROM karat_rows l WHERE l.parent = r.parent AND"
-            " l.position = r.position AND l.item = r.item AND l.try_number > r.try_number)"
-        )
-        found = self._read(
-            f"SELECT status, count(*) FROM karat_rows r WHERE parent = ?{latest if retried else ''} GROUP BY status",  # noqa: S608 - no value in it
-            (parent,),
-        )
-        return {int(status): int(count) for status, count in found}
+        found = self._read(_COUNTS.format(""), (parent,))
+        if any(tries > 1 for _, _, tries in found):
+            found = self._read(_COUNTS.format(_LATEST), (parent,))
+        return {int(status): int(count) for status, count, _ in found}
 
     def reusable(self, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
         out: dict[bytes, tuple[int, bytes]] = {}
@@ -173,13 +170,19 @@ class SqlBackend:
             cursor.execute(self._sql("SELECT number FROM karat_headers WHERE id = ?"), (header.id,))
             return int(cursor.fetchone()[0])
 
-    def update_header(self, number: int, payload: bytes, finished: float | None) -> None:
+    def update_header(
+        self, number: int, payload: bytes, finished: float | None, owner: str | None = None
+    ) -> bool:
         given_back = "" if finished is None else ", owner = NULL"
+        held_by, whose = ("", ()) if owner is None else (" AND owner = ?", (owner,))
         with self._transaction() as cursor:
             cursor.execute(
-                self._sql(f"UPDATE karat_headers SET payload = ?, finished = ?{given_back} WHERE number = ?"),  # noqa: S608 - no value in it
-                (payload, finished, number),
+                self._sql(
+                    f"UPDATE karat_headers SET payload = ?, finished = ?{given_back} WHERE number = ?{held_by}"  # noqa: S608 - no value in it
+                ),
+                (payload, finished, number, *whose),
             )
+            return int(cursor.rowcount) == 1
 
     def headers(
         self, kind: str | None = None, *, id_prefix: str | None = None, configuration: str | None = None

@@ -14,6 +14,7 @@ _WHERE = {
     "GraphTask": "task",
     "MetricCollatorPostProcessor": "collator",
     "NodeFailed": "plan",
+    "SemanticDedupPostProcessor": "deduplication",
     "SygraState": "state",
     "UnitMetrics": "unit_metrics",
     "find_task": "lookup",

@@ -11,13 +11,16 @@ from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from karat.aggregators.metrics import AggregatorMetricRegistry
 from karat.documents import Place
-from karat.errors import KaratError, RequestError, did_you_mean
+from karat.errors import FAILURES, KaratError, RequestError, did_you_mean
 from karat.evaluators.unit import UnitMetricResult
 from karat.tasks.graph.postprocess import GraphPostProcessor
 from karat.tasks.graph.reading import Section
 from karat.tasks.graph.unit_metrics import SUFFIX
+from karat.values import encode
 
 ENTRY_KEYS = ("name", "params", "unit_metrics_results", "metadata")
 MOST_COLUMNS = 200
@@ -40,21 +43,24 @@ class _Fold:
         """Takes in the result of a record, or that there is none; the first error is the last word."""
         if self.error is not None:
             return
+        told: Any = result
         if result is None:
             self.missing += 1
+            if self.metadata and getattr(self.metric, "locates_missing", False):
+                told = {"metadata": {key: record.get(source) for key, source in self.metadata.items()}}
         else:
             self.given += 1
             if self.metadata:
                 more = {key: record.get(source) for key, source in self.metadata.items()}
-                result = UnitMetricResult(
+                told = UnitMetricResult(
                     result.correct, result.golden, result.predicted, {**result.metadata, **more}
                 )
         try:
             if self.folds:
-                self.state = self.metric.add(self.state, result)
+                self.state = self.metric.add(self.state, told)
             elif result is not None:
-                self.state.append(result)
-        except Exception as error:
+                self.state.append(told)
+        except FAILURES as error:
             self.error = f"{type(error).__name__}: {error}"
 
     def add_missing(self, count: int) -> None:
@@ -63,7 +69,7 @@ class _Fold:
         for at in range(count if self.folds and self.error is None else 0):
             try:
                 self.state = self.metric.add(self.state, None)
-            except Exception:
+            except FAILURES:
                 self.untold = count - at  # it needs to know more of a record than that there is none
                 return
 
@@ -92,10 +98,15 @@ class _Aggregated:
         if self.error is None:
             try:
                 result = self.metric.finish(fold.state) if fold.folds else self.metric.calculate(fold.state)
-                if fold.missing and isinstance(result, Mapping) and "of" not in result:
+                if not isinstance(result, Mapping):
+                    raise TypeError(f"it gave {type(result).__name__}, and not a mapping of names to values")
+                result = msgspec.json.decode(
+                    encode(result)
+                )  # what cannot be stored is its failure and nobody else's
+                if fold.missing and "of" not in result:
                     return {**result, "n": fold.given, "of": fold.given + fold.missing}
                 return {**result, "missing": fold.untold} if fold.untold else result
-            except Exception as error:
+            except FAILURES as error:
                 self._error = f"{type(error).__name__}: {error}"
         return {"error": self.error}
 
@@ -253,9 +264,15 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
             found += zip(places, fields, strict=True)
             if name:
                 try:
-                    AggregatorMetricRegistry.get_metric(name, **entry.mapping("params"))
+                    metric = AggregatorMetricRegistry.get_metric(name, **entry.mapping("params"))
                 except KaratError as error:
                     entry.problems.caught((*entry.place, "name"), error)
+                    continue
+                if getattr(metric, "pooled", False):
+                    entry.problems.note(
+                        (*entry.place, "params", "k"),
+                        "takes all results for attempts at one problem: problem_key would tell problems apart",
+                    )
         if section.flag("use_previous_output", bool(params.get("use_previous_output", False))):
             return []  # what the processor before it gives is known only then
         return found

@@ -10,7 +10,7 @@ from typing import Any
 
 from karat.documents import Document, Place, read_document
 from karat.errors import ConfigError, RequestError, did_you_mean, nearest
-from karat.tasks.graph.data import Sink, check_data
+from karat.tasks.graph.data import Sink, check_data, missing_files
 from karat.tasks.graph.edges import check_edges, read_edges
 from karat.tasks.graph.lookup import TaskPlace, find_task
 from karat.tasks.graph.node import Building, Node
@@ -60,18 +60,25 @@ Fields = Callable[[dict[str, Any]], list[str] | None]
 
 
 def read_configuration(
-    place: TaskPlace, *, model: str | None = None, unnamed: str | None = None, fields: Fields | None = None
+    place: TaskPlace,
+    *,
+    model: str | None = None,
+    unnamed: str | None = None,
+    fields: Fields | None = None,
+    own_data: bool = True,
 ) -> Configuration:
     """Reads and checks a task's file. `model` stands in for every model that it names, `unnamed` where it names none.
 
     Where the file has mistakes, what its prompts and reports ask for is held against `fields` at once, so that those
-    mistakes are told too.
+    mistakes are told too; and so is a data file that is not there, unless the data are not its own.
     """
     document = read_document(place.file)
-    return _read(document, Building(place, model=model, unnamed=unnamed), fields)
+    return _read(document, Building(place, model=model, unnamed=unnamed), fields, own_data)
 
 
-def _read(document: Document, building: Building, fields: Fields | None = None) -> Configuration:
+def _read(
+    document: Document, building: Building, fields: Fields | None = None, own_data: bool = False
+) -> Configuration:
     problems = Problems(document)
     value = jsonable(document.value)
     top = Section(value, (), problems)
@@ -96,12 +103,18 @@ def _read(document: Document, building: Building, fields: Fields | None = None) 
     plan = None if missing else _plan(graph, building)
     processors = read_processors(top, place)
     _check_fields(output, processors)
+    if problems and own_data:
+        for where, sentence in missing_files(top.mapping("data_config"), place):
+            problems.add(where, sentence)
     if plan is None:
         problems.raise_all()
     assert plan is not None, "a graph that could not be built has told why"
     outcome = {key: value for key, value in top.given.items() if key not in WITHOUT_EFFECT}
     at: Place = () if isinstance(graph, _Loose) else ("graph_config", "nodes")
     read = Configuration(place, document, problems, plan, output, processors, data, sinks, at, outcome)
+    if output.is_whole_state:  # an output map has its fields in every record
+        wanted = {name for processor in processors for _, name in processor.wants}
+        output.owed = [key for key in plan.output_keys() if key in {*wanted, *_judged(read)}]
     if problems and fields is not None and (known := fields(data)) is not None:
         _tell_unknown(read, known, problems)
     problems.raise_all()
@@ -150,7 +163,7 @@ class _Loose(Section):
 def _properties(graph: Section) -> dict[str, Any]:
     section = graph.section("graph_properties")
     section.known(PROPERTIES)
-    section.without_effect("retry_chat_injection")
+    section.without_effect("retry_chat_injection", instead="but the task's own code may ask for it")
     window = section.whole("chat_history_window_size", 5, 0)
     kind = section.text("chat_conversation", "multiturn")
     if kind not in ("multiturn", "singleturn"):

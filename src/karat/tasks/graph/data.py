@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +119,11 @@ def missing_files(data: dict[str, Any], place: TaskPlace) -> list[tuple[Place, s
     several = isinstance(source, list)
     found: list[tuple[Place, str]] = []
     for at, each in enumerate(source if several else [source]):
-        if each is None or kind_of_source(each) != "disk":
+        if not isinstance(each, Mapping) or kind_of_source(each) != "disk":
             continue
-        path = source_file(str(each["file_path"]), place.folder)
+        if not isinstance(each.get("file_path"), str) or not each["file_path"]:
+            continue
+        path = source_file(each["file_path"], place.folder)
         if not path.exists():
             names = _beside(path)
             near = f": {did_you_mean(path.name, names)}" if nearest(path.name, names) else ""
@@ -154,5 +156,9 @@ def _pinned(source: Any, metadata: dict[str, Any]) -> Any:
     revision = resolved_revision(source)
     if revision is None:
         return source
-    metadata.setdefault("revisions", {})[source["repo_id"]] = revision
+    revisions = metadata.setdefault("revisions", {})
+    name = source["repo_id"]
+    if revisions.get(name, revision) != revision:  # another source has another revision of it
+        name = f"{name}@{source.get('revision') or 'main'}"
+    revisions[name] = revision
     return {**source, "revision": revision}

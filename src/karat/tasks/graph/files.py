@@ -16,11 +16,12 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import RequestError, Stopped
+from karat.errors import FAILURES, RequestError, Stopped
+from karat.garbage import fewer_collections
 from karat.records import Failed, Ok
 from karat.tasks.graph.data import Sink
 from karat.tasks.graph.postprocess import Processor, as_report
-from karat.tasks.graph.record_files import FORMATS, list_file, sink_file, whole_file
+from karat.tasks.graph.record_files import FORMATS, SinkFile, list_file, prepare, whole_file
 from karat.tasks.graph.state import steps_of
 from karat.tasks.graph.task import GraphTask
 from karat.values import encode
@@ -34,7 +35,7 @@ class Written(msgspec.Struct):
     failed: Path | None = None
     sinks: list[Path] = []
     errors: dict[str, str] = {}
-    """Processors that raised, with what they raised; their reports say so too."""
+    """Processors and sinks that raised, with what they raised; the reports of processors say so too."""
     statuses: dict[str, str] = {}
     """What the reports' evaluation summaries say of themselves."""
     notes: list[str] = []
@@ -55,22 +56,35 @@ def write_files(
     with_time: bool = True,
 ) -> Written:
     """Writes the output and report files of a run into a folder."""
-    if run_name and (os.path.basename(run_name) != run_name or run_name in (".", "..") or "\0" in run_name):
-        raise RequestError(f"run name {run_name!r} cannot be part of a file's name")
-    place = Path(folder).expanduser()
-    place.mkdir(parents=True, exist_ok=True)
-    names = _Names(place, run_name, format, with_time)
-    return _Export(run, task, names).write()
+    names = _Names(Path(folder).expanduser(), run_name, format, with_time)
+    try:
+        with fewer_collections():
+            return _Export(run, task, names).write()
+    except OSError as error:
+        kept = f"{run.id} is kept, and the same command writes them"
+        raise Stopped(f"the files cannot be written: {error}; {kept}") from error
+
+
+def prepare_files(task: GraphTask, folder: str | Path, *, run_name: str = "", format: str = "json") -> None:
+    """Tells, before anything is run, that its files could not be written."""
+    names = _Names(Path(folder).expanduser(), run_name, format, with_time=False)
+    for path in (names.path("output", format), *(sink.path for sink in task.graph.sinks)):
+        prepare(path)
 
 
 class _Names:
     """What the files of one export are called; none of them exists yet, unless no time is to be in the names."""
 
     def __init__(self, folder: Path, run_name: str, format: str, with_time: bool) -> None:
+        if run_name and (
+            os.path.basename(run_name) != run_name or run_name in (".", "..") or "\0" in run_name
+        ):
+            raise RequestError(f"run name {run_name!r} cannot be part of a file's name")
         if format not in FORMATS:
             raise RequestError(f"output format {format!r} is not one of {', '.join(FORMATS)}")
         self._folder = folder
         self._before = f"{run_name}_" if run_name else ""
+        self.with_time = with_time
         self.format = format
         self._after = ""
         stamp = datetime.now().strftime("_%Y-%m-%d_%H-%M-%S") if with_time else ""
@@ -145,7 +159,7 @@ class _Export:
     def _stream(self, streaming: list[_Report]) -> None:
         with ExitStack() as files:
             out = files.enter_context(list_file(self.written.output, self.names.format))
-            sinks = [files.enter_context(sink_file(sink)) for sink in self.sinks]
+            sinks = [files.enter_context(SinkFile(sink)) for sink in self.sinks]
             failures: Any = None
             for output in self.run.outputs():
                 if isinstance(output.outcome, Failed):
@@ -165,7 +179,13 @@ class _Export:
                     sink.add(record)
                 for report in streaming:
                     report.add(record)
-        self.written.sinks = [sink.path for sink in self.sinks]
+        if self.written.failed is None and not self.names.with_time:
+            self.names.path("failed", self.names.format).unlink(missing_ok=True)  # of an earlier export
+        for sink in sinks:
+            if sink.error is None:
+                self.written.sinks.append(sink.path)
+            else:
+                self.written.errors[str(sink.path)] = sink.error
 
     def _write_report(self, report: _Report, result: list[Any]) -> list[Any]:
         name = report.processor.name
@@ -209,7 +229,7 @@ class _Report:
                 self._made.add(record)
         except Stopped:
             raise
-        except Exception as error:
+        except FAILURES as error:
             self.error = f"{type(error).__name__}: {error}"
 
     def end(self) -> list[Any]:
@@ -260,7 +280,7 @@ class _Report:
             return work()
         except Stopped:
             raise
-        except Exception as error:
+        except FAILURES as error:
             self.error = f"{type(error).__name__}: {error}"
             return None
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from karat.errors import RequestError
+from karat.errors import FAILURES, RequestError
 
 
 class LambdaFunction(ABC):
@@ -107,7 +107,7 @@ def _apply_of(part: type) -> Callable[..., Any]:
         return written  # type: ignore[no-any-return]  # a plain function
     try:
         made = part()
-    except Exception as error:
+    except FAILURES as error:
         raise RequestError(f"{part.__qualname__} cannot be made without parameters: {error}") from error
     return made.apply  # type: ignore[no-any-return]  # looked up by the caller
 

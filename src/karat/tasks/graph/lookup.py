@@ -15,8 +15,9 @@ from typing import Any
 from karat.compat import own_name, task_imports
 from karat.compat.imports import SHIPPED
 from karat.compat.names import METRICS_THEIRS, TABLE
-from karat.errors import RequestError, UnknownName, did_you_mean
-from karat.registry import load_file, load_object
+from karat.compat.own_imports import TaskLoader, load_task_file
+from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean
+from karat.registry import load_object
 
 FILE = "graph_config.yaml"
 NAMES = (FILE, "graph_config.yml")
@@ -49,7 +50,7 @@ class TaskPlace:
         file, colon, member = name.partition(":")
         if colon:
             inside = self.folder / file
-            return load_object(f"{inside if inside.is_file() else file}:{member}")
+            return load_object(f"{inside if inside.is_file() else file}:{member}", TaskLoader)
         return self._beside(name) or load_object(name)
 
     def _beside(self, name: str) -> Any:
@@ -67,7 +68,7 @@ class TaskPlace:
                     continue
                 if self.package:  # by the name that its other files import it by, so that it is loaded once
                     return load_object(".".join([self.package, *parts[start:]]))
-                return load_object(f"{file}:{'.'.join(parts[cut:])}")
+                return load_object(f"{file}:{'.'.join(parts[cut:])}", TaskLoader)
         return None
 
     def load_module(self, name: str) -> Any:
@@ -81,41 +82,54 @@ class TaskPlace:
         for start in () if inside else reversed(starts):
             file = self.folder.joinpath(*parts[start:]).with_suffix(".py")
             if start < len(parts) and file.is_file():
-                return load_file(file)
+                return load_task_file(file)
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise RequestError(f"importing {name} failed: {error}") from error
             return self.load(name)
-        except Exception as error:
+        except FAILURES as error:
             raise RequestError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
     def metrics(self) -> None:
-        """Imports the metrics beside the task, and in a tree like SyGra's, so that their names are known."""
+        """Imports the metrics of the task, so that their names are known.
+
+        They are beside it, in the folders around it up to `tasks` itself, or in a tree like SyGra's.
+        """
         from karat.evaluators.unit.discovery import BESIDE, registers_metrics
 
         task_imports(self.root)
-        for folder in (self.folder, *(self.folder / name for name in BESIDE)):
-            for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
-                if not file.name.startswith(("_", "test_")) and registers_metrics(file):
-                    self._import(file)
+        for around in self._folders():
+            for folder in (around, *(around / name for name in BESIDE)):
+                for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
+                    if not file.name.startswith(("_", "test_")) and registers_metrics(file):
+                        self._import(file)
         for root in dict.fromkeys((Path.cwd(), self.root or Path.cwd())):
             for package in METRICS_THEIRS:
                 for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
                     if f"{package}.{file.stem}" not in TABLE and registers_metrics(file):
-                        load_file(file)
+                        load_task_file(file)
+
+    def _folders(self) -> list[Path]:
+        """The task's folder, and those around it that are in its `tasks` folder."""
+        around = [self.folder, *self.folder.parents]
+        return [
+            f for f in around if self.root is not None and f.is_relative_to(self.root / "tasks")
+        ] or around[:1]
 
     def _import(self, file: Path) -> None:
-        steps = [*file.parent.relative_to(self.folder).parts, file.stem]
-        if not self.package or not all(step.isidentifier() for step in [*self.package.split("."), *steps]):
-            load_file(file)
+        steps = [] if self.root is None else [*file.parent.relative_to(self.root).parts, file.stem]
+        if not steps or not all(step.isidentifier() for step in steps):
+            load_task_file(file)
+            return
+        if ".".join(steps) in TABLE:
             return
         try:
-            importlib.import_module(".".join([self.package, *steps]))
+            importlib.import_module(".".join(steps))
         except RequestError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             raise RequestError(f"importing {file} failed: {type(error).__name__}: {error}") from error
 
 

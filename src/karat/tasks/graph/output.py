@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from karat.errors import KaratError, RequestError, did_you_mean
+from karat.errors import FAILURES, KaratError, RequestError, did_you_mean
 from karat.tasks.graph.functions import applied
 from karat.tasks.graph.lookup import TaskPlace
 from karat.tasks.graph.reading import Section
 from karat.tasks.graph.schemas import RecordSchema
-from karat.tasks.graph.state import SygraState, steps_of
+from karat.tasks.graph.state import SygraState, own, steps_of
 from karat.tasks.prompt import MISSING, look_up
 
 FIELD_KEYS = ("from", "value", "transform")
@@ -32,7 +32,7 @@ class BaseOutputGenerator:
         return {name: self._field(name, entry, state) for name, entry in self.output_map.items()}
 
     def _field(self, name: str, entry: Mapping[str, Any], state: Any) -> Any:
-        value = entry["value"] if "value" in entry else from_state(state, entry.get("from", name))
+        value = own(entry["value"]) if "value" in entry else from_state(state, entry.get("from", name))
         if "transform" in entry:
             value = getattr(self, entry["transform"])(value, state)
         return value
@@ -62,10 +62,14 @@ class Output:
         self._schema = schema
         self.parts = parts
         self.is_whole_state = generate is whole_state
+        self.owed: list[str] = []
+        """Fields that the whole state has as null where a record's way through the graph led past what sets them."""
 
     def record(self, state: SygraState) -> Any:
         """The output of a record; None where the generator leaves it out."""
         record = self._generate(state)
+        for name in self.owed:
+            record.setdefault(name, None)
         if record is not None and self._schema is not None:
             self._schema.check(record)
         return record
@@ -132,7 +136,7 @@ def _made(generator: Any, config: dict[str, Any], section: Section) -> Any:
         return None
     try:
         return generator(config) if _takes_config(generator) else generator()
-    except Exception as error:
+    except FAILURES as error:
         section.problem(
             f"{generator.__qualname__} cannot be made: {type(error).__name__}: {error}", "generator"
         )
@@ -163,14 +167,16 @@ def _reader(
     entry.known(FIELD_KEYS)
     given = dict(entry.given)
     if ("from" in given) == ("value" in given):
-        entry.problem("needs one of 'from' and 'value'")
+        entry.problem(
+            "has both 'from' and 'value': leave one out" if given.get("from") else "needs 'from' or 'value'"
+        )
         return None
     read: Callable[[SygraState], Any]
     if "value" in given:
         value = given["value"] = _static(given["value"], document, entry)
 
         def read(state: SygraState) -> Any:
-            return value
+            return own(value)
     else:
         source = entry.text("from")
         if source is None:

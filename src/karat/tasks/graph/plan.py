@@ -10,17 +10,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from karat.errors import KaratError, Stopped
+from karat.errors import FAILURES, KaratError, Stopped
 from karat.tasks.graph.edges import Edges
 from karat.tasks.graph.node import Node, Record
 from karat.tasks.graph.state import END, START, SygraState, steps_of
 
 MOST_VISITS = 25
 """How often a record may come to the same node, unless `graph_properties.max_iterations` says otherwise."""
-
-
-FAILURES = (Exception, SystemExit)
-"""What a node may raise that is the record's failure and no reason to end the run."""
 
 
 class NodeFailed(KaratError):

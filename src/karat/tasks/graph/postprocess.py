@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from karat.documents import Place
-from karat.errors import KaratError, RequestError
+from karat.errors import FAILURES, KaratError, RequestError
 from karat.evaluators.paths import value_at
 from karat.registry import check_parameters
 from karat.tasks.graph.functions import applied, positional
@@ -149,7 +149,7 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
     except KaratError as error:
         section.problems.caught((*section.place, "params"), error)
         return None
-    except Exception as error:
+    except FAILURES as error:
         section.problem(f"{name} cannot be made: {type(error).__name__}: {error}", "params")
         return None
     return Processor(part, params, _filter(filtered, place), use_previous, section.problems, wants)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from karat.errors import RequestError
 from karat.tasks.graph.data import Sink
 from karat.values import encode
 
@@ -26,6 +27,58 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def prepare(path: Path) -> None:
+    """Makes the folder of a file that is to be written; where that cannot be, it is told before anything is run."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        with whole_file(path.with_name(f".{path.name}.try")) as file:
+            file.flush()
+        path.with_name(f".{path.name}.try").unlink()
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error
+
+
+class SinkFile:
+    """A sink at work. What goes wrong with it is told in its place: the other files stand."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.path = sink.path
+        self.error: str | None = None
+        self._open = ExitStack()
+        self._file: Any = None
+        self._guarded(lambda: self._begin(sink))
+
+    def _begin(self, sink: Sink) -> None:
+        self._file = self._open.enter_context(sink_file(sink))
+
+    def add(self, record: Any) -> None:
+        if self.error is None:
+            self._guarded(lambda: self._file.add(record))
+
+    def __enter__(self) -> SinkFile:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is not None:
+            self._drop(error)
+        elif self.error is None:
+            self._guarded(self._open.close)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            self._drop(error)
+
+    def _drop(self, error: BaseException) -> None:
+        with suppress(BaseException):  # what comes back is the same error again
+            self._open.__exit__(type(error), error, error.__traceback__)
 
 
 class _ListFile:

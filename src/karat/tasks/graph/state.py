@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -22,6 +23,11 @@ _STEP = re.compile(r"[^.\[\]]+")
 def steps_of(path: str) -> list[str]:
     """The steps of a path into a variable: `d`, `e` and `1` of `d.e[1]`; there is always a first."""
     return _STEP.findall(path) or [path]
+
+
+def own(value: Any) -> Any:
+    """A value of the file or the command line for one record, which may change it: lists and mappings are copied."""
+    return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 
 class SygraState(dict[str, Any]):

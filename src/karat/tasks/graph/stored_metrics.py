@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from karat.aggregators.base import aggregators
+from karat.aggregators.metrics import AggregatorMetricRegistry
 from karat.evaluators.from_output import FromOutput
 from karat.registry import parameters_of
 from karat.tasks.graph.collator import fields_of
@@ -15,24 +16,31 @@ from karat.tasks.graph.task import GraphTask
 def stored_metrics(task: GraphTask) -> tuple[list[Any], list[dict[str, Any]]]:
     """The unit metrics of a graph as evaluators of its output, and the aggregators of its reports over them."""
     fields: dict[str, dict[str, str]] = {}
-    folded: dict[tuple[str, str], tuple[str, dict[str, Any], list[str]]] = {}
+    folded: dict[tuple[str, str, bool], tuple[str, dict[str, Any], list[str]]] = {}
     for processor in task.graph.processors:
         fields |= {name: {} for _, name in processor.wants if name not in fields}
         named = processor.params.get("aggregator_metrics_map") if processor.wants else None
         for entry in named or ():
             params = dict(entry.get("params") or {})
-            place = (str(entry["name"]), json.dumps(params, sort_keys=True, default=str))
+            own = bool(entry.get("metadata")) or _is_pooled(str(entry["name"]), params)
+            place = (str(entry["name"]), json.dumps(params, sort_keys=True, default=str), own)
             folded.setdefault(place, (place[0], params, []))[2].extend(fields_of(entry))
             for field in fields_of(entry):
                 fields[field].update(entry.get("metadata") or {})
     evaluators = [FromOutput(field, metadata or None) for field, metadata in fields.items()]
     keys: dict[str, int] = {}
     entries = []
-    for name, params, of in folded.values():
+    for (_, _, own), (name, params, of) in folded.items():
         keys[name] = number = keys.get(name, 0) + 1
         key = name if number == 1 else f"{name}-{number}"
-        entries.append({**_aggregator(name, params), "key": key, "of": list(dict.fromkeys(of))})
+        made = {"name": f"metric:{name}", "params": params} if own else _aggregator(name, params)
+        entries.append({**made, "key": key, "of": list(dict.fromkeys(of))})
     return evaluators, entries
+
+
+def _is_pooled(name: str, params: dict[str, Any]) -> bool:
+    """Whether a metric takes all results for attempts at one problem, which the aggregator of its name does not."""
+    return bool(getattr(AggregatorMetricRegistry.get_metric(name, **params), "pooled", False))
 
 
 def _aggregator(name: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -9,21 +9,21 @@ from typing import Any
 
 from karat.compat import current_modules
 from karat.datasets.dataset import Dataset
-from karat.errors import KaratError, RequestError, Stopped
+from karat.errors import FAILURES, KaratError, RequestError, Stopped
 from karat.keys import code_fingerprint, digest
 from karat.records import Example
 from karat.tasks.base import Context, Task
 from karat.tasks.graph.configuration import Configuration, check_data_fields, read_configuration
 from karat.tasks.graph.lookup import find_task
 from karat.tasks.graph.node import Record
-from karat.tasks.graph.plan import FAILURES, NodeFailed, failed
+from karat.tasks.graph.plan import NodeFailed, failed
 from karat.tasks.graph.reading import Problems
-from karat.tasks.graph.state import SygraState, steps_of
+from karat.tasks.graph.state import SygraState, own, steps_of
 from karat.tasks.graph.unit_metrics import UnitMetrics
 from karat.values import encode
 
 LOOKED_AT = 100
-"""Records whose fields tell what a prompt may ask for."""
+"""Records whose fields are enough to tell that nothing is amiss; only else all are looked at."""
 
 
 class GraphTask(Task):
@@ -59,8 +59,12 @@ class GraphTask(Task):
     def check(self, examples: Iterable[Example]) -> None:
         """Refuses data that lack what the graph asks for; no data lack nothing."""
         looked_at = list(islice(examples, LOOKED_AT))
-        if looked_at:
+        if not looked_at:
+            return
+        try:
             check_data_fields(self.graph, [*_fields(looked_at), *self.run_args, "id"])
+        except KaratError:  # a later record may have it
+            check_data_fields(self.graph, [*_fields(examples), *self.run_args, "id"])
 
     @property
     def notes(self) -> list[str]:
@@ -69,7 +73,7 @@ class GraphTask(Task):
 
     def _begin(self, example: Example, context: Context) -> tuple[SygraState, Record]:
         given = example.input
-        state = SygraState(self.run_args) if self.run_args else SygraState()
+        state = SygraState({name: own(value) for name, value in self.run_args.items()})
         state.update(given if isinstance(given, dict) else {"input": given})
         if "id" not in state:
             state["id"] = example.id
@@ -136,7 +140,7 @@ def _code(parts: list[Any]) -> str | None:
 
 def _fields(examples: Iterable[Example]) -> list[str]:
     found: dict[str, None] = {}
-    for example in islice(examples, LOOKED_AT):
+    for example in examples:
         if isinstance(example.input, dict):
             found.update(dict.fromkeys(map(str, example.input)))
     return list(found)
@@ -168,4 +172,7 @@ def load_task(
             return None
 
     with current_modules(place.folder if place.root is None else place.root / "tasks"):
-        return GraphTask(read_configuration(place, model=model, unnamed=unnamed, fields=fields), run_args)
+        configuration = read_configuration(
+            place, model=model, unnamed=unnamed, fields=fields, own_data=data is None
+        )
+        return GraphTask(configuration, run_args)

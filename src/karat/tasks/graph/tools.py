@@ -8,7 +8,7 @@ import types
 import typing
 from typing import Any
 
-from karat.errors import KaratError, RequestError
+from karat.errors import FAILURES, KaratError, RequestError
 from karat.models.calls import record_tool_call
 from karat.tasks.graph.node import Building
 from karat.tasks.graph.reading import Section
@@ -42,7 +42,7 @@ class Tool:
             result = self.function(**arguments)
             if inspect.isawaitable(result):
                 result = await result
-        except Exception as error:
+        except FAILURES as error:
             record_tool_call(self.name, arguments, None, error, time.perf_counter() - start)
             return f"error: {type(error).__name__}: {error}"[:LONGEST_RESULT]
         text = result if isinstance(result, str) else _written(result)

@@ -10,7 +10,7 @@ from karat.errors import KaratError
 from karat.keys import content_hash
 from karat.tasks.graph.node import COMMON, Building, Node, Record
 from karat.tasks.graph.reading import Section
-from karat.tasks.graph.state import SygraState
+from karat.tasks.graph.state import SygraState, own
 
 
 class SamplerNode(Node):
@@ -29,7 +29,7 @@ class SamplerNode(Node):
         where = f"{self.seed}/{self.name}/{record.example}/{record.attempt}/{record.replicate}"
         draw = random.Random(where)
         for name, (values, weights) in self.attributes.items():
-            state[name] = draw.choices(values, weights)[0]
+            state[name] = own(draw.choices(values, weights)[0])
 
 
 def build_sampler(name: str, section: Section, building: Building) -> Node | None:

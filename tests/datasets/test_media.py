@@ -1,0 +1,114 @@
+"""Images and sounds in rows become addresses that a prompt can hold."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import wave
+
+import pytest
+
+from karat.datasets.media import CreateAudioUrlTransform, CreateImageUrlTransform
+from karat.datasets.sources import source_rows
+from karat.errors import DataError, RequestError
+from karat.registry import load_object
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
+
+
+def one(transform, row, **params):
+    [out] = transform().transform([row], params)
+    return out
+
+
+def content(address):
+    head, _, data = address.partition(";base64,")
+    return head, base64.b64decode(data)
+
+
+def test_an_image_may_be_a_file_bytes_or_both(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.png").write_bytes(PNG)
+    row = {
+        "file": "a.png",
+        "bytes": PNG,
+        "both": {"bytes": PNG, "path": None},
+        "several": [PNG, "a.png"],
+        "n": 1,
+    }
+    out = one(CreateImageUrlTransform, row)
+    for address in (out["file"], out["bytes"], out["both"], *out["several"]):
+        assert content(address) == ("data:image/png", PNG)
+    assert out["n"] == 1
+    assert row["file"] == "a.png"
+    json.dumps(out)
+
+
+def test_an_image_of_pillow_is_written_as_png():
+    class Picture:  # what `datasets` gives for a column of images
+        mode, size = "RGB", (1, 1)
+
+        def save(self, file, format):
+            file.write(PNG + format.encode())
+
+    assert content(one(CreateImageUrlTransform, {"image": Picture()})["image"]) == (
+        "data:image/png",
+        PNG + b"PNG",
+    )
+
+
+@pytest.mark.parametrize("value", ["https://example.org/a.png", "data:image/png;base64,AA==", None])
+def test_addresses_and_nothing_stay_as_they_are(value):
+    assert one(CreateImageUrlTransform, {"image": value}, fields=["image"]) == {"image": value}
+
+
+def test_a_text_that_only_looks_like_a_file_stays_unless_its_field_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert one(CreateImageUrlTransform, {"text": "see fig.png"}) == {"text": "see fig.png"}
+    with pytest.raises(DataError, match=r"record 1: image 'text': there is no file 'see fig.png'"):
+        one(CreateImageUrlTransform, {"text": "see fig.png"}, fields=["text"])
+    (tmp_path / "not.png").write_text("secret")
+    with pytest.raises(DataError, match="is no image of a known format"):
+        one(CreateImageUrlTransform, {"image": "not.png"})
+    with pytest.raises(DataError, match="is int: a path, bytes or an address is wanted"):
+        one(CreateImageUrlTransform, {"image": 3}, fields=["image"])
+    with pytest.raises(RequestError, match="fields is a list"):
+        one(CreateImageUrlTransform, {"image": 3}, fields="image")
+
+
+@pytest.mark.parametrize(
+    ("start", "form"),
+    [
+        (b"RIFF\0\0\0\0WAVE", "wav"),
+        (b"ID3\x04", "mpeg"),
+        (b"\xff\xfb\x90", "mpeg"),
+        (b"\xff\xf1\x50", "aac"),
+        (b"OggS", "ogg"),
+        (b"fLaC", "flac"),
+        (b"\0\0\0\x20ftypM4A ", "mp4"),
+        (b"FORM\0\0\0\0AIFF", "aiff"),
+    ],
+)
+def test_what_a_sound_is_its_first_bytes_tell(start, form):
+    assert content(one(CreateAudioUrlTransform, {"audio": start})["audio"]) == (f"data:audio/{form}", start)
+
+
+@pytest.mark.parametrize(("array", "channels"), [([0.0, 1.0, -1.0], 1), ([[0.0, 1.0], [0.5, -2.0]], 2)])
+def test_samples_become_a_wav_file(array, channels):
+    row = {"audio": {"array": array, "sampling_rate": 16_000, "path": "gone.flac"}}
+    out = one(CreateAudioUrlTransform, row, output_fields={"audio": "address"})
+    assert out["audio"] == row["audio"]
+    head, data = content(out["address"])
+    assert head == "data:audio/wav"
+    with wave.open(io.BytesIO(data)) as file:
+        assert (file.getnchannels(), file.getframerate(), file.getsampwidth()) == (channels, 16_000, 2)
+        frames = file.readframes(file.getnframes())
+    assert len(frames) == 2 * sum(len(each) if isinstance(each, list) else 1 for each in array)
+
+
+@pytest.mark.parametrize("name", ["image_url", "karat.datasets.media.CreateImageUrlTransform"])
+def test_by_name_in_a_source(tmp_path, name):
+    source = {"examples": [{"id": 1, "image": {"bytes": PNG}}], "transformations": [{"transform": name}]}
+    [row] = source_rows(source, tmp_path, load_object)
+    assert row["image"].startswith("data:image/png;base64,")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import ClassVar
 
 import pytest
 
@@ -18,6 +19,7 @@ from karat.evaluators import (
     RegexMatch,
     SetMatch,
     TokenF1,
+    build_evaluator,
 )
 
 
@@ -378,6 +380,41 @@ class TestChoiceMatch:
         evaluator = ChoiceMatch()
         for text in ("answer is" + " " * 100_000, "B" + "*" * 100_000 + "x", "a b " * 50_000):
             assert evaluator.evaluate(outputs=text, reference_outputs="C").score == 0.0
+
+
+class TestPaths:
+    OUTPUT: ClassVar = {"id": 7, "predicted": {"text": "Paris"}}
+
+    @pytest.mark.parametrize("name", ["exact_match", "contains", "edit_distance", "token_f1", "set_match"])
+    def test_each_side_may_have_its_own(self, name):
+        path = {"output": "predicted.text", "reference": "answers.0"}
+        evaluator = build_evaluator(
+            name, {"path": path, **({"separator": ","} if name == "set_match" else {})}
+        )
+        sides = {"outputs": self.OUTPUT, "reference_outputs": {"answers": ["Paris"]}}
+        assert evaluator.evaluate(**sides).score == 1.0
+        assert [result.score for result in evaluator.evaluate_many([sides])] == [1.0]
+
+    def test_one_side_alone_may_have_one(self):
+        evaluator = ExactMatch(path={"output": "predicted.text"})
+        assert evaluator.evaluate(outputs=self.OUTPUT, reference_outputs="Paris").score == 1.0
+        evaluator = ExactMatch(path={"reference": "text"})
+        assert evaluator.evaluate(outputs="Paris", reference_outputs={"text": "Paris"}).score == 1.0
+
+    def test_a_choice_with_options_too(self):
+        evaluator = ChoiceMatch(options_path="options", path={"output": "said", "reference": "letter"})
+        found = evaluator.evaluate(
+            outputs={"said": "Rome"}, reference_outputs={"letter": "B"}, inputs={"options": ["Oslo", "Rome"]}
+        )
+        assert found.score == 1.0
+
+    @pytest.mark.parametrize(
+        ("path", "said"),
+        [({"outptu": "x"}, "did you mean 'output'"), ({"output": 3}, "path.output"), ([1], "path")],
+    )
+    def test_mistakes(self, path, said):
+        with pytest.raises(RequestError, match=said):
+            ExactMatch(path=path)
 
 
 class TestSetMatch:

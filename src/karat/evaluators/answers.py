@@ -11,7 +11,7 @@ from karat.evaluators.base import register_evaluator
 from karat.evaluators.choices import ChoiceReader
 from karat.evaluators.normalise import TextRules, clip, number_field, plain, text_of
 from karat.evaluators.numbers import EXACT, NumberReader, Quantity
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.parameters import ParameterCheck, Paths
 from karat.evaluators.paths import value_at
 from karat.evaluators.reference import ReferenceEvaluator
 from karat.records import Result
@@ -45,7 +45,7 @@ class NumericMatch(ReferenceEvaluator):
         require_unit: bool = False,
         thousands: str = ",",
         decimal: str = ".",
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(path=path, any_of=any_of)
@@ -195,7 +195,7 @@ class ChoiceMatch(ReferenceEvaluator):
         case_sensitive: bool = False,
         nfkc: bool = False,
         options_path: str | None = None,
-        path: str | None = None,
+        path: Paths = None,
     ) -> None:
         super().__init__(path=path)
         check = ParameterCheck(self.name)
@@ -219,12 +219,8 @@ class ChoiceMatch(ReferenceEvaluator):
         if self._options_path is None:
             return super().evaluate(outputs=outputs, reference_outputs=reference_outputs)
         options = self._options(value_at(inputs, self._options_path, "the input"))
-        if reference_outputs is None:
-            raise CannotJudge(f"{self.key} compares with a reference and this item has none")
-        if self._path is not None:
-            outputs = value_at(outputs, self._path, "the output")
-            reference_outputs = value_at(reference_outputs, self._path, "the reference")
-        return self.judge(outputs, reference_outputs, options)
+        output, [reference] = self._sides(outputs, reference_outputs)
+        return self.judge(output, reference, options)
 
     def _options(self, given: Any) -> list[str]:
         """The texts in the order of the labels, from a list of them or from an object by label."""

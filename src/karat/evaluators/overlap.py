@@ -13,7 +13,7 @@ from karat.evaluators.argument_values import with_integers
 from karat.evaluators.base import register_evaluator
 from karat.evaluators.jsontext import NotJSON, parse_json
 from karat.evaluators.normalise import TextRules, clip, counted, json_text, plain, text_of
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.parameters import ParameterCheck, Paths
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
 from karat.records import Result
 
@@ -52,7 +52,7 @@ class SetMatch(ReferenceEvaluator):
         case_sensitive: bool = True,
         strip: bool = True,
         nfkc: bool = False,
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(path=path, any_of=any_of)
@@ -159,7 +159,7 @@ class TokenF1(ReferenceEvaluator):
         remove_articles: bool = True,
         nfkc: bool = False,
         tokens: str = "words",
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(path=path, any_of=any_of)

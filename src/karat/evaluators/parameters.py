@@ -8,6 +8,9 @@ from typing import Any
 
 from karat.errors import RequestError, did_you_mean
 
+Paths = str | Mapping[str, str] | None
+"""A path for output and reference alike, or one for each."""
+
 
 class ParameterCheck:
     """Checks values one by one and gives them back; the first wrong one is a `RequestError`."""
@@ -71,6 +74,15 @@ class ParameterCheck:
     def path(self, name: str, value: Any) -> str | None:
         """A dotted path, or None for the value itself."""
         return None if value is None else self.text(name, value)
+
+    def paths(self, name: str, value: Any) -> tuple[str | None, str | None]:
+        """Where to look in the output and in the reference: one dotted path for both, or `{output, reference}`."""
+        if not isinstance(value, Mapping):
+            return (self.path(name, value),) * 2
+        for side in value:
+            self.choice(name, side, ["output", "reference"])
+        output, reference = (self.path(f"{name}.{side}", value.get(side)) for side in ("output", "reference"))
+        return output, reference
 
     def texts(self, name: str, value: Any) -> list[str]:
         """One text or a list of them, as a list; none of them empty."""

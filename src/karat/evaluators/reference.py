@@ -10,7 +10,7 @@ import msgspec
 from karat.errors import CannotJudge
 from karat.evaluators.base import Evaluator, Item
 from karat.evaluators.normalise import plain, text_of
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.parameters import ParameterCheck, Paths
 from karat.evaluators.paths import value_at
 from karat.records import Result
 
@@ -18,16 +18,18 @@ from karat.records import Result
 class ReferenceEvaluator(Evaluator):
     """Base of them: override `judge`, which gets the value at `path` and one reference that is not None.
 
+    A path is one for both sides, or `{output, reference}`.
+
     `any_of` says that the reference is a list of acceptable ones; the best of them counts.
     """
 
     reuse: ClassVar[bool] = False
     batched: ClassVar[bool] = True
 
-    def __init__(self, *, path: str | None = None, any_of: bool = False) -> None:
+    def __init__(self, *, path: Paths = None, any_of: bool = False) -> None:
         super().__init__()
         check = ParameterCheck(self.name)
-        self._path = check.path("path", path)
+        self._output_path, self._reference_path = check.paths("path", path)
         self._any_of = check.flag("any_of", any_of)
 
     def judge(self, output: Any, reference: Any) -> Result:
@@ -65,23 +67,23 @@ class ReferenceEvaluator(Evaluator):
         """What is compared: the output at its path, and the reference or references at theirs."""
         if reference is None:
             raise CannotJudge(f"{self.key} compares with a reference and this item has none")
-        if self._path is not None:
-            outputs = value_at(outputs, self._path, "the output")
+        if self._output_path is not None:
+            outputs = value_at(outputs, self._output_path, "the output")
         if self._any_of:
             return outputs, self._several(reference)
-        if self._path is not None:
-            reference = value_at(reference, self._path, "the reference")
+        if self._reference_path is not None:
+            reference = value_at(reference, self._reference_path, "the reference")
         return outputs, [reference]
 
     def _several(self, reference: Any) -> list[Any]:
-        references = plain(reference, "the reference")
-        if isinstance(references, dict) and self._path is not None:
-            references = value_at(references, self._path, "the reference")
+        references, path = plain(reference, "the reference"), self._reference_path
+        if isinstance(references, dict) and path is not None:
+            references = value_at(references, path, "the reference")
         if not isinstance(references, list) or not references:
             raise CannotJudge(f"{self.key}: with any_of the reference has to be a list of at least one")
-        if self._path is None:
+        if path is None:
             return references
-        return [value_at(each, self._path, f"reference {at}") for at, each in enumerate(references)]
+        return [value_at(each, path, f"reference {at}") for at, each in enumerate(references)]
 
     def _best(self, output: Any, references: list[Any]) -> Result:
         judged = [self.judge(output, reference) for reference in references]

@@ -12,7 +12,7 @@ from karat.evaluators.base import Item, register_evaluator
 from karat.evaluators.embedding import Embedder, cosine, embedder_of
 from karat.evaluators.functions import codes_in
 from karat.evaluators.normalise import clip, counted, jsonable, text_of
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.parameters import ParameterCheck, Paths
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
 from karat.records import Result
 
@@ -41,7 +41,7 @@ class EmbeddingDistance(ReferenceEvaluator):
         embed_fn: Callable[[str], Sequence[float]] | None = None,
         model_name: str | None = None,
         embedder: Any = None,
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(path=path, any_of=any_of)
@@ -114,7 +114,7 @@ class _NgramEvaluator(ReferenceEvaluator):
 
     package: ClassVar[str]
 
-    def __init__(self, max_length: int, path: str | None, any_of: bool) -> None:
+    def __init__(self, max_length: int, path: Paths, any_of: bool) -> None:
         super().__init__(path=path, any_of=any_of)
         self._max_length = ParameterCheck(self.name).whole("max_length", max_length, 1)
         if importlib.util.find_spec(self.package) is None:
@@ -168,7 +168,7 @@ class Bleu(_NgramEvaluator):
         tokenize: str = "13a",
         max_order: int = 4,
         max_length: int = 100_000,
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(max_length, path, any_of)
@@ -234,7 +234,7 @@ class Chrf(_NgramEvaluator):
         beta: int = 2,
         lowercase: bool = False,
         max_length: int = 100_000,
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(max_length, path, any_of)
@@ -300,7 +300,7 @@ class Rouge(_NgramEvaluator):
         measure: str = "f1",
         stemmer: bool = False,
         max_length: int = 20_000,
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(max_length, path, any_of)

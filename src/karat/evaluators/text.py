@@ -10,7 +10,7 @@ import regex
 from karat.errors import CannotJudge, RequestError, did_you_mean
 from karat.evaluators.base import Evaluator, Item, register_evaluator
 from karat.evaluators.normalise import TextRules, clip, plain, same, text_of, unchanged
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.parameters import ParameterCheck, Paths
 from karat.evaluators.paths import value_at
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
 from karat.evaluators.text_difference import difference
@@ -39,7 +39,7 @@ class ExactMatch(ReferenceEvaluator):
         strip: bool = True,
         normalize_whitespace: bool = False,
         nfkc: bool = False,
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(path=path, any_of=any_of)
@@ -62,7 +62,7 @@ class ExactMatch(ReferenceEvaluator):
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
         """Many at once: two texts are compared without leaving the loop."""
-        if self._path is not None or self._any_of:
+        if self.params["path"] is not None or self._any_of:
             return super().evaluate_many(items)
         out: list[Result | Exception] = []
         key, normalise = self.key, self._normalise
@@ -103,7 +103,7 @@ class Contains(Evaluator):
         mode: str = "all",
         nfkc: bool = False,
         graded: bool = False,
-        path: str | None = None,
+        path: Paths = None,
     ) -> None:
         super().__init__()
         check = ParameterCheck(self.name)
@@ -111,7 +111,7 @@ class Contains(Evaluator):
         self._normalise = TextRules(case_sensitive=case_sensitive, nfkc=nfkc).checked(self.name).normaliser()
         self._all = check.choice("mode", mode, ["all", "any"]) == "all"
         self._graded = check.flag("graded", graded)
-        self._path = check.path("path", path)
+        self._path, self._reference_path = check.paths("path", path)
         self.params = {
             "substring": substring if substring is None or isinstance(substring, str) else list(substring),
             "case_sensitive": case_sensitive,
@@ -146,8 +146,8 @@ class Contains(Evaluator):
         if reference is None:
             raise CannotJudge(f"{self.key} needs the parameter substring or a reference to look for")
         reference = plain(reference, "the reference")
-        if self._path is not None:
-            reference = value_at(reference, self._path, "the reference")
+        if self._reference_path is not None:
+            reference = value_at(reference, self._reference_path, "the reference")
         each = reference if isinstance(reference, list) else [reference]
         wanted = [reference_text(one, self.key) for one in each]
         if not wanted or not all(wanted):
@@ -304,7 +304,7 @@ class EditDistance(ReferenceEvaluator):
         normalize_whitespace: bool = False,
         nfkc: bool = False,
         max_length: int = 100_000,
-        path: str | None = None,
+        path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(path=path, any_of=any_of)
@@ -345,7 +345,7 @@ class EditDistance(ReferenceEvaluator):
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
         """Many at once: two texts are compared without leaving the loop."""
-        if self._path is not None or self._any_of:
+        if self.params["path"] is not None or self._any_of:
             return super().evaluate_many(items)
         out: list[Result | Exception] = []
         key, normalise, distance, bound = self.key, self._normalise, self._distance, self._max_length

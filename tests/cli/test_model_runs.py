@@ -49,6 +49,35 @@ def test_answers_are_kept_refreshed_or_neither(karat, prompt, provider):
     assert karat("models", "cache", "clear", "--json").json == {"cleared": 4}
 
 
+def test_a_finished_run_says_that_it_was_not_refreshed(karat, prompt, provider):
+    run = karat("run", "prompt.yaml", "--json").json["runs"][0]["id"]
+    said = karat("run", "prompt.yaml", "--refresh")
+    told = f"run {run} is finished already, so --refresh had nothing to ask again: add --new for another"
+    assert f"karat: {told}\n" in said.err
+    assert karat("run", "prompt.yaml", "--refresh", "--json").json["runs"][0]["notice"] == told
+    assert provider.count == 4
+    assert "finished already: --new for another" in karat("run", "prompt.yaml").err
+    karat("run", "prompt.yaml", "--refresh", "--new")
+    assert provider.count == 8
+
+
+def test_judges_are_asked_again_where_new_answers_are_wanted(karat, prompt, provider):
+    (prompt / "judge.py").write_text(
+        "from karat import models\n"
+        "def judge(outputs):\n"
+        "    return len(models.get('priced').generate_sync(f'Is {outputs} good?', max_tokens=5).text) > 0\n"
+    )
+    karat("run", "prompt.yaml")
+    first = karat("evaluate", "latest", "-e", "judge.judge", "--json").json
+    asked = provider.count
+    said = karat("evaluate", "latest", "-e", "judge.judge", "--refresh")
+    assert f"evaluation {first['id']} is finished already, so --refresh had nothing to ask again" in said.out
+    assert provider.count == asked
+    again = karat("evaluate", "latest", "-e", "judge.judge", "--refresh", "--new", "--json").json
+    assert (again["counts"]["ok"], again["counts"]["reused"]) == (4, 0)
+    assert provider.count == asked + 4
+
+
 def test_a_budget_stops_with_exit_code_3_and_a_larger_one_goes_on(karat, prompt, provider):
     said = karat("run", "prompt.yaml", "--budget", 0.3)
     assert said.code == 3

@@ -22,6 +22,7 @@ _GROUPS = (
     ("scopeSpans", "scope_spans", "instrumentationLibrarySpans", "scopeLogs", "scope_logs"),
     ("spans", "logRecords", "log_records"),
 )
+_GROUPING = frozenset(key for keys in _GROUPS for key in keys)
 _WHOLE = frozenset(
     (
         "gen_ai.input.messages",
@@ -173,7 +174,7 @@ def _documents(
             else:
                 yield item, f"{where}[{position}]"
     elif isinstance(value, dict):
-        for depth in range(level, len(_GROUPS)):
+        for depth in range(level, len(_GROUPS)) if not _GROUPING.isdisjoint(value) else ():
             keys = [key for key in _GROUPS[depth] if isinstance(value.get(key), list)]
             for key in keys:
                 place = f"{where}.{key}" if where else key
@@ -193,7 +194,7 @@ def _span(value: Any, where: str) -> Span | None:
     if "context.span_id" in value or "span_kind" in value:
         attributes = {**(attributes or {}), **_columns(value)} or attributes
     if attributes is None:
-        if _identity(value) is None or "name" not in value:
+        if "name" not in value or _identity(value) is None:
             return None
         attributes = {}  # protobuf's JSON leaves empty lists out
     status = plain(value.get("status"))

@@ -108,7 +108,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.outcome.value if isinstance(self.outcome, Ok) else None
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+class Result(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What an evaluator says about one output: `score` is a float, conventionally 0 to 1, or None."""
 
     key: str

@@ -81,6 +81,7 @@ def test_all_right_is_no_certainty() -> None:
 
 def test_linearised_and_resampled_intervals_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     resampled = metrics_of(folded(singles))
+    assert resampled.macro.f1.method == "multinomial, 2000 resamples"
     monkeypatch.setattr(module, "_MOST_CELLS", 0)
     linearised = metrics_of(folded(singles))
     assert linearised.macro.f1.method == "linearised"
@@ -89,6 +90,26 @@ def test_linearised_and_resampled_intervals_agree(monkeypatch: pytest.MonkeyPatc
             one, other = (getattr(getattr(r, average), metric) for r in (resampled, linearised))
             assert other.value == pytest.approx(one.value)
             assert (other.low, other.high) == pytest.approx((one.low, one.high), abs=0.015)
+
+
+def test_averages_with_a_rare_class_are_resampled() -> None:
+    common = classification_metrics("ab", [[25, 5], [4, 26]])
+    assert {common.macro.f1.method, common.weighted.recall.method} == {"linearised"}
+    rarely_said = classification_metrics("ab", [[25, 0], [16, 19]])
+    rare = classification_metrics("abc", [[25, 5, 0], [4, 26, 0], [0, 1, 18]], seed=3)
+    for found in (rarely_said, rare):
+        assert {found.macro.f1.method, found.weighted.recall.method} == {"multinomial, 2000 resamples"}
+    assert rare.macro.f1.metadata == {"seed": 3}
+
+
+@pytest.mark.parametrize("many", [10, 100])
+def test_where_all_is_right_the_limits_of_the_classes_are_combined(many: int) -> None:
+    found = classification_metrics("ab", [[many, 0], [0, many]])
+    one = found.classes["a"].recall
+    assert found.macro.recall.method == "wilson, combined over classes"
+    assert one.low is not None
+    assert found.macro.recall.low == pytest.approx(1 - (1 - one.low) / 2**0.5)
+    assert found.macro.recall.high == 1.0
 
 
 def test_the_linearised_variance_is_the_jackknife_of_clusters() -> None:

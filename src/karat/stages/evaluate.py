@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from karat.engines import Engine, engines
 from karat.errors import Aborted, RequestError, Stopped
+from karat.garbage import fewer_collections
 from karat.keys import Decision, Wanted, fingerprint, result_item
 from karat.models.calls import CacheMode
 from karat.progress import Listener, Progress, listener
@@ -23,7 +24,6 @@ from karat.records import (
     usage_of,
 )
 from karat.stages.environment import defaults, environment
-from karat.stages.garbage import fewer_collections
 from karat.stages.given import as_list, asking, end_of, id_of, notice_of, store_of
 from karat.stages.judging import Begun, Judge, Judged, Judging, Judgment
 from karat.stages.known import Known

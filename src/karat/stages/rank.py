@@ -47,6 +47,7 @@ async def rank_async(
         )
     if evaluator is None and not earlier:
         found = _pair_key(the_store, things) if metric is None else None
+        metric = None if metric is None else _scored_key(the_store, things, metric)
         return rank_stored(the_store, things, evaluator=found, metric=metric, **ranking)
     runs, _ = things_of(the_store, things) if things else ([], [])
     compares = None if evaluator is None else comparing(evaluator)
@@ -94,6 +95,14 @@ def comparing(evaluator: Any) -> Any:
     if callable(evaluator) and not isinstance(evaluator, type) and not hasattr(evaluator, "compare"):
         return module.ByFunction(evaluator)
     return evaluator
+
+
+def _scored_key(store: Store, things: list[Any], metric: str) -> str:
+    """The evaluator key that a metric means, also as comparisons show it: `exact_match-accuracy`."""
+    _, evaluations = things_of(store, things)
+    keys = {spec.key for each in evaluations for spec in each.header.evaluators if spec.kind == "single"}
+    key, _, form = metric.rpartition("-")
+    return key if metric not in keys and form in ("accuracy", "mean") and key in keys else metric
 
 
 def _pair_key(store: Store, things: list[Any]) -> str | None:

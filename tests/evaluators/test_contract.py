@@ -233,3 +233,8 @@ def test_what_is_no_request_is_answered_in_a_sentence(arguments, message):
 def test_the_yaml_form_is_checked_in_the_same_way():
     with pytest.raises(RequestError, match="params is an object"):
         resolve_evaluator({"name": "exact_match", "params": ["strip"]})
+
+
+def test_a_unit_metric_among_evaluators_is_told_how_it_is_written():
+    with pytest.raises(RequestError, match="unit metric: among evaluators it is written unit:"):
+        build_evaluator("karat.evaluators.unit.gui.TypedValueMatchMetric")

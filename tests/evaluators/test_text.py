@@ -382,6 +382,29 @@ class TestChoiceMatch:
             assert evaluator.evaluate(outputs=text, reference_outputs="C").score == 0.0
 
 
+class TestUnitsInText:
+    @pytest.mark.parametrize("extract", ["first", "last"])
+    @pytest.mark.parametrize(
+        ("output", "expected"),
+        [
+            ("3 miles", 0.0),
+            ("3kg", 0.0),
+            ("$3", 0.0),
+            ("so it is 0.003 km", 1.0),
+            ("it is 3 because of that", 1.0),
+            ("$9 for 3 m", 1.0),
+            ("3 m.", 1.0),
+        ],
+    )
+    def test_a_number_with_another_unit_is_not_read(self, extract, output, expected):
+        evaluator = NumericMatch(units={"km": 1000, "m": 1}, extract=extract)
+        assert score(evaluator, output, "3 m") == expected
+
+    def test_nor_from_the_reference(self):
+        with pytest.raises(CannotJudge, match="no number can be read from the reference '3 miles'"):
+            NumericMatch(units=["km"], extract="last").evaluate(outputs="3 km", reference_outputs="3 miles")
+
+
 class TestPaths:
     OUTPUT: ClassVar = {"id": 7, "predicted": {"text": "Paris"}}
 

@@ -189,3 +189,18 @@ def test_a_filter_may_stand_in_the_collators_params(project, task):
     project.write("t/graph_config.yaml", twice)
     with pytest.raises(karat.KaratError, match="beside params and in them"):
         load_task("t")
+
+
+def test_unit_metrics_become_an_evaluation_without_a_report_too(project, capsys):
+    project.write(
+        "t/graph_config.yaml",
+        filled("""
+data_config: {source: {examples: [{id: 1, answer: x, said: x}, {id: 2, answer: x, said: y}]}}
+graph_config: {nodes: {metrics: JUDGING}}
+output_config: {output_map: {id: {from: id}, judged: {from: exact_match}}}
+"""),
+    )
+    assert main(["run", "t", "--json"]) == 0
+    evaluation = json.loads(capsys.readouterr().out)["evaluation"]
+    assert [each["key"] for each in evaluation["evaluators"]] == ["judged"]
+    assert evaluation["counts"]["ok"] == 2

@@ -135,16 +135,18 @@ class NumericMatch(ReferenceEvaluator):
     def _hint(self, value: Any) -> str:
         """The option that would read a value, where there is one: for separators, for a unit, else `extract`."""
         text = None if isinstance(value, (int, float, Decimal)) else text_of(value, "the value")
-        if text is None or self.params["extract"] != "whole" or self._reader.first(text) is None:
+        if text is None:
             return ""
-        if self._reader.is_grouped(text):
+        whole = self.params["extract"] == "whole"
+        if whole and self._reader.is_grouped(text):
             return "; thousands and decimal say what may stand between its digits"
         unit = self._reader.beside(text)
         if unit:
             return (
                 f": {clip(unit, 20)} is no unit that it knows; units names those that may stand by a number"
             )
-        return "; extract takes the first or last number of a text"
+        found = whole and self._reader.first(text) is not None
+        return "; extract takes the first or last number of a text" if found else ""
 
     def _unit_problem(self, given: Quantity, expected: Quantity) -> str:
         if not given.unit and self._require_unit and expected.unit:

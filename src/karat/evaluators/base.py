@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypedDict, cast
 
 import msgspec
 
-from karat.errors import RequestError
+from karat.errors import FAILURES, RequestError
 from karat.records import Example, Output, Result
 from karat.registry import Registry, check_parameters
 from karat.values import annotations_of, converter
@@ -230,6 +230,8 @@ def build_evaluator(name: str, params: Mapping[str, Any] | None = None, key: str
 
 def _construct(part: Any, name: str, params: dict[str, Any], key: str | None) -> Any:
     if isinstance(part, type) or getattr(part, "builds_evaluator", False):
+        if isinstance(part, type) and hasattr(part, "validate_config") and not issubclass(part, Evaluator):
+            raise RequestError(f"{name} is a unit metric: among evaluators it is written unit:{name}")
         check_parameters(part, params, f"evaluator {name!r}")
         try:
             evaluator = part(**params)
@@ -237,7 +239,7 @@ def _construct(part: Any, name: str, params: dict[str, Any], key: str | None) ->
             raise
         except (TypeError, ValueError) as error:
             raise RequestError(f"evaluator {name!r}: {error}") from error
-        except Exception as error:
+        except FAILURES as error:
             raise RequestError(f"evaluator {name!r}: {type(error).__name__}: {error}") from error
         evaluator.key = key or getattr(evaluator, "key", None) or name
         if not hasattr(evaluator, "params"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import decimal
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -23,6 +24,10 @@ MAX_DIGITS = 400
 
 _UNIT = regex.compile(r"[\p{L}\p{Sc}\p{Sm}%‰°′″/·²³^-]*[\p{L}\p{Sc}%‰°′″][\p{L}\p{Sc}\p{Sm}%‰°′″/·²³^-]*")
 """Something that may be a unit: letters, a currency, a per cent or degree sign; no digits, no other signs alone."""
+
+_LEFT = regex.compile(r"\p{Sc}")
+_RIGHT = regex.compile(r"[\p{L}\p{Sc}%‰°]")
+"""What is part of a unit when it touches a number."""
 
 _GROUPED = regex.compile(r"[-+\u2212]?\d++(?:[.,'’_\s]\d++)++")
 
@@ -64,14 +69,31 @@ class NumberReader:
 
     def first(self, text: str) -> Quantity | None:
         """The first number in a text, or None."""
-        return next((q for m in self._pattern.finditer(text) if (q := self._quantity(m))), None)
+        return next(self._found(text), None)
 
     def last(self, text: str) -> Quantity | None:
         """The last number in a text, or None."""
-        found = None
+        found = deque(self._found(text), maxlen=1)
+        return found[0] if found else None
+
+    def _found(self, text: str) -> Iterator[Quantity]:
+        """The numbers in a text. Where there are units, one that bears another unit is none of them.
+
+        That is told by what touches the number, or by the word beside it where there is no other: in a sentence a word
+        may be anything.
+        """
         for match in self._pattern.finditer(text):
-            found = self._quantity(match) or found
-        return found
+            quantity = self._quantity(match)
+            if quantity is not None and not (self._factors and self._bears_another(quantity, match, text)):
+                yield quantity
+
+    def _bears_another(self, quantity: Quantity, match: Any, text: str) -> bool:
+        if _RIGHT.match(text, pos=match.end()) or (
+            match.start() and _LEFT.match(text, pos=match.start() - 1)
+        ):
+            return True
+        alone = not quantity.unit and not text[: match.start()].strip()
+        return alone and _UNIT.fullmatch(text[match.end() :].strip(" .")) is not None
 
     def beside(self, text: str) -> str:
         """What stands around the one number of a short text, as a unit would: `$`, `%`, `EUR`; else nothing."""

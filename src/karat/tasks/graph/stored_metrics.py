@@ -11,11 +11,12 @@ from karat.evaluators.from_output import FromOutput
 from karat.registry import parameters_of
 from karat.tasks.graph.collator import fields_of
 from karat.tasks.graph.task import GraphTask
+from karat.tasks.graph.unit_metrics import UnitMetrics
 
 
 def stored_metrics(task: GraphTask) -> tuple[list[Any], list[dict[str, Any]]]:
     """The unit metrics of a graph as evaluators of its output, and the aggregators of its reports over them."""
-    fields: dict[str, dict[str, str]] = {}
+    fields: dict[str, dict[str, str]] = {name: {} for name in _judged(task)}
     folded: dict[tuple[str, str, bool], tuple[str, dict[str, Any], list[str]]] = {}
     for processor in task.graph.processors:
         fields |= {name: {} for _, name in processor.wants if name not in fields}
@@ -36,6 +37,15 @@ def stored_metrics(task: GraphTask) -> tuple[list[Any], list[dict[str, Any]]]:
         made = {"name": f"metric:{name}", "params": params} if own else _aggregator(name, params)
         entries.append({**made, "key": key, "of": list(dict.fromkeys(of))})
     return evaluators, entries
+
+
+def _judged(task: GraphTask) -> list[str]:
+    """The output fields that hold results of its unit metrics."""
+    calls = [getattr(node, "call", None) for node in task.plan.nodes.values()]
+    judged = [field for call in calls if isinstance(call, UnitMetrics) for field in call.fields]
+    if task.output.is_whole_state:
+        return judged
+    return [name for name, source in (task.output.fields or {}).items() if source in judged]
 
 
 def _is_pooled(name: str, params: dict[str, Any]) -> bool:

@@ -283,3 +283,15 @@ def test_the_published_schema_is_the_one_in_use():
 @pytest.mark.parametrize("path", ["src/karat/demo/experiment.yaml", "src/karat/templates/experiment.yaml"])
 def test_the_schema_accepts_what_karat_ships(path):
     jsonschema.Draft202012Validator(experiment_schema()).validate(yaml.safe_load((ROOT / path).read_text()))
+
+
+def test_data_without_references_are_refused_where_an_evaluator_needs_one(folder: Path) -> None:
+    head = "dataset: {path: qa.jsonl, input: question}\ntask: loud.py:loud\n"
+    text = head + "evaluators: [exact_match, {name: contains, params: {substring: X}}]\n"
+    (folder / "experiment.yaml").write_text(text)
+    with pytest.raises(
+        ConfigError, match=r"line 3: evaluators\[0\]: .* no example has one: .* one of answer"
+    ):
+        read_experiment(folder / "experiment.yaml")
+    (folder / "experiment.yaml").write_text(text.replace("exact_match", "json_valid"))
+    assert len(read_experiment(folder / "experiment.yaml").evaluators) == 2

@@ -43,6 +43,8 @@ class Evaluator:
     name: ClassVar[str] = ""
     reuse: ClassVar[bool] = True
     batched: ClassVar[bool] = False
+    needs_reference: bool = False
+    """Whether it can judge nothing without a reference: then data that have none are refused before a run."""
     version: ClassVar[str | None] = None
     """Stands in for the source in the fingerprint, where the source says too much or too little."""
     example: ClassVar[Mapping[str, Any]] = {}

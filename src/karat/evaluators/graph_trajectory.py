@@ -39,6 +39,7 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
 
     name = "graph_trajectory_match"
     reuse = False
+    needs_reference = True
     example: ClassVar[dict[str, Any]] = {
         "params": {"mode": "superset"},
         "outputs": {"steps": [["agent", "tools", "agent"]]},

@@ -25,6 +25,7 @@ class ReferenceEvaluator(Evaluator):
 
     reuse: ClassVar[bool] = False
     batched: ClassVar[bool] = True
+    needs_reference = True
 
     def __init__(self, *, path: Paths = None, any_of: bool = False) -> None:
         super().__init__()

@@ -108,6 +108,7 @@ class Contains(Evaluator):
         super().__init__()
         check = ParameterCheck(self.name)
         self._wanted = None if substring is None else check.texts("substring", substring)
+        self.needs_reference = substring is None
         self._normalise = TextRules(case_sensitive=case_sensitive, nfkc=nfkc).checked(self.name).normaliser()
         self._all = check.choice("mode", mode, ["all", "any"]) == "all"
         self._graded = check.flag("graded", graded)

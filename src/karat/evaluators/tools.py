@@ -111,6 +111,7 @@ class ToolCallAccuracyEvaluator(Evaluator):
 
     name = "tool_call_accuracy"
     reuse = False
+    needs_reference = True
     example: ClassVar[dict[str, Any]] = {
         "params": {"args_match_mode": "exact"},
         "outputs": [{"name": "search", "arguments": {"q": "oslo"}}],

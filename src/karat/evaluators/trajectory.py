@@ -80,6 +80,7 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     name = "trajectory_match"
     reuse = False
+    needs_reference = True
     example: ClassVar[dict[str, Any]] = {
         "params": {"mode": "unordered", "tool_args_match_overrides": {"search": {"q": "ignore_case"}}},
         "outputs": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,10 +15,11 @@ from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
 from karat.experiments.existing_store import open_existing
 from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
-from karat.experiments.mistakes import mistakes
+from karat.experiments.mistakes import Mistake, at, blamed, mistakes, problems_of
 from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for
 from karat.experiments.schema import ExampleEntry, ExperimentFile, FunctionEntry, PromptEntry, RecordedEntry
 from karat.records import Example
+from karat.store.handles import StoredDataset
 
 T = TypeVar("T")
 
@@ -123,8 +125,17 @@ class _Check:
         try:
             return step()
         except KaratError as error:
-            for problem in getattr(error, "problems", None) or [str(error)]:
-                self._problem(place, problem)
+            for problem in problems_of(error):
+                self._problem(getattr(error, "place", place), problem)
+        return None
+
+    def _try_part(self, place: Place, entry: Any, step: Callable[[], T]) -> T | None:
+        """The same for an evaluator or aggregator: what is said of a parameter is said at its line."""
+        try:
+            return step()
+        except KaratError as error:
+            for problem in problems_of(error):
+                self._problem(blamed(place, getattr(entry, "params", None), problem), problem)
         return None
 
     def _problem(self, place: Place, text: str) -> None:
@@ -149,6 +160,7 @@ class _Check:
 
     def _dataset(self) -> Any:
         from karat.datasets import Dataset
+        from karat.datasets.rows import RowSource
 
         entry = self.file.dataset
         if entry is None:
@@ -159,10 +171,14 @@ class _Check:
         if isinstance(entry, str):
             return self._named_dataset(entry)
         fields = entry.model_dump(exclude={"path"}, exclude_unset=True)
-        return self._seen(Dataset.from_file(self._path(entry.path), **fields))
+        path = self._path(entry.path)
+        with at("dataset", "path"):
+            RowSource(path, entry.format)  # says what is wrong with the file itself
+        return self._seen(Dataset.from_file(path, **fields))
 
     def _seen(self, dataset: Any) -> Any:
         self.some = list(islice(dataset, LOOKED_AT))
+        self.dataset = dataset
         return dataset
 
     def _named_dataset(self, name: str) -> Any:
@@ -182,19 +198,35 @@ class _Check:
         models = self.given_models or self.file.models or []
         if entry is None:
             return []
+        if not self._models_are_known():
+            return []
         if not matrix:
             return self._runs_of(entry, self.params, models)
-        from karat.experiments.matrix import expand
+        from karat.experiments.matrix import expand, mistakes_in
 
         if models and "model" in matrix:
             raise RequestError(
                 "the matrix names models, and so does models: or --model; leave one of them out"
             )
+        entry = graph_of(entry, self.folder) or entry
+        entry = FunctionEntry(function=entry) if isinstance(entry, str) else entry
+        found, matrix = mistakes_in(entry, matrix, self.folder)
+        for mistake in found:
+            self._problem(mistake.place, mistake.problems[0])
+        if not all(matrix.values()):
+            return []
         runs: list[PlannedRun] = []
-        for values, each, params, model in expand(graph_of(entry, self.folder) or entry, matrix):
+        for values, each, params, model in expand(entry, matrix):
             made = self._runs_of(each, {**params, **self.params}, [model] if model is not None else models)
             runs += [msgspec.structs.replace(planned, matrix=values) for planned in made]
         return runs
+
+    def _models_are_known(self) -> bool:
+        """Looks at every model of `models:`, where the command line names none instead."""
+        before = len(self.problems)
+        for index, spec in enumerate([] if self.given_models else self.file.models or []):
+            self._try(("models", index), lambda spec=spec: refuse_absent(spec))  # type: ignore[misc]  # bound now
+        return len(self.problems) == before
 
     def _runs_of(self, entry: Any, params: dict[str, Any], models: list[str]) -> list[PlannedRun]:
         if isinstance(entry, PromptEntry):
@@ -207,7 +239,10 @@ class _Check:
         if isinstance(entry, str):
             entry = FunctionEntry(function=entry)
         params = {**entry.params, **params}
-        return runs_for(function_task(entry.function, params, entry.name, self.folder), models)
+        try:
+            return runs_for(function_task(entry.function, params, entry.name, self.folder), models)
+        except RequestError as error:
+            raise Mistake(blamed(("task",), entry.params, str(error)), problems_of(error)) from error
 
     def _recorded(self, entry: RecordedEntry, models: list[str]) -> Any:
         from karat.tasks.recorded import RecordedOutputs
@@ -228,7 +263,8 @@ class _Check:
         schema = self._answer_schema(entry.answer_schema)
         specs: list[str | None] = [*models] or [entry.model]
         for spec in specs:
-            refuse_absent(spec)
+            with at("task", "model") if spec is entry.model and spec is not None else nullcontext():
+                refuse_absent(spec)
         return [
             PlannedRun(
                 task=PromptTask(prompt, model=spec, schema=schema, **given),
@@ -288,14 +324,33 @@ class _Check:
         kinds: dict[str, str] = {}
         for index, entry in zip(self.places.get("evaluators", ()), self.file.evaluators, strict=True):
             place = ("evaluators", index)
-            built = self._try(place, lambda entry=entry: resolve_evaluator(self._evaluator(entry)))  # type: ignore[misc]  # bound now
+            built = self._try_part(place, entry, lambda entry=entry: resolve_evaluator(self._evaluator(entry)))  # type: ignore[misc]  # bound now
             if built is None:
                 continue
             key = built[2].key
             if key in kinds:
                 self._problem(place, f"the key {key!r} is taken: give it another, as {{name, params, key}}")
             kinds[key] = kind_of(built[2])
+            if getattr(built[2], "needs_reference", False) and self._has_no_reference():
+                self._problem(
+                    place,
+                    f"{key} compares with a reference and no example has one: say expected: FIELD in dataset"
+                    f"{self._other_fields()}",
+                )
         return kinds
+
+    def _has_no_reference(self) -> bool:
+        """Whether no example says what is expected; of a long dataset in the store only the first are looked at."""
+        if not self.some or any(example.expected is not None for example in self.some):
+            return False
+        if isinstance(self.dataset, StoredDataset):
+            return len(self.dataset) <= LOOKED_AT
+        return all(example.expected is None for example in self.dataset)
+
+    def _other_fields(self) -> str:
+        """What a reference may be among: the fields that nobody has asked for."""
+        fields = ", ".join(str(name)[:40] for name in list(self.some[0].metadata)[:10])
+        return f", which may be one of {fields}" if fields else ""
 
     def _aggregators(self, kinds: dict[str, str]) -> None:
         """Builds every aggregator, and sees that there is something for it to fold."""
@@ -310,8 +365,9 @@ class _Check:
         seen: set[str] = set()
         for index, entry in zip(self.places.get("aggregators", ()), self.file.aggregators, strict=True):
             place = ("aggregators", index)
-            built = self._try(
+            built = self._try_part(
                 place,
+                entry,
                 lambda entry=entry: resolve_aggregator(self._aggregator(entry), self.file.confidence),  # type: ignore[misc]  # bound now
             )
             if built is None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+import pytest
+
 import karat
+from karat.errors import ConfigError
 from karat.tasks.graph import load_task
 
 GRAPH = """
@@ -131,3 +134,29 @@ def test_a_module_of_the_program_stays_what_it_is_after_an_import_inside(tmp_pat
     monkeypatch.setitem(sys.modules, "wording", mine)
     assert said(task) == "one and one"
     assert sys.modules["wording"] is mine
+
+
+def test_a_relative_import_means_the_tasks_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    one, other = folders(tmp_path, "one", "other")
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        (folder / "saying.py").write_text(
+            "from . import wording\nfrom .code import again\nfrom .parts.more import MORE\n\n"
+            "def say(state):\n    from .wording import WORD\n    return {'said': again(WORD) + wording.WORD + MORE}\n"
+        )
+        (folder / "code.py").write_text(
+            "def again(word):\n    return word + word\n"
+        )  # as one of the standard library
+        (folder / "parts").mkdir()
+        (folder / "parts" / "more.py").write_text("MORE = '!'\n")
+    first, second = load_task(one), load_task(other)
+    assert [said(first), said(second), said(first)] == ["oneoneone!", "otherotherother!", "oneoneone!"]
+
+
+def test_a_relative_import_of_what_is_not_there_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    [one] = folders(tmp_path, "one")
+    (tmp_path / "one" / "saying.py").write_text("from .wordng import WORD\n")
+    with pytest.raises(ConfigError, match=r"there is no .*one/wordng.py"):
+        load_task(one)

@@ -273,3 +273,33 @@ def test_an_interrupted_run_goes_on_by_record(karat, project):
     calls = (project.folder / "calls").read_text().split()
     assert calls == ["q00", "q01", "q02", "q03", "q03", *(f"q{at:02}" for at in range(4, 10))]
     assert len(files(project)["output"]) == 10
+
+
+def test_a_metric_is_ranked_by_under_the_name_that_comparisons_show(karat, project):
+    for _ in range(2):
+        assert karat("run", "eval/qa", "--output_dir", "out", "--new")[0] == 0
+    runs = [run["id"] for run in json.loads(karat("ls", "runs", "--json")[1])["runs"]]
+    shown = json.loads(karat("compare", *runs, "--json")[1])["differences"][0]["metric"]
+    assert shown == "exact_match-accuracy"
+    code, out, _ = karat("rank", *runs, "--metric", shown, "--json")
+    assert (code, json.loads(out)["source"]) == (0, "exact_match")
+    assert "did you mean 'exact_match'?" in karat("rank", *runs, "--metric", "exact_match-recal")[2]
+
+
+def test_a_dotted_name_that_leads_nowhere_is_no_task_and_no_module(karat):
+    code, _, told = karat("run", "evl.qa")
+    assert code == 2
+    assert "no task 'evl.qa'" in told
+    assert "did you mean 'eval/qa'?" in told
+    code, _, told = karat("run", "nope.task")
+    assert code == 2
+    assert "no task 'nope.task'" in told
+    assert "nor is there a module 'nope' on the import path" in told
+    assert "needs a dataset" in karat("run", "json.dumps")[2]
+
+
+def test_a_check_tells_one_record_as_one(karat, project):
+    project.rows("rows.jsonl", [{"id": "q", "answer": "a"}])
+    assert karat("run", "eval/qa", "--check")[1].startswith(
+        "all is well: task eval/qa, 1 record, 2 nodes, 1 post-processor"
+    )

@@ -75,7 +75,7 @@ def test_joins_that_cannot_be_made_say_why(tmp_path):
         rows([twice, twice], tmp_path)
     with pytest.raises(ConfigError, match="is an empty list: give it at least one record"):
         rows([twice, {"alias": "b", "join_type": "cross", "examples": []}], tmp_path)
-    with pytest.raises(DataError, match="no field 'town2' to join by"):
+    with pytest.raises(DataError, match=r"no field 'town2' to join by: did you mean 'town'\?"):
         rows(listed("column", primary_key="city", join_key="town2"), tmp_path)
 
 

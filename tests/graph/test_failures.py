@@ -147,3 +147,26 @@ def test_reports_after_a_run_that_was_stopped_and_continued_are_those_of_one_tha
             report["MetricCollatorPostProcessor"]["evaluation_summary"].pop("timestamp")
         assert ours == others
         assert ours["Sum"]["count"] == 38
+
+
+ENDS = """
+class Ends(BaseException):
+    pass
+
+KINDdef score(state):
+    raise Ends("now")
+"""
+
+
+@pytest.mark.parametrize("kind", ["", "async "])
+def test_whatever_a_node_raises_is_its_failure(project, task, kind):
+    task(rows(1))
+    project.write("t/code.py", CODE + ENDS.replace("KIND", kind))
+    assert project.run("t").failures == [{"id": "0", "node": "score", "error": "Ends: now"}]
+
+
+def test_so_is_a_cancellation_that_is_its_own(project, task):
+    task(rows(1))
+    own = "\nimport asyncio\n\nasync def score(state):\n    raise asyncio.CancelledError\n"
+    project.write("t/code.py", CODE + own)
+    assert project.run("t").failures == [{"id": "0", "node": "score", "error": "CancelledError"}]

@@ -105,6 +105,35 @@ def test_numbers_of_numpy_are_numbers(project, capsys):
     capsys.readouterr()
 
 
+CLOSE = """
+import numpy
+
+from karat.evaluators.unit import BaseUnitMetric, UnitMetricResult, unit_metric
+
+@unit_metric("close_enough")
+class Close(BaseUnitMetric):
+    def evaluate(self, golden, predicted):
+        told = {"distance": numpy.float64(0.5), "seen": numpy.int64(2)}
+        return [GIVES]
+"""
+
+
+@pytest.mark.parametrize(
+    "gives",
+    [
+        "UnitMetricResult(numpy.isclose(1, 1), 1, 1, told)",
+        "{'correct': numpy.isclose(1, 1), 'golden': 1, 'predicted': 1, 'metadata': told}",
+    ],
+)
+def test_verdicts_of_numpy_are_verdicts(project, capsys, gives):
+    project.write("t/graph_config.yaml", JUDGED.replace("FILTER", "").replace("exact_match", "close_enough"))
+    project.write("t/metrics.py", THEIRS.replace("GIVES", "{'x': 1}") + CLOSE.replace("GIVES", gives))
+    assert main(["run", "t", "--output_with_ts", "False"]) == 0, capsys.readouterr()
+    record = json.loads((project.folder / "t/output.json").read_text())[0]["close_enough"]
+    assert (record["correct"], record["metadata"]) == (True, {"distance": 0.5, "seen": 2})
+    capsys.readouterr()
+
+
 def test_a_filter_that_ends_the_process_ends_only_its_report(project, capsys):
     project.write("t/graph_config.yaml", JUDGED.replace("FILTER", "filter: metrics.keep"))
     project.write("t/metrics.py", THEIRS.replace("GIVES", "{'x': 1}"))

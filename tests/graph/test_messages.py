@@ -132,3 +132,139 @@ graph_config: {{nodes: {{one: {DRAW}}}}}
         ("1-2", "c"),
         ("3", "d"),
     ]
+
+
+ROWS = "data_config: {examples: [{id: a, name: Ann}]}\n"
+CALLED = ROWS + "graph_config: {nodes: {n: {node_type: lambda, lambda: own.LAMBDA, output_keys: [o] MORE}}}\n"
+FUNCTIONS = """
+def none(): return {}
+def three(node, state, other): return {}
+def one(state): return {"o": 1}
+def go(state): return "x"
+class Made:
+    def __init__(self, golden_key, letters): pass
+    def __call__(self, state): return {}
+class Stateless:
+    def __call__(self): return {}
+"""
+
+
+@pytest.mark.parametrize("kind", ["llm", "agent", "multi_llm"])
+def test_an_unknown_model_hides_nothing_else_of_its_node(project, kind):
+    project.write("models.yaml", "mine: {model: x, base_url: http://127.0.0.1:9/v1}\n")
+    project.write("t/own.py", FUNCTIONS)
+    models = "models: {a: min, b: mine}" if kind == "multi_llm" else "model: {name: min}"
+    told = problems(
+        project,
+        ROWS
+        + f"""graph_config:
+  nodes:
+    a:
+      node_type: {kind}
+      {models}
+      post_process: own.oone
+      prompt: [{{user: "see {{nam}}"}}, {{usr: x}}]
+""",
+    )
+    assert [sentence.split(": ")[0] for sentence in told] == ["line 6", "line 7", "line 8", "line 8"]
+    for sentence, said in zip(
+        told,
+        ["model 'min': did you mean 'mine'", "'oone': did you mean 'one'", "{nam}", "'user'"],
+        strict=True,
+    ):
+        assert said in sentence
+
+
+def test_where_a_pre_process_is_wrong_it_is_not_known_what_it_would_have_set(project):
+    project.write("t/own.py", FUNCTIONS)
+    [told] = problems(
+        project,
+        ROWS
+        + """graph_config:
+  nodes:
+    a: {node_type: llm, model: x@http://127.0.0.1:9/v1, pre_process: own.oone, prompt: [{user: "{hint}"}]}
+""",
+    )
+    assert "a.pre_process: " in told
+
+
+def test_every_key_of_a_class_that_does_not_fit_is_told_at_once(project):
+    project.write("t/own.py", FUNCTIONS)
+    told = problems(project, CALLED.replace("LAMBDA", "Made").replace("MORE", ", goldn_key: x"))
+    assert told == [
+        "line 2: graph_config.nodes.n.goldn_key: Made has no parameter 'goldn_key': did you mean 'golden_key'?",
+        "line 2: graph_config.nodes.n: Made needs the parameter 'golden_key'",
+        "line 2: graph_config.nodes.n: Made needs the parameter 'letters'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none", "none takes no argument: it has to take the state"),
+        ("Stateless", "Stateless takes no argument: it has to take the state"),
+        ("three", "three needs more than the 2 it is given: missing a required argument: 'other'"),
+    ],
+)
+def test_a_lambda_that_cannot_be_called_with_a_state(project, name, said):
+    project.write("t/own.py", FUNCTIONS)
+    [told] = problems(project, CALLED.replace("LAMBDA", name).replace("MORE", ""))
+    assert told == f"line 2: graph_config.nodes.n.lambda: {said}"
+
+
+def test_an_edge_that_says_twice_where_it_leads(project):
+    project.write("t/own.py", FUNCTIONS)
+    edges = "[{from: START, to: n}, {from: n, to: END, condition: own.go, path_map: {x: END}}]"
+    graph = (
+        CALLED.replace("LAMBDA", "one").replace("MORE", "").replace("}}}\n", "}}, edges: " + edges + "}\n")
+    )
+    [told] = problems(project, graph)
+    assert "graph_config.edges[1].to: stands beside a path_map" in told
+    project.write("t/graph_config.yaml", graph.replace(", path_map: {x: END}", ""))
+    assert load_task("t").plan.edges.after["n"][0].targets == ["END"], (
+        "without a map it names what it may lead to"
+    )
+
+
+REPORTED = (
+    CALLED.replace("LAMBDA", "one").replace("MORE", "")
+    + """\
+output_config: {output_map: {id: {from: id}, o: {from: o}}}
+graph_post_process: [{processor: reports.P FILTER}]
+"""
+)
+BASE = "from karat.tasks.graph import GraphPostProcessor\n\nclass P(GraphPostProcessor):\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "lacks"),
+    [
+        (BASE + "    def nope(self): pass\n", "process and no add"),
+        (BASE + "    def add(self, record): pass\n", "finish"),
+        ("class P:\n    def add(self, record): pass\n", "finish"),
+    ],
+)
+def test_a_processor_that_can_give_no_report(project, code, lacks):
+    project.write("t/own.py", FUNCTIONS)
+    project.write("t/reports.py", code)
+    [told] = problems(project, REPORTED.replace("FILTER", ""))
+    assert told.endswith(f"is not a class with process, or with start, add and finish: it has no {lacks}")
+
+
+def test_a_filter_on_a_field_that_no_output_has(project):
+    project.write("t/own.py", FUNCTIONS)
+    project.write("t/reports.py", BASE + "    def process(self, data): return []\n")
+    [told] = problems(project, REPORTED.replace("FILTER", ", filter: {idd: 3, o.x: 1}"))
+    assert told.endswith("graph_post_process[0].filter.idd: no output record has it: did you mean 'id'?")
+
+
+def test_every_parameter_of_a_processor_that_does_not_fit_is_told(project):
+    project.write("t/own.py", FUNCTIONS)
+    project.write(
+        "t/reports.py", "class P:\n    def __init__(self, k): pass\n    def process(self, data): return []\n"
+    )
+    told = problems(project, REPORTED.replace("FILTER", ", params: {kk: 1}"))
+    assert [sentence.rpartition("params")[2] for sentence in told] == [
+        ".kk: reports.P has no parameter 'kk': did you mean 'k'?",
+        ": reports.P needs the parameter 'k'",
+    ]

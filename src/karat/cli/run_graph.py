@@ -288,7 +288,7 @@ def _checked(task: GraphTask, dataset: Any, terminal: Terminal) -> int:
         "post_processors": [processor.name for processor in task.graph.processors],
         "notes": task.notes,
     }
-    text = f"all is well: task {task.name}, {len(dataset):,} records, {len(nodes)} node{'s' if len(nodes) != 1 else ''}"
-    count = len(task.graph.processors)
-    terminal.show(document, f"{text}, {count} post-processor{'s' if count != 1 else ''}")
+    counts = {"record": len(dataset), "node": len(nodes), "post-processor": len(task.graph.processors)}
+    told = [f"{count:,} {word}{'' if count == 1 else 's'}" for word, count in counts.items()]
+    terminal.show(document, f"all is well: task {task.name}, {', '.join(told)}")
     return 0

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from karat.errors import RequestError, nearest
+from karat.errors import RequestError, UnknownName, nearest
 
 YAML = (".yaml", ".yml")
 
@@ -46,6 +46,7 @@ def recognise(text: str) -> Target:
     if "." in text and all(word.isidentifier() for word in text.split(".")):
         if _means_task(text):
             find_task(text)  # which says that there is none, and what is near
+        _refuse_unknown(text)
         return Target("function", text)
     raise RequestError(
         f"{text!r} cannot be run: give an experiment (experiment.yaml), a graph task (eval/x/y), file.py:function"
@@ -73,3 +74,16 @@ def _means_task(dotted: str) -> bool:
     if spec is not None and spec.origin is not None:  # a package; a mere folder has none
         return False
     return parts[0] == "tasks" or bool(_nearest_task(dotted.replace(".", "/")))
+
+
+def _refuse_unknown(dotted: str) -> None:
+    """Refuses a dotted path that is no task, and that no file, folder or module can lead to either."""
+    from karat.tasks.graph.lookup import find_task
+
+    first = dotted.partition(".")[0]
+    if Path(first).is_dir() or Path(f"{first}.py").is_file() or importlib.util.find_spec(first) is not None:
+        return
+    try:
+        find_task(dotted)
+    except UnknownName as error:
+        raise UnknownName(f"{error}; nor is there a module {first!r} on the import path") from None

@@ -132,6 +132,11 @@ class OwnModules:
         full, wanted = name, fromlist or ()
         if level and (package := (globals or {}).get("__package__")):
             full = importlib.util.resolve_name("." * level + name, package)
+        elif (
+            level
+            and self.folder in (file := Path((globals or {}).get("__file__") or "")).parents[level - 1 :]
+        ):
+            return self._beside(file.parents[level - 1], name, wanted)
         first = full.partition(".")[0]
         if first not in self.names:
             return builtins.__import__(name, globals, locals, wanted, level)
@@ -140,6 +145,22 @@ class OwnModules:
             return found if wanted else self.modules[first]
         with self.in_place():
             return builtins.__import__(name, globals, locals, wanted, level)
+
+    def _beside(self, folder: Path, name: str, wanted: Sequence[str]) -> ModuleType:
+        """What a relative import means in a file that is executed by its path: its folder is the package."""
+        if not name:  # from . import a, b
+            found = ModuleType(folder.name)
+            vars(found).update({each: self._beside(folder, each, ("*",)) for each in wanted})
+            return found
+        steps = [*folder.relative_to(self.folder).parts, *name.split(".")]
+        if self.folder.name == "tasks":
+            steps.insert(0, "tasks")
+        if steps[0] in self.names:
+            return self._import(".".join(steps), fromlist=wanted)
+        file = folder.joinpath(*name.split(".")).with_suffix(".py")  # called as one of the standard library
+        if not file.is_file():
+            raise ModuleNotFoundError(f"there is no {file}", name=name)
+        return load_task_file(file)
 
 
 _folders: dict[Path, OwnModules] = {}

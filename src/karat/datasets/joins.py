@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import DataError
+from karat.errors import DataError, did_you_mean
 
 Row = dict[str, Any]
 JOINER = "->"
@@ -84,16 +84,21 @@ def _column(rows: Iterator[Row], held: list[Row], side: Side, alias: str) -> Ite
     """Every match; a row without one keeps its place, with nothing in the other's fields."""
     key, other_key = f"{alias}{JOINER}{side.primary_key}", f"{side.alias}{JOINER}{side.join_key}"
     if other_key not in held[0]:
-        raise DataError(f"source {side.alias!r} has no field {side.join_key!r} to join by")
+        raise _unknown_key(side.alias, side.join_key, held[0])
     index: dict[Any, list[Row]] = {}
     for other in held:
         index.setdefault(_hashable(other.get(other_key)), []).append(other)
     nothing = [dict.fromkeys(held[0])]
     for row in rows:
         if key not in row:
-            raise DataError(f"source {alias!r} has no field {side.primary_key!r} to join by")
+            raise _unknown_key(alias, side.primary_key, row)
         for other in index.get(_hashable(row[key]), nothing):
             yield {**row, **other}
+
+
+def _unknown_key(alias: str, key: str, row: Row) -> DataError:
+    own = [field.removeprefix(f"{alias}{JOINER}") for field in row if field.startswith(f"{alias}{JOINER}")]
+    return DataError(f"source {alias!r} has no field {key!r} to join by: {did_you_mean(key, own)}")
 
 
 def _hashable(value: Any) -> Any:

@@ -136,8 +136,8 @@ def _format_of(path: Path, format: str | None) -> str:
         suffixes.pop()
     suffix = suffixes[-1] if suffixes else ""
     if suffix not in FORMATS:
-        if not path.exists():
-            UnchangedFile(path)  # says that it does not exist, and what is near
+        if not path.is_file():
+            UnchangedFile(path)  # says that there is none, and what is near
         ending = f"the ending {suffix!r} is not known" if suffix else "it has no ending"
         raise DataError(
             f"{path}: {ending} ({did_you_mean(suffix, FORMATS)}); format= takes {', '.join(known)}"

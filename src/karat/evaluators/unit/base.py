@@ -19,6 +19,14 @@ from karat.evaluators.normalise import clip, jsonable
 from karat.evaluators.paths import value_at
 
 
+def verdict(given: Any) -> Any:
+    """A truth value of NumPy, which `numpy.isclose` gives, as true or false; anything else as it is."""
+    if type(given).__module__ != "numpy" or getattr(given, "ndim", None) != 0:
+        return given
+    plain = given.item()
+    return plain if isinstance(plain, bool) else given
+
+
 @dataclass
 class UnitMetricResult:
     """Whether one prediction is correct, with both sides as they were given and what led to it."""
@@ -27,6 +35,10 @@ class UnitMetricResult:
     golden: Any
     predicted: Any
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if type(self.correct) is not bool:
+            self.correct = verdict(self.correct)
 
     def to_dict(self) -> dict[str, Any]:
         """All four as valid JSON; NaN and infinities, which JSON does not have, become null."""
@@ -42,7 +54,7 @@ class UnitMetricResult:
         """The result that `to_dict` wrote. One without a verdict is refused, not taken as wrong."""
         if not isinstance(data, Mapping):
             raise ValueError(f"a unit metric result is an object, not {clip(data)}")
-        correct = data.get("correct")
+        correct = verdict(data.get("correct"))
         if not isinstance(correct, bool):
             raise ValueError(f"a unit metric result needs correct: true or false, not {clip(correct)}")
         return cls(correct, data.get("golden"), data.get("predicted"), dict(data.get("metadata") or {}))

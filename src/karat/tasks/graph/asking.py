@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from karat.errors import KaratError
 from karat.models.messages import Reply, check_extra
 from karat.tasks.graph.node import Building
 from karat.tasks.graph.reading import Section
@@ -42,8 +43,11 @@ class ModelUse:
         return self.model.identity()
 
 
-def read_model(section: Section, building: Building, node: Section) -> ModelUse | None:
-    """The model of a section `{name, parameters, structured_output}`; the structured output may stand beside it."""
+def read_model(section: Section, building: Building, node: Section) -> ModelUse:
+    """The model of a section `{name, parameters, structured_output}`; the structured output may stand beside it.
+
+    One that cannot be had is told, and the use is without it: what else is wrong with the node is found all the same.
+    """
     from karat import models
 
     section.known(("name", "parameters", "structured_output", *OWN, *OTHERS))
@@ -57,8 +61,13 @@ def read_model(section: Section, building: Building, node: Section) -> ModelUse 
     outside = section if "structured_output" in section else node
     schema = read_structured_output(outside.section("structured_output"), building.place)
     name = building.model or section.text("name") or building.unnamed
-    model = models.get(name)
-    return ModelUse(model, parameters, schema)
+    model = None
+    try:
+        model = models.get(name)
+        return ModelUse(model, parameters, schema)
+    except KaratError as error:
+        section.problems.caught((*section.place, "name" if model is None else "parameters"), error)
+        return ModelUse(None, {}, schema)
 
 
 def _mistyped(key: str) -> str | None:

@@ -219,7 +219,7 @@ def _node(name: str, section: Section, building: Building) -> Node:
 
 
 def _check_fields(output: Output, processors: list[Processor]) -> None:
-    """Fields that the aggregators want: the output map has to have them."""
+    """Fields that the aggregators want, or a filter looks at: the output map has to have them."""
     if output.fields is None:
         return
     columns = list(output.fields)
@@ -232,6 +232,9 @@ def _check_fields(output: Output, processors: list[Processor]) -> None:
                     f"unit_metrics_results field {name!r} not found in output columns: {near}"
                     f"available columns: {', '.join(columns)} (add it to output_config.output_map)",
                 )
+        for place, name in processor.filters:
+            if name not in columns and name.split(".")[0] not in columns:
+                processor.problems.add(place, f"no output record has it: {did_you_mean(name, columns)}")
 
 
 def check_data_fields(configuration: Configuration, known: list[str]) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from karat.errors import KaratError, did_you_mean, nearest
+from karat.errors import did_you_mean, nearest
 from karat.tasks.graph.functions import Applied
 from karat.tasks.graph.node import Building, Node
 from karat.tasks.graph.reading import Section
@@ -166,12 +166,10 @@ def _edge(section: Section, nodes: list[str], building: Building, sources: list[
         if not targets:
             section.problem("needs 'to', or a condition with its path_map")
         return Edge(_names(targets)) if targets and None not in targets else None
-    try:
-        condition = building.function(section, "condition", 1)
-    except KaratError as error:
-        section.problems.caught((*section.place, "condition"), error)
-        return None
-    if None in targets or None in paths.values():
+    if "path_map" in section and "to" in section:
+        section.problem("stands beside a path_map, which says where the condition leads: leave one out", "to")
+    condition = building.function(section, "condition", 1)
+    if condition is None or None in targets or None in paths.values():
         return None
     # without a map the condition names the nodes themselves, so that it may lead to any of them
     reachable = _names(list(paths.values())) or _names(targets) or known

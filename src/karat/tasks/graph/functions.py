@@ -74,6 +74,7 @@ class Applied:
         self.call = call
         self.is_async = is_async(call)
         self.takes = positional(call, most)
+        check_enough(call, self.takes)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.call(*arguments[: self.takes])
@@ -117,6 +118,20 @@ def is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - its kind is asked for, not whether it is there
     )
+
+
+def check_enough(function: Callable[..., Any], count: int) -> None:
+    """Refuses a function that needs more than so many positional arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise RequestError(
+            f"{getattr(function, '__qualname__', function)!s:.80} needs more than the {count} it is given: {error}"
+        ) from None
 
 
 def positional(function: Callable[..., Any], most: int) -> int:

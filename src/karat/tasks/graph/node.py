@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from karat.errors import KaratError
 from karat.tasks.graph.functions import Applied, applied
 from karat.tasks.graph.lookup import TaskPlace
 from karat.tasks.graph.reading import Section
@@ -43,9 +44,15 @@ class Building:
     """The files of the graphs around this one, so that none contains itself."""
 
     def function(self, section: Section, key: str, most: int) -> Applied | None:
-        """The function that a key names; None where there is none or it cannot be had."""
+        """The function that a key names; None where there is none, or it cannot be had, which is told."""
         name = section.text(key)
-        return applied(self.place.load(name), most, f"{key} {name}") if name else None
+        if not name:
+            return None
+        try:
+            return applied(self.place.load(name), most, f"{key} {name}")
+        except KaratError as error:
+            section.problems.caught((*section.place, key), error)
+            return None
 
 
 class Node:

@@ -203,9 +203,7 @@ def _transform(entry: Section, place: TaskPlace, made: Any, parts: list[Any]) ->
     if name is None:
         return None
     method = getattr(made, name, None) if name.isidentifier() else None
-    if callable(method):
-        return applied(method, 2, f"transform {name}")
-    if name.isidentifier():
+    if name.isidentifier() and not callable(method):
         known = [k for k in dir(made) if not k.startswith("_")] if made is not None else []
         instead = (
             did_you_mean(name, known) if known else "name a generator that has it, or give a dotted name"
@@ -213,6 +211,8 @@ def _transform(entry: Section, place: TaskPlace, made: Any, parts: list[Any]) ->
         entry.problem(f"there is no method {name!r}: {instead}", "transform")
         return None
     try:
+        if callable(method):
+            return applied(method, 2, f"transform {name}")
         part = place.load(name)
         parts.append(part)
         return applied(part, 2, f"transform {name}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from karat.errors import FAILURES, KaratError, Stopped
+from karat.errors import KaratError, Stopped
 from karat.tasks.graph.edges import Edges
 from karat.tasks.graph.node import Node, Record
 from karat.tasks.graph.state import END, START, SygraState, steps_of
@@ -19,13 +19,18 @@ MOST_VISITS = 25
 """How often a record may come to the same node, unless `graph_properties.max_iterations` says otherwise."""
 
 
+PASSED_ON: tuple[type[BaseException], ...] = (Stopped, KeyboardInterrupt, GeneratorExit)
+"""What is no failure of a node that raises it: the run ends. All else is, whatever it derives from."""
+
+
 class NodeFailed(KaratError):
     """A node that failed for a record; the message names both the node and the error."""
 
     exit_code = 1
 
     def __init__(self, node: str, error: BaseException) -> None:
-        super().__init__(f"node {node}: {type(error).__name__}: {_said(error)}")
+        said = _said(error)
+        super().__init__(f"node {node}: {type(error).__name__}{said and ': '}{said}")
         self.node = node
         told = getattr(error, "metadata", None)
         self.metadata = {**(told if isinstance(told, dict) else {}), "node": node}
@@ -44,6 +49,12 @@ def _mistakes(error: BaseException) -> str:
         return ""
     found = [(".".join(map(str, each["loc"])), each["msg"]) for each in told(include_url=False)]
     return "; ".join(f"{where}: {what}" if where else what for where, what in found)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether it is the end of the task that runs here, not of something that a node waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and bool(task.cancelling())
 
 
 class LoopBound(Exception):
@@ -105,7 +116,7 @@ class Plan:
         out: dict[str, list[str]] = {}
         for name, node in self.nodes.items():
             before = [n for other, n in self.nodes.items() if name in self.edges.reach.get(other, ())]
-            if getattr(node, "pre_process", None) is not None or not all(n.declared for n in before):
+            if not all(n.declared for n in before):
                 continue  # code may have set them: a record will tell
             have = {key for n in before for key in n.sets}
             missing = [v for v in node.variables if v not in have and steps_of(v)[0] not in have]
@@ -121,9 +132,9 @@ class Plan:
             for node in self.chain:
                 try:
                     node.run(state, record)
-                except Stopped:
+                except PASSED_ON:
                     raise
-                except FAILURES as error:
+                except BaseException as error:
                     raise failed(node.name, error) from error
             return
         walk = _Walk(self)
@@ -133,18 +144,18 @@ class Plan:
             walk.start(name)
             try:
                 self.nodes[name].run(state, record)
-            except Stopped:
+            except PASSED_ON:
                 raise
-            except FAILURES as error:
+            except BaseException as error:
                 raise failed(name, error) from error
             walk.arrive(name, self._targets(name, state))
 
     def _targets(self, name: str, state: SygraState) -> list[str]:
         try:
             return self.edges.targets(name, state)
-        except Stopped:
+        except PASSED_ON:
             raise
-        except FAILURES as error:
+        except BaseException as error:
             raise failed(name, error) from error
 
     async def run_async(self, state: SygraState, record: Record) -> None:
@@ -188,17 +199,21 @@ class Plan:
                 await node.run_async(state, record)
             else:
                 node.run(state, record)
-        except Stopped:
+        except PASSED_ON:
             raise
-        except FAILURES as error:
+        except BaseException as error:
+            if _is_cancelled(error):
+                raise
             raise failed(node.name, error) from error
 
     async def _targets_async(self, name: str, state: SygraState) -> list[str]:
         try:
             return await self.edges.targets_async(name, state)
-        except Stopped:
+        except PASSED_ON:
             raise
-        except FAILURES as error:
+        except BaseException as error:
+            if _is_cancelled(error):
+                raise
             raise failed(name, error) from error
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from karat.documents import Place
 from karat.errors import FAILURES, KaratError, RequestError
 from karat.evaluators.paths import value_at
-from karat.registry import check_parameters
 from karat.tasks.graph.functions import applied, positional
 from karat.tasks.graph.lookup import TaskPlace
 from karat.tasks.graph.reading import Problems, Section
@@ -59,6 +58,7 @@ class Processor:
         use_previous: bool,
         problems: Problems,
         wants: list[tuple[Place, str]],
+        filters: list[tuple[Place, str]],
     ) -> None:
         self.part = part
         self.name = part.__name__
@@ -69,6 +69,8 @@ class Processor:
         self.problems = problems
         self.wants = wants
         """Output fields it needs, with the place where the file says so."""
+        self.filters = filters
+        """Those that its filter looks at, in the same way."""
 
     @property
     def streams(self) -> bool:
@@ -129,8 +131,11 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
     except RequestError as error:
         section.problem(str(error), "processor")
         return None
-    if not isinstance(part, type) or not (callable(getattr(part, "process", None)) or hasattr(part, "add")):
-        section.problem(f"{name} is not a class with process, or with start, add and finish", "processor")
+    if not isinstance(part, type) or (lacking := _lacking(part)):
+        told = f": it has no {lacking}" if isinstance(part, type) else ""
+        section.problem(
+            f"{name} is not a class with process, or with start, add and finish{told}", "processor"
+        )
         return None
     params = section.mapping("params")
     use_previous = section.flag("use_previous_output", bool(params.get("use_previous_output", False)))
@@ -141,8 +146,9 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
         filtered = section.section("params")
         params = {key: value for key, value in params.items() if key != "filter"}
     params = _accepted(part, params, ("use_previous_output",))
+    if not section.section("params").fits(part, params, name):
+        return None
     try:
-        check_parameters(part, params, name)
         wants = part.wants(section, params) if hasattr(part, "wants") else []
         if not section.problems:
             part(**params)
@@ -152,7 +158,25 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
     except FAILURES as error:
         section.problem(f"{name} cannot be made: {type(error).__name__}: {error}", "params")
         return None
-    return Processor(part, params, _filter(filtered, place), use_previous, section.problems, wants)
+    keep = _filter(filtered, place)
+    given = filtered.given.get("filter")
+    fields = map(str, given) if isinstance(given, Mapping) and not use_previous else ()
+    filters = [((*filtered.place, "filter", field), field) for field in fields]
+    return Processor(part, params, keep, use_previous, section.problems, wants, filters)
+
+
+def _lacking(part: type) -> str:
+    """Which method a class lacks to make a report, if any; those of the base alone only call the others."""
+
+    def has(name: str) -> bool:
+        found = getattr(part, name, None)
+        return callable(found) and found is not getattr(GraphPostProcessor, name)
+
+    if has("process"):
+        return ""
+    if not has("add"):
+        return "process and no add"
+    return "" if has("finish") else "finish"
 
 
 def _accepted(part: Any, params: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:

@@ -114,13 +114,12 @@ def _check_url(url: str, kind: str) -> None:
         raise RequestError(f"{kind} {url[:60]!r} is not an address: give https://… or data:{kind}/…;base64,…")
 
 
-def read_prompt(node: Section) -> Prompt | None:
-    """The prompt of a node's section; its mistakes are told."""
+def read_prompt(node: Section) -> Prompt:
+    """The prompt of a node's section; its mistakes are told, and it is what remains."""
     messages: list[tuple[str, Any]] = []
     entries = node.items("prompt")
     if not entries:
         node.problem('needs a prompt: a list such as - user: "{question}"')
-        return None
     for at, entry in enumerate(entries):
         if not isinstance(entry, Mapping) or not entry:
             node.problem("has to be a role with its content, such as user: …", "prompt", at)
@@ -137,7 +136,7 @@ def read_prompt(node: Section) -> Prompt | None:
                 node.problem("has to be a text or a list of parts", "prompt", at, str(role))
             else:
                 messages.append((str(role), content if isinstance(content, str) else str(content)))
-    return Prompt(messages) if messages else None
+    return Prompt(messages)
 
 
 def _check_parts(node: Section, parts: Iterable[Any], at: int, role: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -76,6 +77,23 @@ class Section:
         for key in self.given:
             if key not in keys:
                 self.problem(f"unknown key: {did_you_mean(str(key), keys)}", key)
+
+    def fits(self, part: Any, given: Mapping[str, Any], what: str) -> bool:
+        """Whether a part takes what it is given and nothing is missing; every mistake is told, at its key."""
+        before = len(self.problems)
+        takes = [
+            p for p in inspect.signature(part).parameters.values()
+            if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)
+        ]  # fmt: skip
+        named = [p for p in takes if p.kind is not p.VAR_KEYWORD]
+        known = [p.name for p in named]
+        for key in given if len(named) == len(takes) else ():
+            if key not in known:
+                self.problem(f"{what} has no parameter {key!r}: {did_you_mean(key, known)}", key)
+        for p in named:
+            if p.default is p.empty and p.name not in given:
+                self.problem(f"{what} needs the parameter {p.name!r}")
+        return len(self.problems) == before
 
     def without_effect(self, *keys: str, instead: str = "") -> None:
         """Notes each of these keys that is given: other tools know it, and karat does nothing about it."""

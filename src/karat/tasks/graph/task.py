@@ -9,14 +9,14 @@ from typing import Any
 
 from karat.compat import current_modules
 from karat.datasets.dataset import Dataset
-from karat.errors import FAILURES, KaratError, RequestError, Stopped
+from karat.errors import KaratError, RequestError
 from karat.keys import code_fingerprint, digest
 from karat.records import Example
 from karat.tasks.base import Context, Task
 from karat.tasks.graph.configuration import Configuration, check_data_fields, read_configuration
 from karat.tasks.graph.lookup import find_task
 from karat.tasks.graph.node import Record
-from karat.tasks.graph.plan import NodeFailed, failed
+from karat.tasks.graph.plan import PASSED_ON, NodeFailed, failed
 from karat.tasks.graph.reading import Problems
 from karat.tasks.graph.state import SygraState, own, steps_of
 from karat.tasks.graph.unit_metrics import UnitMetrics
@@ -92,9 +92,9 @@ class GraphTask(Task):
     def _finish(self, state: SygraState) -> Any:
         try:
             record = self.output.record(state)
-        except Stopped:
+        except PASSED_ON:
             raise
-        except FAILURES as error:
+        except BaseException as error:
             raise failed("output", error) from error
         try:
             encode(record)

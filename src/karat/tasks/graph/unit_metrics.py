@@ -7,6 +7,7 @@ from typing import Any
 
 from karat.errors import CannotJudge, RequestError, did_you_mean
 from karat.evaluators.unit import BaseUnitMetric, UnitMetricRegistry, UnitMetricResult
+from karat.evaluators.unit.base import verdict
 
 SUFFIX = "_result"
 """`exact_match_result`: the older name of a metric's field, used where the configuration asks for it."""
@@ -118,6 +119,8 @@ def _as_dict(results: Any, metric: BaseUnitMetric) -> dict[str, Any]:
     result = results[0]
     if isinstance(result, UnitMetricResult):
         result = result.to_dict()
-    if not isinstance(result, dict) or not isinstance(result.get("correct"), bool):
+    elif isinstance(result, dict):
+        result = {**result, "correct": verdict(result.get("correct"))}
+    if not isinstance(result, dict) or not isinstance(result["correct"], bool):
         raise CannotJudge(f"{who} gave {result!r:.80}, not a result that is correct or not")
     return result

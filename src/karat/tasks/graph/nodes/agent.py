@@ -82,14 +82,12 @@ def _injected(section: Section) -> dict[int, str]:
     return out
 
 
-def build_agent(name: str, section: Section, building: Building) -> Node | None:
+def build_agent(name: str, section: Section, building: Building) -> Node:
     """An agent node from its section."""
     section.known((*COMMON, *MODEL_KEYS, "max_steps", "inject_system_messages"))
     section.without_effect("tool_choice", instead="an agent's model chooses its tools")
     prompt, use = read_prompt(section), read_use(section, building)
     tools = read_tools(section, building)
-    if prompt is None or use is None:
-        return None
     node = AgentNode(name, section, building, prompt, use, tools)
-    check_output_keys(section, node.output_keys, use.schema, node.post_process is not None)
+    check_output_keys(section, node.output_keys, use.schema)
     return node

@@ -13,8 +13,7 @@ import inspect
 from typing import Any
 
 from karat.errors import RequestError, did_you_mean
-from karat.registry import check_parameters
-from karat.tasks.graph.functions import applied, is_async
+from karat.tasks.graph.functions import applied, is_async, positional
 from karat.tasks.graph.node import COMMON, Building, Node, Record, merge, output_keys_of
 from karat.tasks.graph.reading import Section
 from karat.tasks.graph.state import SygraState
@@ -65,6 +64,8 @@ def build_lambda(name: str, section: Section, building: Building) -> Node | None
         if part is UnitMetrics and not _checked(section):
             return None
         call = _callable(part, section, building)
+        if call is None:
+            return None
     except RequestError as error:
         section.problem(str(error), "lambda")
         return None
@@ -98,15 +99,23 @@ def _checked(section: Section) -> bool:
 
 
 def _callable(part: Any, section: Section, building: Building) -> Any:
-    """What is called with the state alone."""
+    """What is called with the state alone; None where it cannot be had, which is told."""
     if isinstance(part, type) and any("__call__" in vars(base) for base in part.__mro__):
         return _made(part, section, building)
     function = applied(part, 2, "lambda")
+    _check_takes_state(function.call, part)
     if function.takes < 2:
         section.known((*LANGUAGE, *ALIASES))  # nobody would read any other
         return function.call
     _check_mistyped(section)
     return functools.partial(function.call, dict(section.given))
+
+
+def _check_takes_state(call: Any, part: Any) -> None:
+    """Refuses what cannot be called with a state."""
+    if not positional(call, 1):
+        who = getattr(part, "__qualname__", type(part).__qualname__)
+        raise RequestError(f"{who} takes no argument: it has to take the state")
 
 
 def _check_mistyped(section: Section) -> None:
@@ -118,7 +127,10 @@ def _check_mistyped(section: Section) -> None:
 
 
 def _made(part: type, section: Section, building: Building) -> Any:
-    """An instance made with the node's keys; keys of the language only where it asks for them."""
+    """An instance made with the node's keys; keys of the language only where it asks for them.
+
+    None where they do not fit, which is told.
+    """
     parameters = inspect.signature(part).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     if takes_all:  # else a key that it does not ask for is refused below
@@ -133,8 +145,11 @@ def _made(part: type, section: Section, building: Building) -> Any:
         keys["output_keys"] = sorted(building.asked)
     elif issubclass(part, UnitMetrics):
         keys["output_keys"] = section.texts("output_keys")
-    check_parameters(part, keys, f"{part.__qualname__}")
+    if not section.fits(part, keys, part.__qualname__):
+        return None
     try:
-        return part(**keys)
+        made: Any = part(**keys)
     except (TypeError, ValueError, KeyError) as error:
         raise RequestError(f"{part.__qualname__} cannot be made: {type(error).__name__}: {error}") from error
+    _check_takes_state(made, part)
+    return made

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from karat.errors import KaratError
 from karat.models.messages import Reply
 from karat.tasks.graph.asking import ModelUse, calls_of, message_of, read_model
 from karat.tasks.graph.functions import Applied
@@ -29,7 +28,7 @@ class ModelNode(Node):
     def __init__(self, name: str, section: Section, building: Building, prompt: Prompt) -> None:
         super().__init__(name, output_keys_of(section) or [MESSAGES])
         self.prompt = prompt
-        self.variables = list(prompt.variables)
+        self.variables = [] if "pre_process" in section else list(prompt.variables)  # it may set them
         self.input_key = section.text("input_key", MESSAGES) or MESSAGES
         self.role = section.text("output_role", "assistant") or "assistant"
         self.pre_process = building.function(section, "pre_process", 1)
@@ -140,9 +139,9 @@ def keep(
         state[keys[0]] = value
 
 
-def check_output_keys(section: Section, keys: list[str], schema: Any, processed: bool) -> None:
+def check_output_keys(section: Section, keys: list[str], schema: Any) -> None:
     """Several fields cannot be told apart in one text."""
-    if len(keys) < 2 or processed:
+    if len(keys) < 2 or "post_process" in section:
         return
     properties = schema.get("properties", {}) if isinstance(schema, Mapping) else None
     if schema is None:
@@ -155,28 +154,21 @@ def check_output_keys(section: Section, keys: list[str], schema: Any, processed:
                 section.problem(f"the structured_output has no field {key!r}", "output_keys")
 
 
-def build_llm(name: str, section: Section, building: Building) -> Node | None:
+def build_llm(name: str, section: Section, building: Building) -> Node:
     """An llm node from its section."""
     section.known((*COMMON, *MODEL_KEYS))
     prompt, use = read_prompt(section), read_use(section, building)
     tools = read_tools(section, building)
     if not tools:
         section.without_effect("tool_choice", instead="the node has no tools")
-    if prompt is None or use is None:
-        return None
     node = LlmNode(name, section, building, prompt, use, tools)
     keys = [key for key in node.output_keys if key not in node.beside]
-    check_output_keys(section, keys, use.schema, node.post_process is not None)
+    check_output_keys(section, keys, use.schema)
     return node
 
 
-def read_use(section: Section, building: Building) -> ModelUse | None:
+def read_use(section: Section, building: Building) -> ModelUse:
     """The model of a node: `model: NAME` or `model: {name, …}`."""
     given = section.given.get("model")
     value = {"name": given} if isinstance(given, str) else given
-    inner = Section(value, (*section.place, "model"), section.problems)
-    try:
-        return read_model(inner, building, section)
-    except KaratError as error:
-        section.problems.caught((*inner.place, "name"), error)
-        return None
+    return read_model(Section(value, (*section.place, "model"), section.problems), building, section)

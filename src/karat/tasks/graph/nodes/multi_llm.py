@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from karat.errors import KaratError
 from karat.models.messages import Reply
 from karat.tasks.graph.asking import ModelUse, message_of, read_model
 from karat.tasks.graph.node import COMMON, MODEL_KEYS, Building, Node, Record, merge, output_keys_of
@@ -64,7 +63,7 @@ class MultiLlmNode(ModelNode):
         return parsed if parsed is not None else message.content
 
 
-def build_multi_llm(name: str, section: Section, building: Building) -> Node | None:
+def build_multi_llm(name: str, section: Section, building: Building) -> Node:
     """A multi_llm node from its section."""
     section.known((*COMMON, *MODEL_KEYS, "models", "multi_llm_post_process"))
     section.without_effect("model", instead="models names them")
@@ -76,11 +75,5 @@ def build_multi_llm(name: str, section: Section, building: Building) -> Node | N
     for label, given in models.given.items():
         value = {"name": given} if isinstance(given, str) else given
         inner = Section(value, (*models.place, label), section.problems)
-        try:
-            use = read_model(inner, building, section)
-        except KaratError as error:
-            section.problems.caught((*inner.place, "name"), error)
-            continue
-        if use is not None:
-            uses[str(label)] = use
-    return MultiLlmNode(name, section, building, prompt, uses) if prompt is not None and uses else None
+        uses[str(label)] = read_model(inner, building, section)
+    return MultiLlmNode(name, section, building, prompt, uses)

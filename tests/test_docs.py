@@ -1,30 +1,70 @@
-"""Documentation is checked: the Python examples of README and docs run, in the order they stand in."""
+"""Documentation is checked: the examples of README and docs run, in the order they stand in.
+
+A block of Python is executed; one of Python or YAML that begins with the name of its file (`# mine.py`) is written
+there for those after it; of a block called `console` each `$ karat …` is run, and has to end well.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
+from karat.cli import main
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|yaml|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.name)
-def test_python_examples_run(page, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache.db"))
-    namespace: dict[str, object] = {"__name__": "__main__"}
+def blocks(page):
+    """The blocks of a page that are run or written, with their lines."""
     text = page.read_text()
     for block in BLOCK.finditer(text):
-        line = text[: block.start(1)].count("\n")
-        exec(compile("\n" * line + block.group(1), str(page), "exec"), namespace)
+        language, code = block.groups()
+        if language != "yaml" or FILE.match(code):
+            yield language, code, text[: block.start(2)].count("\n")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p))], ids=lambda p: p.name)
+def test_examples_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache.db"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for language, code, line in blocks(page):
+        if named := FILE.match(code):
+            Path(named[1]).write_text(code)
+        elif language == "python":
+            exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        else:
+            for command in re.findall(r"^\$ karat (.*)", code, re.MULTILINE):
+                assert main(shlex.split(command)) == 0, command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_between_pages_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            linked = page.parent / target if target else page
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
+
+
+def anchors(page):
+    """What the headings of a page are linked by."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_the_architecture_names_every_room_and_no_other():
+    source, text = ROOT / "src" / "karat", (ROOT / "docs" / "architecture.md").read_text()
+    rooms = {f"{each.name}/" if each.is_dir() else each.name for each in source.iterdir()}
+    named = set(re.findall(r"`([\w/]+(?:/|\.py))`", text))
+    assert rooms - named - {"__init__.py", "__main__.py", "__pycache__/", "py.typed"} == set()
+    for each in named:
+        assert list(source.rglob(each.strip("/"))) or (source / each).exists() or (ROOT / each).exists(), each

@@ -159,6 +159,13 @@ def _given_object(spec: Any) -> tuple[str, Any]:
     return getattr(built, "name", "") or type(built).__name__, built
 
 
+def folding_part(aggregator: Any) -> Any:
+    """What somebody wrote to fold results: the metric, or the aggregator, inside of what wraps it."""
+    while (inner := getattr(aggregator, "wraps", None)) is not None:
+        aggregator = inner
+    return aggregator
+
+
 def as_aggregator(part: Any) -> Any:
     """A part as it folds results: an aggregator metric, which folds unit metric results, is wrapped."""
     if not getattr(part, "folds_unit_results", False):

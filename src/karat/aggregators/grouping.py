@@ -31,7 +31,7 @@ class Grouped(Aggregator[_State]):
     """
 
     def __init__(self, aggregator: Any, by: str | Sequence[str]) -> None:
-        self.inner = aggregator
+        self.inner = self.wraps = aggregator
         self.by = [by] if isinstance(by, str) else list(by)
         if not self.by or not all(isinstance(field, str) and field for field in self.by):
             raise ValueError(f"by is {by!r}: it names a field of the examples' metadata, or a list of fields")

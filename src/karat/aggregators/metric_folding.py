@@ -38,7 +38,7 @@ class MetricAggregator(Aggregator[Any]):
     """
 
     def __init__(self, metric: Any) -> None:
-        self.metric = metric
+        self.metric = self.wraps = metric
         self.name = getattr(metric, "name", "") or type(metric).__name__  # type: ignore[misc]  # of this one
         self.params = dict(getattr(metric, "config", {}) or {})
 

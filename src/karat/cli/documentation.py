@@ -16,9 +16,9 @@ stderr; `--json` prints one JSON document instead, errors included (`{"error": {
 | exit code | meaning |
 |---|---|
 | 0 | all well |
-| 1 | finished with failures, or nothing could be measured |
-| 2 | the request was wrong: a bad configuration, an unknown name, a bad file |
-| 3 | stopped, the same command continues: credentials, budget, store |
+| 1 | finished with failures, nothing could be measured, or a gate did not hold |
+| 2 | the request was wrong: a bad configuration, an unknown name, a bad file, a store that cannot be opened |
+| 3 | stopped, the same command continues: credentials, budget, a store that fails on the way, another process at it |
 | 70 | a bug in karat; `KARAT_TRACEBACK=1` shows where |
 | 130 | interrupted (Ctrl-C), the same command continues |
 

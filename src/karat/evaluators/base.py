@@ -170,12 +170,12 @@ class FunctionEvaluator(Evaluator):
             "example": context.get("example"),
             "trace": output.trace if isinstance(output, Output) else [],
         }
-        if self._takes_all:
-            return {"outputs": outputs, "reference_outputs": reference, "inputs": inputs, **context}
         asked = {name: have[name] for name in self._names if name in have}
         for name, convert in self._converters.items():
             if asked[name] is not None:
                 asked[name] = convert(asked[name])
+        if self._takes_all:
+            return {"outputs": outputs, "reference_outputs": reference, "inputs": inputs, **context, **asked}
         return asked
 
     def evaluate(

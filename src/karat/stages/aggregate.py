@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from karat.aggregators.base import Aggregate, Group, resolve_aggregator
+from karat.aggregators.base import Aggregate, Group, folding_part, resolve_aggregator
 from karat.errors import FAILURES, RequestError, did_you_mean
 from karat.garbage import fewer_collections
-from karat.keys import fingerprint
+from karat.keys import code_fingerprint, fingerprint
 from karat.progress import Listener, Progress, listener
 from karat.records import (
     FORMAT,
@@ -69,13 +69,16 @@ async def aggregate_async(
         if keys.count(key) > 1:
             raise RequestError(f"two aggregators have the key {key!r}: give one of them another key")
     specs = [AggregatorSpec(key, name, params) for key, name, params, _, _ in parts]
+    codes = [code_fingerprint(folding_part(aggregator)) for *_, aggregator, _ in parts]
     configuration = fingerprint(
         evaluations=[[handle.id, handle.header.finished] for handle in handles],
         aggregators=[[part[0], part[1], part[2], part[4]] for part in parts],
         confidence=confidence,
+        codes=codes,
     )
-    # An evaluation that is not finished may have grown since, and its header would not say so.
-    settled = all(handle.header.finished is not None for handle in handles)
+    # An evaluation that is not finished may have grown since, and its header would not say so; nor is it known
+    # what became of code that cannot be seen.
+    settled = None not in codes and all(handle.header.finished is not None for handle in handles)
     known = the_store.backend.headers("aggregation", configuration=configuration)
     if known and settled and not new:
         found = the_store.aggregations.get(known[-1].id)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from karat.errors import NotApplicable, RequestError
-from karat.evaluators.base import Kind, as_result, kind_of, resolve_evaluator
+from karat.evaluators.base import Evaluator, Kind, as_result, kind_of, resolve_evaluator
 from karat.keys import code_fingerprint, fingerprint, result_item
 from karat.models.calls import CacheMode, recording
 from karat.records import (
@@ -309,7 +309,11 @@ def _outcome(result: Result | BaseException) -> tuple[Ok[Result] | Failed | Skip
 
 def _code_of(evaluator: Any) -> str | None:
     function = getattr(evaluator, "function", None)
-    return code_fingerprint(function if function is not None else type(evaluator))
+    if function is not None:
+        return code_fingerprint(function)
+    # An object that does not say what it was built with is told apart by what it holds.
+    own = getattr(type(evaluator), "configuration", Evaluator.configuration) is not Evaluator.configuration
+    return code_fingerprint(type(evaluator) if own or hasattr(evaluator, "params") else evaluator)
 
 
 def _described(params: dict[str, Any]) -> dict[str, Any]:

@@ -215,3 +215,12 @@ def test_a_field_that_only_a_late_record_has_is_there(project):
     project.rows("rows.jsonl", [{"id": n, "x": 1} for n in range(151)])
     with pytest.raises(RequestError, match="late"):
         project.run("t")
+
+
+def test_a_filter_without_effect_is_noted(project):
+    text = JUDGED.replace("FILTER", "")
+    text += "  - {processor: metrics.Last, use_previous_output: true, filter: {id: 1}}\n"
+    project.write("t/graph_config.yaml", text.replace("{name: theirs", "{name: recall"))
+    project.write("t/metrics.py", "class Last:\n    def process(self, data):\n        return data\n")
+    [note] = project.run("t").task.notes
+    assert "graph_post_process[1].filter: has no effect" in note

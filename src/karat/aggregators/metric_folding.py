@@ -64,6 +64,8 @@ class MetricAggregator(Aggregator[Any]):
         given = self.metric.finish(state[0])
         if not isinstance(given, dict):
             raise ValueError(f"{self.name} gave {type(given).__name__}, not a dict of metric values")
+        if not all(isinstance(key, str) for key in given):
+            raise ValueError(f"{self.name} gave a dict whose keys are not all texts")
         of = given.get("of", state[1])
         n = given.get("n", state[2])
         out = Aggregate()

@@ -117,6 +117,10 @@ def read_processors(top: Section, place: TaskPlace) -> list[Processor]:
                 f"{processor.name} stands twice and both would write {processor.name}_*.json: make one entry of them,"
                 " or extend the class under another name"
             )
+        if found and processor.use_previous and processor.keep is not None:
+            section.problems.note(
+                (*section.place, "filter"), "has no effect: what the processor before it gives is taken whole"
+            )
         found.append(processor)
     return found
 

@@ -14,3 +14,25 @@ def test_a_control_character_is_told_with_its_line(tmp_path: Path, character: st
     path.write_text(f"name: x\nnumber: 1  # {character}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"line 2: a control character .*U\+{ord(character):04X}"):
         read_document(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a:\n  b: 1\n c: 2\n", "line 3, column 2: the indentation of this line does not fit its neighbours"),
+        ("a:\n  - b\n - c\n", "line 3, column 2: the indentation of this line does not fit its neighbours"),
+        ("a:\n\tb: 1\n", "line 2, column 1: indent with spaces, not a tab"),
+        (
+            "a: b\n  c: 1\n",
+            "line 2, column 4: a colon stands where none may: indent the line as its neighbours",
+        ),
+        ('a: "b\nc: 1\n', "line 1, column 4: the quotation mark that stands there is never closed"),
+        ("a: @b\n", "line 1, column 4: found character '@' that cannot start any token: quote the value"),
+    ],
+)
+def test_what_is_no_yaml_is_told_in_words_of_the_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_document(path)
+    assert caught.value.problems[0].startswith(said)

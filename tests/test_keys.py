@@ -278,6 +278,14 @@ def test_case_finished_is_returned_and_it_says_so():
     assert "finished already" in decision.why
 
 
+def test_case_finished_with_failures_names_the_remedy():
+    decision = decide(WANTED, [Previous("run-1", "code 1", 1, True, failed=3, total=4)])
+    assert decision.action == "return"
+    assert decision.why == (
+        "run run-1 is finished, 3 of 4 failed: --retry-failed tries them again, --new makes another"
+    )
+
+
 def test_case_new_makes_the_next_replicate():
     decision = decide(wanted(new=True), [FINISHED, Previous("run-2", "code 1", 2, True)])
     assert (decision.action, decision.replicate) == ("create", 3)

@@ -89,14 +89,30 @@ def read_document(path: Path) -> Document:
             raise ConfigError(problems, str(path))
         return Document(path, loader.construct_document(node), lines)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigError([f"{where}{error.problem or error.context}"], str(path)) from error
+        raise ConfigError([_said(error)], str(path)) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigError([f"cannot be read as YAML: {reason}"], str(path)) from error
     finally:
         loader.dispose()
+
+
+def _said(error: yaml.MarkedYAMLError) -> str:
+    """What is wrong with a text that is no YAML, as a person would say it who sees the line."""
+    mark, problem = error.problem_mark or error.context_mark, error.problem or error.context or ""
+    if error.context == "while scanning a quoted scalar" and "end of stream" in problem:
+        mark, said = error.context_mark or mark, "the quotation mark that stands there is never closed"
+    elif r"'\t'" in problem:
+        said = "indent with spaces, not a tab"
+    elif "<block end>" in problem:
+        said = "the indentation of this line does not fit its neighbours"
+    elif problem == "mapping values are not allowed here":
+        said = "a colon stands where none may: indent the line as its neighbours are, or quote the value that has it"
+    elif problem.startswith("found character"):
+        said = f"{problem}: quote the value that it begins"
+    else:
+        said = problem
+    return f"line {mark.line + 1}, column {mark.column + 1}: {said}" if mark else said
 
 
 def _look(root: yaml.Node, path: Path) -> tuple[dict[Place, int], list[str]]:

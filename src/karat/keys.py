@@ -300,6 +300,7 @@ class Previous(msgspec.Struct, frozen=True):
     replicate: int
     finished: bool
     failed: int = 0
+    total: int = 0
     holder: Holder | None = None
     created: float = 0.0
 
@@ -311,6 +312,13 @@ class Decision(msgspec.Struct, frozen=True):
     id: str | None = None
     replicate: int = 1
     why: str = ""
+
+
+def _returned(what: str, failed: int, total: int) -> str:
+    """What is told of one that is returned as it is, with the remedy for what failed in it."""
+    if not failed:
+        return f"{what} is finished already: --new for another"
+    return f"{what} is finished, {failed:,} of {total:,} failed: --retry-failed tries them again, --new makes another"
 
 
 def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
@@ -338,7 +346,7 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
             # The same replicate: what other code asks of models in the same words was answered before.
             return Decision("create", None, last.replicate, f"the code changed since {what} {last.id}")
         return Decision(
-            "return", last.id, last.replicate, f"{what} {last.id} is finished already: --new for another"
+            "return", last.id, last.replicate, _returned(f"{what} {last.id}", last.failed, last.total)
         )
     if changed and not wanted.accept_code_change:
         raise CodeChanged(

@@ -62,18 +62,18 @@ def test_a_finished_run_says_that_it_was_not_refreshed(karat, prompt, provider):
 
 
 def test_judges_are_asked_again_where_new_answers_are_wanted(karat, prompt, provider):
-    (prompt / "judge.py").write_text(
+    (prompt / "asking.py").write_text(
         "from karat import models\n"
         "def judge(outputs):\n"
         "    return len(models.get('priced').generate_sync(f'Is {outputs} good?', max_tokens=5).text) > 0\n"
     )
     karat("run", "prompt.yaml")
-    first = karat("evaluate", "latest", "-e", "judge.judge", "--json").json
+    first = karat("evaluate", "latest", "-e", "asking.judge", "--json").json
     asked = provider.count
-    said = karat("evaluate", "latest", "-e", "judge.judge", "--refresh")
+    said = karat("evaluate", "latest", "-e", "asking.judge", "--refresh")
     assert f"evaluation {first['id']} is finished already, so --refresh had nothing to ask again" in said.out
     assert provider.count == asked
-    again = karat("evaluate", "latest", "-e", "judge.judge", "--refresh", "--new", "--json").json
+    again = karat("evaluate", "latest", "-e", "asking.judge", "--refresh", "--new", "--json").json
     assert (again["counts"]["ok"], again["counts"]["reused"]) == (4, 0)
     assert provider.count == asked + 4
 
@@ -120,7 +120,7 @@ def test_weights_that_are_not_here_are_told_before_the_first_record(karat, proje
     )
     said = karat("run", "prompt.yaml")
     assert said.code == 2
-    assert "line 2: task: local/none.gguf: no file none.gguf" in said.err
+    assert "line 2: task.model: local/none.gguf: no file none.gguf" in said.err
     assert not (project / "karat.db").exists()
 
 

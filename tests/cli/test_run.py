@@ -35,7 +35,9 @@ def test_an_experiment_runs_evaluates_aggregates_and_reports(karat, project):
     assert "--failed" in said.out
     assert "6 items: 5 ok, 1 failed" in said.out
     assert said.err == ""
-    assert "is finished already: --new for another" in karat("run", "experiment.yaml").err
+    assert "is finished, 1 of 6 failed: --retry-failed tries them again, --new makes another" in (
+        karat("run", "experiment.yaml").err
+    )
     assert karat("run", "experiment.yaml", "--quiet").err == ""
 
 
@@ -43,7 +45,7 @@ def test_the_same_command_returns_what_is_finished(karat, project):
     first = karat("run", "experiment.yaml", "--json").json
     second = karat("run", "experiment.yaml", "--json").json
     assert second["runs"][0]["id"] == first["runs"][0]["id"]
-    assert "finished already" in second["runs"][0]["notice"]
+    assert "is finished, 1 of 6 failed" in second["runs"][0]["notice"]
     assert second["aggregation"]["id"] == first["aggregation"]["id"]
     assert len(karat("ls", "--json").json["runs"]) == 1
     other = karat("run", "experiment.yaml", "--json", "--new").json

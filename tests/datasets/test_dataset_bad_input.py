@@ -98,7 +98,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     (
         "a.yaml",
         b"- input: 1",
-        r"a\.yaml: the ending '\.yaml' is not known .*format= takes csv, json, jsonl, parquet",
+        r"a\.yaml: the ending '\.yaml' is not known .*say its format \(csv, json, jsonl, parquet",
     ),
     ("a.jsnl", b"1", r"the ending '\.jsnl' is not known \(did you mean '\.jsonl'"),
     ("noending", b"1", r"noending: it has no ending"),

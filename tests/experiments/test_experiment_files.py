@@ -295,3 +295,25 @@ def test_data_without_references_are_refused_where_an_evaluator_needs_one(folder
         read_experiment(folder / "experiment.yaml")
     (folder / "experiment.yaml").write_text(text.replace("exact_match", "json_valid"))
     assert len(read_experiment(folder / "experiment.yaml").evaluators) == 2
+
+
+def test_parts_and_store_beside_the_experiment_are_found_from_anywhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "inside").mkdir()
+    (folder / "inside" / "metric.py").write_text(
+        "from karat.evaluators import BaseUnitMetric, UnitMetricResult\n"
+        "class Same(BaseUnitMetric):\n"
+        "    def evaluate(self, golden, predicted):\n"
+        "        return [UnitMetricResult(g == p, {'v': g}, {'v': p}, {}) for g, p in zip(golden, predicted)]\n"
+    )
+    (folder / "inside" / "experiment.yaml").write_text(
+        "dataset: [{input: a, expected: A}]\ntask: ../loud.py:loud\nstore: own.db\n"
+        "evaluators: [{name: 'unit:metric.py:Same', key: same}]\naggregators: [accuracy]\n"
+    )
+    plan = read_experiment(Path("inside/experiment.yaml"))
+    assert plan.store == str(folder / "inside" / "own.db")
+    with open_store(plan.store) as store:
+        aggregation = carry_out(plan, store).aggregation
+        assert aggregation is not None
+        assert aggregation.estimates["same-accuracy"].value == 1.0

@@ -35,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Evaluates, and tells what came of it."""
-    from karat.cli.outcome import exit_code, stage_line, usage_lines
+    from karat.cli.outcome import exit_code, stage_line, usage_lines, what_failed
     from karat.experiments.existing_store import open_existing
     from karat.stages.evaluate import evaluate
 
@@ -63,6 +63,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             progress=terminal.progress,
             **options,
         )
-        text = "\n".join([stage_line(made), *(f"  {line}" for line in usage_lines(made))])
-        terminal.show({**made.to_dict(), "notice": made.notice}, text)
+        lines = [stage_line(made), *(f"  {line}" for line in usage_lines(made))]
+        if made.status != "success":  # also where outputs failed, whose results are skipped
+            lines.append(what_failed(made))
+        terminal.show({**made.to_dict(), "notice": made.notice}, "\n".join(lines))
         return exit_code(made.status)

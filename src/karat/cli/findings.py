@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.records import Failed, ItemResult, Output, Skipped, to_builtins
+from karat.report.kinds import kind_of
 from karat.report.text import clean
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import latest, output_decoder, result_decoder
@@ -141,16 +142,17 @@ def failures_of(handle: Any) -> dict[str, Any]:
     if isinstance(handle, StoredDataset):
         raise RequestError(f"{handle.label} is a dataset: runs, evaluations and aggregations have failures")
     found: dict[tuple[str, str], dict[str, Any]] = {}
+    several = isinstance(handle, Evaluation) and len(handle.header.runs) > 1
     for item in handle.outputs() if isinstance(handle, Run) else handle.results():
-        _add(found, item)
+        _add(found, item, several)
     kinds = sorted(found.values(), key=lambda kind: -kind["count"])
     return {"id": handle.id, "kinds": kinds, "counts": handle.counts.to_dict()}
 
 
-def _add(found: dict[tuple[str, str], dict[str, Any]], item: Output | ItemResult) -> None:
+def _add(found: dict[tuple[str, str], dict[str, Any]], item: Output | ItemResult, several: bool) -> None:
     outcome = item.outcome
     if isinstance(outcome, Failed):
-        kind, message, where = outcome.error.type, outcome.error.message, outcome.error.where
+        (kind, message), where = kind_of(outcome.error), outcome.error.where
     elif isinstance(outcome, Skipped):
         kind, message, where = outcome.reason, "", ""
     else:
@@ -163,7 +165,14 @@ def _add(found: dict[tuple[str, str], dict[str, Any]], item: Output | ItemResult
     entry = found.setdefault(key, {"kind": key[1], "status": outcome.status, "count": 0, "examples": []})
     entry["count"] += 1
     if len(entry["examples"]) < EXAMPLES_OF_A_KIND:
-        about = {"example": item.example, "attempt": item.attempt, "message": message, "where": where}
+        runs = list(item.runs) if several and isinstance(item, ItemResult) else []
+        about = {
+            "example": item.example,
+            "attempt": item.attempt,
+            "runs": runs,
+            "message": message,
+            "where": where,
+        }
         entry["examples"].append({name: value for name, value in about.items() if value})
 
 
@@ -176,9 +185,13 @@ def failures_text(document: dict[str, Any]) -> str:
     for kind in document["kinds"]:
         lines.append(f"{kind['count']:,} {kind['status']}: {clean(kind['kind'])}")
         for each in kind["examples"]:
-            name = clean(each.get("example") or each.get("of", ""), 60)
+            runs = f" ({', '.join(each['runs'])})" if each.get("runs") else ""
+            name = clean(each.get("example") or each.get("of", ""), 60) + runs
             where = f"  ({clean(each['where'], 120)})" if each.get("where") else ""
             lines.append(
                 f"    {name}" + (f": {clean(each['message'], 200)}{where}" if each.get("message") else "")
             )
+        more = kind["count"] - len(kind["examples"])
+        if more:
+            lines.append(f"    and {more:,} more")
     return "\n".join(lines)

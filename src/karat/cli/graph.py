@@ -12,9 +12,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from karat.cli.commands import UsageError
 from karat.cli.parser import Parser
 from karat.cli.run_graph import NO_MODEL
 from karat.cli.terminal import Terminal
+
+ENDINGS = {".mmd": "mermaid", ".mermaid": "mermaid", ".md": "mermaid", ".txt": "mermaid", ".svg": "svg"}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -29,12 +32,13 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Reads, checks and draws a task."""
+    from karat.report.files import unwritable
     from karat.tasks.graph import load_task
     from karat.tasks.graph.drawing import arrows, mermaid, svg
 
+    wanted = given.format or _form(given.out)
     task = load_task(given.task, model=given.model or NO_MODEL)
     plan = task.plan
-    wanted = given.format or ("svg" if given.out and given.out.endswith(".svg") else "mermaid")
     drawn = svg(plan) if wanted == "svg" else mermaid(plan)
     document = {
         "task": task.name,
@@ -45,6 +49,17 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if given.out is None:
         terminal.show(document, drawn)
         return 0
-    Path(given.out).write_text(drawn, encoding="utf-8")
+    try:
+        Path(given.out).write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise unwritable(given.out, error) from error
     terminal.show({**document, "file": given.out}, f"wrote {given.out}")
     return 0
+
+
+def _form(file: str | None) -> str:
+    """How a file is drawn, by its ending."""
+    ending = Path(file).suffix.lower() if file is not None else ".mmd"
+    if ending not in ENDINGS:
+        raise UsageError(f"{file}: end it in {', '.join(ENDINGS)}, or say --format")
+    return ENDINGS[ending]

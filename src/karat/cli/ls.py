@@ -47,7 +47,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 def _entry(store: Store, handle: Any) -> dict[str, Any]:
     entry: dict[str, Any] = handle.to_dict()
     if entry["kind"] == "dataset":
-        entry["names"] = _names(store, handle.id)
+        named = store.backend.named(dataset=handle.id)
+        entry["names"] = [f"{name}@{version}" for name, version, _ in named]
+        for name, version, _ in named[:1]:
+            entry |= {"name": name, "version": version}
     return entry
 
 
@@ -85,11 +88,17 @@ def _datasets(store: Store, handles: list[Any]) -> list[list[str]]:
 
 
 def _runs(handles: list[Any]) -> list[list[str]]:
-    rows = [["id", "task", "status", "ok", "made", "description"]]
+    from karat.comparison.naming import matrix_labels
+
+    matrix = matrix_labels([each.header for each in handles])
+    rows = [["id", "task", *(["matrix"] if matrix else []), "status", "ok", "made", "description"]]
     for each in handles:
-        header = each.header
-        task = header.task + (f" {header.metadata['model']}" if header.metadata.get("model") else "")
-        rows.append([each.id, task, each.status, _counts(each), _when(header.created), header.description])
+        header, model = each.header, each.header.metadata.get("model")
+        named = model and "model" not in header.metadata.get("matrix", {})
+        task = f"{header.task} {model}" if named else header.task
+        which = [matrix.get(each.id, "")] if matrix else []
+        told = [each.id, task, *which, each.status, _counts(each), _when(header.created), header.description]
+        rows.append(told)
     return rows
 
 

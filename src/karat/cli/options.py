@@ -12,6 +12,10 @@ from typing import Any
 
 from karat.cli.commands import UsageError
 from karat.cli.parser import Parser
+from karat.errors import did_you_mean
+
+FIELDS = ("name", "params", "key", "of", "from_output")
+"""What an evaluator or an aggregator may say of itself; those that it has not are told apart later."""
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -53,9 +57,15 @@ def part(text: str) -> Any:
     if not text.lstrip().startswith("{"):
         return text
     try:
-        return json.loads(text)
+        entry = json.loads(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
+    for field in entry:
+        if field not in FIELDS:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} has no field {field!r}: {did_you_mean(field, FIELDS)}"
+            )
+    return entry
 
 
 def parameter(text: str) -> tuple[str, Any]:

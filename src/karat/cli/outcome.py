@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from karat.comparison.naming import matrix_labels
 from karat.records import Status
 from karat.report.text import clean, counts_text
 from karat.store.handles import Evaluation, Run
@@ -45,15 +46,20 @@ def usage_lines(handle: Any) -> list[str]:
     return lines
 
 
+def what_failed(handle: Any) -> str:
+    """Where to look when something failed."""
+    return f"what failed: karat show {handle.id} --failed"
+
+
 def outcome_text(outcome: Outcome) -> str:
     """The report of an experiment: what it was made of, and its estimates."""
     dataset = outcome.dataset
     lines = [f"dataset {clean(dataset.label, 80)}  {dataset.id}  {len(dataset):,} examples"]
+    matrix = matrix_labels([made.header for made in outcome.runs])
     for made, model in zip(outcome.runs, outcome.models, strict=True):
-        with_model = f"  {clean(model, 80)}" if model else ""
-        lines.append(
-            f"run {made.id}  {clean(made.header.task, 80)}{with_model}  {made.status}  {counts_text(made.counts)}"
-        )
+        model = None if "model" in made.header.metadata.get("matrix", {}) else model
+        told = [made.header.task, model, matrix.get(made.id), made.status, counts_text(made.counts)]
+        lines.append("  ".join([f"run {made.id}", *(clean(each, 80) for each in told if each)]))
         lines += [f"  {line}" for line in usage_lines(made)]
     evaluation = outcome.evaluation
     if evaluation is not None:
@@ -66,6 +72,4 @@ def outcome_text(outcome: Outcome) -> str:
     failed = next(
         (each for each in (*outcome.runs, evaluation) if each is not None and each.counts.failed), None
     )
-    if failed is not None:
-        lines += ["", f"what failed: karat show {failed.id} --failed"]
-    return "\n".join(lines)
+    return "\n".join(lines + ([] if failed is None else ["", what_failed(failed)]))

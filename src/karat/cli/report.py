@@ -36,6 +36,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Gathers, and writes."""
     from karat.experiments.existing_store import open_existing
+    from karat.report.files import unwritable
     from karat.report.rendering import FORMATS as ENDINGS
     from karat.report.rendering import render
     from karat.report.summary import summarise
@@ -55,7 +56,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         try:
             Path(given.output).write_text(render(summary, form or "text"), encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"{given.output} cannot be written: {error.strerror}") from error
+            raise unwritable(given.output, error) from error
         terminal.show(
             {"file": given.output, "format": form, "runs": [run.id for run in summary.runs]},
             f"the report of {len(summary.runs)} runs is in {clean(given.output)}",

@@ -15,10 +15,12 @@ The same command continues a run that was stopped, and returns one that is finis
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from karat.cli.commands import UsageError
+from karat.cli.nearby import near
 from karat.cli.options import (
     add_stage_options,
     add_work_options,
@@ -31,6 +33,7 @@ from karat.cli.parser import Parser
 from karat.cli.run_graph import add_graph_arguments, execute_graph, graph_target
 from karat.cli.target import Target, recognise
 from karat.cli.terminal import Terminal
+from karat.errors import RequestError, UnknownName
 
 if TYPE_CHECKING:
     from karat.experiments.plan import Plan
@@ -86,7 +89,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
     import_from_here()
     cache = cache_mode(given)
-    graph = graph_target(given)
+    with _suggesting(given.target):
+        graph = graph_target(given)
     if graph is not None:
         return execute_graph(given, graph, terminal)
     plan = _plan(given)
@@ -110,9 +114,23 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             progress=terminal.progress,
             tell=lambda handle: terminal.notice(handle.notice),
         )
+        terminal.notice(_beyond(plan, len(outcome.dataset)))
         document = {"name": plan.name, **outcome.to_dict(), **_left_out(plan.dataset)}
         terminal.show(document, lambda: outcome_text(outcome))
         return exit_code(outcome.status)
+
+
+@contextmanager
+def _suggesting(target: str | None) -> Iterator[None]:
+    """Adds to what is said of a target that cannot be run what is near it in its folder."""
+    try:
+        yield
+    except RequestError as error:
+        told = type(error) in (RequestError, UnknownName) and "did you mean" not in str(error)
+        close = near(target) if told and target is not None else None
+        if close is None:
+            raise
+        raise type(error)(f"{error}; did you mean {close}?") from error
 
 
 def _plan(given: argparse.Namespace) -> Plan:
@@ -205,6 +223,14 @@ def _left_out(dataset: Any) -> dict[str, Any]:
     return {"bad_rows": {"count": count, "first": listed}} if count else {}
 
 
+def _beyond(plan: Plan, count: int) -> str:
+    """What is said where the selection is empty."""
+    offset = plan.options.get("offset", 0)
+    if offset < count:
+        return ""
+    return f"offset {offset:,} is beyond the data, which has {count:,} examples: the report says no_data"
+
+
 def _tell_skipped(dataset: Any, terminal: Terminal) -> None:
     count = getattr(dataset, "skipped_count", 0)
     if count:
@@ -217,10 +243,14 @@ def _checked(plan: Plan, terminal: Terminal) -> int:
     from karat.report.text import clean
 
     examples = len(plan.dataset) if not isinstance(plan.dataset, str) else None
+    if examples is not None:
+        terminal.notice(_beyond(plan, examples))
+    runs = len(plan.runs)
     document = {
         "ok": True,
         "name": plan.name,
         "examples": examples,
+        "runs": runs,
         "tasks": [planned.task.name for planned in plan.runs],
         "models": [planned.model for planned in plan.runs if planned.model],
         "evaluators": len(plan.evaluators),
@@ -228,6 +258,7 @@ def _checked(plan: Plan, terminal: Terminal) -> int:
     }
     count = f"{examples:,} examples" if examples is not None else clean(plan.dataset)
     task = clean(plan.runs[0].task.name, 80)
-    text = f"all is well: {count}, task {task}, {len(plan.evaluators)} evaluators, {len(plan.aggregators)} aggregators"
-    terminal.show(document, text)
+    told = [count, f"task {task}", *([f"{runs:,} runs"] if runs > 1 else [])]
+    told += [f"{len(plan.evaluators)} evaluators", f"{len(plan.aggregators)} aggregators"]
+    terminal.show(document, f"all is well: {', '.join(told)}")
     return 0

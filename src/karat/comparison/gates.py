@@ -44,9 +44,19 @@ def read_limit(text: str) -> Limit:
         margin = float(number)
     except ValueError:
         margin = math.nan
+    if metric and math.isnan(margin) and number.endswith("%"):
+        raise RequestError(f"{text!r} is no limit: write {metric}:{_share(number)}, margins are shares of 1")
     if not metric or not (math.isfinite(margin) and margin >= 0):
         raise RequestError(f"{text!r} is no limit: write METRIC:MARGIN, such as accuracy:0.01")
     return Limit(metric, margin)
+
+
+def _share(percent: str) -> str:
+    """`5%` as it is to be written: `0.05`."""
+    try:
+        return f"{float(percent.rstrip('% ')) / 100:g}"
+    except ValueError:
+        return "0.05"
 
 
 def judge(limit: Limit, baseline: str, run: str, difference: Estimate) -> Gate:

@@ -9,6 +9,18 @@ from typing import Any
 from karat.records import RunHeader
 
 LONGEST = 60
+LONGEST_VALUE = 32
+BEFORE = 8
+"""Characters shown of what long values begin with alike, before they part."""
+
+CONSEQUENCES = {
+    "messages": ("prompt", "system"),
+    "base_url": ("model",),
+    "endpoint": ("model",),
+    "at": ("model",),
+    "model settings": ("model",),
+}
+"""Settings that follow from others: told only where these do not tell the runs apart."""
 
 
 def settings_of(header: RunHeader) -> dict[str, Any]:
@@ -47,24 +59,93 @@ def _models(identities: list[Any]) -> dict[str, Any]:
 
 def differing(headers: Sequence[RunHeader]) -> list[dict[str, Any]]:
     """For each run, those of its settings that are not the same in all of them."""
-    every = [settings_of(header) for header in headers]
+    return _apart([settings_of(header) for header in headers])
+
+
+def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
+    """A readable name for each run, different for each: the task, what differs, at worst the id."""
+    apart = _without_consequences(differing(headers))
+    several = len({header.task for header in headers}) > 1
+    labels: dict[str, str] = {}
+    for header, words in zip(headers, _worded(apart), strict=True):
+        label = " ".join([header.task, *words] if several or not words else words)
+        labels[header.id] = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
+    taken = list(labels.values())
+    return {run: f"{label} ({run})" if taken.count(label) > 1 else label for run, label in labels.items()}
+
+
+def matrix_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
+    """For each run of a matrix, what differs between it and the others of the same matrix; in a list of any runs."""
+    groups: dict[tuple[str, ...], list[RunHeader]] = {}
+    for header in headers:
+        matrix = header.metadata.get("matrix")
+        if isinstance(matrix, dict) and matrix:
+            same = (_text(header.metadata.get("experiment")), header.dataset, header.task, *sorted(matrix))
+            groups.setdefault(same, []).append(header)
+    labels = {}
+    for group in groups.values():
+        combinations = [header.metadata["matrix"] for header in group]
+        apart = (
+            _apart(combinations) if any(each != combinations[0] for each in combinations) else combinations
+        )
+        labels.update({h.id: " ".join(words) for h, words in zip(group, _worded(apart), strict=True)})
+    return labels
+
+
+def _apart(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     names = dict.fromkeys(name for settings in every for name in settings)
     apart = [name for name in names if len({_text(settings.get(name)) for settings in every}) > 1]
     return [{name: settings[name] for name in apart if name in settings} for settings in every]
 
 
-def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
-    """A readable name for each run, different for each: the task, what differs, at worst the id."""
-    labels: dict[str, str] = {}
-    for header, settings in zip(headers, differing(headers), strict=True):
-        words = [header.task] if len({each.task for each in headers}) > 1 or not settings else []
-        words += [
-            f"{name}={_text(value)}" if name != "model" else _text(value) for name, value in settings.items()
+def _without_consequences(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same settings without what only follows from another that is told, such as `messages` from a `prompt`."""
+    for name, causes in CONSEQUENCES.items():
+        rest = [{key: value for key, value in settings.items() if key != name} for settings in every]
+        told = all(any(cause in settings for cause in causes) for settings in rest)
+        if told and len({_text(each) for each in rest}) == len({_text(each) for each in every}):
+            every = rest
+    return every
+
+
+def _worded(every: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """`openai/a`, `temperature=0.7`: each setting in few words, that of a model without its name."""
+    names = dict.fromkeys(name for settings in every for name in settings)
+    short = {
+        name: _shortened([_text(settings[name]) for settings in every if name in settings]) for name in names
+    }
+    return [
+        [
+            short[name][_text(value)] if name == "model" else f"{name}={short[name][_text(value)]}"
+            for name, value in settings.items()
         ]
-        label = " ".join(words)
-        labels[header.id] = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
-    taken = list(labels.values())
-    return {run: f"{label} ({run})" if taken.count(label) > 1 else label for run, label in labels.items()}
+        for settings in every
+    ]
+
+
+def _shortened(values: Sequence[str]) -> dict[str, str]:
+    """Each text cut to a few words; long ones that would then look alike begin a little before they part."""
+    alike: dict[str, set[str]] = {}
+    for value in values:
+        alike.setdefault(_cut(value), set()).add(value)
+    short: dict[str, str] = {}
+    for cut, those in alike.items():
+        start = max(0, _alike(min(those), max(those)) - BEFORE)  # what these two begin with alike, all do
+        short |= {each: _cut(f"…{each[start:]}") if len(those) > 1 else cut for each in those}
+    return short
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def _cut(text: str) -> str:
+    if not text:
+        return '""'
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,7 @@ from karat.comparison.naming import differing, run_labels
 from karat.comparison.pairing import Paired, pair_scores
 from karat.comparison.scores import Scores, Source, chosen_keys, read_scores, sources_of, things_of
 from karat.comparison.worse import Worse, worse_examples
-from karat.errors import RequestError, did_you_mean
+from karat.errors import RequestError, did_you_mean, nearest
 from karat.stats.multiplicity import holm
 from karat.stats.pairing import PairedComparison, paired
 from karat.stats.validation import check_confidence
@@ -105,6 +105,9 @@ def compare_runs(
     check_confidence(confidence)
     runs, evaluations = things_of(store, given)
     if len(runs) < 2:
+        if len(given) > 1:
+            those = "both" if len(given) == 2 else "all of these"
+            raise RequestError(f"{those} are {runs[0].id}: a comparison needs two different runs")
         raise RequestError("a comparison needs two runs or more: karat compare BASELINE RUN")
     sources = sources_of(store, runs, evaluations)
     keys = chosen_keys(
@@ -165,7 +168,8 @@ def _key(name: str, sources: dict[str, dict[str, Source]], plain: Collection[str
             raise RequestError(f"{name!r} of which evaluator: {named}?")
     if not sources:
         return name
-    raise RequestError(f"no results of {name!r}: {did_you_mean(name, sources)}")
+    near = nearest(name, [*sources, "accuracy", "mean"]) or list(sources)
+    raise RequestError(f"no results of {name!r}: {did_you_mean(name, near)}")
 
 
 def _form(name: str, key: str) -> str | None:

@@ -140,7 +140,8 @@ def _format_of(path: Path, format: str | None) -> str:
             UnchangedFile(path)  # says that there is none, and what is near
         ending = f"the ending {suffix!r} is not known" if suffix else "it has no ending"
         raise DataError(
-            f"{path}: {ending} ({did_you_mean(suffix, FORMATS)}); format= takes {', '.join(known)}"
+            f"{path}: {ending} ({did_you_mean(suffix, FORMATS)}); rename it, or say its format ({', '.join(known)}):"
+            " format: in an experiment, format= in Python"
         )
     return FORMATS[suffix]
 

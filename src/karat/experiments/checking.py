@@ -120,22 +120,13 @@ class _Check:
                 readable[key] = [readable[key][i] for i in self.places[key]]
         return ExperimentFile.model_validate(readable)
 
-    def _try(self, place: Place, step: Callable[[], T]) -> T | None:
-        """What a step gives; what it raises is a problem at a place."""
+    def _try(self, place: Place, step: Callable[[], T], params: Mapping[str, Any] | None = None) -> T | None:
+        """What a step gives; what it raises is a problem at a place, or at that of the parameter it speaks of."""
         try:
             return step()
         except KaratError as error:
             for problem in problems_of(error):
-                self._problem(getattr(error, "place", place), problem)
-        return None
-
-    def _try_part(self, place: Place, entry: Any, step: Callable[[], T]) -> T | None:
-        """The same for an evaluator or aggregator: what is said of a parameter is said at its line."""
-        try:
-            return step()
-        except KaratError as error:
-            for problem in problems_of(error):
-                self._problem(blamed(place, getattr(entry, "params", None), problem), problem)
+                self._problem(getattr(error, "place", None) or blamed(place, params, problem), problem)
         return None
 
     def _problem(self, place: Place, text: str) -> None:
@@ -151,6 +142,8 @@ class _Check:
 
     def _store(self) -> str | None:
         url = self.file.store
+        if url is not None and "://" not in url:
+            return str(self.folder / Path(url).expanduser())
         if url is not None and url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
             name, question, rest = url.removeprefix("sqlite:///").partition("?")
             return f"sqlite:///{self.folder / name}{question}{rest}"
@@ -195,10 +188,8 @@ class _Check:
 
     def _runs(self) -> list[PlannedRun]:
         entry, matrix = self.file.task, self.file.matrix
-        models = self.given_models or self.file.models or []
-        if entry is None:
-            return []
-        if not self._models_are_known():
+        models = self.given_models or self._known_models()
+        if entry is None or (self.file.models and not models):
             return []
         if not matrix:
             return self._runs_of(entry, self.params, models)
@@ -214,6 +205,9 @@ class _Check:
         for mistake in found:
             self._problem(mistake.place, mistake.problems[0])
         if not all(matrix.values()):
+            if isinstance(entry, FunctionEntry):  # what is wrong with it is told too
+                params = {name: values[0] for name, values in matrix.items() if values and name != "model"}
+                self._runs_of(entry, params, [])
             return []
         runs: list[PlannedRun] = []
         for values, each, params, model in expand(entry, matrix):
@@ -221,12 +215,14 @@ class _Check:
             runs += [msgspec.structs.replace(planned, matrix=values) for planned in made]
         return runs
 
-    def _models_are_known(self) -> bool:
-        """Looks at every model of `models:`, where the command line names none instead."""
-        before = len(self.problems)
-        for index, spec in enumerate([] if self.given_models else self.file.models or []):
+    def _known_models(self) -> list[str]:
+        """Those of `models:` that are there; the others are problems."""
+        known = []
+        for index, spec in enumerate(self.file.models or []):
+            before = len(self.problems)
             self._try(("models", index), lambda spec=spec: refuse_absent(spec))  # type: ignore[misc]  # bound now
-        return len(self.problems) == before
+            known += [spec] if len(self.problems) == before else []
+        return known
 
     def _runs_of(self, entry: Any, params: dict[str, Any], models: list[str]) -> list[PlannedRun]:
         if isinstance(entry, PromptEntry):
@@ -324,7 +320,11 @@ class _Check:
         kinds: dict[str, str] = {}
         for index, entry in zip(self.places.get("evaluators", ()), self.file.evaluators, strict=True):
             place = ("evaluators", index)
-            built = self._try_part(place, entry, lambda entry=entry: resolve_evaluator(self._evaluator(entry)))  # type: ignore[misc]  # bound now
+            built = self._try(
+                place,
+                lambda entry=entry: resolve_evaluator(self._evaluator(entry)),  # type: ignore[misc]  # bound now
+                getattr(entry, "params", None),
+            )
             if built is None:
                 continue
             key = built[2].key
@@ -365,10 +365,10 @@ class _Check:
         seen: set[str] = set()
         for index, entry in zip(self.places.get("aggregators", ()), self.file.aggregators, strict=True):
             place = ("aggregators", index)
-            built = self._try_part(
+            built = self._try(
                 place,
-                entry,
                 lambda entry=entry: resolve_aggregator(self._aggregator(entry), self.file.confidence),  # type: ignore[misc]  # bound now
+                getattr(entry, "params", None),
             )
             if built is None:
                 continue

@@ -10,14 +10,19 @@ variable of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from karat.errors import RequestError, did_you_mean
+from karat.errors import KaratError, RequestError, did_you_mean
+from karat.experiments.mistakes import Mistake, at
+from karat.experiments.plan import function_at, refuse_absent, refuse_unknown
 from karat.experiments.schema import FunctionEntry, PromptEntry, RecordedEntry
+from karat.tasks import Task
 
 MOST_RUNS = 1000
 
@@ -51,24 +56,64 @@ def expand(entry: Any, matrix: Mapping[str, Sequence[Any]]) -> list[Combination]
     return [_combined(entry, values) for values in combinations_of(matrix)]
 
 
+def mistakes_in(
+    entry: Any, matrix: Mapping[str, Sequence[Any]], folder: Path
+) -> tuple[list[Mistake], dict[str, list[Any]]]:
+    """Every mistake of a matrix, at the key or value that is wrong, and the values in which nothing is."""
+    check = _checker(entry, folder)
+    found: list[Mistake] = []
+    good: dict[str, list[Any]] = {}
+    for name, values in matrix.items():
+        good[name] = []
+        for index, value in enumerate(values):
+            try:
+                check(name, index, value)
+                good[name].append(value)
+            except Mistake as mistake:
+                found += [mistake] if all(mistake.place != each.place for each in found) else []
+    return found, good
+
+
+def _checker(entry: Any, folder: Path) -> Callable[[str, int, Any], None]:
+    """What raises a Mistake for a value of the matrix that the task cannot take."""
+    function: tuple[str, Any] | None = None
+    if isinstance(entry, FunctionEntry):
+        with suppress(KaratError):  # which is told of the task
+            function = function_at(entry.function, folder)
+
+    def check(name: str, index: int, value: Any) -> None:
+        if name == "model":
+            with at("matrix", name, index):
+                if not isinstance(value, str):
+                    raise RequestError(f"{value!r} is no model: name models as texts")
+                refuse_absent(value)
+        elif isinstance(entry, PromptEntry):
+            with at("matrix", name):
+                _refuse_unknown_field(name)
+            with at("matrix", name, index):
+                _prompt(entry, {name: value}, None)
+        elif function is not None and callable(function[1]) and not isinstance(function[1], Task):
+            with at("matrix", name):
+                refuse_unknown(*function, name)
+
+    return check
+
+
 def _combined(entry: Any, values: dict[str, Any]) -> Combination:
     model = values.get("model")
-    if model is not None and not isinstance(model, str):
-        raise RequestError(f"model is {model!r}: name models as texts")
     rest = {name: value for name, value in values.items() if name != "model"}
     if isinstance(entry, PromptEntry):
         return Combination(values, _prompt(entry, rest, model), {}, model)
-    if isinstance(entry, str):
-        entry = FunctionEntry(function=entry)
     return Combination(values, entry, rest, model)
 
 
+def _refuse_unknown_field(name: str) -> None:
+    known = [field.alias or field_name for field_name, field in PromptEntry.model_fields.items()]
+    if name not in known:
+        raise RequestError(f"a prompt has no {name!r}: {did_you_mean(name, known)}")
+
+
 def _prompt(entry: PromptEntry, values: dict[str, Any], model: str | None) -> PromptEntry:
-    fields = PromptEntry.model_fields
-    known = [field.alias or name for name, field in fields.items()]
-    for name in values:
-        if name not in known:
-            raise RequestError(f"a prompt has no {name!r}: {did_you_mean(name, known)}")
     given = {**entry.model_dump(by_alias=True, exclude_unset=True), **values}
     if model is not None:
         given.pop("model", None)
@@ -76,4 +121,4 @@ def _prompt(entry: PromptEntry, values: dict[str, Any], model: str | None) -> Pr
         return PromptEntry.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise RequestError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise RequestError(first["msg"].replace("Input should be", "has to be")) from error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
 
 from karat.documents import Place, written
-from karat.errors import did_you_mean
+from karat.errors import ConfigError, KaratError, did_you_mean
 from karat.experiments.schema import FORMS, ExperimentFile
 
 _WORDS = {
@@ -86,3 +88,35 @@ def _read(error: Any, value: Any) -> tuple[Place, str, str]:
 def _form(step: str) -> Any:
     """The form that a step of pydantic's path names: `DatasetEntry`, `list[MessageEntry]`."""
     return FORMS.get(step.removeprefix("list[").removesuffix("]"))
+
+
+class Mistake(ConfigError):
+    """What is wrong with the value at a place."""
+
+    def __init__(self, place: Place, problems: list[str]) -> None:
+        super().__init__(problems)
+        self.place = place
+
+
+@contextmanager
+def at(*place: str | int) -> Iterator[None]:
+    """Says of what is raised inside that it is about the value at a place; the innermost place counts."""
+    try:
+        yield
+    except Mistake:
+        raise
+    except KaratError as error:
+        raise Mistake(place, problems_of(error)) from error
+
+
+def problems_of(error: KaratError) -> list[str]:
+    """The sentences of an error, which may hold several."""
+    return getattr(error, "problems", None) or [str(error)]
+
+
+def blamed(place: Place, params: Mapping[str, Any] | None, text: str) -> Place:
+    """The parameter that a sentence quotes, by its name or by its value; else the place of the whole."""
+    for name, value in (params or {}).items():
+        if repr(name) in text or (isinstance(value, str) and repr(value) in text):
+            return (*place, "params", name)
+    return place

@@ -13,6 +13,8 @@ from karat.registry import load_object
 from karat.tasks import Task, as_task, tasks
 from karat.tasks.function import FunctionTask
 
+YAML = (".yaml", ".yml")
+
 
 class PlannedRun(msgspec.Struct, kw_only=True):
     """One run: a task, and the model it is run with where several are compared."""
@@ -47,12 +49,7 @@ def function_task(
     name: str, params: dict[str, Any], title: str | None = None, folder: Path | None = None
 ) -> Task:
     """The task at `file.py:function` (relative to a folder), a dotted path or a registered name."""
-    if ":" in name:
-        name = file_beside(name, folder or Path())
-        refuse_missing(Path(name.partition(":")[0]))
-        found = load_object(name)
-    else:
-        found = tasks.get(name)
+    name, found = function_at(name, folder)
     if isinstance(found, type):
         built = _built(found, name, params)
         if isinstance(built, Task):
@@ -66,11 +63,27 @@ def function_task(
         raise RequestError(f"{name} is {type(found).__name__}, not a function or a class with __call__")
     if not params and title is None:
         return as_task(found)
-    known = list(inspect.signature(found).parameters)
     for key in params:
-        if key not in known and not _takes_any(found):
-            raise RequestError(f"task {name!r} has no parameter {key!r}: {did_you_mean(key, known)}")
+        refuse_unknown(name, found, key)
     return FunctionTask(found, name=title, parameters=dict(params))
+
+
+def function_at(name: str, folder: Path | None = None) -> tuple[str, Any]:
+    """What stands there, with its name as it is found from here."""
+    if ":" not in name:
+        return name, tasks.get(name)
+    name = file_beside(name, folder or Path())
+    refuse_missing(Path(name.partition(":")[0]))
+    return name, load_object(name)
+
+
+def refuse_unknown(name: str, found: Any, parameter: str) -> None:
+    """Raises, with the nearest one there is, where a function or class has no such parameter."""
+    known = inspect.signature(found).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD or p.name == parameter for p in known):
+        return
+    near = did_you_mean(parameter, [p.name for p in known])
+    raise RequestError(f"task {name!r} has no parameter {parameter!r}: {near}")
 
 
 def takes_model(task: Task) -> bool:
@@ -96,10 +109,6 @@ def _built(found: type, name: str, params: dict[str, Any]) -> Any:
     return built
 
 
-def _takes_any(function: Any) -> bool:
-    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
-
-
 def refuse_missing(path: Path) -> None:
     """Raises, with the nearest name there is, where there is no such file."""
     if path.is_file():
@@ -107,7 +116,8 @@ def refuse_missing(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise RequestError(f"there is no file {path}: there is no folder {folder}")
-    close = nearest(path.name, [each.name for each in folder.iterdir() if each.suffix == path.suffix])
+    endings = YAML if path.suffix in YAML else (path.suffix,)
+    close = nearest(path.name, [each.name for each in folder.iterdir() if each.suffix in endings])
     raise RequestError(f"there is no file {path}" + (f": did you mean {folder / close[0]}?" if close else ""))
 
 
@@ -115,7 +125,8 @@ def file_beside(name: str, folder: Path) -> str:
     """`file.py:Name` of a file in a folder, as it is found from here; any other name as it is."""
     file, colon, member = name.partition(":")
     if not colon or not file.endswith(".py"):
-        return name
+        # Behind a word, as in unit:mine.py:Name, too.
+        return f"{file}:{file_beside(member, folder)}" if ".py:" in member else name
     path = (folder / file).resolve()
     # Relative to the working folder, where possible: the name is part of what results are reused by.
     try:

@@ -20,6 +20,7 @@ import msgspec
 
 from karat.errors import MissingDependency, RequestError, did_you_mean
 from karat.records import Failed, Ok, Skipped, to_builtins
+from karat.report.files import unwritable
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.values import encode
 
@@ -39,6 +40,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "error": TEXT,
         "input": ANY,
         "expected": ANY,
+        "example_metadata": ANY,
         "seconds": NUMBER,
         "try_number": WHOLE,
         "metadata": ANY,
@@ -98,7 +100,7 @@ def export(handle: Handle, path: Path, format: str) -> int:
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise RequestError(f"{path} cannot be written: {error.strerror}") from error
+        raise unwritable(path, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             count = write(handle, file, format)
@@ -110,7 +112,7 @@ def export(handle: Handle, path: Path, format: str) -> int:
     except BaseException as error:
         os.unlink(name)
         if isinstance(error, OSError):
-            raise RequestError(f"{path} cannot be written: {error.strerror}") from error
+            raise unwritable(path, error) from error
         raise
 
 
@@ -178,6 +180,7 @@ def _run_rows(run: Run) -> Iterator[Row]:
             "error": _error(output.outcome),
             "input": example.input,
             "expected": example.expected,
+            "example_metadata": example.metadata,
             "seconds": output.seconds,
             "try_number": output.try_number,
             "metadata": {**output.metadata, **_history(output.outcome)},

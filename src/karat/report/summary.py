@@ -15,6 +15,7 @@ from karat.comparison.naming import run_labels, settings_of
 from karat.comparison.scores import current_results
 from karat.errors import RequestError
 from karat.records import Counts, Estimate, Failed, ItemResult, Output, Status, Usage
+from karat.report.kinds import kind_of
 from karat.stats.means import MeanState
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation, Run
@@ -250,11 +251,11 @@ class _Gathering:
 
         def note(where: str, what: str, record: Output | ItemResult) -> None:
             if isinstance(record.outcome, Failed):
-                error = record.outcome.error
-                count, shown = found.get((where, what, error.type), (0, []))
+                kind, message = kind_of(record.outcome.error)
+                count, shown = found.get((where, what, kind), (0, []))
                 if len(shown) < SHOWN_FAILURES:
-                    shown = [*shown, {"example": record.example, "message": error.message[:1000]}]
-                found[where, what, error.type] = (count + 1, shown)
+                    shown = [*shown, {"example": record.example, "message": message[:1000]}]
+                found[where, what, kind] = (count + 1, shown)
 
         for run in self.runs.values():
             if run.counts.failed:

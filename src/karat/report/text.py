@@ -104,7 +104,8 @@ def aggregation_report(aggregation: Aggregation, most: int | None = MOST_NUMBERS
     """
     header = aggregation.header
     lines = [f"aggregation {aggregation.id}  {header.status}  {counts_text(header.counts)}", ""]
-    rows = [["metric", "value", "interval", "n", ""]]
+    runs = _run_labels(aggregation)
+    rows = [["metric", "value", "interval", "n", "", *(["run"] if runs else [])]]
     confidences = {e.confidence for e in header.estimates.values()}
     if len(confidences) == 1:
         rows[0][2] = f"{100 * confidences.pop():g} % interval"
@@ -114,7 +115,8 @@ def aggregation_report(aggregation: Aggregation, most: int | None = MOST_NUMBERS
         whose = _aggregated(name, keys)
         seen[whose] = seen.get(whose, 0) + 1
         if most is None or seen[whose] <= most:
-            rows.append(estimate_row(name, estimate))
+            row = estimate_row(name, estimate)
+            rows.append([*row, clean(_label(name, runs), 80)] if runs else row)
     lines.append(table(rows, right=(1, 3)))
     for whose, count in seen.items():
         if most is not None and count > most:
@@ -127,6 +129,22 @@ def aggregation_report(aggregation: Aggregation, most: int | None = MOST_NUMBERS
     for name, failure in header.failures.items():
         lines.append(f"{clean(name, 80)} failed: {clean(failure.type, 60)}: {clean(failure.message)}")
     return "\n".join(lines)
+
+
+def _run_labels(aggregation: Aggregation) -> dict[str, str]:
+    """What to call the runs that names such as `accuracy@run-1a2b` speak of; empty where they speak of none."""
+    if not any("@" in name for name in aggregation.estimates):
+        return {}
+    from karat.comparison.naming import run_labels
+
+    found = {run.id: run.header for each in aggregation.evaluations for run in each.runs}
+    return run_labels(list(found.values())) if len(found) > 1 else {}
+
+
+def _label(name: str, runs: dict[str, str]) -> str:
+    """The label of the run that an estimate's name ends in, before what it is split by."""
+    _, _, tail = name.rpartition("@")
+    return next((label for run, label in runs.items() if tail == run or tail.startswith(f"{run}.")), "")
 
 
 def _aggregated(name: str, keys: Sequence[str]) -> str:

@@ -43,12 +43,20 @@ def asking(cache: str, budget: float | Budget | None) -> tuple[CacheMode, Budget
     return cache_mode(cache), budget
 
 
-def notice_of(handle: Run | Evaluation, decision: Decision, cache: CacheMode) -> str:
-    """What is told about an earlier one; also that one which is finished cannot be refreshed."""
+def notice_of(handle: Run | Evaluation, decision: Decision, cache: CacheMode, remark: str = "") -> str:
+    """What is told about an earlier one, and what the task remarks; one that is finished cannot be refreshed."""
     if decision.action == "return" and cache == "refresh":
         what = f"{handle.kind} {handle.id}"
-        return f"{what} is finished already, so --refresh had nothing to ask again: add --new for another"
-    return decision.why
+        failed = handle.counts.failed
+        remedy = (
+            f"--retry-failed for the {failed:,} that failed, --new for another"
+            if failed
+            else "--new for another"
+        )
+        why = f"{what} is finished already, so --refresh had nothing to ask again: add {remedy}"
+    else:
+        why = decision.why
+    return "; ".join(each for each in (why, remark) if each)
 
 
 def end_of(run: Run, count: int) -> int:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
+import re
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from karat.engines.left_behind import any_left, leave_behind
+from karat.errors import nearest
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -24,13 +27,27 @@ PATIENCE_SECONDS = 1.0
 def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """The plain twin of an async function, with the same parameters: `run` of `run_async`."""
 
+    name = function.__name__.removesuffix("_async")
+
     @functools.wraps(function)
     def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run_plain(function(*args, **kwargs))
+        try:
+            work = function(*args, **kwargs)
+        except TypeError as error:  # of the arguments: nothing of an async function has run yet
+            raise TypeError(_in_words_of(name, function, error)) from None
+        return run_plain(work)
 
-    twin.__name__ = function.__name__.removesuffix("_async")
+    twin.__name__ = name
     twin.__qualname__ = function.__qualname__.removesuffix("_async")
     return twin
+
+
+def _in_words_of(name: str, function: Callable[..., Any], error: TypeError) -> str:
+    """What Python says of wrong arguments, about the function that was called; with the nearest right name."""
+    said = str(error).replace(f"{function.__name__}()", f"{name}()")
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'$", said)
+    close = nearest(unexpected[1], inspect.signature(function).parameters, 1) if unexpected else []
+    return f"{said}: did you mean {close[0]!r}?" if close else said
 
 
 def run_plain(work: Coroutine[Any, Any, T]) -> T:

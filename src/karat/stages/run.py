@@ -112,8 +112,9 @@ async def run_async(
         environment=environment(),
         counts=Counts(pending=0 if the_task.units_declared else attempts * _selected(data, offset, limit)),
     )
+    remark = the_task.remark((id for id, _ in data.encoded()), attempts)
     handle, decision, held = await open_or_wait(lambda: the_store.runs.open(header, wanted, [data.id]), wait)
-    handle.notice = notice_of(handle, decision, cache)
+    handle.notice = notice_of(handle, decision, cache, remark)
     if held is None:
         return handle
     stage = _RunStage(the_task, data, handle, held, decision.action, wanted.code)

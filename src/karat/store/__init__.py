@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
-from karat.errors import RequestError, StoreBusy, UnknownName, did_you_mean
+from karat.errors import RequestError, StoreBusy, UnknownName, did_you_mean, nearest
 from karat.registry import Registry
 from karat.store.backend import OK, Backend, HeaderRow
 
 DEFAULT_URL = "sqlite:///karat.db"
+
+NEWEST = 3
+"""Of each kind, shown where a name is not known."""
 
 stores: Registry[Any] = Registry("store")
 """Kinds of stores by the scheme of their URL: each part takes the URL and gives a Backend."""
@@ -45,10 +48,26 @@ class Store:
                 return named
         row = find(id, self._rows() if id == "latest" else rows)
         if row is None:
-            known = [row.id for row in self._rows()] + [name for name, _, _ in self.backend.named()]
-            raise UnknownName(f"nothing called {id!r} in {self.url}: {did_you_mean(id, known)}")
+            raise UnknownName(f"nothing called {id!r} in {self.url}: {self._near(id)}")
         kinds = {r.kind: r for r in (self.runs, self.evaluations, self.aggregations, self.datasets)}
         return kinds[row.kind].get(row.id)
+
+    def _near(self, id: str) -> str:
+        """The names nearest to one that is not known; where none is near, the newest few of each kind."""
+        known: dict[str, list[str]] = {
+            "dataset": list(dict.fromkeys(name for name, _, _ in self.backend.named()))
+        }
+        for row in self._rows():
+            known.setdefault(row.kind, []).extend([] if row.kind == "dataset" else [row.id])
+        every = [name for names in known.values() for name in names]
+        if not every or nearest(id, every):
+            return did_you_mean(id, every)
+        newest = [
+            f"{kind}s {', '.join(names[: -NEWEST - 1 : -1])}{', …' if len(names) > NEWEST else ''}"
+            for kind, names in known.items()
+            if names
+        ]
+        return f"there are {'; '.join(newest)} (karat ls lists all)"
 
     def _rows(self, id_prefix: str | None = None) -> list[HeaderRow]:
         rows = self.backend.headers(id_prefix=id_prefix)

@@ -260,6 +260,7 @@ class Staged(Repository[H, B]):
             replicate=header.replicate,
             finished=row.finished is not None,
             failed=header.counts.failed,
+            total=header.counts.total,
             created=row.created,
             holder=None if row.finished is not None else holder_of(self._backend, row.number),
         )

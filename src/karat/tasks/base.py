@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -51,6 +52,10 @@ class Task:
         from karat.keys import code_fingerprint
 
         return code_fingerprint(self)
+
+    def remark(self, ids: Iterable[str], attempts: int) -> str:
+        """What a person has to know of this task over examples with these ids, such as what is not used of it."""
+        return ""
 
     def close(self) -> None:
         """Called when the run is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import msgspec
 from karat.errors import DataError
 from karat.records import Example
 from karat.tasks.base import Context, Task
+
+SHOWN = 5
+"""Ids of records that belong to no example."""
 
 
 class _Line(msgspec.Struct):
@@ -73,6 +77,25 @@ class RecordedOutputs(Task):
         if record.error is not None:
             raise RecordedError(record.error)
         return record.output if record.output is not msgspec.UNSET else record.outputs
+
+    def remark(self, ids: Iterable[str], attempts: int) -> str:
+        """Says which records are of no example, and that there are more attempts than are asked for."""
+        here = set(ids)
+        strange = [id for id, _ in self._where if id not in here]
+        later = sum(attempt > attempts for id, attempt in self._where if id in here)
+        said = []
+        if strange:
+            named = ", ".join(list(dict.fromkeys(strange))[:SHOWN])
+            more = ", …" if len(set(strange)) > SHOWN else ""
+            verb = "belongs" if len(strange) == 1 else "belong"
+            said.append(f"{self._share(len(strange))} {verb} to no example ({named}{more})")
+        if later:
+            verb = "is of a later attempt" if later == 1 else "are of later attempts"
+            said.append(f"{self._share(later)} {verb} than attempts={attempts} asks for")
+        return f"{self.path.name}: {'; '.join(said)}" if said else ""
+
+    def _share(self, count: int) -> str:
+        return f"{count:,} of {len(self._where):,} records"
 
     def configuration(self) -> Any:
         return {"recorded": self._hash.hexdigest(), "name": self.name}

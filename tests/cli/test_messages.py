@@ -1,0 +1,159 @@
+"""What a person who is new to karat gets wrong, and the sentence that puts it right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def run(karat, project) -> str:
+    return str(karat("run", "experiment.yaml", "--json").json["runs"][0]["id"])
+
+
+def test_a_run_with_failures_that_is_returned_names_the_remedy(karat, project, run):
+    said = karat("run", "experiment.yaml")
+    told = f"run {run} is finished, 1 of 6 failed: --retry-failed tries them again, --new makes another"
+    assert f"karat: {told}\n" in said.err
+    assert karat("run", "experiment.yaml", "--json").json["runs"][0]["notice"] == told
+    assert (
+        "add --retry-failed for the 1 that failed, --new" in karat("run", "experiment.yaml", "--refresh").err
+    )
+
+
+def test_records_of_no_example_are_told_as_text_and_as_json(karat, project):
+    (project / "rec.jsonl").write_text('{"id": "q0", "output": "ONE"}\n{"id": "q99", "output": "?"}\n')
+    said = karat("run", "--recorded", "rec.jsonl", "--data", "good.jsonl", "--json")
+    told = "rec.jsonl: 1 of 2 records belongs to no example (q99)"
+    assert said.json["runs"][0]["notice"] == told
+    assert told in said.err
+    assert told in karat("run", "--recorded", "rec.jsonl", "--data", "good.jsonl").err
+
+
+def test_an_offset_beyond_the_data(karat, project):
+    arguments = ["run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "--offset", 4]
+    told = "offset 4 is beyond the data, which has 4 examples: the report says no_data"
+    said = karat(*arguments, "--json")
+    assert (said.code, said.json["status"]) == (1, "no_data")
+    assert told in said.err
+    assert told in karat(*arguments, "--check").err
+    assert "beyond" not in karat(*arguments[:-1], 3).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "task.py:shout", "--data", "adir"], "adir is a folder"),
+        (["run", "task.py:shout", "--data", "qa.txt"], "rename it, or say its format (csv, json, jsonl"),
+        (["run", "experimnt"], "did you mean experiment.yaml?"),
+        (["run", "experiment.yml"], "did you mean experiment.yaml?"),
+        (["run", "taskk:shout"], "did you mean task.py:shout?"),
+        (["ls", "--store", "mongo://x"], "known: memory, postgresql, sqlite"),
+        (["graph", "eval/classification/demo", "--out", "g.xyz"], "g.xyz: end it in .mmd, .mermaid"),
+        (["graph", "eval/classification/demo", "--out", "none/g.svg"], "there is no folder none"),
+        (["evaluate", "RUN", "-e", '{"nme": "exact_match"}'], "has no field 'nme': did you mean 'name'?"),
+        (["export", "RUN", "-o", "none/x.csv"], "none/x.csv cannot be written: there is no folder none"),
+        (["report", "RUN", "-o", "none/x.md"], "none/x.md cannot be written: there is no folder none"),
+        (["compare", "RUN", "RUN"], "both are RUN: a comparison needs two different runs"),
+        (["compare", "RUN", "RUN", "latest"], "all of these are RUN: a comparison needs"),
+    ],
+)
+def test_each_is_one_sentence_with_the_remedy(karat, project, run, arguments, expected):
+    (project / "adir").mkdir()
+    (project / "qa.txt").write_text((project / "qa.jsonl").read_text())
+    said = karat(*(run if each == "RUN" else each for each in arguments))
+    assert said.code == 2
+    assert expected.replace("RUN", run) in said.err
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        ("acuracy:0.05", "no results of 'acuracy': did you mean 'accuracy'?"),
+        ("accuracy:5%", "write accuracy:0.05, margins are shares of 1"),
+        ("accuracy:x%", "write accuracy:0.05, margins are shares of 1"),
+    ],
+)
+def test_a_gate_that_is_misspelt(karat, run, limit, expected):
+    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
+    said = karat("compare", run, other, "--fail-if-worse", limit)
+    assert said.code == 2
+    assert expected in said.err
+
+
+def test_a_name_that_nothing_has_shows_the_newest_of_each_kind(karat, project, run):
+    newest = [karat("run", "experiment.yaml", "--new", "--json").json for _ in range(4)]
+    said = karat("show", "zzzz").err
+    runs = [each["runs"][0]["id"] for each in reversed(newest)]
+    assert f"datasets qa; runs {', '.join(runs[:3])}, …; evaluations " in said
+    assert runs[3] not in said
+    assert "did you mean 'qa'" in karat("show", "qaa").err
+
+
+def test_ls_says_the_version_that_the_names_say(karat, project):
+    for word in ("one", "two"):
+        (project / "words.jsonl").write_text(json.dumps({"input": word}) + "\n")
+        karat("run", "task.py:shout", "--data", "words.jsonl")
+    listed = karat("ls", "datasets", "--json").json["datasets"]
+    assert [(each["version"], each["names"]) for each in listed] == [(1, ["words@1"]), (2, ["words@2"])]
+
+
+def test_an_export_of_a_run_has_the_metadata_of_its_examples(karat, project):
+    (project / "tagged.jsonl").write_text('{"question": "one", "topic": "numbers"}\n')
+    karat("run", "task.py:shout", "--data", "tagged.jsonl", "--input", "question")
+    assert json.loads(karat("export", "latest").out)["example_metadata"] == {"topic": "numbers"}
+    karat("export", "latest", "-o", "rows.csv")
+    assert '{""topic"":""numbers""}' in (project / "rows.csv").read_text()
+
+
+def test_evaluate_says_where_to_look_for_what_failed(karat, project, run):
+    said = karat("evaluate", run, "-e", "edit_distance")
+    assert said.code == 1
+    assert said.out.splitlines()[-1].startswith("what failed: karat show eval-")
+    good = karat("run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "--json").json
+    assert "what failed" not in karat("evaluate", good["runs"][0]["id"], "-e", "json_match").out
+
+
+def test_failures_of_several_runs_say_of_which_run(karat, project, run):
+    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
+    evaluation = karat("evaluate", run, other, "-e", "exact_match", "--json").json["id"]
+    said = karat("show", evaluation, "--failed")
+    assert f"    q4 ({run})\n    q4 ({other})" in said.out
+    alone = karat("evaluate", run, "-e", "exact_match", "--json").json["id"]
+    assert f"({run})" not in karat("show", alone, "--failed").out
+
+
+def test_failures_of_a_kind_that_are_not_shown_are_counted(karat, project):
+    (project / "bad.py").write_text("def bad(text):\n    raise ValueError(text)\n")
+    karat("run", "bad.py:bad", "--data", "qa.jsonl", "--input", "question")
+    said = karat("show", "latest", "--failed")
+    assert said.out.startswith("6 failed: ValueError\n")
+    assert said.out.endswith("    and 1 more\n")
+
+
+def test_failures_of_a_graph_are_grouped_by_node_and_error(karat, project):
+    (project / "graph").mkdir()
+    (project / "graph" / "parts.py").write_text(
+        "def first(node, state):\n"
+        "    if state['question'] == 'boom':\n        raise ValueError('loud')\n    return state\n"
+        "def second(node, state):\n"
+        "    if state['question'] in ('one', 'two'):\n        raise KeyError('none')\n    return state\n"
+    )
+    (project / "graph" / "graph_config.yaml").write_text(
+        "data_config: {source: {type: disk, file_path: ../qa.jsonl, file_format: jsonl}}\n"
+        "graph_config:\n"
+        "  nodes:\n"
+        "    first: {node_type: lambda, lambda: parts.first}\n"
+        "    second: {node_type: lambda, lambda: parts.second}\n"
+        "  edges:\n"
+        "    - {from: START, to: first}\n"
+        "    - {from: first, to: second}\n"
+        "    - {from: second, to: END}\n"
+    )
+    document = karat("run", "graph", "--json", "--output_dir", "out").json
+    run = document["runs"][0]["id"]
+    said = karat("show", run, "--failed").out
+    assert "2 failed: node second: KeyError\n    q0: 'none'" in said
+    assert "1 failed: node first: ValueError\n    q4: loud" in said
+    assert "node second: KeyError" in karat("report", run).out

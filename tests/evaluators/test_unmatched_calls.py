@@ -1,5 +1,6 @@
 """Trajectories that do not match: what inclusion may skip, tolerances as they are written, one kind of error."""
 
+import datetime
 import json
 
 import pytest
@@ -114,3 +115,48 @@ def test_rates_of_nothing_are_those_of_sets(have, want, rate):
     of_sets = SetMatch().evaluate(outputs=have, reference_outputs=want).metadata
     for name in ("precision", "recall", "f1"):
         assert metadata[name] == of_sets[name] == rate
+
+
+written_values = values.filter(lambda value: "NaN" not in json.dumps(value))
+JSON_CALLS = st.lists(
+    st.tuples(st.sampled_from("fg"), st.dictionaries(st.sampled_from("xyz"), written_values)), max_size=10
+)
+
+
+def as_text(calls):
+    return [{"name": name, "arguments": json.dumps(arguments)} for name, arguments in calls]
+
+
+def as_objects(calls):
+    return [{"name": name, "arguments": arguments} for name, arguments in calls]
+
+
+@given(
+    JSON_CALLS,
+    JSON_CALLS,
+    st.sampled_from(["strict", "unordered", "subset", "superset", "in_order"]),
+    st.randoms(),
+)
+def test_arguments_as_objects_and_as_text_are_judged_alike(agent, reference, mode, chance):
+    """Also where most calls are the same, in another order."""
+    for wanted in (reference, chance.sample(agent, len(agent)) + reference[:1]):
+        evaluator = TrajectoryMatchEvaluator(mode, graded=True)
+        scores = {
+            evaluator.evaluate(outputs=mine(agent), reference_outputs=theirs(wanted)).score
+            for mine in (as_text, as_objects)
+            for theirs in (as_text, as_objects)
+        }
+        assert len(scores) == 1
+
+
+@pytest.mark.parametrize(
+    ("have", "want"),
+    [(True, 1), (b"YQ==", "YQ=="), (datetime.date(2026, 1, 2), "2026-01-02"), ({1: 2}, {"1": 2})],
+)
+def test_values_that_are_written_alike_and_are_not_the_same_do_not_match(have, want):
+    others = [{"name": "f", "arguments": {"n": n}} for n in range(10)]
+    evaluator = TrajectoryMatchEvaluator("unordered")
+    mine, theirs = ([*others, {"name": "f", "arguments": {"x": value}}] for value in (have, want))
+    assert evaluator.evaluate(outputs=mine, reference_outputs=mine).score == 1.0
+    assert evaluator.evaluate(outputs=mine, reference_outputs=theirs).score == 0.0
+    assert TrajectoryMatchEvaluator().evaluate(outputs=mine, reference_outputs=theirs).score == 0.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from karat.traces import TraceError, normalize
 from karat.traces.literals import read_call, read_literal
-from karat.traces.openai_chat import quick_calls
+from karat.traces.quick import quick_calls
 
 scalars = (
     st.none()
@@ -95,8 +95,63 @@ def test_steps_read_back_as_themselves(value: Any) -> None:
     assert normalize([step.to_dict() for step in steps]).steps == steps
 
 
+given_arguments = st.dictionaries(st.text(max_size=3), values, max_size=2)
+blocks = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)}),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("tool_use"),
+            "id": st.just("x"),
+            "name": st.text(max_size=5),
+            "input": given_arguments,
+        }
+    ),
+)
+results = st.fixed_dictionaries(
+    {"type": st.just("tool_result"), "tool_use_id": st.just("x"), "content": st.text(max_size=5)}
+)
+block_messages = st.one_of(
+    st.fixed_dictionaries({"role": st.just("assistant"), "content": st.lists(blocks, max_size=3)}),
+    st.fixed_dictionaries(
+        {"role": st.just("user"), "content": st.text(max_size=5) | st.lists(results, max_size=2)}
+    ),
+)
+flat_messages = st.fixed_dictionaries(
+    {
+        "role": st.just("assistant"),
+        "content": st.just(""),
+        "tool_calls": st.lists(
+            st.fixed_dictionaries(
+                {"name": st.text(max_size=5), "args": given_arguments, "id": st.just("x")},
+                optional={"type": st.just("tool_call")},
+            ),
+            max_size=2,
+        ),
+    }
+)
+turns = st.fixed_dictionaries(
+    {
+        "speaker": st.sampled_from(["User", "Agent (Action)", "Environment", "(ACTION) agent"]),
+        "text": st.builds(
+            "{}({})".format, st.sampled_from(["f", "book.seat"]), given_arguments.map(json.dumps)
+        ),
+    }
+)
+bare_calls = st.fixed_dictionaries(
+    {"name": st.text(max_size=5), "arguments": given_arguments | given_arguments.map(json.dumps)},
+    optional={"id": st.text(max_size=3)},
+)
+
+
 @settings(max_examples=200, deadline=None)
-@given(st.lists(messages, max_size=6))
+@given(
+    st.one_of(
+        [
+            st.lists(shape, max_size=6)
+            for shape in (messages, messages | block_messages, messages | flat_messages, bare_calls, turns)
+        ]
+    )
+)
 def test_the_quick_way_gives_what_the_steps_give(conversation: list[Any]) -> None:
     quick = quick_calls(conversation)
     assert quick is not None

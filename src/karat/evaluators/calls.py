@@ -13,8 +13,8 @@ from karat.evaluators.arguments import Malformed
 from karat.records import Output
 from karat.traces import TraceError, Trajectory, normalize
 from karat.traces.literals import read_arguments
-from karat.traces.openai_chat import quick_calls
 from karat.traces.own import is_bare_call
+from karat.traces.quick import quick_calls
 
 _UNREAD: Any = object()
 _encode_lines = msgspec.json.Encoder(order="deterministic").encode_lines
@@ -34,7 +34,7 @@ _decode = msgspec.json.Decoder(float_hook=_number).decode
 class Calls:
     """Tool calls by position; arguments written as JSON text are read when they are needed."""
 
-    __slots__ = ("_keys", "_values", "as_text", "given", "names", "trajectory")
+    __slots__ = ("_keys", "_read", "_values", "as_text", "given", "names", "trajectory")
 
     def __init__(self, names: list[str], given: list[Any], as_text: bool = False) -> None:
         self.names = names
@@ -43,6 +43,7 @@ class Calls:
         """Whether all arguments are JSON text, so that equal texts are equal arguments."""
         self.trajectory: Trajectory | None = None
         self._values: list[Any] = [_UNREAD] * len(given)
+        self._read = False
         self._keys: Sequence[Hashable | None] | None = None
 
     @classmethod
@@ -52,7 +53,7 @@ class Calls:
         values = [call.arguments if call.raw is None else Malformed(call.raw) for call in found]
         calls = cls([call.name for call in found], values)
         calls.trajectory = trajectory
-        calls._values = values
+        calls._values, calls._read = values, True
         return calls
 
     def __len__(self) -> int:
@@ -67,6 +68,33 @@ class Calls:
                 value = Malformed(raw)
             self._values[position] = value
         return value
+
+    def values(self) -> list[Any]:
+        """The arguments of all calls."""
+        if not self._read:
+            plain = set(map(type, self.given)) == {dict}
+            self._values = self.given if plain else [self.arguments(at) for at in range(len(self))]
+            self._read = True
+        return self._values
+
+    def marks(self) -> Sequence[Hashable] | None:
+        """For each call a text that is nearly a key: equal arguments nearly always have the same, and quickly.
+
+        What is no JSON may have the text of something that is, so calls that are paired by it have to be compared.
+        None where there are no such texts.
+        """
+        if self.as_text:
+            keys = self.keys()
+            return None if None in keys else keys
+        written = self.written()
+        return None if written is None else written.split(b"\n")[:-1]
+
+    def written(self) -> bytes | None:
+        """The values of all calls as lines of JSON, keys in order; None where they are none."""
+        try:
+            return _encode_lines(self.values())
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return None
 
     def keys(self) -> Sequence[Hashable | None]:
         """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""

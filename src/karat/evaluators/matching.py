@@ -26,6 +26,8 @@ CELLS = 4_000_000
 """Up to so many pairs of calls an ordered alignment with optional calls is computed."""
 
 
+MANY = 8
+"""From so many calls on it is worth to look for those that are written alike."""
 FEW = 4
 """Up to so many pairs of calls are compared one by one at once, without looking for equal ones first."""
 
@@ -74,13 +76,39 @@ def _pair_equal(agent: Calls, left: Sequence[int], reference: Calls, open_: Sequ
         texts, wanted = agent.given, reference.given
         # Two samples: where the texts differ in their spelling, the values decide about all at once.
         if wanted[open_[0]] in texts or wanted[open_[-1]] in texts:
-            texts, wanted = _chosen(texts, left), _chosen(wanted, open_)
-            pairs, left, open_ = _pair_same(agent, left, texts, reference, open_, wanted)
+            pairs, left, open_ = _pair_same(
+                agent, left, _chosen(texts, left), reference, open_, _chosen(wanted, open_)
+            )
+    else:
+        pairs, left, open_ = _pair_marked(agent, left, reference, open_)
     if not pairs or (left and open_):
         have, want = agent.keys_of(left), reference.keys_of(open_)
         found, left, open_ = _pair_same(agent, left, have, reference, open_, want)
         pairs = dict(sorted((pairs | found).items())) if pairs and found else pairs or found
     return pairs, left, open_
+
+
+def _pair_marked(agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int]) -> Paired:
+    """Pairs calls whose arguments are written alike as JSON, where they then prove to be the same values."""
+    if len(left) + len(open_) >= MANY and (have := agent.marks()) and (want := reference.marks()):
+        marked = _pair_same(agent, left, _chosen(have, left), reference, open_, _chosen(want, open_))
+        mine, theirs = agent.values(), reference.values()
+        if [mine[i] for i in marked[0]] == [theirs[j] for j in marked[0].values()]:
+            return marked
+    return {}, left, open_
+
+
+def same_arguments(agent: Calls, reference: Calls) -> bool:
+    """Whether the arguments of calls are the same one by one, where that can be told at once."""
+    if agent.values() != reference.values():
+        return False
+    have: Any
+    want: Any
+    if agent.as_text or reference.as_text:
+        have, want = agent.marks(), reference.marks()
+    else:
+        have, want = agent.written(), reference.written()  # True is not 1
+    return have is not None and have == want
 
 
 def _pair_same(
@@ -119,7 +147,7 @@ def _settled(left: Sequence[int], found: list[int | None], paired: int) -> tuple
     return pairs, [i for i in left if i not in pairs]
 
 
-def _chosen(values: list[Any], positions: Sequence[int]) -> list[Any]:
+def _chosen(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
     """The values at some positions."""
     if positions == range(len(values)):
         return values

@@ -34,7 +34,7 @@ from karat.evaluators.call_report import (
 )
 from karat.evaluators.calls import Calls, read_calls, read_reference
 from karat.evaluators.functions import named
-from karat.evaluators.matching import Pairs, pair_in_any_order, pair_in_order, pair_some
+from karat.evaluators.matching import Pairs, pair_in_any_order, pair_in_order, pair_some, same_arguments
 from karat.evaluators.parameters import ParameterCheck
 from karat.records import Result
 from karat.traces import TraceError
@@ -197,6 +197,8 @@ class TrajectoryMatchEvaluator(Evaluator):
                 return True
             if texts and len(agent) and agent.given[0] == reference.given[0]:
                 return False  # spelt alike, and not the same: what can be paired is found more quickly below
+            if not texts and same_arguments(agent, reference):
+                return True
             if not self.rules and self.default.mode == "exact":
                 have, want = agent.keys(), reference.keys()
                 if None not in have and None not in want:

@@ -42,7 +42,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
 
 def _read_turn(turn: dict[str, Any], where: str) -> Iterator[Step | Unused]:
     speaker, text = turn["speaker"], turn["text"]
-    role = _role(speaker.lower())
+    role = role_of(speaker.lower())
     extra = rest(turn, "text")
     if "(action)" in speaker.lower() and isinstance(text, str):
         calls = _calls(text)
@@ -75,7 +75,8 @@ def _calls(text: str) -> list[ToolCall]:
     return [ToolCall(None, *whole)] if whole is not None else []
 
 
-def _role(speaker: str) -> str:
+def role_of(speaker: str) -> str:
+    """The role of a speaker, in small letters."""
     if speaker.startswith(("user", "human")):
         return "user"
     if speaker.startswith("system"):

@@ -23,6 +23,10 @@ _GROUPS = (
     ("spans", "logRecords", "log_records"),
 )
 _GROUPING = frozenset(key for keys in _GROUPS for key in keys)
+_TELLING = _GROUPING | {
+    "attributes", "context", "context.span_id", "span_id", "spanId", "span_kind", "event_name", "eventName",
+}  # fmt: skip
+"""Keys of which a span, a log record or a group of them has at least one."""
 _WHOLE = frozenset(
     (
         "gen_ai.input.messages",
@@ -116,6 +120,8 @@ def spans_of(value: Any) -> list[Span]:
 
     Log records go to the span they name; those of which it is not there make up one of their own.
     """
+    if not _may_hold_spans(value):
+        return []
     spans: list[Span] = []
     records: list[tuple[Event, Any, str]] = []
     for item, where in _documents(value, ""):
@@ -125,6 +131,15 @@ def spans_of(value: Any) -> list[Span]:
         elif (span := _span(item, where)) is not None:
             spans.append(span)
     return spans + _placed_records(records, spans)
+
+
+def _may_hold_spans(value: Any) -> bool:
+    """Whether it is worth looking: a list of messages is told from spans by all its keys at once."""
+    if type(value) is dict:
+        return not _TELLING.isdisjoint(value)
+    if type(value) is list and set(map(type, value)) == {dict}:
+        return not _TELLING.isdisjoint(set().union(*value))
+    return True
 
 
 def strays_of(value: Any) -> list[Unused]:

@@ -182,6 +182,9 @@ def _is_definition_in(part: Any, file: Path) -> bool:
 
 
 def _source_text(part: Any) -> str:
+    # Python 3.13 takes the program of `python -c` for the source of whatever was evaluated from a text.
+    if getattr(getattr(part, "__code__", None), "co_filename", "") == "<string>":
+        raise _UnknownSourceError
     try:
         return inspect.getsource(part)
     except (OSError, TypeError) as error:

@@ -44,7 +44,7 @@ def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 def _in_words_of(name: str, function: Callable[..., Any], error: TypeError) -> str:
     """What Python says of wrong arguments, about the function that was called; with the nearest right name."""
-    said = str(error).replace(f"{function.__name__}()", f"{name}()")
+    said = str(error).partition(". Did you mean")[0].replace(f"{function.__name__}()", f"{name}()")
     unexpected = re.search(r"unexpected keyword argument '(\w+)'$", said)
     close = nearest(unexpected[1], inspect.signature(function).parameters, 1) if unexpected else []
     return f"{said}: did you mean {close[0]!r}?" if close else said

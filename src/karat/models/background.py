@@ -10,6 +10,7 @@ import concurrent.futures
 import threading
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -158,7 +159,9 @@ class Background:
     def stop(self) -> None:
         """Ends the thread and the loop."""
         if self.thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result()
+            # Python 3.12 starts no thread at its end, not even to wait for others.
+            with suppress(RuntimeError):
+                asyncio.run_coroutine_threadsafe(self.loop.shutdown_default_executor(), self.loop).result()
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join()
         self.loop.close()

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
+from karat.evaluators.alignment import pair_in_order
 from karat.evaluators.arguments import ModeRule, Rule
 from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.call_report import LISTED, listed, written
 from karat.evaluators.calls import Calls
-from karat.evaluators.matching import pair_in_any_order, pair_in_order
+from karat.evaluators.matching import pair_in_any_order
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.trajectory import IN_ORDER, Mode, rates
 from karat.records import Result

@@ -94,7 +94,7 @@ graph_post_process:
 
 def lambda_graph(count: int) -> dict[str, float]:
     import karat
-    from karat.tasks.graph import load_task, write_files
+    from karat.graph import load_task, write_files
 
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         place = Path(folder)
@@ -151,7 +151,7 @@ async def bare(url: str, count: int, concurrency: int) -> float:
 
 def llm_graph(count: int, concurrency: int = 100) -> dict[str, float]:
     import karat
-    from karat.tasks.graph import load_task, write_files
+    from karat.graph import load_task, write_files
     from karat.testing import FakeProvider
 
     with tempfile.TemporaryDirectory() as folder, FakeProvider.in_process(latency=0.05) as server:

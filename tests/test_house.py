@@ -74,7 +74,8 @@ def test_import_karat_is_light():
 
 def test_rooms_do_not_pull_in_what_only_some_of_them_need():
     program = (
-        "import sys, karat.stages.run, karat.stages.evaluate, karat.stages.aggregate, karat.store, karat.datasets;"
+        "import sys, karat.execution.run, karat.execution.evaluate, karat.execution.aggregate;"
+        "import karat.store, karat.datasets;"
         "print('\\n'.join(sys.modules))"
     )
     loaded = subprocess.run(

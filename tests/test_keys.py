@@ -85,7 +85,7 @@ def test_what_cannot_be_stored_is_refused(value):
 def test_what_can_be_written_can_be_read_again():
     import msgspec
 
-    from karat.values import encode
+    from karat.serialization import encode
 
     for depth in (*range(300, 1100, 5), 5_000, 20_000, 100_000):  # how deep is too deep depends on Python
         value = []

@@ -143,9 +143,9 @@ def test_plugins_are_found_by_their_entry_point_and_can_be_switched_off(tmp_path
 
 def test_there_is_an_instance_for_each_kind_of_part():
     from karat.aggregators import aggregators
-    from karat.engines import engines
     from karat.evaluators import evaluators
     from karat.evaluators.unit.registry import unit_metrics
+    from karat.execution.engines import engines
     from karat.memory import memory_systems
     from karat.models.wires import wires
     from karat.store import stores

@@ -11,14 +11,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from karat import aggregators, evaluators, models, stats, traces
+    from karat.analysis.comparison import compare, compare_async
+    from karat.analysis.ranking import rank, rank_async
     from karat.datasets import Dataset
     from karat.errors import KaratError, NotApplicable
+    from karat.execution.aggregate import aggregate, aggregate_async
+    from karat.execution.evaluate import evaluate, evaluate_async
+    from karat.execution.run import run, run_async
     from karat.records import Estimate, Example, Output, Result
-    from karat.stages.aggregate import aggregate, aggregate_async
-    from karat.stages.compare import compare, compare_async
-    from karat.stages.evaluate import evaluate, evaluate_async
-    from karat.stages.rank import rank, rank_async
-    from karat.stages.run import run, run_async
     from karat.store import open_store
 
 _WHERE = {

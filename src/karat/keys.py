@@ -21,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from karat.errors import CodeChanged, StoreBusy, UnsupportedType
-from karat.values import canonical
+from karat.serialization import canonical
 
 __all__ = [
     "Decision",

@@ -17,7 +17,7 @@ from karat.errors import KaratError, NotApplicable
 from karat.evaluators import build_evaluator, evaluators
 from karat.evaluators.unit import unit_metrics
 from karat.records import Result
-from karat.values import encode
+from karat.serialization import encode
 
 
 @dataclasses.dataclass

@@ -9,7 +9,7 @@ import pytest
 
 import karat
 from karat import models
-from karat.tasks.graph import load_task, write_files
+from karat.graph import load_task, write_files
 
 
 class Project:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from karat.errors import ConfigError
-from karat.tasks.graph import load_task
+from karat.graph import load_task
 
 BROKEN = """\
 data_config:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from karat.aggregators.metrics import AggregatorMetricRegistry
+from karat.graph.collator import MetricCollatorPostProcessor
 from karat.stats import classification
-from karat.tasks.graph.collator import MetricCollatorPostProcessor
 
 PARAMS = {
     "precision": {"predicted_key": "text"},

@@ -8,10 +8,10 @@ import pytest
 
 import karat
 from karat.cli import main
+from karat.graph import load_task, write_files
+from karat.graph.collator import MetricCollatorPostProcessor
+from karat.graph.stored_metrics import stored_metrics
 from karat.records import Skipped
-from karat.tasks.graph import load_task, write_files
-from karat.tasks.graph.collator import MetricCollatorPostProcessor
-from karat.tasks.graph.stored_metrics import stored_metrics
 from tests.graph.yaml_parts import filled
 
 GRAPH = filled("""

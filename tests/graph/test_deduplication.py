@@ -7,7 +7,7 @@ import json
 import pytest
 
 from karat.errors import ConfigError, RequestError
-from karat.tasks.graph import SemanticDedupPostProcessor, load_task
+from karat.graph import SemanticDedupPostProcessor, load_task
 
 SAME = "The printer in the hall does not print any more"
 ROWS = [
@@ -63,7 +63,7 @@ def test_blocks_make_no_difference(monkeypatch):
     ]
     whole = SemanticDedupPostProcessor(similarity_threshold=0.99).process(rows)
     assert [row["text"] for row in whole] == ["one cat", "two dogs bark", "a red house"]
-    monkeypatch.setattr("karat.tasks.graph.deduplication.BLOCK", 2)
+    monkeypatch.setattr("karat.graph.deduplication.BLOCK", 2)
     assert SemanticDedupPostProcessor(similarity_threshold=0.99).process(rows) == whole
     assert SemanticDedupPostProcessor().process([]) == []
 

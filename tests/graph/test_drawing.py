@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
-from karat.tasks.graph import load_task
-from karat.tasks.graph.drawing import mermaid, svg
+from karat.graph import load_task
+from karat.graph.drawing import mermaid, svg
 
 GRAPH = """
 graph_config:

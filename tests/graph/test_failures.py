@@ -7,7 +7,7 @@ import json
 import pytest
 
 import karat
-from karat.tasks.graph import load_task, write_files
+from karat.graph import load_task, write_files
 from tests.graph.yaml_parts import filled
 
 GRAPH = filled("""
@@ -35,7 +35,7 @@ graph_post_process:
 """)
 CODE = """
 from pathlib import Path
-from karat.tasks.graph import GraphPostProcessor
+from karat.graph import GraphPostProcessor
 
 def score(state):
     if state["said"] == "crash" and not Path("mended").exists():

@@ -9,7 +9,7 @@ import pytest
 
 import karat
 from karat.errors import RequestError
-from karat.tasks.graph import load_task, write_files
+from karat.graph import load_task, write_files
 from tests.graph.yaml_parts import filled
 
 GRAPH = filled(
@@ -33,7 +33,7 @@ COLLATOR = filled("""
   - ACCURACY
 """)
 OWN = """
-from karat.tasks.graph import GraphPostProcessor
+from karat.graph import GraphPostProcessor
 
 class Failing(GraphPostProcessor):
     def process(self, data, metadata):
@@ -151,7 +151,7 @@ def test_sinks_get_the_records_too(run, project):
 
 
 def test_unit_metrics_become_an_evaluation_of_the_store(run):
-    from karat.tasks.graph.stored_metrics import stored_metrics
+    from karat.graph.stored_metrics import stored_metrics
 
     outcome = run()
     evaluators, aggregators = stored_metrics(outcome.task)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from karat.errors import KaratError
-from karat.tasks.graph import load_task
+from karat.graph import load_task
 
 WHOLE = yaml.safe_load("""
 data_config:

@@ -6,7 +6,7 @@ import pytest
 
 import karat
 from karat.errors import ConfigError
-from karat.tasks.graph import find_task, load_task
+from karat.graph import find_task, load_task
 
 FORMS = """
 import asyncio

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from karat.errors import ConfigError
-from karat.tasks.graph import load_task
+from karat.graph import load_task
 from karat.testing import FakeProvider
 
 SIMPLE = """

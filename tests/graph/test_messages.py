@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from karat.errors import ConfigError
-from karat.tasks.graph import load_task
-from karat.tasks.graph.state import Message, SygraMessage
+from karat.graph import load_task
+from karat.graph.state import Message, SygraMessage
 
 DRAW = "{node_type: weighted_sampler, attributes: {v: {values: [1]}}}"
 
@@ -233,7 +233,7 @@ output_config: {output_map: {id: {from: id}, o: {from: o}}}
 graph_post_process: [{processor: reports.P FILTER}]
 """
 )
-BASE = "from karat.tasks.graph import GraphPostProcessor\n\nclass P(GraphPostProcessor):\n"
+BASE = "from karat.graph import GraphPostProcessor\n\nclass P(GraphPostProcessor):\n"
 
 
 @pytest.mark.parametrize(

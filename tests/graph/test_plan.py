@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from karat.errors import StoreError
-from karat.tasks.graph.edges import Edge, Edges
-from karat.tasks.graph.functions import applied
-from karat.tasks.graph.node import Node, Record
-from karat.tasks.graph.plan import NodeFailed, Plan
-from karat.tasks.graph.state import END, START, SygraState
+from karat.graph.edges import Edge, Edges
+from karat.graph.functions import applied
+from karat.graph.node import Node, Record
+from karat.graph.plan import NodeFailed, Plan
+from karat.graph.state import END, START, SygraState
 
 
 class Noted(Node):

@@ -8,7 +8,7 @@ import pytest
 
 from karat.errors import ConfigError
 from karat.evaluators.unit import UnitMetricRegistry
-from karat.tasks.graph import load_task
+from karat.graph import load_task
 
 CAPITALS = [
     {

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from karat.evaluators.unit import UnitMetricResult
-from karat.tasks.graph import MetricCollatorPostProcessor, UnitMetrics
+from karat.graph import MetricCollatorPostProcessor, UnitMetrics
 
 NODES = """
 data_config:

@@ -6,7 +6,7 @@ import pytest
 
 from karat import models
 from karat.errors import KaratError
-from karat.tasks.graph import known_tasks, load_task
+from karat.graph import known_tasks, load_task
 
 QUESTIONS = [
     {"original_index": 5, "problem": "Who wrote it?", "answer": "Ann Lee", "topic": "Art"},

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from karat.tasks.graph import load_task
+from karat.graph import load_task
 from karat.testing import FakeProvider
 
 TASK = """
@@ -88,7 +88,7 @@ def test_a_history_can_be_an_output_field(project):
 
 CLASS = """
 from abc import ABC
-from karat.compat.sygra_utils import tool
+from karat.graph.compat.sygra_utils import tool
 
 class Tools(ABC):
     def not_a_tool(self):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from karat.tasks.graph import load_task
+from karat.graph import load_task
 from karat.testing import FakeProvider
 
 FOLDER = "tasks/eval/agents/web_agents"

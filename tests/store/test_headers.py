@@ -12,10 +12,10 @@ from karat.datasets import Dataset
 from karat.errors import RequestError, StoreBusy, UnknownName
 from karat.keys import Wanted
 from karat.records import FORMAT, AggregationHeader, Counts, EvaluationHeader, RunHeader
+from karat.serialization import encode
 from karat.store import Store, open_store
 from karat.store.backend import OK, HeaderRow, Row
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
-from karat.values import encode
 from tests.store.conftest import Child, add_header
 
 

@@ -32,8 +32,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Aggregates, and prints the estimates."""
     from karat.aggregators import aggregators
     from karat.cli.outcome import exit_code
+    from karat.execution.aggregate import aggregate
     from karat.experiments.existing_store import open_existing
-    from karat.stages.aggregate import aggregate
 
     if not given.aggregator:
         raise UsageError(

@@ -181,7 +181,7 @@ def _plugins() -> dict[str, Any]:
 
 
 def _text(document: dict[str, Any]) -> str:
-    from karat.report.text import clean, table
+    from karat.formatting import clean, table
 
     rows = [["", "what", "found", "what to do"]]
     for check in document["checks"]:

@@ -36,8 +36,8 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Evaluates, and tells what came of it."""
     from karat.cli.outcome import exit_code, stage_line, usage_lines, what_failed
+    from karat.execution.evaluate import evaluate
     from karat.experiments.existing_store import open_existing
-    from karat.stages.evaluate import evaluate
 
     if not given.runs and not given.amend:
         raise UsageError(

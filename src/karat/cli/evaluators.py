@@ -88,7 +88,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _list(found: list[dict[str, Any]]) -> str:
-    from karat.report.text import clean, table
+    from karat.formatting import clean, table
 
     rows = [["name", "what it says"]]
     rows += [[clean(each["name"], 40), clean(each["description"], 110)] for each in found]
@@ -96,7 +96,7 @@ def _list(found: list[dict[str, Any]]) -> str:
 
 
 def _explain(described: dict[str, Any]) -> str:
-    from karat.report.text import clean, table
+    from karat.formatting import clean, table
 
     aliases = f"  (also {', '.join(described['aliases'])})" if described["aliases"] else ""
     lines = [clean(described["name"] + aliases), ""]
@@ -114,7 +114,7 @@ def _explain(described: dict[str, Any]) -> str:
 
 def _example(described: dict[str, Any]) -> list[str]:
     """The example as YAML, and as Python that runs."""
-    from karat.report.text import clean
+    from karat.formatting import clean
 
     example, name = described["example"], described["name"]
     params = example.get("params")

@@ -29,8 +29,8 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Exports."""
     from karat.experiments.existing_store import open_existing
-    from karat.report.export import export, format_of, write
-    from karat.report.text import clean
+    from karat.formatting import clean
+    from karat.reporting.export import export, format_of, write
 
     format = format_of(given.output, given.format)
     to_stdout = given.output in (None, "-")

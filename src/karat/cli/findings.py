@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from karat.analysis.failure_kinds import kind_of
 from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.formatting import clean
 from karat.records import Failed, ItemResult, Output, Skipped, to_builtins
-from karat.report.kinds import kind_of
-from karat.report.text import clean
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import latest, output_decoder, result_decoder
 

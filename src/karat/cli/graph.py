@@ -32,9 +32,9 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Reads, checks and draws a task."""
-    from karat.report.files import unwritable
-    from karat.tasks.graph import load_task
-    from karat.tasks.graph.drawing import arrows, mermaid, svg
+    from karat.graph import load_task
+    from karat.graph.drawing import arrows, mermaid, svg
+    from karat.reporting.files import unwritable
 
     wanted = given.format or _form(given.out)
     task = load_task(given.task, model=given.model or NO_MODEL)

@@ -59,7 +59,7 @@ def _names(store: Store, dataset: str) -> list[str]:
 
 
 def _text(store: Store, listed: dict[str, list[Any]]) -> str:
-    from karat.report.text import clean, table
+    from karat.formatting import clean, table
 
     parts: list[str] = []
     for kind, handles in listed.items():
@@ -88,7 +88,7 @@ def _datasets(store: Store, handles: list[Any]) -> list[list[str]]:
 
 
 def _runs(handles: list[Any]) -> list[list[str]]:
-    from karat.comparison.naming import matrix_labels
+    from karat.analysis.run_labels import matrix_labels
 
     matrix = matrix_labels([each.header for each in handles])
     rows = [["id", "task", *(["matrix"] if matrix else []), "status", "ok", "made", "description"]]

@@ -52,7 +52,7 @@ def _checked(spec: str, terminal: Terminal) -> Any:
 
 
 def _text(document: dict[str, Any]) -> str:
-    from karat.report.text import clean, table
+    from karat.formatting import clean, table
 
     rows = [["model", "kind", "ready", "needs"]]
     for each in document["models"]:

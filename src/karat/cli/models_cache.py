@@ -48,7 +48,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _text(stats: dict[str, Any]) -> str:
-    from karat.report.text import clean, table
+    from karat.formatting import clean, table
 
     head = f"{clean(stats['path'])}: {stats['entries']:,} answers, {stats['bytes']:,} bytes"
     if stats["oldest"] is not None:

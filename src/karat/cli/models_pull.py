@@ -21,9 +21,9 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Fetches."""
+    from karat.execution.progress import Progress
+    from karat.formatting import clean
     from karat.models import pull
-    from karat.progress import Progress
-    from karat.report.text import clean
 
     progress = Progress("pull", 0, started=time.monotonic())
 

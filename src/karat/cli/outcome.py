@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.comparison.naming import matrix_labels
+from karat.analysis.run_labels import matrix_labels
+from karat.formatting import clean, counts_text
 from karat.records import Status
-from karat.report.text import clean, counts_text
 from karat.store.handles import Evaluation, Run
 
 if TYPE_CHECKING:

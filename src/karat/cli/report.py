@@ -35,12 +35,12 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Gathers, and writes."""
+    from karat.analysis.summary import summarise
     from karat.experiments.existing_store import open_existing
-    from karat.report.files import unwritable
-    from karat.report.rendering import FORMATS as ENDINGS
-    from karat.report.rendering import render
-    from karat.report.summary import summarise
-    from karat.report.text import clean
+    from karat.formatting import clean
+    from karat.reporting.files import unwritable
+    from karat.reporting.rendering import FORMATS as ENDINGS
+    from karat.reporting.rendering import render
 
     form = given.format
     if given.output is not None and form is None:

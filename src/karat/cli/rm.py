@@ -23,7 +23,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Removes all of them, or none."""
     from karat.errors import RequestError
     from karat.experiments.existing_store import open_existing
-    from karat.report.text import clean
+    from karat.formatting import clean
 
     with open_existing(given.store) as store:
         targets = list(dict.fromkeys(store.get(each).id for each in given.ids))

@@ -240,7 +240,7 @@ def _tell_skipped(dataset: Any, terminal: Terminal) -> None:
 
 
 def _checked(plan: Plan, terminal: Terminal) -> int:
-    from karat.report.text import clean
+    from karat.formatting import clean
 
     examples = len(plan.dataset) if not isinstance(plan.dataset, str) else None
     if examples is not None:

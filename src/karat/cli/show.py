@@ -71,7 +71,7 @@ def lineage(store: Store, id: str, *, up: bool) -> list[dict[str, Any]]:
 
 def _text(handle: Any, document: dict[str, Any]) -> str:
     from karat.cli.outcome import usage_lines
-    from karat.report.text import clean, counts_text
+    from karat.formatting import clean, counts_text
 
     kind = document["kind"]
     if kind == "dataset":
@@ -119,7 +119,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _branches(tree: list[dict[str, Any]], key: str, depth: int) -> list[str]:
-    from karat.report.text import clean
+    from karat.formatting import clean
 
     lines = []
     for each in tree:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 if TYPE_CHECKING:
     from karat.errors import KaratError
-    from karat.progress import Progress
+    from karat.execution.progress import Progress
 
 LONGEST_ERROR = 4000
 
@@ -65,7 +65,7 @@ class Terminal:
         self._last = progress
         if not self.quiet:
             if self._line is None:
-                from karat.progress import ProgressLine
+                from karat.execution.progress import ProgressLine
 
                 self._line = ProgressLine(self._err)
             self._line(progress)
@@ -117,7 +117,7 @@ class Terminal:
             self._say(text)
 
     def _say(self, text: str) -> None:
-        from karat.report.text import clean
+        from karat.formatting import clean
 
         lines = text[:LONGEST_ERROR].splitlines() or [""]
         shown = [clean(line, 1000) for line in lines]

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from karat.compat.names import TABLE
+from karat.graph.compat.names import TABLE
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

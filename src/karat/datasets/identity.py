@@ -20,7 +20,7 @@ from karat.errors import DataError
 
 _GENERATED = re.compile(r"[0-9a-f]{32}(?:#([1-9][0-9]{0,18}))?")
 _encode = msgspec.json.Encoder(order="deterministic").encode
-"""As karat.values.canonical does it, without the look for NaN: what comes here is known to be JSON."""
+"""As karat.serialization.canonical does it, without the look for NaN: what comes here is known to be JSON."""
 
 
 def content_of(input: Any, expected: Any, metadata: dict[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from karat.errors import UnsupportedType
-from karat.values import REMEDY
+from karat.serialization import REMEDY
 
 _DEEPEST = 200
 

@@ -18,7 +18,7 @@ import msgspec
 from karat.errors import FAILURES, RequestError
 from karat.records import Example, Output, Result
 from karat.registry import Registry, check_parameters
-from karat.values import annotations_of, converter
+from karat.serialization import annotations_of, converter
 
 Kind = Literal["single", "pair", "joint"]
 

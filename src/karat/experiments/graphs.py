@@ -20,7 +20,7 @@ def graph_of(entry: Any, folder: Path) -> GraphEntry | None:
         return entry
     if not isinstance(entry, str) or ":" in entry:
         return None
-    from karat.tasks.graph.lookup import names_graph
+    from karat.graph.lookup import names_graph
 
     return GraphEntry(graph=entry) if names_graph(_found(entry, folder)) else None
 
@@ -45,7 +45,7 @@ def graph_runs(
     entry: GraphEntry, run_args: Mapping[str, Any], models: list[str], folder: Path
 ) -> list[PlannedRun]:
     """A run of the graph for each model, which then stands in for all that its file names."""
-    from karat.tasks.graph import load_task
+    from karat.graph import load_task
 
     runs = []
     specs: list[str | None] = [*models] or [entry.model]
@@ -75,7 +75,7 @@ def export(made: Any, planned: PlannedRun) -> Exported | None:
     """
     if planned.output_dir is None:
         return None
-    from karat.tasks.graph.files import write_files
+    from karat.graph.files import write_files
 
     written = write_files(made, planned.task, planned.output_dir, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
     paths = [str(path) for path in written.paths()]
@@ -85,7 +85,7 @@ def export(made: Any, planned: PlannedRun) -> Exported | None:
 
 def own_metrics(task: Any) -> tuple[list[Any], list[Any]]:
     """What judges the outputs of a graph where an experiment names nothing: its unit metrics and its aggregators."""
-    from karat.tasks.graph.stored_metrics import stored_metrics
+    from karat.graph.stored_metrics import stored_metrics
 
     return stored_metrics(task)
 

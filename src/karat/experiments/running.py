@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from karat.comparison.pairs_of_runs import Comparison, compare_runs
+from karat.analysis.comparison import Comparison, compare_runs
 from karat.errors import RequestError
+from karat.execution.aggregate import aggregate
+from karat.execution.evaluate import evaluate
+from karat.execution.progress import Listener
+from karat.execution.run import run
 from karat.experiments.graphs import export
 from karat.experiments.plan import Plan, PlannedRun
-from karat.progress import Listener
 from karat.records import Status
-from karat.stages.aggregate import aggregate
-from karat.stages.evaluate import evaluate
-from karat.stages.run import run
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 

@@ -226,7 +226,7 @@ class Aggregation(_Handle):
 
     def report(self, *, whole: bool = False) -> str:
         """The estimates as a table for a terminal: the first of each aggregator, or the whole."""
-        from karat.report.text import MOST_NUMBERS, aggregation_report
+        from karat.formatting import MOST_NUMBERS, aggregation_report
 
         return aggregation_report(self, None if whole else MOST_NUMBERS)
 

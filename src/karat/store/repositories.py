@@ -23,10 +23,10 @@ from karat.records import (
     Output,
     RunHeader,
 )
+from karat.serialization import encode
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Backend, HeaderRow, Row, latest
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.lease import Held, holder_of, let_go, new_lease
-from karat.values import encode
 
 if TYPE_CHECKING:
     from karat.store import Store

@@ -10,8 +10,8 @@ from typing import Any
 from karat.errors import RequestError
 from karat.keys import code_fingerprint
 from karat.records import Example
+from karat.serialization import annotations_of, canonical, converter
 from karat.tasks.base import Context, Task
-from karat.values import annotations_of, canonical, converter
 
 ASKED = ("example", "attempt", "context")
 

@@ -34,7 +34,7 @@ def discover(where: str | Path) -> list[str]:
         folders = [place]
     else:
         raise RequestError(f"no folder {where} to look for metrics in")
-    from karat.compat import task_imports  # only here: most metrics are named, not discovered
+    from karat.graph.compat import task_imports  # only here: most metrics are named, not discovered
 
     task_imports(None)  # files that import the names of another framework find karat's parts under them
     before = set(unit_metrics.list())

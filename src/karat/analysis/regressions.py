@@ -1,0 +1,144 @@
+"""The examples on which a run is worse than the baseline, with both outputs side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from karat.analysis.examples import example_at
+from karat.analysis.scores import Paired
+from karat.records import Failed, Ok, Output, Skipped
+from karat.store.handles import Run
+from karat.store.repositories import latest, output_decoder
+from karat.traces import TraceError
+
+LONGEST = 2000
+"""Characters that are kept of an input or an output; reports show fewer."""
+
+
+class Worse(msgspec.Struct, frozen=True):
+    """One example that got worse."""
+
+    metric: str
+    example: str
+    baseline: str
+    run: str
+    first: float
+    """The baseline's score, the mean of its attempts."""
+    second: float
+    input: str = ""
+    expected: str = ""
+    first_output: str = ""
+    second_output: str = ""
+    calls: str = ""
+    """What differs in the tool calls, where both outputs are trajectories."""
+
+
+def worse_examples(
+    key: str, baseline: Run, run: Run, positions: dict[str, int], pairs: Paired, most: int
+) -> list[Worse]:
+    """The examples whose score fell most, at most so many, the worst first and then in dataset order."""
+    sums: dict[str, tuple[float, float, int]] = {}
+    for example, a, b in zip(pairs.examples, pairs.first, pairs.second, strict=True):
+        if a is not None and b is not None:
+            first, second, n = sums.get(example, (0.0, 0.0, 0))
+            sums[example] = (first + a, second + b, n + 1)
+    fell = [
+        (second / n - first / n, positions.get(example, 0), example, first / n, second / n)
+        for example, (first, second, n) in sums.items()
+        if second < first
+    ]
+    return [
+        _told(key, baseline, run, example, position, first, second)
+        for _, position, example, first, second in sorted(fell)[:most]
+    ]
+
+
+def _told(
+    key: str, baseline: Run, run: Run, example: str, position: int, first: float, second: float
+) -> Worse:
+    known = example_at(baseline.store, baseline.header.dataset, position)
+    # In another dataset the same example may stand elsewhere.
+    there = position if run.header.dataset == baseline.header.dataset else _position(run, example)
+    mine, theirs = _output(baseline, position), _output(run, there)
+    return Worse(
+        metric=key,
+        example=example,
+        baseline=baseline.id,
+        run=run.id,
+        first=first,
+        second=second,
+        input=shown(known.input) if known else "",
+        expected=shown(known.expected) if known and known.expected is not None else "",
+        first_output=_outcome(mine),
+        second_output=_outcome(theirs),
+        calls=call_differences(mine, theirs),
+    )
+
+
+def _position(run: Run, example: str) -> int:
+    return next((place for place, each in enumerate(run.dataset) if each.id == example), -1)
+
+
+def _output(run: Run, position: int) -> Output | None:
+    """The first attempt of a run at the example at a position."""
+    rows = list(latest(run.store.backend.scan(run.number, position, position + 1))) if position >= 0 else []
+    return output_decoder.decode(rows[0].payload) if rows else None
+
+
+def _outcome(output: Output | None) -> str:
+    if output is None:
+        return ""
+    outcome = output.outcome
+    if isinstance(outcome, Ok):
+        return shown(outcome.value)
+    if isinstance(outcome, Failed):
+        return f"failed: {outcome.error.type}: {outcome.error.message[:LONGEST]}"
+    assert isinstance(outcome, Skipped)
+    return f"skipped: {outcome.reason}"
+
+
+def shown(value: Any) -> str:
+    """A value as bounded text: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        text = value[: LONGEST + 1]
+    else:
+        text = msgspec.json.encode(value, enc_hook=repr)[: 4 * LONGEST].decode("utf-8", "replace")
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def call_differences(first: Output | None, second: Output | None) -> str:
+    """How the tool calls of a run differ from the baseline's, in words; empty where there are none to compare."""
+    from karat.evaluators.trajectory import TrajectoryMatchEvaluator
+
+    if (
+        first is None
+        or second is None
+        or not isinstance(first.outcome, Ok)
+        or not isinstance(second.outcome, Ok)
+    ):
+        return ""
+    try:
+        reference = _trajectory(first)
+        if reference is None or _trajectory(second) is None:
+            return ""
+        judged = TrajectoryMatchEvaluator().evaluate(
+            outputs=second.value, reference_outputs=reference, output=second
+        )
+    except TraceError:
+        return ""
+    if judged.score == 1.0:
+        return "the same calls"
+    return judged.comment.partition(": ")[2][:LONGEST]
+
+
+def _trajectory(output: Output) -> Any:
+    """The output as a trajectory with tool calls, or None."""
+    from karat.evaluators.calls import read_trajectory
+
+    try:
+        trajectory = read_trajectory(output.value, output.trace)
+    except TraceError:
+        return None
+    return trajectory.to_dict()["steps"] if trajectory.calls else None

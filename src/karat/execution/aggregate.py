@@ -1,0 +1,358 @@
+"""The third stage: aggregators over one or more evaluations give an aggregation."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from karat.aggregators.base import Aggregate, Group, folding_part, resolve_aggregator
+from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.execution.arguments import as_list, end_of, id_of, store_of
+from karat.execution.failures import failure_of
+from karat.execution.garbage import fewer_collections
+from karat.execution.lifecycle import environment
+from karat.execution.progress import Listener, Progress, listener
+from karat.execution.sync import plain
+from karat.keys import code_fingerprint, fingerprint
+from karat.records import (
+    FORMAT,
+    AggregationHeader,
+    AggregatorSpec,
+    Counts,
+    Estimate,
+    EvaluatorSpec,
+    Failure,
+    ItemResult,
+    Skipped,
+)
+from karat.serialization import encode
+from karat.store import Store
+from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset
+from karat.store.repositories import count_items, latest, result_decoder
+
+
+async def aggregate_async(
+    evaluations: Any,
+    aggregators: Any,
+    *,
+    store: str | Store | None = None,
+    confidence: float = 0.95,
+    labels: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    description: str = "",
+    new: bool = False,
+    progress: bool | Listener | None = None,
+) -> Aggregation:
+    """Aggregates: each aggregator over each evaluator's results, for each run.
+
+    Results that several evaluations share (one amended the other) count once. An aggregator that raises is
+    reported as failed; the others stand.
+    """
+    given = as_list(evaluations)
+    if not given:
+        raise RequestError("no evaluation to aggregate")
+    if not 0 < confidence < 1:
+        raise RequestError(f"confidence is {confidence}: it lies between 0 and 1, such as 0.95")
+    the_store = store_of(store, given)
+    handles = [the_store.evaluations.get(each) for each in dict.fromkeys(id_of(g) for g in given)]
+    parts = [resolve_aggregator(spec, confidence) for spec in as_list(aggregators)]
+    if not parts:
+        raise RequestError("no aggregator: name at least one, such as 'accuracy'")
+    keys = [part[0] for part in parts]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise RequestError(f"two aggregators have the key {key!r}: give one of them another key")
+    specs = [AggregatorSpec(key, name, params) for key, name, params, _, _ in parts]
+    codes = [code_fingerprint(folding_part(aggregator)) for *_, aggregator, _ in parts]
+    configuration = fingerprint(
+        evaluations=[[handle.id, handle.header.finished] for handle in handles],
+        aggregators=[[part[0], part[1], part[2], part[4]] for part in parts],
+        confidence=confidence,
+        codes=codes,
+    )
+    # An evaluation that is not finished may have grown since, and its header would not say so; nor is it known
+    # what became of code that cannot be seen.
+    settled = None not in codes and all(handle.header.finished is not None for handle in handles)
+    known = the_store.backend.headers("aggregation", configuration=configuration)
+    if known and settled and not new:
+        found = the_store.aggregations.get(known[-1].id)
+        found.notice = f"aggregation {found.id} is there already"
+        return found
+    stage = _AggregationStage(handles, parts)
+    with fewer_collections():
+        stage.fold(listener(progress))
+    estimates, tables, failures = stage.finish()
+    counts = stage.counts()
+    header = AggregationHeader(
+        format=FORMAT,
+        id="",
+        evaluations=[handle.id for handle in handles],
+        aggregators=specs,
+        configuration=configuration,
+        estimates=estimates,
+        tables=tables,
+        failures=failures,
+        labels=list(labels),
+        metadata=dict(metadata or {}),
+        description=description,
+        environment=environment(),
+        created=time.time(),
+        finished=time.time(),
+        status="partial" if failures and counts.status == "success" else counts.status,
+        counts=counts,
+    )
+    return the_store.aggregations.add(header)
+
+
+aggregate = plain(aggregate_async)
+
+
+class _Described(msgspec.Struct):
+    """What an aggregator needs of an example; decoding skips the rest."""
+
+    id: str
+    metadata: dict[str, Any] = {}
+
+
+_described = msgspec.json.Decoder(_Described)
+
+
+class _Together(NamedTuple):
+    """Runs that an evaluator sees together: at which positions, and in how many attempts."""
+
+    key: str
+    runs: tuple[str, ...]
+    first: int
+    last: int
+    attempts: int
+
+
+class _Target:
+    """One aggregator over the results of one evaluator key: of one run, or of all its pairs."""
+
+    def __init__(self, name: str, aggregator: Any) -> None:
+        self.name = name
+        self.aggregator = aggregator
+        self.state: Any = None
+        self.failure: Failure | None = None
+        try:
+            self.state = aggregator.start()
+        except FAILURES as error:
+            self.failure = failure_of(error)
+
+    def add(self, group: Group) -> None:
+        if self.failure is None:
+            try:
+                self.state = self.aggregator.add(self.state, group)
+            except FAILURES as error:
+                self.failure = failure_of(error)
+
+    def finish(self) -> Aggregate | None:
+        if self.failure is None:
+            try:
+                aggregate = self.aggregator.finish(self.state)
+                if not isinstance(aggregate, Aggregate):
+                    raise TypeError(f"finish returned {type(aggregate).__name__}, not an Aggregate")
+                # What cannot be stored is this aggregator's failure and nobody else's; what can is given as it is read.
+                return msgspec.json.decode(encode(aggregate), type=Aggregate)
+            except FAILURES as error:
+                self.failure = failure_of(error)
+        return None
+
+
+class _AggregationStage:
+    def __init__(self, evaluations: list[Evaluation], parts: list[tuple[Any, ...]]) -> None:
+        self.evaluations = evaluations
+        self.store = evaluations[0].store
+        self.runs = {run.id: run for evaluation in evaluations for run in evaluation.runs}
+        self.specs: dict[str, EvaluatorSpec] = {}
+        self.runs_of: dict[str, dict[str, None]] = {}
+        self._statuses: Counter[int] = Counter()
+        self._rows: Counter[str] = Counter()
+        for evaluation in evaluations:
+            for spec in evaluation.header.evaluators:
+                have = self.specs.setdefault(spec.key, spec)
+                if (have.kind, have.name, have.params) != (spec.kind, spec.name, spec.params):
+                    raise RequestError(
+                        f"evaluator key {spec.key!r} means different things in these evaluations:"
+                        " aggregate them one by one, or give one of them another key"
+                    )
+                self.runs_of.setdefault(spec.key, {}).update(dict.fromkeys(evaluation.header.runs))
+        self.targets: dict[tuple[str, str | None], list[_Target]] = {}
+        for part in parts:
+            self._add_targets(*part)
+
+    def _add_targets(self, key: str, name: str, params: Any, aggregator: Any, of: list[str] | None) -> None:
+        over = getattr(aggregator, "over", frozenset({"single"}))
+        for wanted in of or ():
+            if wanted not in self.specs:
+                raise RequestError(f"aggregator {key!r} is of {wanted!r}: {did_you_mean(wanted, self.specs)}")
+        fitting = [k for k in (of or self.specs) if self.specs[k].kind in over]
+        if not fitting:
+            raise RequestError(
+                f"aggregator {name!r} folds results of {' or '.join(sorted(over))} evaluators, and there are none"
+            )
+        for evaluator in fitting:
+            several = len(self.runs_of[evaluator]) > 1
+            single = self.specs[evaluator].kind == "single"
+            for run in self.runs_of[evaluator] if single else [None]:
+                label = f"{evaluator}-{key}" + (f"@{run}" if several and single else "")
+                target = _Target(label, aggregator)
+                self.targets.setdefault((evaluator, run), []).append(target)
+
+    def fold(self, listen: Listener | None) -> None:
+        """Reads every result once, grouped by example, in dataset order."""
+        for dataset in dict.fromkeys(evaluation.header.dataset for evaluation in self.evaluations):
+            members = [e for e in self.evaluations if e.header.dataset == dataset]
+            data = self.store.datasets.get(dataset)
+            ends = [(run.header.offset, end_of(run, len(data))) for e in members for run in e.runs]
+            first, last = min(e[0] for e in ends), max(e[1] for e in ends)
+            unjudged = self._unjudged(members, len(data))
+            progress = Progress("aggregate", last - first, started=time.monotonic())
+            chunks = Chunks(first, last)
+            for start, stop in chunks:
+                self._fold_chunk(members, data, unjudged, chunks, start, stop)
+                progress.done = stop - first
+                if listen is not None:
+                    listen(progress)
+
+    def _fold_chunk(
+        self,
+        members: list[Evaluation],
+        data: StoredDataset,
+        unjudged: list[_Together],
+        chunks: Chunks,
+        start: int,
+        stop: int,
+    ) -> None:
+        results = self._results(members, chunks, start, stop)
+        folds = [
+            (targets, results.get(key, {}), [u for u in unjudged if key == (u.key, None)], *selected)
+            for key, targets in self.targets.items()
+            for selected in [self._selected(key[1], data)]
+        ]
+        decode = _described.decode
+        for row in chunks.saw(self.store.backend.scan(data.number, start, stop)):
+            position, example = row.position, decode(row.payload)
+            for targets, found, together, first, last, attempts in folds:
+                here = found.get(position, [])
+                if together:
+                    here = [*here, *_not_judged(together, position, example.id, here)]
+                pending = max(0, attempts - len(here)) if first <= position < last else 0
+                if here or pending:
+                    group = Group(example.id, example.metadata, here, pending)
+                    for target in targets:
+                        target.add(group)
+
+    def _results(
+        self, members: list[Evaluation], chunks: Chunks, start: int, stop: int
+    ) -> dict[tuple[str, str | None], dict[int, list[ItemResult]]]:
+        """Current results by evaluator key and run (None for comparisons), then by position."""
+        out: dict[tuple[str, str | None], dict[int, list[ItemResult]]] = {key: {} for key in self.targets}
+        seen: set[tuple[Any, ...]] = set()
+        decode, several = result_decoder.decode, len(members) > 1
+        singles = {key for key, spec in self.specs.items() if spec.kind == "single"}
+        for evaluation in sorted(members, key=_when, reverse=True):  # the latest evaluation's word counts
+            rows = list(latest(chunks.saw(self.store.backend.scan(evaluation.number, start, stop))))
+            self._rows[evaluation.id] += len(rows)
+            if not several:
+                self._statuses.update(map(_status, rows))
+            for row in rows:
+                result = decode(row.payload)
+                if several:
+                    identity = (row.position, result.key, result.runs, result.attempt, result.unit)
+                    if identity in seen:
+                        continue
+                    seen.add(identity)
+                    self._statuses[row.status] += 1
+                found = out.get((result.key, result.runs[0] if result.key in singles else None))
+                if found is None:
+                    continue  # no aggregator is for this evaluator
+                here = found.get(row.position)
+                if here is None:
+                    found[row.position] = [result]
+                else:
+                    here.append(result)
+        return out
+
+    def _selected(self, run: str | None, data: StoredDataset) -> tuple[int, int, int]:
+        """The positions of a dataset that a run has, and how many attempts at each; of comparisons see below."""
+        if run is None or self.runs[run].header.dataset != data.id:
+            return 0, 0, 0
+        header = self.runs[run].header
+        return header.offset, end_of(self.runs[run], len(data)), header.attempts
+
+    def _unjudged(self, members: list[Evaluation], count: int) -> list[_Together]:
+        """What evaluations with pending items show together: what is missing of it belongs in the denominator."""
+        out = []
+        for evaluation in members:
+            if evaluation.header.finished is not None and not evaluation.counts.pending:
+                continue
+            for spec in evaluation.header.evaluators:
+                ids = evaluation.header.runs
+                shown = {"single": [], "pair": combinations(ids, 2), "joint": [tuple(ids)]}[spec.kind]
+                for runs in shown:
+                    headers = [self.runs[run].header for run in runs]
+                    first = max(header.offset for header in headers)
+                    last = min(end_of(self.runs[run], count) for run in runs)
+                    attempts = min(header.attempts for header in headers)
+                    out.append(_Together(spec.key, runs, first, last, attempts))
+        return out
+
+    def counts(self) -> Counts:
+        """The items folded, each once; what an evaluation has no result of is pending."""
+        pending = [max(0, each.counts.total - self._rows[each.id]) for each in self.evaluations]
+        return count_items(self._statuses, sum(pending))
+
+    def finish(self) -> tuple[dict[str, Estimate], dict[str, Any], dict[str, Failure]]:
+        """All estimates, tables and failures, by name."""
+        estimates: dict[str, Estimate] = {}
+        tables: dict[str, Any] = {}
+        failures: dict[str, Failure] = {}
+        for targets in self.targets.values():
+            for target in targets:
+                aggregate = target.finish()
+                if aggregate is None:
+                    assert target.failure is not None
+                    failures[target.name] = target.failure
+                    continue
+                estimates.update({_named(target.name, n): e for n, e in aggregate.estimates.items()})
+                tables.update({_named(target.name, n): t for n, t in aggregate.tables.items()})
+        return estimates, tables, failures
+
+
+def _named(base: str, name: str) -> str:
+    if not name or name.startswith("@"):
+        return base + name
+    return f"{base}.{name}"
+
+
+_status = attrgetter("status")
+
+
+def _when(evaluation: Evaluation) -> float:
+    return evaluation.header.finished or evaluation.header.created
+
+
+def _not_judged(
+    together: list[_Together], position: int, example: str, here: list[ItemResult]
+) -> Iterator[ItemResult]:
+    """The comparisons of an example that are still pending, as items that were skipped."""
+    there = {(frozenset(result.runs), result.attempt) for result in here}
+    for key, runs, first, last, attempts in together:
+        for attempt in range(1, attempts + 1) if first <= position < last else ():
+            if (frozenset(runs), attempt) not in there:
+                yield ItemResult(
+                    format=FORMAT,
+                    example=example,
+                    key=key,
+                    runs=runs,
+                    outcome=Skipped("pending"),
+                    attempt=attempt,
+                )

@@ -1,0 +1,269 @@
+"""The local engine: worker coroutines for async work, threads in chunks for sync work.
+
+Memory depends on concurrency, not on the number of items: an item is taken when a slot is free, and a slot is
+free again when what came of its item has been delivered, that is, committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import queue
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from karat.errors import CredentialsRefused, Stopped
+from karat.execution.abandoned import leave_behind
+from karat.execution.engines import Done, Item, Work, engines
+
+CHUNK_SECONDS = 0.005
+"""Sync work is sent to threads in chunks of about this long: crossing to a thread costs some 100 µs."""
+
+FIRST_CALL = 4
+"""The first call of a run was measured to take about so many times as long as those after it."""
+
+LONGEST_CHUNK_SECONDS = 0.05
+"""After this long what is done of a chunk is delivered, and what is not begun is open to other threads."""
+
+PATIENCE_SECONDS = 2.0
+"""How long async code may take to clean up when it is cancelled, and calls under way to end when a key is refused."""
+
+
+@engines.register("local")
+class LocalEngine(Generic[Item, Done]):
+    """Work on this machine, in this process."""
+
+    def __init__(self, concurrency: int, timeout: float | None = None) -> None:
+        self.concurrency = concurrency
+        self.timeout = timeout
+        self.abandoned = 0
+        """Threads that could not be stopped when their time was up."""
+        self._stop = False
+
+    def stop(self) -> None:
+        """No further item is started; those under way are finished and delivered."""
+        self._stop = True
+
+    async def map(
+        self,
+        work: Work[Item, Done],
+        items: Iterator[Item],
+        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+    ) -> None:
+        """Does the work of every item; `deliver` gets what is done and returns when it is kept."""
+        lane = self._async_lane if work.is_async else self._thread_lane
+        if work.is_async:
+            workers = [asyncio.ensure_future(lane(work, items, deliver)) for _ in range(self.concurrency)]
+        else:
+            workers = [asyncio.ensure_future(lane(work, items, deliver))]
+        try:
+            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            errors = [error for worker in done if (error := worker.exception())]
+            if errors:
+                self._stop = True
+                await self._finish(workers, errors[0])
+        except asyncio.CancelledError:
+            await self._cancel(workers)
+            raise
+        ended = [worker for worker in workers if worker.done() and not worker.cancelled()]
+        errors = [error for worker in ended if (error := worker.exception())]
+        for error in errors:
+            if isinstance(error, Stopped):
+                raise error
+        if errors:
+            raise errors[0]
+
+    async def _finish(self, under_way: Collection[asyncio.Task[Any]], error: BaseException) -> int:
+        """Waits for what is under way when a stage ends; not for long where the key is refused. How many were left."""
+        if not under_way:
+            return 0
+        patience = PATIENCE_SECONDS if isinstance(error, CredentialsRefused) else None
+        done, late = await asyncio.wait(under_way, timeout=patience)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # retrieved: the first one is what is told
+        if late:
+            await self._cancel(late)
+        return len(late)
+
+    async def _cancel(self, workers: Collection[asyncio.Task[Any]]) -> None:
+        """Cancels, and waits a while. Code that swallows its cancellation is left behind, as a stuck thread is."""
+        self.stop()
+        for worker in workers:
+            worker.cancel()
+        leave_behind(workers)  # at once: a second Ctrl-C ends the loop while this waits
+        done, _ = await asyncio.wait(workers, timeout=PATIENCE_SECONDS)
+        for worker in done:
+            if not worker.cancelled():
+                worker.exception()  # retrieved: the cancellation is what is told
+
+    async def _async_lane(
+        self,
+        work: Work[Item, Done],
+        items: Iterator[Item],
+        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+    ) -> None:
+        timeout = self.timeout
+        for item in items:
+            if self._stop:
+                return
+            if timeout is None:
+                done = await work.call_async(item)
+            else:
+                try:
+                    async with asyncio.timeout(timeout) as deadline:
+                        done = await work.call_async(item)
+                except TimeoutError:
+                    if not deadline.expired():
+                        raise
+                    done = work.timed_out(item, timeout)
+            await deliver(((item, done),))
+            if self._stop:
+                return
+
+    async def _thread_lane(
+        self,
+        work: Work[Item, Done],
+        items: Iterator[Item],
+        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+    ) -> None:
+        """Calls are sent in chunks as large as the last calls were quick; the first call tells how quick they are."""
+        threads = Threads()
+        under_way: dict[asyncio.Task[tuple[float, list[Item]]], int] = {}
+        handed_back: list[Item] = []
+        size, known = 1, False
+        try:
+            while not self._stop:
+                count = min(size, self.concurrency - sum(under_way.values()))
+                chunk = handed_back[:count]
+                del handed_back[:count]
+                chunk += islice(items, count - len(chunk))
+                if chunk:
+                    under_way[asyncio.ensure_future(self._chunk(work, chunk, threads, deliver))] = len(chunk)
+                elif not under_way:
+                    break
+                if not chunk or sum(under_way.values()) + size > self.concurrency:
+                    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                elif not known and len(under_way) == 1:
+                    await asyncio.wait(under_way, timeout=CHUNK_SECONDS)
+                else:
+                    await asyncio.sleep(0)
+                for task in [task for task in under_way if task.done()]:
+                    del under_way[task]
+                    seconds, rest = task.result()
+                    handed_back += rest
+                    likely = seconds if known else seconds / FIRST_CALL
+                    size = max(1, min(int(CHUNK_SECONDS / (likely + 1e-9)), self.concurrency))
+                    known = True
+            for task in under_way:
+                await task
+        except asyncio.CancelledError:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+            raise
+        except BaseException as error:
+            self.abandoned += await self._finish(under_way, error)
+            raise
+        finally:
+            threads.close()
+
+    async def _chunk(
+        self,
+        work: Work[Item, Done],
+        chunk: list[Item],
+        threads: Threads,
+        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+    ) -> tuple[float, list[Item]]:
+        """Does a chunk and delivers it; gives how long a call took, and the items whose turn did not come."""
+        if self.timeout is None:
+            done: list[tuple[Item, Done]] = []
+            try:
+                seconds = await threads.submit(lambda: _call_each(work, chunk, done))
+            except BaseException:  # an item has stopped the stage, or the stage is cancelled
+                if done:
+                    await deliver(done[:])
+                raise
+            await deliver(done)
+            return seconds / len(done), chunk[len(done) :]
+        start = time.perf_counter()
+        for item in chunk:
+            future = threads.submit(functools.partial(work.call, item))
+            finished, _ = await asyncio.wait([future], timeout=self.timeout)
+            if finished:
+                await deliver(((item, future.result()),))
+            else:
+                future.cancel()
+                self.abandoned += 1
+                await deliver(((item, work.timed_out(item, self.timeout)),))
+        return max((time.perf_counter() - start) / len(chunk), CHUNK_SECONDS), []
+
+
+def _call_each(work: Work[Item, Done], chunk: Sequence[Item], done: list[tuple[Item, Done]]) -> float:
+    """Adds what came of the items of a chunk to `done`; gives in how many seconds. Where calls turn out slow the last
+    are left."""
+    start, seconds = time.perf_counter(), 0.0
+    for item in chunk:
+        done.append((item, work.call(item)))
+        seconds = time.perf_counter() - start
+        if seconds > LONGEST_CHUNK_SECONDS:
+            break
+    return seconds
+
+
+T = TypeVar("T")
+
+
+class Threads:
+    """Threads that run functions for one event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._idle = 0
+        self._count = 0
+        self._context = contextvars.copy_context()
+
+    def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Runs a function in a thread, with the context that this object was made in."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._idle > 0:
+            self._idle -= 1
+        else:
+            self._count += 1
+            threading.Thread(target=self._work, name=f"karat-{self._count}", daemon=True).start()
+        self._jobs.put((future, function))
+        return future
+
+    def _work(self) -> None:
+        context = self._context.copy()
+        while (job := self._jobs.get()) is not None:
+            future, function = job
+            try:
+                result, error = context.run(function), None
+            except BaseException as raised:
+                result, error = None, raised
+            try:
+                self._loop.call_soon_threadsafe(self._done, future, result, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits for this any more
+
+    def _done(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self._idle += 1
+        if future.done():
+            return  # abandoned
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def close(self) -> None:
+        """Lets the threads end; one that is still busy ends with its work or with the process."""
+        for _ in range(self._count):
+            self._jobs.put(None)

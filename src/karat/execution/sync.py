@@ -1,0 +1,127 @@
+"""The plain twin of an async function: works in a script, in a notebook, and inside a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import re
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from karat.errors import nearest
+from karat.execution.abandoned import any_left, leave_behind
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+WAKE_SECONDS = 1.0
+"""How often a thread that waits for a stage looks whether Ctrl-C was pressed."""
+
+PATIENCE_SECONDS = 1.0
+"""How long what a task has started itself may take to clean up when the stage is over."""
+
+
+def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The plain twin of an async function, with the same parameters: `run` of `run_async`."""
+
+    name = function.__name__.removesuffix("_async")
+
+    @functools.wraps(function)
+    def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            work = function(*args, **kwargs)
+        except TypeError as error:  # of the arguments: nothing of an async function has run yet
+            raise TypeError(_in_words_of(name, function, error)) from None
+        return run_plain(work)
+
+    twin.__name__ = name
+    twin.__qualname__ = function.__qualname__.removesuffix("_async")
+    return twin
+
+
+def _in_words_of(name: str, function: Callable[..., Any], error: TypeError) -> str:
+    """What Python says of wrong arguments, about the function that was called; with the nearest right name."""
+    said = str(error).partition(". Did you mean")[0].replace(f"{function.__name__}()", f"{name}()")
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'$", said)
+    close = nearest(unexpected[1], inspect.signature(function).parameters, 1) if unexpected else []
+    return f"{said}: did you mean {close[0]!r}?" if close else said
+
+
+def run_plain(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end; in a thread of its own where a loop is running already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(work)
+    return _in_thread(work)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`, but neither a task that swallows its cancellation nor a thread that is stuck is waited for.
+
+    The first Ctrl-C cancels the work; a second one, while it ends, comes here as KeyboardInterrupt.
+    """
+    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loop = runner.get_loop()
+    try:
+        return runner.run(work)
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()  # before the loop goes on: the next step of one may block it
+        try:
+            loop.run_until_complete(_end(tasks))
+        finally:
+            leave_behind(tasks)
+            loop.close()
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    """Waits a while for what was cancelled, and leaves the rest behind."""
+    if tasks:
+        await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
+    leave_behind(tasks)
+    if not any_left():  # what is left may be inside of its generators, which then cannot be closed
+        closing = asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens())
+        await asyncio.wait([closing], timeout=PATIENCE_SECONDS)
+        leave_behind([closing])
+
+
+def _in_thread(work: Coroutine[Any, Any, T]) -> T:
+    outcome: list[Any] = [None, None]
+    started: list[Any] = []
+    ready, over = threading.Event(), threading.Event()
+
+    async def main() -> T:
+        started.extend((asyncio.get_running_loop(), asyncio.current_task()))
+        ready.set()
+        return await work
+
+    def target() -> None:
+        try:
+            outcome[0] = _run(main())
+        except BaseException as error:
+            outcome[1] = error
+            ready.set()
+        finally:
+            over.set()
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(target,), name="karat-stage")
+    try:
+        thread.start()
+        # Not `join`, which takes the thread for ended when it is interrupted (CPython 3.11, 3.12); and not for ever: a
+        # signal that comes just before a thread begins to wait for a lock does not wake it.
+        while not over.wait(WAKE_SECONDS):
+            pass
+    except KeyboardInterrupt:
+        if ready.wait(WAKE_SECONDS) and started:
+            started[0].call_soon_threadsafe(started[1].cancel)
+            over.wait()
+        raise
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]  # type: ignore[no-any-return]  # what the coroutine gave

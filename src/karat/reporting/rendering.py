@@ -1,0 +1,268 @@
+"""A summary written down: as text, Markdown, JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from typing import Any
+
+from karat.analysis.summary import Metric, RunSummary, Summary
+from karat.errors import RequestError
+from karat.formatting import (
+    Block,
+    Heading,
+    Paragraph,
+    Table,
+    as_markdown,
+    as_text,
+    bounds_text,
+    counts_text,
+    interval,
+    matrix_table,
+    number,
+    percent,
+)
+from karat.records import Usage
+
+FORMATS = {".md": "markdown", ".markdown": "markdown", ".json": "json", ".csv": "csv", ".txt": "text"}
+COLUMNS = (
+    *("metric", "group", "run", "run_id", "value", "low", "high"),
+    *("confidence", "n", "of", "lowest", "highest", "method", "source"),
+)
+MOST_CLASSES = 30
+"""Classes of a confusion matrix that are shown; the JSON has all."""
+
+
+def render(summary: Summary, form: str) -> str:
+    """The whole report in one of the formats."""
+    if form == "json":
+        return json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if form == "csv":
+        return _csv(summary)
+    if form == "markdown":
+        return as_markdown(summary_blocks(summary))
+    if form == "text":
+        return as_text(summary_blocks(summary)) + "\n"
+    raise RequestError(f"a report is text, markdown, json or csv, not {form!r}")
+
+
+def summary_blocks(summary: Summary) -> list[Block]:
+    """The report: runs, metrics, groups, confusion matrices, rankings, cost and time, failures."""
+    labels = {run.id: run.label for run in summary.runs}
+    blocks: list[Block] = [Heading(_title(summary), 1), _runs(summary.runs)]
+    blocks += [Paragraph(f"{run.label}: {run.description}") for run in summary.runs if run.description]
+    blocks += [Paragraph(note) for note in summary.notes]
+    whole = [metric for metric in summary.metrics if not metric.group]
+    if whole:
+        blocks += [Heading("metrics"), _metrics(whole, labels), *_effects(whole, labels)]
+    else:
+        ids = " ".join(run.id for run in summary.runs)
+        blocks.append(Paragraph(f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME."))
+    groups = [metric for metric in summary.metrics if metric.group]
+    if groups:
+        blocks += [Heading("groups"), _metrics(groups, labels)]
+    for name, table in summary.tables.items():
+        for run, label in labels.items():
+            name = name.replace(f"@{run}", f", {label}")
+        blocks += _table_blocks(name, table, labels)
+    blocks += _cost(summary)
+    if summary.failures:
+        blocks += [Heading("failures"), _failures(summary, labels)]
+    blocks += [Heading("made with"), _environment(summary.runs)]
+    return blocks
+
+
+def _title(summary: Summary) -> str:
+    tasks = list(dict.fromkeys(run.task for run in summary.runs))
+    data = list(dict.fromkeys(run.dataset for run in summary.runs))
+    return f"{', '.join(tasks)} on {', '.join(data)}"
+
+
+def _runs(runs: list[RunSummary]) -> Table:
+    rows = [
+        [
+            run.label,
+            run.id,
+            run.task,
+            f"{run.dataset} ({run.examples:,} examples)",
+            run.status,
+            counts_text(run.counts),
+            _settings(run.settings),
+        ]
+        for run in runs
+    ]
+    return Table(["run", "id", "task", "dataset", "status", "items", "settings"], rows)
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}"
+        for name, value in settings.items()
+    )
+
+
+def _metrics(metrics: list[Metric], labels: dict[str, str]) -> Table:
+    several = len({metric.run for metric in metrics}) > 1
+    grouped = any(metric.group for metric in metrics)
+    confidences = {metric.estimate.confidence for metric in metrics}
+    head = ["metric", *(["group"] if grouped else []), *(["run"] if several else []), "value"]
+    head += [f"{percent(confidences.pop())} interval" if len(confidences) == 1 else "interval", "n", "bounds"]
+    rows = []
+    for metric in metrics:
+        estimate = metric.estimate
+        rows.append(
+            [
+                metric.name,
+                *([metric.group] if grouped else []),
+                *([labels.get(metric.run or "", metric.run or "")] if several else []),
+                number(estimate.value),
+                interval(estimate.low, estimate.high),
+                f"{estimate.n:,} of {estimate.of:,}",
+                bounds_text(estimate),
+            ]
+        )
+    right = len(head) - 4
+    return Table(head, rows, [right, right + 2])
+
+
+def _effects(metrics: list[Metric], labels: dict[str, str]) -> list[Block]:
+    """The design effects, where items came in clusters."""
+    told = [
+        f"{m.name}{f' of {labels[m.run]}' if m.run in labels and len(labels) > 1 else ''}"
+        f" {m.estimate.metadata['design_effect']:.2f} ({m.estimate.metadata['clusters']:,} clusters)"
+        for m in metrics
+        if "design_effect" in m.estimate.metadata
+    ]
+    return [Paragraph(f"Design effect: {'; '.join(told[:20])}.")] if told else []
+
+
+def _table_blocks(name: str, table: Any, labels: dict[str, str]) -> list[Block]:
+    if isinstance(table, dict) and "labels" in table and "matrix" in table:
+        return _confusion(name, table)
+    if isinstance(table, dict) and "runs" in table and "win_probability" in table:
+        return _ranking(name, table, labels)
+    if isinstance(table, dict) and "bins" in table:
+        rows = [
+            [f"{b['low']:g} to {b['high']:g}", f"{b['count']:,}", number(b["share"])] for b in table["bins"]
+        ]
+        return [Heading(name), Table(["score", "count", "share"], rows, [1, 2])]
+    if isinstance(table, list) and table and all(isinstance(row, dict) for row in table):
+        head = list(table[0])
+        cells = [
+            [labels.get(str(row.get(key)), str(row.get(key, ""))) for key in head] for row in table[:100]
+        ]
+        return [Heading(name), Table(head, cells)]
+    return []
+
+
+def _confusion(name: str, table: dict[str, Any]) -> list[Block]:
+    names, matrix = table["labels"], table["matrix"]
+    if len(names) > MOST_CLASSES:
+        return [Heading(name), Paragraph(f"{len(names):,} classes: the JSON report has the whole matrix.")]
+    rows = [(str(label), [f"{count:,}" for count in row]) for label, row in zip(names, matrix, strict=True)]
+    shown = matrix_table("golden ↓ predicted →", [str(label) for label in names], rows)
+    return [Heading(name), shown]
+
+
+def _ranking(name: str, table: dict[str, Any], labels: dict[str, str]) -> list[Block]:
+    rows = []
+    for run in table["runs"]:
+        rating = run["rating"]
+        rows.append(
+            [
+                str(run["rank"]),
+                f"{run['rank_low']}–{run['rank_high']}",
+                labels.get(run["name"], run["name"]),
+                number(rating.get("value"), 0),
+                interval(rating.get("low"), rating.get("high"), digits=0),
+                f"{run['wins']:,}/{run['losses']:,}/{run['ties']:,}",
+            ]
+        )
+    return [
+        Heading(name),
+        Table(["rank", "range", "run", "rating", "interval", "won/lost/tied"], rows, [0, 3]),
+    ]
+
+
+def _cost(summary: Summary) -> list[Block]:
+    rows = [[run.label, model, *_usage(usage)] for run in summary.runs for model, usage in run.usage.items()]
+    for evaluation in summary.evaluations:
+        for model, usage in evaluation["usage"].items():
+            rows.append([f"judging, {evaluation['id']}", model, *_usage(Usage(**usage))])
+    blocks: list[Block] = []
+    if rows:
+        head = ["run", "model", "calls", "kept", "tokens in", "tokens out", "cost"]
+        blocks += [Heading("cost"), Table(head, rows, [2, 3, 4, 5, 6])]
+    times = [
+        [run.label, *(_seconds(run.seconds[key]) for key in run.seconds)]
+        for run in summary.runs
+        if run.seconds
+    ]
+    if times:
+        blocks += [
+            Heading("seconds for an output"),
+            Table(["run", "mean", "median", "95 %", "largest"], times, [1, 2, 3, 4]),
+        ]
+    return blocks
+
+
+def _seconds(seconds: float) -> str:
+    return "<0.001" if 0 < seconds < 0.001 else f"{seconds:.3f}"
+
+
+def _usage(usage: Usage) -> list[str]:
+    cost = "unknown" if usage.cost is None else f"${usage.cost:.4f}"
+    counts = (usage.calls, usage.cached_calls, usage.input_tokens, usage.output_tokens)
+    return [*(f"{count:,}" for count in counts), cost]
+
+
+def _failures(summary: Summary, labels: dict[str, str]) -> Table:
+    rows = []
+    for kind in summary.failures:
+        first = kind.examples[0] if kind.examples else {}
+        others = ", ".join(each["example"] for each in kind.examples[1:])
+        rows.append(
+            [
+                labels.get(kind.where, kind.where),
+                kind.what,
+                kind.type,
+                f"{kind.count:,}",
+                first.get("example", "") + (f" (also {others})" if others else ""),
+                first.get("message", ""),
+            ]
+        )
+    return Table(["where", "what", "type", "count", "example", "message"], rows, [3])
+
+
+def _environment(runs: list[RunSummary]) -> Table:
+    rows = []
+    for run in runs:
+        made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.created))
+        rows.append([run.label, made, _settings({k: v for k, v in run.environment.items() if v})])
+    return Table(["run", "made", "environment"], rows)
+
+
+def _csv(summary: Summary) -> str:
+    """One row for each estimate. A text that a spreadsheet would take for a formula gets an apostrophe."""
+    labels = {run.id: run.label for run in summary.runs}
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for metric in summary.metrics:
+        e = metric.estimate
+        numbers = [e.value, e.low, e.high, e.confidence, e.n, e.of, e.lowest, e.highest]
+        texts = [metric.name, metric.group, labels.get(metric.run or "", ""), metric.run or ""]
+        cells = [
+            *map(_cell, texts),
+            *("" if n is None else n for n in numbers),
+            _cell(e.method),
+            metric.source,
+        ]
+        writer.writerow(cells)
+    return out.getvalue()
+
+
+def _cell(text: str) -> str:
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

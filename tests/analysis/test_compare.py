@@ -1,0 +1,213 @@
+"""Runs against a baseline: paired by example, with intervals, tests, gates and the examples that got worse."""
+
+from __future__ import annotations
+
+import pytest
+from statsmodels.stats.contingency_tables import mcnemar
+
+import karat
+from karat.analysis.comparison import compare
+from karat.analysis.gates import read_limit
+from karat.errors import RequestError
+from karat.tasks import FunctionTask
+from tests.analysis.conftest import COUNT, answer_at, examples, right, run_at
+
+
+@pytest.fixture
+def three(store):
+    runs = [run_at(store, 0.9), run_at(store, 0.6, broken={3, 4}), run_at(store, 0.8)]
+    karat.evaluate(runs, [right], store=store)
+    return runs
+
+
+def test_the_difference_is_paired_and_tested_exactly(three):
+    made = compare(three)
+    assert [each.metric for each in made.differences] == ["right-accuracy"] * 2
+    worse = made.differences[0].compared
+    seen = [i for i in range(COUNT) if i not in (3, 4)]
+    was, now = ([answer_at(i, rate) == answer_at(i, 1) for i in seen] for rate in (0.9, 0.6))
+    lost = sum(a and not b for a, b in zip(was, now, strict=True))
+    won = sum(b and not a for a, b in zip(was, now, strict=True))
+    assert (worse.wins, worse.losses, worse.ties) == (won, lost, len(seen) - won - lost)
+    assert worse.p_value == pytest.approx(mcnemar([[0, lost], [won, 0]], exact=True).pvalue)
+    assert (worse.difference.n, worse.difference.of) == (58, 60)
+    assert worse.difference.lowest < worse.difference.value < worse.difference.highest
+    assert worse.smallest_effect > 0
+
+
+def test_p_values_are_corrected_for_how_many_there_are(three):
+    made = compare(three).differences
+    plain = [each.compared.p_value for each in made]
+    assert made[0].adjusted_p_value == pytest.approx(min(1.0, 2 * min(plain)))
+    assert made[1].adjusted_p_value == pytest.approx(max(plain))
+
+
+def test_the_examples_that_got_worse_with_both_outputs(three):
+    made = compare(three, examples=2)
+    first = made.worse[0]
+    assert (first.first, first.second) == (1.0, 0.0)
+    assert first.first_output == first.expected != first.second_output
+    assert len(made.worse) == 4
+    assert compare(three, examples=0).worse == []
+
+
+@pytest.mark.parametrize(
+    ("margin", "verdict"), [("accuracy:0.5", "holds"), ("accuracy:0.05", "fails"), ("right:0.3", "undecided")]
+)
+def test_a_gate_holds_fails_or_is_undecided(three, margin, verdict):
+    made = compare(three[:2], fail_if_worse=margin)
+    assert made.verdict == verdict
+    assert made.gates[0].reason
+
+
+def test_missing_items_keep_a_gate_from_holding(store):
+    runs = [run_at(store, 0.6), run_at(store, 0.9, broken=set(range(30)))]
+    karat.evaluate(runs, [right], store=store)
+    gate = compare(runs, fail_if_worse={"accuracy": 0.05}).gates[0]
+    assert gate.verdict == "undecided"
+    assert "30 pairs are missing" in gate.reason
+
+
+def test_a_limit_is_written_metric_and_margin():
+    assert (read_limit("a-b:0.01").metric, read_limit("a-b:0.01").margin) == ("a-b", 0.01)
+    assert read_limit("accuracy").margin == 0.0
+    for bad in ("accuracy:much", ":0.1", "accuracy:-1", "accuracy:nan"):
+        with pytest.raises(RequestError, match="METRIC:MARGIN"):
+            read_limit(bad)
+
+
+def test_runs_that_nothing_has_judged_say_which_command_does(store):
+    runs = [run_at(store, 0.9), run_at(store, 0.6)]
+    with pytest.raises(RequestError, match=f"karat evaluate {runs[0].id} {runs[1].id} -e exact_match"):
+        compare(runs)
+    karat.evaluate(runs[0], ["exact_match"], store=store)
+    with pytest.raises(
+        RequestError, match=f"has not judged {runs[1].id}: karat evaluate {runs[1].id} -e exact_match"
+    ):
+        compare(runs)
+    assert compare(runs, evaluators=["exact_match"]).differences[0].metric == "exact_match-accuracy"
+
+
+def test_evaluations_made_one_by_one_are_as_good(store):
+    runs = [run_at(store, 0.9), run_at(store, 0.6)]
+    apart = [karat.evaluate(run, [right], store=store) for run in runs]
+    together = karat.evaluate(runs, [right], store=store)
+    assert compare(apart).differences == compare(together).differences
+    assert compare(runs[0].id, runs[1].id, store=store).differences == compare(runs).differences
+
+
+def test_attempts_are_clusters(store):
+    runs = [run_at(store, 0.9, attempts=3), run_at(store, 0.6, attempts=3)]
+    karat.evaluate(runs, [right], store=store)
+    compared = compare(runs).differences[0].compared
+    assert compared.difference.n == 3 * COUNT
+    assert compared.difference.metadata["clusters"] == COUNT
+    assert compared.difference.metadata["design_effect"] == pytest.approx(3, rel=0.05)
+    assert compared.test.method == "paired t"
+
+
+def test_different_numbers_of_attempts_compare_means_of_examples(store):
+    runs = [run_at(store, 0.9, attempts=3), run_at(store, 0.6)]
+    karat.evaluate(runs, [right], store=store)
+    made = compare(runs).differences[0]
+    assert made.compared.difference.n == COUNT
+    assert "different numbers of attempts" in made.note
+
+
+def test_documents_are_clusters(three):
+    plain, clustered = (
+        compare(three[0], three[2], cluster=c).differences[0].compared for c in (None, "document")
+    )
+    assert clustered.difference.metadata["clusters"] == 15
+    assert clustered.difference.value == plain.difference.value
+    with pytest.raises(RequestError, match="did you mean 'document'"):
+        compare(three, cluster="documnt")
+
+
+def test_a_part_of_the_dataset_is_said(store):
+    runs = [run_at(store, 0.9), run_at(store, 0.6, limit=20)]
+    karat.evaluate(runs, [right], store=store)
+    made = compare(runs).differences[0]
+    assert made.note == "compared over the 20 examples that both have, of 60 and 20"
+
+
+def test_different_datasets_are_compared_over_what_is_the_same(store):
+    changed = examples()
+    changed[0]["expected"] = "Art"
+    runs = [run_at(store, 0.9), run_at(store, 0.6, data=changed[:40])]
+    for run in runs:
+        karat.evaluate(run, [right], store=store)
+    made = compare(runs)
+    assert "compared over the 39 examples that are the same" in made.notes[0]
+    assert made.differences[0].compared.difference.n == 39
+    other = run_at(store, 0.6, data=[{"id": "x", "input": 1, "expected": "Art"}])
+    karat.evaluate(other, [right], store=store)
+    with pytest.raises(RequestError, match="share no example"):
+        compare(runs[0], other)
+
+
+def test_graded_scores_are_compared_by_their_mean_or_by_a_threshold(store):
+    def graded(outputs, expected):
+        return 0.9 if outputs == expected else 0.2
+
+    runs = [run_at(store, 0.9), run_at(store, 0.6)]
+    karat.evaluate(runs, [graded], store=store)
+    mean = compare(runs).differences[0]
+    assert (mean.metric, mean.compared.test.method) == ("graded-mean", "paired t")
+    share = compare(runs, metrics="graded-accuracy").differences[0]
+    assert share.compared.test.method == "McNemar, exact"
+    assert mean.compared.difference.value == pytest.approx(0.7 * share.compared.difference.value)
+    for test in ("permutation", "bootstrap"):
+        assert compare(runs, test=test).differences[0].compared.p_value < 0.01
+
+
+def test_a_metric_that_is_not_there_names_the_nearest(three):
+    with pytest.raises(RequestError, match="did you mean 'right'"):
+        compare(three, metrics="rigth")
+    with pytest.raises(RequestError, match="two runs or more"):
+        compare(three[0])
+
+
+def test_tool_calls_of_trajectories_are_aligned(store):
+    def messages(*cities):
+        calls = [{"id": str(i), "type": "function", "function": {"name": "weather", "arguments": f'{{"city": "{c}"}}'}}
+                 for i, c in enumerate(cities)]  # fmt: skip
+        return [
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "assistant", "content": "done"},
+        ]
+
+    def run_calling(name, *cities):
+        task = FunctionTask(lambda question: messages(*cities), name=name)
+        task.code = lambda: name
+        data = karat.Dataset.from_examples([{"id": "a", "input": "?"}, {"id": "b", "input": "!"}], name="d")
+        return karat.run(task, data, store=store, progress=False)
+
+    def two_calls(outputs):
+        return len(outputs[0]["tool_calls"]) == 2
+
+    runs = [run_calling("good", "Paris", "Rome"), run_calling("bad", "Paris")]
+    made = compare(runs, evaluators=[two_calls])
+    assert 'missing weather({"city":"Rome"})' in made.worse[0].calls
+    assert "tool calls" in made.report()
+
+
+def test_reports_are_clean_and_markdown_is_escaped(store):
+    evil = [{"id": "a|b`<i>", "input": "<script>\x1b[31m|`x`", "expected": "yes"}, *examples(10)]
+    runs = [
+        run_at(store, 0.9, data=evil, broken={"<script>\x1b[31m|`x`"}),
+        run_at(store, 0.2, data=evil, broken={None}),
+    ]
+
+    def found(example):
+        return example.id == "a|b`<i>" or example.input < 3
+
+    karat.evaluate(runs, [found, right], store=store)
+    made = compare(runs)
+    text, page = made.report(), made.markdown()
+    assert "\x1b" not in text + page
+    assert "<script>" not in page
+    rows = [line for line in page.splitlines() if line.startswith("| e")]
+    assert all(line.replace("\\|", "").count("|") == rows[0].replace("\\|", "").count("|") for line in rows)
+    assert "rate=0.9" in text
+    assert made.to_dict()["runs"][0]["id"] == runs[0].id

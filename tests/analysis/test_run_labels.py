@@ -1,0 +1,75 @@
+"""What runs are called: each differently, by what differs between them, in few words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from karat.analysis.run_labels import matrix_labels, run_labels
+from karat.records import FORMAT, Counts, RunHeader
+
+
+def header(number: int, parameters: dict[str, Any], **metadata: Any) -> RunHeader:
+    return RunHeader(
+        format=FORMAT,
+        id=f"run-{number}",
+        dataset="ds-1",
+        task="ask",
+        configuration=str(number),
+        code="code",
+        parameters=parameters,
+        metadata=metadata,
+        counts=Counts(),
+    )
+
+
+@given(st.lists(st.text(max_size=80), min_size=2, max_size=6))
+def test_every_run_has_a_name_of_its_own(prompts: list[str]) -> None:
+    headers = [
+        header(i, {"messages": [{"content": text}]}, matrix={"prompt": text})
+        for i, text in enumerate(prompts)
+    ]
+    labels = run_labels(headers)
+    assert len(set(labels.values())) == len(prompts)
+    assert all(len(label) <= 60 + len(" (run-0)") for label in labels.values())
+    assert not any("messages=" in label for label in labels.values())
+
+
+@pytest.mark.parametrize(
+    ("prompts", "labels"),
+    [
+        (["short", ""], ["prompt=short", 'prompt=""']),
+        (
+            ["x" * 40 + " one of them", "x" * 40 + " two of them"],
+            ["prompt=…xxxxxxx one of them", "prompt=…xxxxxxx two of them"],
+        ),
+        (["x" * 40, "y"], [f"prompt={'x' * 31}…", "prompt=y"]),
+    ],
+)
+def test_long_values_are_shown_where_they_part(prompts: list[str], labels: list[str]) -> None:
+    assert (
+        list(matrix_labels([header(i, {}, matrix={"prompt": p}) for i, p in enumerate(prompts)]).values())
+        == labels
+    )
+
+
+def test_only_runs_of_one_matrix_are_held_against_each_other() -> None:
+    runs = [
+        header(1, {}, experiment="a", matrix={"model": "openai/x", "temperature": 0}),
+        header(2, {}, experiment="a", matrix={"model": "openai/x", "temperature": 1}),
+        header(3, {}, experiment="b", matrix={"model": "openai/y", "temperature": 0}),
+        header(4, {}),
+    ]
+    assert matrix_labels(runs) == {
+        "run-1": "temperature=0",
+        "run-2": "temperature=1",
+        "run-3": "openai/y temperature=0",
+    }
+
+
+def test_where_messages_alone_tell_runs_apart_they_are_told() -> None:
+    runs = [header(i, {"messages": text}, matrix={"prompt": "p"}) for i, text in enumerate(["a", "b"])]
+    assert run_labels(runs) == {"run-0": "messages=a", "run-1": "messages=b"}

@@ -1,0 +1,69 @@
+"""Code that swallows its cancellation: neither the loop nor the process waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+from karat.execution import abandoned as left_behind
+from karat.execution.abandoned import any_left, leave_behind
+
+
+def test_a_loop_ends_without_what_is_left_behind(monkeypatch):
+    monkeypatch.setattr(left_behind, "_left", set())  # other tests have nothing to do with it
+
+    async def main() -> asyncio.Task[None]:
+        async def for_ever() -> None:
+            while True:
+                try:
+                    await asyncio.sleep(600)
+                except asyncio.CancelledError:
+                    continue
+
+        task = asyncio.ensure_future(for_ever())
+        await asyncio.sleep(0)
+        leave_behind([task])
+        return task
+
+    task = asyncio.run(main())
+    assert not task.done()
+    assert any_left()
+
+
+async def test_what_ends_after_all_is_forgotten():
+    task = asyncio.ensure_future(asyncio.sleep(0))
+    leave_behind([task])
+    assert task in left_behind._left
+    await task
+    await asyncio.sleep(0)
+    assert task not in left_behind._left
+
+
+SCRIPT = """
+import asyncio
+from karat.execution.abandoned import leave_behind
+
+async def for_ever():
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except BaseException:
+            pass
+
+async def main():
+    task = asyncio.ensure_future(for_ever())
+    await asyncio.sleep(0)
+    leave_behind([task])
+
+asyncio.run(main())
+print("over")
+"""
+
+
+def test_a_process_ends_whatever_is_left_in_it():
+    """Closing that coroutine, as Python does with what it collects, would take for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "over\n", "")

@@ -1,0 +1,756 @@
+"""The run stage: what a task may be, what is kept, what is computed again and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+import karat
+from karat.errors import Aborted, CodeChanged, RequestError, StoreBusy, StoreError
+from karat.records import Failed, Ok
+from karat.tasks import FunctionTask, Task
+
+
+@pytest.fixture
+def store(tmp_path):
+    with karat.open_store(tmp_path / "karat.db") as opened:
+        yield opened
+
+
+def examples(count):
+    return karat.Dataset.from_examples(
+        [
+            {"id": f"e{i}", "input": i, "expected": i * 2, "metadata": {"even": i % 2 == 0}}
+            for i in range(count)
+        ]
+    )
+
+
+def double(number):
+    return number * 2
+
+
+async def double_async(number):
+    await asyncio.sleep(0)
+    return number * 2
+
+
+class Doubler:
+    def __init__(self, factor=2):
+        self.factor = factor
+
+    def __call__(self, number):
+        return number * self.factor
+
+
+class AsyncDoubler:
+    async def __call__(self, number):
+        return number * 2
+
+
+def values(run):
+    return [output.value for output in run.outputs()]
+
+
+# ------------------------------------------------------------------ what a task may be
+
+
+@pytest.mark.parametrize(
+    "task", [double, double_async, Doubler(), Doubler, AsyncDoubler(), FunctionTask(double)]
+)
+def test_functions_and_callable_objects_sync_and_async_are_tasks(store, task):
+    run = karat.run(task, examples(20), store=store)
+    assert values(run) == [i * 2 for i in range(20)]
+    assert run.status == "success"
+    assert run.counts.to_dict() | {"total": 20, "ok": 20, "failed": 0, "pending": 0} == run.counts.to_dict()
+
+
+def test_a_task_gets_what_it_asks_for_by_name(store):
+    def task(number, example, attempt, context):
+        return [number, example.id, example.metadata["even"], attempt, context.replicate, context.run[:4]]
+
+    run = karat.run(task, examples(2), store=store, attempts=2)
+    assert values(run) == [
+        [0, "e0", True, 1, 1, "run-"],
+        [0, "e0", True, 2, 1, "run-"],
+        [1, "e1", False, 1, 1, "run-"],
+        [1, "e1", False, 2, 1, "run-"],
+    ]
+
+
+def test_a_task_that_takes_nothing_is_refused(store):
+    def answer():
+        return 42
+
+    with pytest.raises(RequestError, match="takes no parameter: it has to take the example's input"):
+        karat.run(answer, examples(3), store=store)
+
+
+def test_a_task_that_asks_for_something_unknown_is_refused(store):
+    def task(number, weather):
+        return number
+
+    with pytest.raises(RequestError, match=r"asks for 'weather'.*example, attempt, context"):
+        karat.run(task, examples(1), store=store)
+
+
+def test_parameters_are_passed_and_are_part_of_the_configuration(store):
+    def scale(number, factor=1):
+        return number * factor
+
+    first = karat.run(FunctionTask(scale, parameters={"factor": 3}), examples(3), store=store)
+    other = karat.run(FunctionTask(scale, parameters={"factor": 4}), examples(3), store=store)
+    assert (values(first), values(other)) == ([0, 3, 6], [0, 4, 8])
+    assert first.id != other.id
+
+
+def test_inputs_are_decoded_to_the_annotated_type(store):
+    @dataclasses.dataclass
+    class Question:
+        text: str
+        hints: list[str]
+
+    class Struct(msgspec.Struct):
+        text: str
+
+    class Model(pydantic.BaseModel):
+        text: str
+
+    def of_dataclass(question: Question) -> int:
+        return len(question.hints)
+
+    def of_struct(question: Struct) -> str:
+        return question.text
+
+    def of_model(question: Model) -> dict[str, Any]:
+        return question.model_dump()
+
+    of_dataclass.__annotations__["question"] = Question
+    of_struct.__annotations__["question"] = Struct
+    of_model.__annotations__["question"] = Model
+    data = karat.Dataset.from_examples([{"input": {"text": "a", "hints": ["x", "y"]}}])
+    assert values(karat.run(of_dataclass, data, store=store)) == [2]
+    assert values(karat.run(of_struct, data, store=store)) == ["a"]
+    assert values(karat.run(of_model, data, store=store)) == [{"text": "a"}]
+
+
+def test_outputs_may_be_anything_that_can_be_stored_and_nothing_else(store):
+    @dataclasses.dataclass
+    class Answer:
+        text: str
+
+    def task(number):
+        return [
+            Answer("a"),
+            b"bytes",
+            {"a": [1, None]},
+            object(),
+            float("nan"),
+            {"deep": [float("inf")]},
+            "\ud800",
+        ][number]
+
+    run = karat.run(task, examples(7), store=store)
+    outcomes = [output.outcome for output in run.outputs()]
+    assert [type(o) for o in outcomes] == [Ok, Ok, Ok, Failed, Failed, Failed, Failed]
+    assert "cannot be stored" in outcomes[3].error.message
+    assert "NaN" in outcomes[4].error.message
+    assert "inf" in outcomes[5].error.message
+    assert (run.status, run.counts.failed) == ("partial", 4)
+
+
+def test_recorded_outputs_are_a_task(store, tmp_path):
+    from karat.tasks.recorded import RecordedOutputs
+
+    lines = [{"id": "e0", "output": "zero"}, {"id": "e2", "error": "the server was down"}]
+    (tmp_path / "recorded.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    run = karat.run(RecordedOutputs(tmp_path / "recorded.jsonl"), examples(3), store=store)
+    outcomes = [output.outcome for output in run.outputs()]
+    assert outcomes[0] == Ok("zero")
+    assert "no output for example 'e1'" in outcomes[1].error.message
+    assert outcomes[2].error.message == "the server was down"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "is empty"), ('{"id": 1}\n', "neither 'output' nor 'error'"), ("not json", "line 1"),
+     ('{"id": "a", "output": 1}\n{"id": "a", "output": 2}\n', "line 2: a second output for 'a'")],
+)  # fmt: skip
+def test_bad_recorded_outputs_are_named(tmp_path, content, message):
+    from karat.errors import DataError
+    from karat.tasks.recorded import RecordedOutputs
+
+    (tmp_path / "bad.jsonl").write_text(content)
+    with pytest.raises(DataError, match=message):
+        RecordedOutputs(tmp_path / "bad.jsonl")
+
+
+def test_a_task_with_units_gives_one_output_for_each(store):
+    class Sessions(Task):
+        name = "sessions"
+        units_declared = True
+        version = "1"
+
+        def units(self, example):
+            return [f"session/{i}" for i in range(example.input)]
+
+        def call(self, example, context):
+            return {unit: unit.upper() for unit in self.units(example) if not unit.endswith("3")}
+
+    run = karat.run(Sessions(), examples(5), store=store)
+    by_unit = [(output.example, output.unit, output.outcome.status) for output in run.outputs()]
+    assert len(by_unit) == 0 + 1 + 2 + 3 + 4
+    assert ("e4", "session/3", "failed") in by_unit
+    assert run.counts.total == 10
+
+
+def test_a_task_with_units_that_raises_fails_each_of_them_and_all_add_up(store):
+    class Sessions(Task):
+        name = "sessions"
+        units_declared = True
+        version = "1"
+        broken = True
+
+        def units(self, example):
+            return ["a", "b", "c"]
+
+        def call(self, example, context):
+            if self.broken and example.input == 1:
+                raise ValueError("down")
+            return {"a": 1, "b": 2, "c": 3}
+
+    task = Sessions()
+    run = karat.run(task, examples(4), store=store)
+    assert (run.counts.ok, run.counts.failed, run.counts.pending) == (9, 3, 0)
+    task.broken = False
+    run = karat.run(task, examples(4), store=store, retry_failed=True)
+    assert (run.counts.ok, run.counts.failed, run.counts.pending) == (12, 0, 0)
+    assert run.status == "success"
+
+
+@pytest.mark.parametrize("options", [{"attempts": 3}, {"retries": 2}])
+def test_every_call_gets_the_example_as_it_is_whatever_the_last_one_did_to_it(store, options):
+    data = karat.Dataset.from_examples([{"id": "chat", "input": ["hello"]}])
+    seen = []
+
+    def task(messages, example):
+        seen.append((list(messages), list(example.input)))
+        messages.append("and more")
+        if len(seen) < 3:
+            raise ValueError("not yet")
+        return len(messages)
+
+    karat.run(task, data, store=store, concurrency=1, **options)
+    assert seen == [(["hello"], ["hello"])] * 3
+
+
+# ------------------------------------------------------------------ what fails
+
+
+def test_what_a_task_raises_is_that_items_failure(store):
+    def task(number):
+        if number % 3 == 0:
+            raise ValueError(f"no answer to {number}")
+        return number
+
+    run = karat.run(task, examples(10), store=store)
+    assert (run.counts.ok, run.counts.failed, run.status) == (6, 4, "partial")
+    failure = next(run.outputs()).outcome.error
+    assert (failure.type, failure.message) == ("ValueError", "no answer to 0")
+    assert "test_run.py" in failure.where
+
+
+class Panic(BaseException):
+    """As extensions raise it that must not be caught by accident."""
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("it has no words")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("error", [Panic("index out of bounds"), SystemExit(3), Unspeakable()])
+def test_whatever_a_task_raises_the_others_stand(store, kind, error):
+    def task(number):
+        if number == 1:
+            raise error
+        return number
+
+    async def task_async(number):
+        return task(number)
+
+    run = karat.run(task if kind == "sync" else task_async, examples(4), store=store)
+    assert (run.counts.ok, run.counts.failed) == (3, 1)
+    failure = next(o.outcome.error for o in run.outputs() if isinstance(o.outcome, Failed))
+    assert failure.type == type(error).__name__
+    assert failure.message
+
+
+def test_an_empty_selection_is_no_data(store):
+    run = karat.run(double, examples(3), store=store, offset=3)
+    assert (run.status, run.counts.total) == ("no_data", 0)
+
+
+def test_retries_call_again_at_once_and_are_recorded(store):
+    calls: dict[int, int] = {}
+
+    def flaky(number):
+        calls[number] = calls.get(number, 0) + 1
+        if calls[number] < 3:
+            raise OSError("hiccup")
+        return number
+
+    run = karat.run(flaky, examples(2), store=store, retries=2)
+    assert run.status == "success"
+    assert next(run.outputs()).metadata == {"retried": ["OSError: hiccup", "OSError: hiccup"]}
+
+
+def test_a_timeout_cancels_async_work(store):
+    cancelled = []
+
+    async def slow(number):
+        if number == 1:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.append(number)
+                raise
+        return number
+
+    run = karat.run(slow, examples(3), store=store, timeout=0.05)
+    assert [o.outcome.status for o in run.outputs()] == ["ok", "failed", "ok"]
+    assert cancelled == [1]
+
+
+def test_a_thread_that_cannot_be_stopped_is_marked_failed_abandoned_and_counted(store):
+    release = threading.Event()
+
+    def stuck(number):
+        if number == 1:
+            release.wait(60)
+        return number
+
+    run = karat.run(stuck, examples(4), store=store, timeout=0.1, concurrency=2)
+    release.set()
+    assert [o.outcome.status for o in run.outputs()] == ["ok", "failed", "ok", "ok"]
+    assert run.header.metadata["abandoned_threads"] == 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_abort_on_error_cancels_what_has_not_started(store, kind):
+    started = []
+
+    def task(number):
+        started.append(number)
+        if number == 3:
+            raise ValueError("stop here")
+        return number
+
+    async def task_async(number):
+        await asyncio.sleep(0.001)
+        return task(number)
+
+    chosen = task if kind == "sync" else task_async
+    with pytest.raises(Aborted, match=r"example 'e3': ValueError: stop here"):
+        karat.run(chosen, examples(500), store=store, abort_on_error=True, concurrency=4)
+    assert len(started) < 50
+    run = store.runs.get("latest")
+    assert run.header.finished is None
+    assert run.counts.ok + run.counts.failed == len(started)
+    assert run.counts.pending == 500 - len(started)
+
+
+def test_async_code_that_raises_cancelled_itself_fails_its_item_only(store):
+    async def odd(number):
+        if number == 1:
+            raise asyncio.CancelledError
+        return number
+
+    run = karat.run(odd, examples(3), store=store)
+    assert [o.outcome.status for o in run.outputs()] == ["ok", "failed", "ok"]
+
+
+def test_sync_tasks_run_in_threads_with_their_context(store):
+    import contextvars
+
+    variable = contextvars.ContextVar("variable", default="unset")
+    variable.set("caller's")
+    main = threading.current_thread()
+    seen = set()
+
+    def task(number):
+        seen.add(threading.current_thread() is main)
+        return variable.get()
+
+    run = karat.run(task, examples(5), store=store)
+    assert values(run) == ["caller's"] * 5
+    assert seen == {False}
+
+
+def test_concurrency_is_a_bound_and_is_reached(store):
+    running, most = 0, 0
+
+    async def task(number):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.002)
+        running -= 1
+        return number
+
+    karat.run(task, examples(60), store=store, concurrency=7)
+    assert most == 7
+
+
+def test_it_works_inside_a_running_event_loop(store):
+    async def notebook_cell():
+        return karat.run(double_async, examples(5), store=store)
+
+    assert values(asyncio.run(notebook_cell())) == [0, 2, 4, 6, 8]
+
+
+async def test_the_async_twin(store):
+    assert values(await karat.run_async(double, examples(3), store=store)) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"concurrency": 0}, {"attempts": 0}, {"limit": 0}, {"offset": -1}, {"retries": -1}]
+)
+def test_wrong_numbers_are_refused(store, wrong):
+    with pytest.raises(RequestError, match=f"{next(iter(wrong))} is .*must be at least"):
+        karat.run(double, examples(1), store=store, **wrong)
+
+
+# ------------------------------------------------------------------ what is computed again
+
+
+class Counting:
+    """A task that counts its calls; its class is its code, `version` its declared one."""
+
+    def __init__(self):
+        self.version = "1"
+        self.calls = []
+        self.broken = set()
+
+    def __call__(self, number):
+        self.calls.append(number)
+        if number in self.broken:
+            raise ValueError("broken")
+        return number
+
+
+def counting_task(task):
+    return (
+        FunctionTask(lambda number: task(number), name="counting")
+        if task.version is None
+        else _Declared(task)
+    )
+
+
+class _Declared(FunctionTask):
+    def __init__(self, task):
+        super().__init__(lambda number: task(number), name="counting")
+        self._version = task.version
+
+    def code(self):
+        return f"version {self._version}"
+
+
+def test_a_finished_run_is_returned_and_says_so(store):
+    task = Counting()
+    first = karat.run(counting_task(task), examples(5), store=store)
+    again = karat.run(counting_task(task), examples(5), store=store)
+    assert again.id == first.id
+    assert "finished already" in again.notice
+    assert len(task.calls) == 5
+
+
+def test_new_makes_a_replicate_whose_calls_are_made_again(store):
+    task = Counting()
+    first = karat.run(counting_task(task), examples(5), store=store)
+    second = karat.run(counting_task(task), examples(5), store=store, new=True)
+    assert second.id != first.id
+    assert (first.header.replicate, second.header.replicate) == (1, 2)
+    assert len(task.calls) == 10
+
+
+@pytest.mark.parametrize("change", [{"limit": 3}, {"attempts": 2}, {"offset": 1}])
+def test_another_selection_is_another_run(store, change):
+    task = Counting()
+    first = karat.run(counting_task(task), examples(5), store=store)
+    assert karat.run(counting_task(task), examples(5), store=store, **change).id != first.id
+
+
+def test_another_dataset_is_another_run(store):
+    task = Counting()
+    first = karat.run(counting_task(task), examples(5), store=store)
+    assert karat.run(counting_task(task), examples(6), store=store).id != first.id
+
+
+def test_an_environment_default_is_part_of_the_configuration(store, monkeypatch):
+    task = Counting()
+    first = karat.run(counting_task(task), examples(2), store=store)
+    monkeypatch.setenv("KARAT_MODEL", "openai/other")
+    assert karat.run(counting_task(task), examples(2), store=store).id != first.id
+
+
+def stop_after(task, count):
+    """Makes a task stop the stage, as a lost store would, after so many calls."""
+
+    def limited(number):
+        if len(task.calls) >= count:
+            raise StoreError("the disk is gone")
+        return task(number)
+
+    declared = _Declared(task)
+    declared.function = limited
+    return declared
+
+
+def test_an_unfinished_run_is_continued_with_exactly_what_is_missing(store):
+    task = Counting()
+    with pytest.raises(StoreError):
+        karat.run(stop_after(task, 4), examples(10), store=store, concurrency=1)
+    unfinished = store.runs.get("latest")
+    assert (unfinished.status, unfinished.header.error) == ("fatal_error", "the disk is gone")
+    run = karat.run(counting_task(task), examples(10), store=store)
+    assert run.id == unfinished.id
+    assert "continues" in run.notice
+    assert sorted(task.calls) == list(range(10))
+    assert values(run) == list(range(10))
+
+
+def test_changed_code_is_refused_accepted_or_made_new(store):
+    task = Counting()
+    with pytest.raises(StoreError):
+        karat.run(stop_after(task, 4), examples(10), store=store, concurrency=1)
+    task.version = "2"
+    with pytest.raises(CodeChanged, match="--accept-code-change"):
+        karat.run(counting_task(task), examples(10), store=store)
+    run = karat.run(counting_task(task), examples(10), store=store, accept_code_change=True)
+    codes = [output.code for output in run.outputs()]
+    assert codes[:4] == [None] * 4
+    assert codes[4:] == ["version 2"] * 6
+
+
+def test_retry_failed_adds_tries_and_keeps_their_history(store):
+    task = Counting()
+    task.broken = {1, 3}
+    first = karat.run(counting_task(task), examples(5), store=store)
+    assert (first.status, first.counts.failed) == ("partial", 2)
+    task.broken = {3}
+    again = karat.run(counting_task(task), examples(5), store=store, retry_failed=True)
+    assert again.id == first.id
+    assert sorted(task.calls[5:]) == [1, 3]
+    assert (again.counts.ok, again.counts.failed, again.counts.total) == (4, 1, 5)
+    history = [(o.example, o.try_number, o.outcome.status) for o in again.outputs(history=True)]
+    assert ("e1", 1, "failed") in history
+    assert ("e1", 2, "ok") in history
+    assert [o.try_number for o in again.outputs()] == [1, 2, 1, 2, 1]
+
+
+def test_source_that_cannot_be_known_is_never_continued(store):
+    task = eval("lambda number: number")
+    first = karat.run(task, examples(3), store=store)
+    second = karat.run(task, examples(3), store=store)
+    assert second.id != first.id
+    assert "version=" in second.notice
+
+
+def test_a_run_held_by_a_live_holder_is_refused_or_waited_for(store):
+    task = Counting()
+    with pytest.raises(StoreError):
+        karat.run(stop_after(task, 1), examples(3), store=store, concurrency=1)
+    run = store.runs.get("latest")
+    from karat.store.lease import Held
+
+    held = Held.take(store.backend, run.number)
+    with pytest.raises(StoreBusy, match=r"held by process \d+ on .* since .*--wait or --new"):
+        karat.run(counting_task(task), examples(3), store=store)
+    threading.Timer(0.2, held.release).start()
+    assert karat.run(counting_task(task), examples(3), store=store, wait=True).status == "success"
+
+
+@pytest.mark.parametrize("meets_an_error", [False, True])
+def test_a_stage_that_lost_its_lease_leaves_the_last_word_to_who_took_it(store, meets_an_error):
+    """As after a machine slept: another process took the run over and finished it in the meantime."""
+
+    def task(number):
+        if number == 2:
+            row = store.runs.get("latest")
+            mine = store.backend.lease(row.number)
+            theirs = mine._replace(owner="another", host="elsewhere", process=1)
+            assert store.backend.take_lease(row.number, theirs, mine.owner)
+            finished = msgspec.structs.replace(row.header, status="success", finished=1.0)
+            store.runs.save(row.number, finished)
+            if meets_an_error:
+                raise StoreError("the disk is gone")
+        return number
+
+    with pytest.raises(StoreError if meets_an_error else StoreBusy):
+        karat.run(task, examples(3), store=store, concurrency=1)
+    assert store.runs.get("latest").status == "success"
+
+
+def test_what_is_recorded_about_a_run(store):
+    run = karat.run(
+        double, examples(2), store=store, labels=["nightly"], metadata={"ticket": 7}, description="a try"
+    )
+    told = store.runs.get(run.id).to_dict()
+    assert told["labels"] == ["nightly"]
+    assert told["metadata"] == {"ticket": 7}
+    assert told["description"] == "a try"
+    assert set(told["environment"]) >= {"karat", "python", "platform"}
+    assert told["counts"]["total"] == 2
+    assert run.dataset.id == told["dataset"]
+
+
+def test_code_that_changed_after_a_finished_run_asks_models_nothing_twice(store):
+    task = Counting()
+    run = karat.run(counting_task(task), examples(3), store=store)
+    task.version = "2"
+    other = karat.run(counting_task(task), examples(3), store=store)
+    assert other.id != run.id
+    assert (run.header.replicate, other.header.replicate) == (1, 1), "a replicate is a series of answers"
+    assert karat.run(counting_task(task), examples(3), store=store).id == other.id
+    assert karat.run(counting_task(task), examples(3), store=store, new=True).header.replicate == 2
+
+
+def test_progress_of_a_retry_ends_at_the_total(store):
+    task, seen = Counting(), []
+    task.broken = {2, 3}
+    karat.run(counting_task(task), examples(5), store=store)
+    task.broken = set()
+    listen = lambda progress: seen.append((progress.done, progress.total))  # noqa: E731 - one line is all it is
+    karat.run(counting_task(task), examples(5), store=store, retry_failed=True, progress=listen)
+    assert seen[-1] == (5, 5)
+
+
+def test_progress_is_told(store):
+    seen = []
+    karat.run(double, examples(50), store=store, progress=lambda p: seen.append((p.done, p.total)))
+    assert seen[-1] == (50, 50)
+    assert seen == sorted(seen)
+
+
+def test_time_and_outputs_are_kept_in_dataset_order_whatever_finishes_first(store):
+    async def task(number):
+        await asyncio.sleep(0.02 if number < 5 else 0)
+        return number
+
+    run = karat.run(task, examples(20), store=store, concurrency=20)
+    assert values(run) == list(range(20))
+    assert next(run.outputs()).seconds >= 0.01
+
+
+def test_memory_does_not_grow_with_the_dataset(store):
+    import tracemalloc
+
+    def peak(count):
+        data = store.datasets.put(karat.Dataset.from_examples({"input": f"{i}" * 20} for i in range(count)))
+        tracemalloc.start()
+        karat.run(double_async, data, store=store)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(500)
+    assert peak(8000) < 2 * peak(2000)
+
+
+async def test_code_that_swallows_its_cancellation_does_not_keep_a_stage_from_ending(store, monkeypatch):
+    from karat.execution.engines import local
+
+    monkeypatch.setattr(local, "PATIENCE_SECONDS", 0)
+    let_go = asyncio.Event()
+    calls = []
+
+    async def stubborn(number):
+        calls.append(number)
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return number
+
+    running = asyncio.ensure_future(karat.run_async(stubborn, examples(9), store=store, concurrency=2))
+    while len(calls) < 2:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    run = store.runs.get("latest")
+    assert (run.status, store.backend.lease(run.number)) == ("interrupted", None)
+    let_go.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert calls == [0, 1], "nothing more is begun"
+
+
+def test_an_interrupted_notebook_cell_comes_back_when_the_run_is_closed(store):
+    async def slow(number):
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            try:
+                await asyncio.sleep(600)
+            finally:
+                await asyncio.sleep(0.1)  # cleans up
+        return number
+
+    async def cell():
+        karat.run(slow, examples(9), store=store, concurrency=1)
+
+    notebook = asyncio.new_event_loop()
+    with pytest.raises(KeyboardInterrupt):
+        notebook.run_until_complete(cell())
+    notebook.close()
+    run = store.runs.get("latest")
+    assert (run.status, run.counts.ok, run.counts.pending) == ("interrupted", 3, 6)
+    assert store.backend.lease(run.number) is None
+
+
+def test_a_handle_read_while_somebody_worked_says_what_became_of_it(store):
+    early = []
+
+    def look(number):
+        early.append(store.runs.get("latest"))
+        assert early[-1].status == "running"
+        return number
+
+    karat.run(look, examples(1), store=store)
+    assert (early[0].header.status, early[0].status) == ("running", "success")
+
+
+def test_interrupting_keeps_what_is_done(store):
+    async def interrupted():
+        async def slow(number):
+            await asyncio.sleep(0 if number < 30 else 60)
+            return number
+
+        stage = asyncio.create_task(
+            karat.run_async(FunctionTask(slow, name="slow"), examples(100), store=store)
+        )
+        while not (store.runs.list() and store.backend.marks(store.runs.list()[0].number, 0, 100)[29:]):
+            await asyncio.sleep(0.005)
+        stage.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stage
+
+    start = time.monotonic()
+    asyncio.run(interrupted())
+    assert time.monotonic() - start < 50
+    run = store.runs.get("latest")
+    assert (run.counts.ok, run.counts.pending, run.status) == (30, 70, "interrupted")
+    assert store.backend.lease(run.number) is None

@@ -1,0 +1,201 @@
+"""Reports: everything about runs in four formats, readable, with nothing in them that could do harm."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+import karat
+from karat.analysis.summary import summarise
+from karat.errors import BudgetReached, RequestError
+from karat.formatting import Heading, Paragraph, Table, as_markdown, as_text, escape
+from karat.reporting.rendering import render
+from tests.analysis.conftest import right, run_at
+
+
+@pytest.fixture
+def store(tmp_path):
+    with karat.open_store(tmp_path / "karat.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def aggregation(store):
+    runs = [run_at(store, 0.9), run_at(store, 0.6, broken={3, 4})]
+    evaluation = karat.evaluate(runs, [right], store=store)
+    specs = ["accuracy", {"name": "f1_score", "params": {"by": "document"}}, "histogram", "count_by"]
+    return karat.aggregate(evaluation, specs, store=store)
+
+
+def test_the_text_has_all_that_a_paper_needs(store, aggregation):
+    text = render(summarise(store, [aggregation.id]), "text")
+    assert "answer on classes@1" in text
+    assert "58 of 60  between 0.583 and 0.617 whatever the 2 were" in text
+    assert "rate=0.6" in text
+    assert "golden ↓ predicted →" in text
+    assert "document=d3" in text
+    assert "ValueError" in text
+    assert "e3 (also e4)" in text
+    assert "seconds for an output" in text
+    assert "karat" in text.rpartition("made with")[2]
+
+
+def test_a_run_brings_its_evaluation_and_that_its_aggregation(store, aggregation):
+    run = aggregation.evaluations[0].runs[0]
+    made = summarise(store, [run])
+    assert made.aggregations == [aggregation.id]
+    assert {metric.run for metric in made.metrics} == {run.id}
+
+
+def test_an_evaluation_that_nothing_aggregated_has_its_means(store):
+    runs = [run_at(store, 0.9), run_at(store, 0.6, broken={3})]
+
+    def graded(outputs, expected):
+        return 0.9 if outputs == expected else 0.2
+
+    made = summarise(store, [karat.evaluate(runs, [right, graded], store=store)])
+    values = {(metric.name, metric.run): metric.estimate for metric in made.metrics}
+    assert values["right-accuracy", runs[1].id].of == 60
+    assert values["right-accuracy", runs[1].id].n == 59
+    assert ("graded-mean", runs[0].id) in values
+
+
+def test_a_run_that_nothing_judged_says_what_to_do(store):
+    run = run_at(store, 0.9)
+    assert f"karat evaluate {run.id} -e NAME" in render(summarise(store, [run.id]), "text")
+    with pytest.raises(RequestError, match="is a dataset"):
+        summarise(store, ["classes"])
+
+
+def test_csv_has_a_row_for_each_number(store, aggregation):
+    rows = list(csv.DictReader(io.StringIO(render(summarise(store, [aggregation.id]), "csv"))))
+    accuracy = next(r for r in rows if r["metric"] == "right-accuracy" and r["run"] == "rate=0.6")
+    assert (accuracy["n"], accuracy["of"]) == ("58", "60")
+    assert float(accuracy["low"]) < float(accuracy["value"]) < float(accuracy["high"])
+
+
+def test_json_has_everything(store, aggregation):
+    document = json.loads(render(summarise(store, [aggregation.id]), "json"))
+    assert document["kind"] == "report"
+    assert document["runs"][1]["counts"]["failed"] == 2
+    assert document["failures"][0]["examples"][0]["example"] == "e3"
+    assert any(
+        name.startswith("right-f1_score.confusion") or "confusion" in name for name in document["tables"]
+    )
+
+
+def test_markdown_from_outside_stays_text(store, aggregation):
+    page = render(summarise(store, [aggregation.id]), "markdown")
+    assert "\x1b" not in page
+    assert "<b>" not in page
+    row = next(line for line in page.splitlines() if "ValueError" in line)
+    assert row.replace("\\|", "").count("|") == 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a|b", "`code`", "<img src=x onerror=alert(1)>", "[x](javascript:1)", "![x](y)", "**bold**", "# head", "- item",
+     "1. item", "http://example.org", "@everyone", "a\nb", "\x1b[31mred", "&lt;", "~~gone~~", "$x$"],
+)  # fmt: skip
+def test_no_text_can_become_markup(text):
+    shown = escape(text)
+    for sign in "<>\n\x1b":
+        assert sign not in shown
+    table = as_markdown([Table(["a"], [[text]])]).splitlines()
+    assert len(table) == 3
+    assert table[2].replace("\\|", "").count("|") == 2
+    for opening in ("[", "`", "**", "~~", "$"):
+        if opening in text:
+            assert f"\\{opening[0]}" in shown
+    if text.startswith(("-", "#", "1.", "!")):
+        assert shown.startswith("\\")
+    assert "http://" not in shown
+    assert not shown.startswith("@e")
+
+
+def test_blocks_for_a_terminal_are_bounded():
+    text = as_text([Heading("x" * 500, 1), Paragraph("a\x07b"), Table(["h"], [["y" * 500]])])
+    assert max(map(len, text.splitlines())) <= 200
+    assert "\x07" not in text
+
+
+def test_a_ranking_is_in_the_report(store):
+    from karat.evaluators.comparison import ByMetric
+
+    runs = [run_at(store, rate) for rate in (0.6, 0.9, 0.75)]
+    made = karat.aggregate(
+        karat.evaluate(runs, [ByMetric("exact_match")], store=store), ["ranking", "win_rate"]
+    )
+    text = render(summarise(store, [made.id]), "text")
+    assert "by_exact_match-ranking" in text
+    assert "1–" in text
+    assert "rate=0.9" in text.partition("by_exact_match-ranking.ranking")[2]
+
+
+def test_comparing_runs_hides_nothing_that_was_judged_before(store):
+    from karat.evaluators.comparison import ByMetric
+
+    runs = [run_at(store, rate, broken={3}) for rate in (0.9, 0.6)]
+    for run in runs:
+        karat.aggregate(karat.evaluate(run, [right], store=store), ["accuracy", "f1_score"], store=store)
+    karat.evaluate(runs, [ByMetric("exact_match")], store=store)
+    made = summarise(store, [run.id for run in runs])
+    accuracies = [(m.run, m.estimate.n, m.estimate.of) for m in made.metrics if m.name == "right-accuracy"]
+    assert accuracies == [(run.id, 59, 60) for run in runs]
+    assert len([name for name in made.tables if "confusion" in name]) == 2, "one for each run"
+    text = render(made, "text")
+    assert "right-f1_score.confusion, rate=0.6" in text
+    assert "by_exact_match-ranking.ranking" in text
+    assert "by_exact_match-ranking.position_bias" in text
+    macro = next(m.estimate for m in made.metrics if m.name == "right-f1_score.macro")
+    assert macro.lowest < macro.value < macro.highest
+
+
+def test_what_is_still_pending_is_in_the_denominator(store):
+    run = run_at(store, 0.9)
+
+    def sometimes(outputs, expected, example):
+        if example.input >= 40:
+            raise BudgetReached("the budget is spent")
+        return outputs == expected
+
+    with pytest.raises(BudgetReached):
+        karat.evaluate(run, [sometimes], store=store, progress=False, concurrency=1)
+    evaluation = store.evaluations.list()[-1]
+    assert evaluation.counts.pending > 0
+    metric = next(m for m in summarise(store, [evaluation]).metrics if m.name.startswith("sometimes"))
+    assert metric.estimate.n < metric.estimate.of == 60
+
+
+def test_an_aggregation_prints_its_design_effect_its_tables_and_one_confidence(store):
+    evaluation = karat.evaluate(run_at(store, 0.6, broken={3}), [right], store=store)
+    clustered = {"name": "accuracy", "params": {"cluster": "document"}, "key": "documents"}
+    made = karat.aggregate(evaluation, [clustered, "f1_score"], store=store).report()
+    assert "design effect 1." in made
+    assert "15 clusters" in made
+    assert "whatever the 1 was" in made
+    assert "tables: right-f1_score.confusion" in made
+    assert "95 % interval" in made
+    mixed = {"name": "accuracy", "params": {"confidence": 0.8}, "key": "narrow"}
+    assert "% interval" not in karat.aggregate(evaluation, [clustered, mixed], store=store).report()
+
+
+def test_a_terminal_shows_the_first_numbers_of_an_aggregator_and_says_how_many_more_there_are(store):
+    dataset = karat.Dataset.from_examples([{"input": f"t{i}", "expected": f"answer {i}"} for i in range(60)])
+    run = karat.run(lambda text: text, dataset, store=store, progress=False)
+    evaluation = karat.evaluate(run, ["unit:exact_match"], store=store, progress=False)
+    aggregation = karat.aggregate(evaluation, ["precision", "accuracy"], store=store)
+    text, whole = aggregation.report(), aggregation.report(whole=True)
+    numbers = len(aggregation.estimates)
+    assert numbers > 60
+    assert (
+        f"unit:exact_match-precision: {numbers - 21:,} more numbers (karat show {aggregation.id} has all)"
+        in text
+    )
+    assert sum(line.startswith("unit:exact_match-precision") for line in text.splitlines()) == 21
+    assert "unit:exact_match-accuracy" in text
+    assert "more numbers" not in whole
+    assert all(name in whole for name in aggregation.estimates)

@@ -27,10 +27,10 @@ def _registries_forget_the_parts_of_a_test() -> Iterator[None]:
     from karat.aggregators.metrics import aggregator_metrics
     from karat.evaluators.base import evaluators
     from karat.evaluators.unit.registry import unit_metrics
-    from karat.models.embedders import embedders
-    from karat.models.wires import wires
+    from karat.models.providers import providers
+    from karat.models.providers._embedders import embedders
 
-    registries = (aggregators, aggregator_metrics, evaluators, unit_metrics, embedders, wires)
+    registries = (aggregators, aggregator_metrics, evaluators, unit_metrics, embedders, providers)
     before = [set(registry._parts) for registry in registries]
     yield
     for registry, names in zip(registries, before, strict=True):

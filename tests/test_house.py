@@ -12,10 +12,21 @@ import pytest
 import karat
 
 SOURCE = Path(karat.__file__).parent
-EVERYWHERE = {"records", "keys", "errors", "registry", "values", "progress", "documents", "lazy"}
-ABOVE = {"stages", "cli", "web", "pytest_plugin", "experiments", "__main__"}
+EVERYWHERE = {"records", "keys", "errors", "registry", "serialization", "progress", "documents", "lazy"}
+ABOVE = {"execution", "cli", "web", "pytest_plugin", "experiments", "__main__"}
 """What no room may import: the stages and what is built on them."""
-MAY_USE_STAGES = {"stages", "cli", "web", "report", "pytest_plugin", "experiments", "__init__", "__main__"}
+MAY_USE_STAGES = {
+    "execution",
+    "analysis",
+    "reporting",
+    "graph",
+    "cli",
+    "web",
+    "pytest_plugin",
+    "experiments",
+    "__init__",
+    "__main__",
+}
 HEAVY = {
     "numpy", "aiohttp", "ray", "rich", "pydantic", "yaml", "pyarrow", "psycopg", "jsonschema", "rapidfuzz", "regex",
     "sqlite3", "asyncio", "xllamacpp", "wordllama", "flask", "starlette", "msgspec.inspect",

@@ -147,11 +147,11 @@ def test_there_is_an_instance_for_each_kind_of_part():
     from karat.evaluators.unit.registry import unit_metrics
     from karat.execution.engines import engines
     from karat.memory import memory_systems
-    from karat.models.wires import wires
+    from karat.models.providers import providers
     from karat.store import stores
     from karat.tasks import tasks
 
-    kinds = [evaluators, unit_metrics, aggregators, tasks, wires, stores, engines, memory_systems]
+    kinds = [evaluators, unit_metrics, aggregators, tasks, providers, stores, engines, memory_systems]
     assert all(isinstance(registry, Registry) for registry in kinds)
     assert len({registry.kind for registry in kinds}) == 8
     assert (evaluators.has("exact_match"), unit_metrics.has("exact_match"), engines.has("local")) == (

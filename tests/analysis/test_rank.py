@@ -134,7 +134,7 @@ def test_a_plan_says_what_is_missing_and_makes_nothing(three, store):
 
 
 def test_a_plan_knows_the_cost_where_comparisons_told_it(three, store):
-    from karat.models.calls import current
+    from karat.models._recording import current
     from karat.records import Call, Usage
 
     class Priced(Counting):

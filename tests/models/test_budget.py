@@ -9,7 +9,7 @@ import pytest
 
 from karat import models
 from karat.errors import BudgetReached, ConfigError, RequestError
-from karat.models.wires import Tokens
+from karat.models.providers import Tokens
 from karat.testing import Failing, FakeProvider
 
 PRICES = "{input: 1000, output: 2000, max_output: 50}"  # dollars for a million: easy to count

@@ -17,9 +17,9 @@ import pytest
 import karat
 from karat import models
 from karat.errors import RequestError
-from karat.models.base import Pending
-from karat.models.messages import Request
-from karat.models.orders import Order
+from karat.models._client import Pending
+from karat.models._messages import Request
+from karat.models._request_context import RequestContext
 from karat.testing import Failing, FakeProvider
 
 
@@ -156,7 +156,7 @@ def request_with(temperature):
 
 def key_of(model, request, **where):
     """The key under which a model's answer to a request is kept."""
-    order = Pending(model, request, None).order
+    order = Pending(model, request, None).context
     return msgspec.structs.replace(order, **{"example": "e", "occurrence": 1, **where}).key()
 
 
@@ -187,8 +187,8 @@ def test_example_scope_and_occurrence_change_the_key_of_samples_only(field):
 
 def test_no_field_of_an_order_is_forgotten():
     covered = {*WHERE, *SAMPLES, "endpoint", "request", "digest"}
-    not_part_of_the_answer = {"form", "cache", "budget", "unkept"}  # the form's schema is in the request
-    assert set(Order.__struct_fields__) == covered | not_part_of_the_answer
+    not_part_of_the_answer = {"form", "cache", "budget", "uncommitted"}  # the form's schema is in the request
+    assert set(RequestContext.__struct_fields__) == covered | not_part_of_the_answer
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from karat import models
-from karat.models.calls import current
+from karat.models._recording import current
 from karat.records import Call, Usage
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from karat.errors import RequestError
 from karat.models import Limits, RateLimited, get, recording
-from karat.models.base import Pending
-from karat.models.limits import Limiter
+from karat.models._client import Pending
+from karat.models._limits import Limiter
 from karat.testing import Failing, FakeClock, FakeProvider
 
 
@@ -145,7 +145,7 @@ async def test_the_models_own_limit_is_kept_to_over_http(quick):
 
 async def test_a_storm_of_429_and_dropped_connections_is_weathered(quick):
     """30 % of 2,000 requests get a 429 and 5 % are dropped; all succeed, none is asked more than its retries."""
-    from karat.models.process import shared
+    from karat.models._runtime import shared
 
     with FakeProvider(rates={"429": 0.3, "drop": 0.05}, seed=7) as server:
         model = quick(server, limits="{concurrency: 64}", retries="{limit: 10, base: 0.002, cap: 0.02}")
@@ -178,7 +178,7 @@ async def test_a_storm_of_429_and_dropped_connections_is_weathered(quick):
 
 
 async def test_nothing_left_pauses_the_model(quick):
-    from karat.models.process import shared
+    from karat.models._runtime import shared
 
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "40ms"}
     with FakeProvider(failures={1: Failing(status=429, headers=headers)}) as server:
@@ -189,8 +189,8 @@ async def test_nothing_left_pauses_the_model(quick):
 
 async def test_retry_after_holds_everybody_and_not_only_who_was_told(quick):
     """The second request begins when the first one was told that it may, not before."""
-    from karat.models.process import shared
-    from karat.models.service import Service
+    from karat.models._runtime import shared
+    from karat.models._service import Service
 
     clock = FakeClock()
     headers = {"retry-after": "30"}
@@ -201,7 +201,7 @@ async def test_retry_after_holds_everybody_and_not_only_who_was_told(quick):
             service = Service(clock, lambda: 0.5)
             try:
                 orders = [
-                    Pending(model, model._request(text, None, (None,) * 8), None).order for text in "ab"
+                    Pending(model, model._request(text, None, (None,) * 8), None).context for text in "ab"
                 ]
                 await asyncio.gather(*map(service.generate, orders))
             finally:
@@ -225,8 +225,8 @@ async def test_a_wait_that_nobody_keeps_to_holds_nobody_up(quick):
     ("limits", "seconds"), [("{requests_per_minute: 60}", 9), ("{tokens_per_minute: 600}", 9)]
 )
 async def test_rates_of_models_yaml_are_kept_to(quick, limits, seconds):
-    from karat.models.process import shared
-    from karat.models.service import Service
+    from karat.models._runtime import shared
+    from karat.models._service import Service
 
     clock = FakeClock()
     with FakeProvider(lambda body: {"text": "x", "usage": (9, 1)}) as server:
@@ -237,7 +237,7 @@ async def test_rates_of_models_yaml_are_kept_to(quick, limits, seconds):
             try:
                 for number in range(10):
                     request = model._request(f"{number}", None, (None,) * 8)
-                    await service.generate(Pending(model, request, None).order)
+                    await service.generate(Pending(model, request, None).context)
             finally:
                 await service.aclose()
 

@@ -79,7 +79,7 @@ async def test_a_seed_repeats_an_answer(small):
 
 
 def test_there_are_as_many_calls_at_once_as_slots(monkeypatch):
-    from karat.models.local import Local
+    from karat.models.providers._local import Local
 
     assert Local().concurrency == models.get("local/smollm2-135m").endpoint.limits.concurrency == 4
     monkeypatch.setenv("KARAT_LOCAL_SLOTS", "2")
@@ -137,7 +137,7 @@ async def test_giving_up_frees_the_slot(small):
 
 
 def test_it_works_from_sync_code_and_from_a_path(small):
-    from karat.models.weights import find
+    from karat.models.providers._weights import find
 
     by_path = models.get(f"local/{find('smollm2-135m')}")
     assert by_path.identity()["at"] == small.identity()["at"]  # the content counts, not where it lies
@@ -189,7 +189,7 @@ async def test_wordllama_embeds_offline():
 
 def test_without_the_package_the_remedy_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    from karat.models.local import LlamaServer
+    from karat.models.providers._local import LlamaServer
 
     with pytest.raises(MissingDependency, match=r"pip install 'karat\[local\]'"):
         LlamaServer("x.gguf")

@@ -12,7 +12,7 @@ import pytest
 
 from karat import models
 from karat.errors import RequestError
-from karat.models.background import Background
+from karat.models._runtime import Background
 
 
 def python(script, *arguments):
@@ -70,7 +70,7 @@ def test_a_process_ends_although_a_call_hangs(provider):
             except BaseException:
                 pass
         threading.Thread(target=ask, daemon=True).start()
-        while not models.base.shared().background._tasks:
+        while not models._runtime.shared().background._tasks:
             time.sleep(0.01)
         print("ends")
         """,

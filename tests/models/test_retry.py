@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from karat.errors import CredentialsRefused
 from karat.models import ConnectionRefused, ModelFailure, RateLimited, Retries, ServerFailed, TimedOut
-from karat.models.retry import nothing_left, wait_asked_for, with_retries
+from karat.models._retry import nothing_left, wait_asked_for, with_retries
 from karat.testing import FakeClock
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from karat import models
 from karat.errors import CredentialsRefused, KaratError, RequestError
-from karat.models.orders import secrets_of
-from karat.models.specs import resolve
+from karat.models._endpoints import resolve
+from karat.models._request_context import secrets_of
 from karat.testing import Failing, FakeProvider
 
 CANARY = "sk-canary-5f3a9b7c1d2e"
@@ -70,7 +70,7 @@ async def test_it_is_in_no_error(keyed, provider, folder, status, monkeypatch, c
     caplog.set_level(logging.DEBUG)
     failing = Failing(status=status, message=f"bad key {CANARY}", headers={"retry-after": "9999"})
     provider.script.failures = dict.fromkeys(range(1, 99), failing)
-    import karat.models.specs as specs
+    import karat.models._endpoints as specs
 
     monkeypatch.setattr(
         keyed, "endpoint", msgspec.structs.replace(keyed.endpoint, retries=specs.Retries(limit=0))

@@ -6,8 +6,8 @@ import pytest
 
 from karat import models
 from karat.errors import ConfigError, RequestError, UnknownName
-from karat.models.specs import resolve
-from karat.models.wires import wires
+from karat.models._endpoints import resolve
+from karat.models.providers import providers
 
 
 def test_providers_have_their_usual_variables(monkeypatch):
@@ -24,7 +24,7 @@ def test_providers_have_their_usual_variables(monkeypatch):
 
 def test_any_compatible_server():
     endpoint = resolve("meta/llama-3@http://localhost:8000/v1")
-    assert (endpoint.model, endpoint.base_url, endpoint.wire) == (
+    assert (endpoint.model, endpoint.base_url, endpoint.provider) == (
         "meta/llama-3",
         "http://localhost:8000/v1",
         "openai",
@@ -90,8 +90,8 @@ claude:
     assert fast.timeouts == models.Timeouts(connect=1, read=2, total=3)
     assert fast.retries.limit == 4
     assert fast.price == models.Price(1, 2)
-    assert (mine.model, mine.wire, mine.key_env, mine.price) == ("org/llama", "openai", "MY_KEY", None)
-    assert (claude.wire, claude.model) == ("anthropic", "some-claude")
+    assert (mine.model, mine.provider, mine.key_env, mine.price) == ("org/llama", "openai", "MY_KEY", None)
+    assert (claude.provider, claude.model) == ("anthropic", "some-claude")
     assert models.defined_names() == ["claude", "fast", "mine"]
 
 
@@ -202,7 +202,7 @@ c: {{model: m, base_url: "{provider.url}", parameters: {{temperature: 1}}}}
 
 
 async def test_a_plug_in_adds_a_wire_format(provider):
-    from karat.models.openai import OpenAI
+    from karat.models.providers._chat import OpenAI
 
     class Shouting(OpenAI):
         """Everything in capitals."""
@@ -217,11 +217,11 @@ async def test_a_plug_in_adds_a_wire_format(provider):
             body = super().body(model, request, native_schema)
             return {**body, "messages": [{**m, "content": m["content"].upper()} for m in body["messages"]]}
 
-    models.register_wire("shouting")(Shouting)
+    models.register_provider("shouting")(Shouting)
     try:
         reply = await models.get("shouting/m").generate("hello")
     finally:
-        del wires._parts["shouting"]
+        del providers._parts["shouting"]
     assert reply.text == "HELLO"
 
 

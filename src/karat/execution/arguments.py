@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from karat.keys import Decision
-from karat.models.calls import CacheMode, cache_mode
+from karat.models._recording import CacheMode, cache_mode
 from karat.store import Store, open_store
 from karat.store.handles import Evaluation, Run
 
 if TYPE_CHECKING:
-    from karat.models.budget import Budget
+    from karat.models._budget import Budget
 
 
 def as_list(given: Any) -> list[Any]:
@@ -37,7 +37,7 @@ def store_of(store: str | Store | None, *groups: list[Any]) -> Store:
 def asking(cache: str, budget: float | Budget | None) -> tuple[CacheMode, Budget | None]:
     """What a caller says about kept answers and about dollars, checked."""
     if budget is not None:
-        from karat.models.budget import as_budget
+        from karat.models._budget import as_budget
 
         budget = as_budget(budget)
     return cache_mode(cache), budget

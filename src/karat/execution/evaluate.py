@@ -19,7 +19,7 @@ from karat.execution.reuse import Known
 from karat.execution.run import DEFAULT_CONCURRENCY
 from karat.execution.sync import plain
 from karat.keys import Decision, Wanted, fingerprint, result_item
-from karat.models.calls import CacheMode
+from karat.models._recording import CacheMode
 from karat.records import (
     FORMAT,
     EvaluationHeader,
@@ -38,7 +38,7 @@ from karat.store.lease import Held
 from karat.store.repositories import example_decoder
 
 if TYPE_CHECKING:
-    from karat.models.budget import Budget
+    from karat.models._budget import Budget
 
 
 async def evaluate_async(

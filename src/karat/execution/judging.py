@@ -15,7 +15,7 @@ from karat.evaluators.base import Evaluator, Kind, as_result, kind_of, resolve_e
 from karat.execution.failures import STOPPING, failure_of
 from karat.execution.lifecycle import defaults
 from karat.keys import code_fingerprint, fingerprint, result_item
-from karat.models.calls import CacheMode, recording
+from karat.models._recording import CacheMode, recording
 from karat.records import (
     FORMAT,
     EvaluatorSpec,
@@ -34,7 +34,7 @@ from karat.serialization import encode
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
 
 if TYPE_CHECKING:
-    from karat.models.budget import Budget
+    from karat.models._budget import Budget
 
 VERDICTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 

@@ -18,7 +18,7 @@ from karat.execution.lifecycle import begin, close, counting_abandoned, defaults
 from karat.execution.progress import Listener, Progress, listener
 from karat.execution.sync import plain
 from karat.keys import Wanted, fingerprint, output_item
-from karat.models.calls import CacheMode, recording
+from karat.models._recording import CacheMode, recording
 from karat.records import (
     FORMAT,
     Counts,
@@ -42,7 +42,7 @@ from karat.store.repositories import example_decoder
 from karat.tasks import Context, Task, as_task
 
 if TYPE_CHECKING:
-    from karat.models.budget import Budget
+    from karat.models._budget import Budget
 
 DEFAULT_CONCURRENCY = 100
 

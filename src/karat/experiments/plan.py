@@ -21,7 +21,6 @@ class PlannedRun(msgspec.Struct, kw_only=True):
 
     task: Task
     model: str | None = None
-    by_default: bool = False
     """Whether the model reaches the task as the default model (`KARAT_MODEL`) and not as its own setting."""
     matrix: dict[str, Any] = {}
     """Which combination of the experiment's matrix it is."""
@@ -144,7 +143,15 @@ def runs_for(task: Task, models: list[str]) -> list[PlannedRun]:
     if not isinstance(task, FunctionTask):
         raise RequestError(f"task {task.name!r} asks no model: leave --model out")
     if not takes_model(task):
-        return [PlannedRun(task=task, model=spec, by_default=True) for spec in models]
+        return [
+            PlannedRun(
+                task=FunctionTask(
+                    task.function, name=task.name, parameters=task.parameters, default_model=spec
+                ),
+                model=spec,
+            )
+            for spec in models
+        ]
     return [
         PlannedRun(
             task=FunctionTask(task.function, name=task.name, parameters={**task.parameters, "model": spec}),
@@ -157,16 +164,16 @@ def runs_for(task: Task, models: list[str]) -> list[PlannedRun]:
 def refuse_absent(spec: str | None) -> None:
     """Raises where a model is not known, or is a local one that is not here: each record would fail for it."""
     from karat.models import get
-    from karat.models.embedders import Embedder
+    from karat.models.providers._embedders import Embedder
 
     model = get(spec)
     if isinstance(model, Embedder):
         raise RequestError(f"{model.spec} embeds texts and answers nothing")
-    if model.endpoint.wire != "local":
+    if model.endpoint.provider != "local":
         return
     from importlib.util import find_spec
 
-    from karat.models.weights import find
+    from karat.models.providers._weights import find
 
     if find_spec("xllamacpp") is None:
         raise MissingDependency("xllamacpp", "local", model.spec)

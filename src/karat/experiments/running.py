@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +14,7 @@ from karat.execution.evaluate import evaluate
 from karat.execution.progress import Listener
 from karat.execution.run import run
 from karat.experiments.graphs import export
-from karat.experiments.plan import Plan, PlannedRun
+from karat.experiments.plan import Plan
 from karat.records import Status
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
@@ -94,12 +92,11 @@ def carry_out(
     )
     outcome = Outcome(dataset=data, runs=[])
     for planned in plan.runs:
-        with _default_model(planned):
-            metadata: dict[str, Any] = {**said, **({"model": planned.model} if planned.model else {})}
-            if planned.matrix:
-                metadata["matrix"] = planned.matrix
-            options: Mapping[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
-            made = run(planned.task, data, store=store, accept_code_change=accept_code_change, **options)
+        metadata: dict[str, Any] = {**said, **({"model": planned.model} if planned.model else {})}
+        if planned.matrix:
+            metadata["matrix"] = planned.matrix
+        options: Mapping[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
+        made = run(planned.task, data, store=store, accept_code_change=accept_code_change, **options)
         outcome.runs.append(made)
         outcome.models.append(planned.model)
         if tell is not None:
@@ -153,20 +150,3 @@ def _budget(plan: Plan, dollars: float) -> Any:
                 f"--budget needs a price, and none is known for {get(model).spec}: give prices for it in models.yaml"
             )
     return Budget(dollars)
-
-
-@contextmanager
-def _default_model(planned: PlannedRun) -> Iterator[None]:
-    """The model of a run as the default of `karat.models.get()`, which is part of the run's configuration."""
-    if not planned.by_default or planned.model is None:
-        yield
-        return
-    before = os.environ.get("KARAT_MODEL")
-    os.environ["KARAT_MODEL"] = planned.model
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["KARAT_MODEL"]
-        else:
-            os.environ["KARAT_MODEL"] = before

@@ -13,7 +13,7 @@ from karat.graph.node import Building
 from karat.graph.reading import Section
 from karat.graph.schemas import read_structured_output
 from karat.graph.state import Message
-from karat.models.messages import Reply, check_extra
+from karat.models._messages import Reply, check_extra
 
 OWN = ("temperature", "max_tokens", "seed", "stop", "n", "tool_choice")
 OTHERS = (

@@ -15,7 +15,7 @@ import msgspec
 from karat.errors import RequestError, did_you_mean
 from karat.graph.reading import Section
 from karat.graph.state import steps_of
-from karat.models.messages import ROLES
+from karat.models._messages import ROLES
 from karat.tasks.prompt import MISSING, look_up
 
 _NAME = r"[^\W\d]\w*(?:(?:\.|->)\w+|\[\d+\])*"

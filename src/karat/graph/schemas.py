@@ -103,9 +103,9 @@ def read_structured_output(section: Section, place: TaskPlace) -> Any:
         else:
             section.problem("needs a schema: fields, JSON Schema, or the dotted name of a pydantic model")
             return None
-        from karat.models.structured import form_of
+        from karat.models._structured import output_schema
 
-        form_of(schema)
+        output_schema(schema)
         return schema
     except KaratError as error:
         section.problems.caught((*section.place, "schema"), error)
@@ -144,14 +144,14 @@ def read_schema_config(section: Section, place: TaskPlace) -> RecordSchema | Non
     """The schema of the output records, if the file has one."""
     if not section.given:
         return None
-    from karat.models.structured import form_of
+    from karat.models._structured import output_schema
 
     section.known(("schema", "fields"))
     name = section.text("schema")
     if name:
         try:
             part = place.load(name)
-            return RecordSchema(form_of(part), [], part)
+            return RecordSchema(output_schema(part), [], part)
         except KaratError as error:
             section.problems.caught((*section.place, "schema"), error)
             return None
@@ -167,4 +167,4 @@ def read_schema_config(section: Section, place: TaskPlace) -> RecordSchema | Non
                 entry.problem(str(error), "type")
             rules += [(field, rule, entry.given[rule]) for rule in RULES if rule in entry.given]
     schema = {"type": "object", "properties": properties, "required": list(properties)}
-    return RecordSchema(form_of(schema), rules)
+    return RecordSchema(output_schema(schema), rules)

@@ -1,63 +1,141 @@
 """Models: what answers messages. Everything in karat that asks a model goes through here.
 
-Names are imported where they are used, so that importing this package costs next to nothing.
+Names are imported when they are first used, so that importing this package costs next to nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.lazy import load
 
+if TYPE_CHECKING:
+    from karat.errors import BudgetReached, CredentialsRefused
+    from karat.models._budget import Budget, PriceUnknown
+    from karat.models._cache import cache_clear, cache_path, cache_stats
+    from karat.models._catalogue import available, check
+    from karat.models._client import Model, get
+    from karat.models._endpoints import Endpoint, Limits, Retries, Timeouts, default_spec, defined_names
+    from karat.models._failures import (
+        BadRequest,
+        BrokenBody,
+        ConnectionDropped,
+        ConnectionRefused,
+        ContentFiltered,
+        ContextTooLong,
+        EmptyAnswer,
+        ModelFailure,
+        QuotaExhausted,
+        RateLimited,
+        SchemaMismatch,
+        ServerFailed,
+        TimedOut,
+    )
+    from karat.models._messages import Choice, Reply, ToolCall
+    from karat.models._prices import Price, find_price, price_date
+    from karat.models._recording import default_model, record_tool_call, recording, tool
+    from karat.models._runtime import aclose, close
+    from karat.models.providers import Provider, register_provider
+    from karat.models.providers._embedders import register_embedder
+    from karat.models.providers._weights import pull
+
 _WHERE = {
-    "Model": "base",
-    "get": "base",
-    "Reply": "messages",
-    "ToolCall": "messages",
-    "Choice": "messages",
-    "Budget": "budget",
-    "BudgetReached": "budget",
-    "PriceUnknown": "budget",
-    "Endpoint": "specs",
-    "Limits": "specs",
-    "Retries": "specs",
-    "Timeouts": "specs",
-    "default_spec": "specs",
-    "defined_names": "specs",
-    "recording": "calls",
-    "record_tool_call": "calls",
-    "tool": "calls",
-    "Wire": "wires",
-    "register_wire": "wires",
-    "register_embedder": "embedders",
-    "Price": "prices",
-    "find_price": "prices",
-    "price_date": "prices",
-    "cache_clear": "cache",
-    "cache_path": "cache",
-    "cache_stats": "cache",
-    "available": "catalogue",
-    "check": "catalogue",
-    "pull": "weights",
-    "aclose": "process",
-    "close": "process",
-    "ModelFailure": "failures",
-    "BadRequest": "failures",
-    "BrokenBody": "failures",
-    "ConnectionDropped": "failures",
-    "ConnectionRefused": "failures",
-    "ContentFiltered": "failures",
-    "ContextTooLong": "failures",
-    "CredentialsRefused": "failures",
-    "EmptyAnswer": "failures",
-    "QuotaExhausted": "failures",
-    "RateLimited": "failures",
-    "SchemaMismatch": "failures",
-    "ServerFailed": "failures",
-    "TimedOut": "failures",
+    "BadRequest": "_failures",
+    "BrokenBody": "_failures",
+    "Budget": "_budget",
+    "BudgetReached": "_budget",
+    "Choice": "_messages",
+    "ConnectionDropped": "_failures",
+    "ConnectionRefused": "_failures",
+    "ContentFiltered": "_failures",
+    "ContextTooLong": "_failures",
+    "CredentialsRefused": "_failures",
+    "EmptyAnswer": "_failures",
+    "Endpoint": "_endpoints",
+    "Limits": "_endpoints",
+    "Model": "_client",
+    "ModelFailure": "_failures",
+    "Price": "_prices",
+    "PriceUnknown": "_budget",
+    "Provider": "providers",
+    "QuotaExhausted": "_failures",
+    "RateLimited": "_failures",
+    "Reply": "_messages",
+    "Retries": "_endpoints",
+    "SchemaMismatch": "_failures",
+    "ServerFailed": "_failures",
+    "TimedOut": "_failures",
+    "Timeouts": "_endpoints",
+    "ToolCall": "_messages",
+    "aclose": "_runtime",
+    "available": "_catalogue",
+    "cache_clear": "_cache",
+    "cache_path": "_cache",
+    "cache_stats": "_cache",
+    "check": "_catalogue",
+    "close": "_runtime",
+    "default_model": "_recording",
+    "default_spec": "_endpoints",
+    "defined_names": "_endpoints",
+    "find_price": "_prices",
+    "get": "_client",
+    "price_date": "_prices",
+    "pull": "providers._weights",
+    "record_tool_call": "_recording",
+    "recording": "_recording",
+    "register_embedder": "providers._embedders",
+    "register_provider": "providers",
+    "tool": "_recording",
 }
 
-__all__ = sorted(_WHERE)
+__all__ = [
+    "BadRequest",
+    "BrokenBody",
+    "Budget",
+    "BudgetReached",
+    "Choice",
+    "ConnectionDropped",
+    "ConnectionRefused",
+    "ContentFiltered",
+    "ContextTooLong",
+    "CredentialsRefused",
+    "EmptyAnswer",
+    "Endpoint",
+    "Limits",
+    "Model",
+    "ModelFailure",
+    "Price",
+    "PriceUnknown",
+    "Provider",
+    "QuotaExhausted",
+    "RateLimited",
+    "Reply",
+    "Retries",
+    "SchemaMismatch",
+    "ServerFailed",
+    "TimedOut",
+    "Timeouts",
+    "ToolCall",
+    "aclose",
+    "available",
+    "cache_clear",
+    "cache_path",
+    "cache_stats",
+    "check",
+    "close",
+    "default_model",
+    "default_spec",
+    "defined_names",
+    "find_price",
+    "get",
+    "price_date",
+    "pull",
+    "record_tool_call",
+    "recording",
+    "register_embedder",
+    "register_provider",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ class FunctionTask(Task):
 
     The input is decoded to the type its first parameter annotates. `parameters` are passed by keyword and
     are part of the configuration. A parameter `model` that nobody gave gets the name of the default model.
+    `default_model` is what `karat.models.get()` without a spec means inside of the function.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class FunctionTask(Task):
         *,
         name: str | None = None,
         parameters: dict[str, Any] | None = None,
+        default_model: str | None = None,
     ) -> None:
         self.function = function
+        self.default_model = default_model
         self.parameters = parameters or {}
         self.name = name or _name(function)
         self.is_async = _is_async(function)
@@ -72,13 +75,26 @@ class FunctionTask(Task):
                 raise RequestError(f"task {self.name!r} has no parameter {name!r}")
 
     def call(self, example: Example, context: Context) -> Any:
+        if self.default_model is None:
+            return self._call(example, context)
+        from karat.models._recording import default_model
+
+        with default_model(self.default_model):
+            return self._call(example, context)
+
+    def _call(self, example: Example, context: Context) -> Any:
         value = example.input if self._convert is None else self._convert(example.input)
         if not self._asked and not self.parameters:
             return self.function(value)
         return self.function(*self._positional(value), **self._keywords(example, context))
 
     async def call_async(self, example: Example, context: Context) -> Any:
-        return await self.call(example, context)
+        if self.default_model is None:
+            return await self._call(example, context)
+        from karat.models._recording import default_model
+
+        with default_model(self.default_model):
+            return await self._call(example, context)
 
     def _positional(self, value: Any) -> tuple[Any, ...]:
         return () if self._first is None else (value,)
@@ -89,16 +105,18 @@ class FunctionTask(Task):
 
     def configuration(self) -> Any:
         if self._wants_model:
-            from karat.models.specs import default_spec
+            from karat.models._endpoints import default_spec
 
             self.parameters = {**self.parameters, "model": default_spec()}
             self._wants_model = False
         function = self.function
         extra: dict[str, Any] = {}
+        if self.default_model is not None:
+            extra["default_model"] = self.default_model
         if isinstance(function, functools.partial):
-            extra = {"args": _jsonable(function.args), "keywords": _jsonable(function.keywords)}
+            extra |= {"args": _jsonable(function.args), "keywords": _jsonable(function.keywords)}
         elif not inspect.isroutine(function):
-            extra = {"attributes": _jsonable(getattr(function, "__dict__", {}))}
+            extra |= {"attributes": _jsonable(getattr(function, "__dict__", {}))}
         return {"task": self.name, "parameters": _jsonable(self.parameters), **extra}
 
     def code(self) -> str | None:

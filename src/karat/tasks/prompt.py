@@ -42,7 +42,7 @@ class PromptTask(Task):
         name: str = "prompt",
     ) -> None:
         from karat import models
-        from karat.models.messages import read_messages
+        from karat.models._messages import read_messages
 
         self.name = name
         self.messages = read_messages(prompt)
@@ -56,7 +56,12 @@ class PromptTask(Task):
         self._fill = template(self.messages)
         self.model = models.get(model)
         self._schema = schema
-        given = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed, "stop": stop}
+        given: dict[str, Any] = {
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "seed": seed,
+            "stop": stop,
+        }
         self._parameters = {key: value for key, value in given.items() if value is not None}
 
     def variables(self) -> list[str]:
@@ -89,9 +94,9 @@ class PromptTask(Task):
             **self._parameters,
         }
         if self._schema is not None:
-            from karat.models.structured import form_of
+            from karat.models._structured import output_schema
 
-            out["schema"] = form_of(self._schema).schema
+            out["schema"] = output_schema(self._schema).schema
         return out
 
     def code(self) -> str | None:

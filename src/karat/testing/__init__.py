@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.lazy import load
 
-_WHERE = {"FakeProvider": "provider", "FakeClock": "clock", "Failing": "script"}
+if TYPE_CHECKING:
+    from karat.testing._clock import FakeClock
+    from karat.testing._fake_provider import Failing, FakeProvider
 
-__all__ = sorted(_WHERE)
+_WHERE = {"Failing": "_fake_provider", "FakeClock": "_clock", "FakeProvider": "_fake_provider"}
+
+__all__ = ["Failing", "FakeClock", "FakeProvider"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ import json
 import sys
 
 from karat.errors import RequestError
-from karat.testing.provider import FakeProvider
+from karat.testing._fake_provider import FakeProvider
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from karat.graph.prompts import Prompt, read_prompt
 from karat.graph.reading import Section
 from karat.graph.state import CHAT_HISTORY, Message, SygraMessage, SygraState, as_message
 from karat.graph.tools import Tool, read_tools
-from karat.models.messages import Reply
+from karat.models._messages import Reply
 
 MESSAGES = "messages"
 TOOL_CALLS = "tool_calls"

@@ -11,7 +11,7 @@ from karat.graph.nodes.llm import ModelNode, called
 from karat.graph.prompts import Prompt, read_prompt
 from karat.graph.reading import Section
 from karat.graph.state import SygraMessage, SygraState
-from karat.models.messages import Reply
+from karat.models._messages import Reply
 
 
 class MultiLlmNode(ModelNode):

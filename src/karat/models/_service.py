@@ -17,21 +17,29 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from karat.errors import CredentialsRefused, KaratError, RequestError
-from karat.models.answers import checked, reply_of, understand
-from karat.models.budget import Budget, worst_cost
-from karat.models.cache import ReplyCache, cache_path
-from karat.models.failures import Attempt, ModelFailure, RateLimited, SchemaMismatch
-from karat.models.limits import Clock, Limiter, Permit, RealClock
-from karat.models.messages import Reply, Request
-from karat.models.orders import Asked, Order, all_tokens, read_secret, secrets_of, seed_of, together
-from karat.models.retry import nothing_left, with_retries
-from karat.models.specs import Endpoint, wire_of
-from karat.models.structured import in_words, repair
-from karat.models.wires import Tokens
+from karat.models._budget import Budget, worst_cost
+from karat.models._cache import ReplyCache, cache_path
+from karat.models._endpoints import Endpoint, provider_of
+from karat.models._failures import Attempt, ModelFailure, RateLimited, SchemaMismatch
+from karat.models._limits import Clock, Limiter, Permit, RealClock
+from karat.models._messages import Reply, Request
+from karat.models._replies import checked, reply_of, understand
+from karat.models._request_context import (
+    ProviderReply,
+    RequestContext,
+    all_tokens,
+    read_secret,
+    secrets_of,
+    seed_of,
+    together,
+)
+from karat.models._retry import nothing_left, with_retries
+from karat.models._structured import in_words, repair
+from karat.models.providers import Tokens
 from karat.records import Usage
 
 if TYPE_CHECKING:
-    from karat.models.http import Target
+    from karat.models._transport import Target
 
 
 class _Counted(Protocol):
@@ -49,14 +57,14 @@ class Service:
     """Session, limits, cache and calls in flight. Made on the background loop."""
 
     def __init__(self, clock: Clock | None = None, draw: Callable[[], float] = random.random) -> None:
-        from karat.models.http import open_session
+        from karat.models._transport import open_session
 
         self.clock = clock or RealClock()
         self.draw = draw
         self.session = open_session()
         self._limiters: dict[Any, Limiter] = {}
         self._targets: dict[Any, Target] = {}
-        self._flights: dict[bytes, asyncio.Future[Asked]] = {}
+        self._flights: dict[bytes, asyncio.Future[ProviderReply]] = {}
         self._loose = itertools.count(1)
         """Numbers samples that belong to no item."""
         self._cache: ReplyCache | None = None
@@ -71,7 +79,7 @@ class Service:
 
     def limiter(self, endpoint: Endpoint) -> Limiter:
         """The limiter of an endpoint, shared by every model that asks it."""
-        key = (endpoint.wire, endpoint.base_url, endpoint.model, endpoint.limits)
+        key = (endpoint.provider, endpoint.base_url, endpoint.model, endpoint.limits)
         found = self._limiters.get(key)
         if found is None:
             found = self._limiters[key] = Limiter(endpoint.limits, self.clock)
@@ -88,35 +96,35 @@ class Service:
             self._cache, self._cache_named = ReplyCache(cache_path()), named
         return self._cache
 
-    async def generate(self, order: Order) -> Reply:
+    async def generate(self, context: RequestContext) -> Reply:
         """The reply to one call."""
-        request = order.request
-        if request.n > 1 and not wire_of(order.endpoint).several:
-            return await self._one_by_one(order)
-        if not order.kept:
-            return reply_of(order, *await self._ask(order))
-        key = order.key()
-        if order.cache == "use":
-            kept = self._kept(order, key)
+        request = context.request
+        if request.n > 1 and not provider_of(context.endpoint).several:
+            return await self._one_by_one(context)
+        if not context.kept:
+            return reply_of(context, *await self._ask(context))
+        key = context.key()
+        if context.cache == "use":
+            kept = self._kept(context, key)
             if kept is not None:
-                return reply_of(order, kept, [], cached=True)
+                return reply_of(context, kept, [], cached=True)
         if request.sampled:
-            asked, attempts = await self._ask(order)
-            await self._keep(order, key, asked)
-            return reply_of(order, asked, attempts)
-        return await self._shared(order, key)
+            asked, attempts = await self._ask(context)
+            await self._keep(context, key, asked)
+            return reply_of(context, asked, attempts)
+        return await self._shared(context, key)
 
-    def _kept(self, order: Order, key: bytes) -> Asked | None:
+    def _kept(self, context: RequestContext, key: bytes) -> ProviderReply | None:
         """The answer kept under a key, unless it does not fit any more (a pydantic model may have changed)."""
         entry = self.cache.get(key)
         if entry is None:
             return None
         try:
-            return checked(order, understand(order.endpoint, entry.body, entry.seconds))
+            return checked(context, understand(context.endpoint, entry.body, entry.seconds))
         except KaratError:
             return None
 
-    async def _shared(self, order: Order, key: bytes) -> Reply:
+    async def _shared(self, context: RequestContext, key: bytes) -> Reply:
         """At temperature 0: identical calls in flight are made once."""
         while (flight := self._flights.get(key)) is not None:
             try:
@@ -125,11 +133,11 @@ class Service:
                 if not flight.cancelled():
                     raise  # we are cancelled, not the one we waited for
                 continue
-            return reply_of(order, asked, [], cached=True)
+            return reply_of(context, asked, [], cached=True)
         flight = self._flights[key] = asyncio.get_running_loop().create_future()
         try:
-            asked, attempts = await self._ask(order)
-            await self._keep(order, key, asked)
+            asked, attempts = await self._ask(context)
+            await self._keep(context, key, asked)
         except BaseException as error:
             del self._flights[key]
             if isinstance(error, asyncio.CancelledError):
@@ -140,16 +148,18 @@ class Service:
             raise
         del self._flights[key]
         flight.set_result(asked)
-        return reply_of(order, asked, attempts)
+        return reply_of(context, asked, attempts)
 
-    async def _one_by_one(self, order: Order) -> Reply:
+    async def _one_by_one(self, context: RequestContext) -> Reply:
         """`n` answers from a provider that gives one at a time."""
-        orders = []
-        for number in range(order.request.n):
-            seed = None if order.request.seed is None else order.request.seed + number
-            request = msgspec.structs.replace(order.request, n=1, seed=seed)
-            orders.append(msgspec.structs.replace(order, request=request, scope=f"{order.scope}#{number}"))
-        replies = await all_or_none(self.generate(each) for each in orders)
+        contexts = []
+        for number in range(context.request.n):
+            seed = None if context.request.seed is None else context.request.seed + number
+            request = msgspec.structs.replace(context.request, n=1, seed=seed)
+            contexts.append(
+                msgspec.structs.replace(context, request=request, scope=f"{context.scope}#{number}")
+            )
+        replies = await all_or_none(self.generate(each) for each in contexts)
         costs = [reply.usage.cost for reply in replies]
         usage = Usage(
             input_tokens=sum(reply.usage.input_tokens for reply in replies),
@@ -168,44 +178,44 @@ class Service:
             attempts=[attempt for reply in replies for attempt in reply.attempts],
         )
 
-    async def _keep(self, order: Order, key: bytes, asked: Asked) -> None:
+    async def _keep(self, context: RequestContext, key: bytes, asked: ProviderReply) -> None:
         """Keeps an answer, or leaves it to the next call of the item to wait until it is kept."""
-        row = (self._cache or self.cache).put(key, order.endpoint.spec, asked.body, asked.seconds)
-        if order.unkept is None:
+        row = (self._cache or self.cache).put(key, context.endpoint.spec, asked.body, asked.seconds)
+        if context.uncommitted is None:
             await self._until_kept([row])
         else:
-            order.unkept.append(row)
+            context.uncommitted.append(row)
 
     async def _until_kept(self, rows: list[asyncio.Future[None]]) -> None:
         if self._cache is not None:
             self._cache.hurry()
         await asyncio.wait(rows)  # which, unlike awaiting them, does not cancel them with us
 
-    async def _ask(self, order: Order) -> tuple[Asked, list[Attempt]]:
+    async def _ask(self, context: RequestContext) -> tuple[ProviderReply, list[Attempt]]:
         """A complete answer that fits, asked for as often as it takes, with one repair of its form.
 
         No item asks for more before the answers that it has are kept: whenever the process is killed, only calls in
         flight are lost.
         """
-        if order.unkept:
-            under_way = [row for row in order.unkept if not row.done()]
+        if context.uncommitted:
+            under_way = [row for row in context.uncommitted if not row.done()]
             if under_way:
                 await self._until_kept(under_way)
-            order.unkept[:] = [row for row in order.unkept if not row.done()]
+            context.uncommitted[:] = [row for row in context.uncommitted if not row.done()]
         attempts: list[Attempt] = []
-        asked = await self._request(order, order.request, attempts)
+        asked = await self._request(context, context.request, attempts)
         try:
-            return checked(order, asked), attempts
+            return checked(context, asked), attempts
         except SchemaMismatch as mismatch:
             attempts.append(Attempt(error="SchemaMismatch", message=str(mismatch), seconds=asked.seconds))
-            second = repair(order.request, mismatch.raw or "", mismatch.problem)
+            second = repair(context.request, mismatch.raw or "", mismatch.problem)
             try:
-                repaired = await self._request(order, second, attempts)
+                repaired = await self._request(context, second, attempts)
             except ModelFailure as failure:
                 failure.tokens = all_tokens(asked.tokens, failure.tokens or Tokens())
                 raise
             try:
-                return checked(order, together(asked, repaired)), attempts
+                return checked(context, together(asked, repaired)), attempts
             except SchemaMismatch as failure:
                 attempts.append(
                     Attempt(error="SchemaMismatch", message=str(failure), seconds=repaired.seconds)
@@ -213,26 +223,28 @@ class Service:
                 failure.attempts, failure.lost = attempts, failure.tokens is None
                 raise
 
-    async def _request(self, order: Order, request: Request, attempts: list[Attempt]) -> Asked:
+    async def _request(
+        self, context: RequestContext, request: Request, attempts: list[Attempt]
+    ) -> ProviderReply:
         """One answer of the provider, with retries."""
-        endpoint = order.endpoint
-        wire = wire_of(endpoint)
-        target = self.target(endpoint, wire.url(await wire.locate(endpoint)))
-        held = order.held
+        endpoint = context.endpoint
+        provider = provider_of(endpoint)
+        target = self.target(endpoint, provider.url(await provider.locate(endpoint)))
+        held = context.held
         if request.schema is not None and not held:
             request = in_words(request)
-        if wire.derives_seed and request.seed is None:
-            request = msgspec.structs.replace(request, seed=seed_of(order, self._loose))
-        body = _encode(wire.body(endpoint.model, request, held))
+        if provider.derives_seed and request.seed is None:
+            request = msgspec.structs.replace(request, seed=seed_of(context, self._loose))
+        body = _encode(provider.body(endpoint.model, request, held))
         worst = 0.0
-        if order.budget is not None:
+        if context.budget is not None:
             worst = worst_cost(endpoint.price, request, len(body), endpoint.spec)
         expected = len(body) / 4 + (request.max_tokens or 0)
 
-        def read(answer: bytes, seconds: float) -> Asked:
+        def read(answer: bytes, seconds: float) -> ProviderReply:
             return understand(endpoint, answer, seconds)
 
-        return await self.post(target, body, read, attempts, expected, order.budget, worst)
+        return await self.post(target, body, read, attempts, expected, context.budget, worst)
 
     async def post(
         self,
@@ -274,7 +286,7 @@ class Service:
         worst: float,
         refusals: int,
     ) -> A:
-        """One request: budget, limits, the wire. A place is never held while waiting to ask again."""
+        """One request: budget, limits, the provider. A place is never held while waiting to ask again."""
         if budget is not None:
             await budget.reserve(worst)
         cost = 0.0
@@ -312,7 +324,7 @@ class Service:
             raise CredentialsRefused(f"{endpoint.spec} needs a key: set {endpoint.key_env}")
         own = {name: read_secret(variable) or "" for name, variable in endpoint.headers_env.items()}
         identity = (url, key, *own.values())
-        place = (endpoint.spec, endpoint.wire, url)
+        place = (endpoint.spec, endpoint.provider, url)
         known = self._targets.get(place)
         if (
             known is not None
@@ -320,12 +332,12 @@ class Service:
             and (known.endpoint is endpoint or known.endpoint == endpoint)
         ):
             return known
-        from karat.models.http import Target
+        from karat.models._transport import Target
 
-        wire = wire_of(endpoint)
-        headers = {**endpoint.headers, **wire.headers(key, endpoint), **own}
+        provider = provider_of(endpoint)
+        headers = {**endpoint.headers, **provider.headers(key, endpoint), **own}
         target = self._targets[place] = Target(
-            endpoint, wire, url, headers, secrets_of(endpoint), identity, limiter=self.limiter(endpoint)
+            endpoint, provider, url, headers, secrets_of(endpoint), identity, limiter=self.limiter(endpoint)
         )
         return target
 

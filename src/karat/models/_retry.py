@@ -8,9 +8,9 @@ from email.utils import parsedate_to_datetime
 from re import compile as pattern
 from typing import TypeVar
 
-from karat.models.failures import Attempt, ModelFailure
-from karat.models.limits import Clock, Sleep
-from karat.models.specs import Retries
+from karat.models._endpoints import Retries
+from karat.models._failures import Attempt, ModelFailure
+from karat.models._limits import Clock, Sleep
 
 T = TypeVar("T")
 

@@ -6,7 +6,10 @@ Both ways are batched: many hand-overs cost one wake-up of the other side, which
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Coroutine
@@ -15,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from karat.errors import RequestError
+from karat.models._service import Service
 
 T = TypeVar("T")
 
@@ -170,3 +174,67 @@ class Background:
 def _cancel(job: Job[Any]) -> None:
     assert job.task is not None  # it was begun by a callback scheduled before this one
     job.task.cancel()
+
+
+class Shared:
+    """A background loop with a service on it."""
+
+    def __init__(self) -> None:
+        self.background = Background()
+        self.service = self.background.call_sync(_make())
+
+    def close(self) -> None:
+        """Cancels what is under way, keeps what is finished, ends the thread."""
+        self.background.cancel_all()
+        self.background.call_sync(self.service.aclose())
+        self.background.stop()
+        local = sys.modules.get("karat.models.providers._local")
+        if local is not None:
+            local.unload()
+
+
+async def _make() -> Service:
+    return Service()
+
+
+_shared: Shared | None = None
+_starting = threading.Lock()
+_forgotten: list[Shared] = []
+
+
+def shared() -> Shared:
+    """The background loop and the service of this process."""
+    global _shared
+    if _shared is None:
+        with _starting:
+            if _shared is None:
+                _shared = Shared()
+    return _shared
+
+
+def close() -> None:
+    """Ends the background loop: calls under way are cancelled, answers already there are kept."""
+    global _shared
+    with _starting:
+        ending, _shared = _shared, None
+    if ending is not None:
+        ending.close()
+
+
+async def aclose() -> None:
+    """As `close`, for a coroutine."""
+    await asyncio.get_running_loop().run_in_executor(None, close)
+
+
+def _forget() -> None:
+    # In a forked child the thread is gone and the connections are the parent's: they are kept, untouched.
+    global _shared, _starting
+    _starting = threading.Lock()
+    if _shared is not None:
+        _forgotten.append(_shared)
+        _shared = None
+
+
+atexit.register(close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

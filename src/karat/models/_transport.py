@@ -14,7 +14,8 @@ import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from karat.errors import CredentialsRefused
-from karat.models.failures import (
+from karat.models._endpoints import Endpoint, provider_of
+from karat.models._failures import (
     BadRequest,
     BrokenBody,
     ConnectionDropped,
@@ -28,10 +29,9 @@ from karat.models.failures import (
     TimedOut,
     one_line,
 )
-from karat.models.limits import Limiter
-from karat.models.retry import wait_asked_for
-from karat.models.specs import Endpoint, wire_of
-from karat.models.wires import Wire
+from karat.models._limits import Limiter
+from karat.models._retry import wait_asked_for
+from karat.models.providers import Provider
 
 LARGEST_BODY = 64 * 2**20
 
@@ -82,7 +82,7 @@ class Target:
     def __init__(
         self,
         endpoint: Endpoint,
-        wire: Wire,
+        provider: Provider,
         url: str,
         headers: dict[str, str],
         secrets: tuple[str, ...] = (),
@@ -95,7 +95,7 @@ class Target:
         self._clock = limiter.clock
         self.endpoint = endpoint
         self.secrets = tuple(secret.encode() for secret in secrets)
-        self.wire = wire
+        self.provider = provider
         self.url = url
         self.headers = CIMultiDict(headers)
         self.proxy = proxy_for(url)
@@ -201,7 +201,7 @@ class Target:
             raw: Any = msgspec.json.decode(body)
         except msgspec.DecodeError:
             raw = body[:4000].decode("utf-8", "replace")
-        message, code = self.wire.error(raw)
+        message, code = self.provider.error(raw)
         if 300 <= status < 400:
             message = self._elsewhere(headers.get("Location", ""))
         return failure_of(self.endpoint, status, message, code, headers)
@@ -241,7 +241,7 @@ def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers
         return CredentialsRefused(
             f"{said}: the key was refused; {_key_place(endpoint)}, then repeat the command to continue"
         )
-    if status == 500 and wire_of(endpoint).repeatable:
+    if status == 500 and provider_of(endpoint).repeatable:
         return BadRequest(said, status=status)
     if status in (408, 409, 429) or status >= 500:
         wait, longest = wait_asked_for(headers), endpoint.retries.longest_wait

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args
 
@@ -19,7 +20,7 @@ from karat.records import Call, Usage, add_usage
 if TYPE_CHECKING:
     import asyncio
 
-    from karat.models.budget import Budget
+    from karat.models._budget import Budget
 
 CacheMode = Literal["use", "refresh", "off"]
 """`use` kept answers; `refresh` them (ask again, keep the new ones); `off`: neither read nor keep."""
@@ -56,7 +57,7 @@ class recording(list[Call]):
         "replicate",
         "scope",
         "stopped",
-        "unkept",
+        "uncommitted",
     )
 
     def __init__(
@@ -75,7 +76,7 @@ class recording(list[Call]):
         self.cache = cache
         self.budget = budget
         self.scope = scope
-        self.unkept: list[asyncio.Future[None]] | None = [] if stored else None
+        self.uncommitted: list[asyncio.Future[None]] | None = [] if stored else None
         self.stopped: Stopped | None = None
         """What ended a call and has to end the stage too, also when the code that asked has caught it."""
         self.ended = False
@@ -94,7 +95,7 @@ class recording(list[Call]):
         if self.stopped is not None:
             if isinstance(outer, recording):
                 outer.stopped = self.stopped
-            elif self.unkept is not None and exception[1] is not self.stopped:
+            elif self.uncommitted is not None and exception[1] is not self.stopped:
                 raise self.stopped
 
     def occurrence(self, request: bytes) -> int:
@@ -130,6 +131,19 @@ class recording(list[Call]):
             if call.usage is not None:
                 total = add_usage(total, {call.name: call.usage})
         return total
+
+
+_default_model: ContextVar[str | None] = ContextVar("karat_default_model", default=None)
+
+
+@contextmanager
+def default_model(spec: str | None) -> Iterator[None]:
+    """Make `get()` without a spec mean this model, in this task or thread, while it is entered."""
+    token = _default_model.set(spec)
+    try:
+        yield
+    finally:
+        _default_model.reset(token)
 
 
 _current: ContextVar[recording | None] = ContextVar("karat_recording", default=None)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from karat.errors import MissingDependency, RequestError
-from karat.models.base import Model
-from karat.models.embedding import Embedded, Embedding
-from karat.models.messages import Messages, Reply
-from karat.models.service import Service
-from karat.models.specs import Endpoint
-from karat.models.wires import Tokens
+from karat.models._client import Model
+from karat.models._embedding import Embedded, Embedding
+from karat.models._endpoints import Endpoint
+from karat.models._messages import Messages, Reply
+from karat.models._service import Service
+from karat.models.providers import Tokens
 from karat.registry import Registry
 
 

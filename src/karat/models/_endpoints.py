@@ -16,8 +16,9 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from karat.errors import RequestError, UnknownName, nearest
-from karat.models.prices import Price, find_price
-from karat.models.wires import Wire, wires
+from karat.models._prices import Price, find_price
+from karat.models._recording import _default_model
+from karat.models.providers import Provider, providers
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,7 +53,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who is asked and how, without any secret."""
 
     spec: str
-    wire: str
+    provider: str
     model: str
     base_url: str = ""
     key_env: str = ""
@@ -68,8 +69,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def identity(self) -> dict[str, Any]:
         """What of this belongs into the fingerprint of a run: everything that can change an answer."""
-        out: dict[str, Any] = {"wire": self.wire, "model": self.model, "parameters": self.parameters}
-        out["at"] = wire_of(self).identity(self)
+        out: dict[str, Any] = {"provider": self.provider, "model": self.model, "parameters": self.parameters}
+        out["at"] = provider_of(self).identity(self)
         if self.structured != "native":
             out["structured"] = self.structured
         if self.headers:
@@ -82,19 +83,19 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _NO_SCHEME = re.compile(r"[^@\s]+@(?:localhost|[\w.-]+:\d+|[\w-]+(?:\.[\w-]+)+)(?:/[\w./-]*)?")
 """A name at an address without a scheme, and without anything in it that could be a password."""
 
-_wires: dict[str, Wire] = {}
+_instances: dict[str, Provider] = {}
 
 
-def wire_of(endpoint: Endpoint) -> Wire:
-    """The wire format of an endpoint; one instance per process."""
-    return wire_named(endpoint.wire)
+def provider_of(endpoint: Endpoint) -> Provider:
+    """The provider of an endpoint; one instance per process."""
+    return provider_named(endpoint.provider)
 
 
-def wire_named(name: str) -> Wire:
-    """The wire format registered under a name; one instance per process."""
-    found = _wires.get(name)
+def provider_named(name: str) -> Provider:
+    """The provider registered under a name; one instance per process."""
+    found = _instances.get(name)
     if found is None:
-        found = _wires[name] = wires.get(name)()
+        found = _instances[name] = providers.get(name)()
     return found
 
 
@@ -108,7 +109,16 @@ def resolve(spec: str | None = None, *, role: Literal["task", "judge"] = "task")
 
 
 def default_spec(role: Literal["task", "judge"] = "task") -> str:
-    """The model used when none is named: `KARAT_MODEL` (for judges `KARAT_JUDGE_MODEL`), else `OPENAI_MODEL`."""
+    """The model used when none is named.
+
+    For tasks that is the one `default_model` was entered with, `KARAT_MODEL` or `OPENAI_MODEL`; for judges
+    `KARAT_JUDGE_MODEL` comes first.
+    """
+    if role == "judge" and os.environ.get("KARAT_JUDGE_MODEL"):
+        return os.environ["KARAT_JUDGE_MODEL"]
+    given = _default_model.get()
+    if given:
+        return given
     names = ["KARAT_JUDGE_MODEL", "KARAT_MODEL"] if role == "judge" else ["KARAT_MODEL"]
     for name in names:
         if os.environ.get(name):
@@ -141,11 +151,11 @@ def _definitions() -> dict[str, Any]:
 @lru_cache(maxsize=8)
 def _read(_absolute: Path, path: Path, _modified: int, _size: int) -> dict[str, Any]:
     """The definitions in a file, read once for each state of it."""
-    from karat.models.definitions import (
-        read_definitions,
+    from karat.models._models_file import (
+        read_models_file,
     )  # pydantic and yaml, only where there is such a file
 
-    return dict(read_definitions(path))
+    return dict(read_models_file(path))
 
 
 def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
@@ -154,7 +164,7 @@ def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
         check_url("http" + url, spec)
         return _endpoint(spec, "openai", name, base_url="http" + url)
     prefix, slash, name = spec.partition("/")
-    if slash and name and wires.has(prefix):
+    if slash and name and providers.has(prefix):
         return _endpoint(spec, prefix, name)
     raise UnknownName(f"unknown model {without_secret(spec)!r}: {_meant(spec, definitions)}")
 
@@ -162,11 +172,11 @@ def _written(spec: str, definitions: dict[str, Any]) -> Endpoint:
 def _meant(spec: str, definitions: dict[str, Any]) -> str:
     """What somebody may have meant who wrote what names no model."""
     prefix, slash, name = spec.partition("/")
-    if slash and not name and wires.has(prefix):
+    if slash and not name and providers.has(prefix):
         return f"a model's name is missing after the slash, as in {prefix}/NAME"
     if _NO_SCHEME.fullmatch(spec):
         return f"an address begins with http:// or https://, did you mean {spec.replace('@', '@http://')!r}?"
-    shown, known = without_secret(spec), wires.list()
+    shown, known = without_secret(spec), providers.list()
     near = nearest(shown, definitions)
     if slash:
         near += [f"{each}/{shown.partition('/')[2]}" for each in nearest(prefix, known, 1)]
@@ -179,27 +189,27 @@ def _meant(spec: str, definitions: dict[str, Any]) -> str:
     return f"did you mean {' or '.join(repr(each) for each in near)}? ({forms})" if near else forms
 
 
-def _endpoint(spec: str, wire_name: str, model: str, base_url: str = "", **given: Any) -> Endpoint:
-    wire = wire_named(wire_name)
+def _endpoint(spec: str, name: str, model: str, base_url: str = "", **given: Any) -> Endpoint:
+    provider = provider_named(name)
     if not model:
         raise RequestError(f"model {spec!r} names no model")
-    own = os.environ.get(wire.base_url_env, "") if wire.base_url_env else ""
+    own = os.environ.get(provider.base_url_env, "") if provider.base_url_env else ""
     if own:
-        check_url(own, wire.base_url_env)
+        check_url(own, provider.base_url_env)
     # A key goes only where it belongs: to the provider it is named after, not to any address in a spec.
-    official = not base_url or base_url.rstrip("/") in (own.rstrip("/"), wire.base_url.rstrip("/"))
-    key_env = given.pop("key_env", None) or (wire.key_env if official else "")
-    limits = {"concurrency": wire.concurrency, **given.pop("limits", {})}
+    official = not base_url or base_url.rstrip("/") in (own.rstrip("/"), provider.base_url.rstrip("/"))
+    key_env = given.pop("key_env", None) or (provider.key_env if official else "")
+    limits = {"concurrency": provider.concurrency, **given.pop("limits", {})}
     price = given.pop("price", None)
     if price is None:
-        price = Price(0.0, 0.0) if wire.free else find_price(f"{wire_name}/{model}" if official else spec)
+        price = Price(0.0, 0.0) if provider.free else find_price(f"{name}/{model}" if official else spec)
     return Endpoint(
         spec=spec,
-        wire=wire_name,
+        provider=name,
         model=model,
-        base_url=(base_url or own or wire.base_url).rstrip("/"),
+        base_url=(base_url or own or provider.base_url).rstrip("/"),
         key_env=key_env,
-        needs_key=bool(key_env) and wire.needs_key and (not own or not official),
+        needs_key=bool(key_env) and provider.needs_key and (not own or not official),
         price=price,
         limits=msgspec.convert(limits, Limits),
         **given,
@@ -223,7 +233,7 @@ def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
         check_url(entry.base_url, f"{models_file()}: {name}.base_url")
     if entry.base_url or entry.wire:
         prefix, slash, model = entry.model.partition("/")
-        if not (slash and wires.has(prefix) and prefix == (entry.wire or prefix)):
+        if not (slash and providers.has(prefix) and prefix == (entry.wire or prefix)):
             prefix, model = entry.wire or "openai", entry.model
         return _endpoint(name, prefix, model, entry.base_url or "", **given)
     if entry.model in definitions:
@@ -232,8 +242,8 @@ def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
         )
     base = _written(entry.model, {})
     if base.base_url and "@http" in entry.model:
-        return _endpoint(name, base.wire, base.model, base.base_url, **given)
-    return _endpoint(name, base.wire, base.model, **given)
+        return _endpoint(name, base.provider, base.model, base.base_url, **given)
+    return _endpoint(name, base.provider, base.model, **given)
 
 
 def check_url(url: str, where: str) -> None:

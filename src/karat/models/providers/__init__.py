@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from karat.models.failures import one_line
-from karat.models.messages import Choice, Request, ToolCall
+from karat.models._failures import one_line
+from karat.models._messages import Choice, Request, ToolCall
 from karat.registry import Registry
 
 if TYPE_CHECKING:
-    from karat.models.specs import Endpoint
+    from karat.models._endpoints import Endpoint
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False):
@@ -31,7 +31,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     served_model: str = ""
 
 
-class Wire:
+class Provider:
     """Base of wire formats: how a request is written and an answer read. Registered under the spec's prefix."""
 
     name: ClassVar[str] = ""
@@ -122,8 +122,13 @@ def read_tool_calls(calls: Any) -> list[ToolCall]:
     ]
 
 
-wires: Registry[type[Wire]] = Registry(
-    "wire format", builtin=["karat.models.openai", "karat.models.anthropic", "karat.models.local"]
+providers: Registry[type[Provider]] = Registry(
+    "provider",
+    builtin=[
+        "karat.models.providers._chat",
+        "karat.models.providers._anthropic",
+        "karat.models.providers._local",
+    ],
 )
 
-register_wire = wires.register
+register_provider = providers.register

@@ -10,24 +10,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from karat.errors import RequestError, Stopped
-from karat.models.calls import current
-from karat.models.embedding import Embedded, Embedding, embed_over_http
-from karat.models.messages import Messages, Reply, Request, read_messages
-from karat.models.orders import Order, secrets_of, spent
-from karat.models.parameters import (
+from karat.models._embedding import Embedded, Embedding, embed_over_http
+from karat.models._endpoints import Endpoint, resolve
+from karat.models._messages import (
+    Messages,
+    Reply,
+    Request,
     body_fields,
     check_parameters,
     choice_of_tool,
     count,
     number,
+    read_messages,
     stops,
     tool_list,
     whole,
 )
-from karat.models.process import shared
-from karat.models.service import Service
-from karat.models.specs import Endpoint, resolve
-from karat.models.structured import Form, form_of
+from karat.models._recording import current
+from karat.models._request_context import RequestContext, secrets_of, spent
+from karat.models._runtime import shared
+from karat.models._service import Service
+from karat.models._structured import OutputSchema, output_schema
 from karat.records import Call
 
 if TYPE_CHECKING:
@@ -49,13 +52,13 @@ def get(
         endpoint = resolve(spec, role=role)
     if parameters:
         endpoint = msgspec.structs.replace(endpoint, parameters={**endpoint.parameters, **parameters})
-    if endpoint.wire == "local":
-        from karat.models.embedders import find_embedder
+    if endpoint.provider == "local":
+        from karat.models.providers._embedders import find_embedder
 
         embedder = find_embedder(endpoint)
         if embedder is not None:
             return embedder
-        from karat.models import weights
+        from karat.models.providers import _weights as weights
 
         weights.find(endpoint.model)  # absent weights are told now, not with the first call
     return Model(endpoint)
@@ -102,14 +105,14 @@ class Model:
         extra: Mapping[str, Any] | None = None,
     ) -> Reply:
         """The model's answer. What is not given comes from the model's `parameters`, else from the provider."""
-        form = form_of(schema) if schema is not None else None
+        form = output_schema(schema) if schema is not None else None
         request = self._request(
             messages, form, (temperature, max_tokens, seed, stop, tools, tool_choice, n, extra)
         )
         pending = Pending(self, request, form)
         process = shared()
         try:
-            reply = await process.background.call(process.service.generate(pending.order))
+            reply = await process.background.call(process.service.generate(pending.context))
         except BaseException as error:
             pending.failed(error)
             raise
@@ -131,14 +134,14 @@ class Model:
         extra: Mapping[str, Any] | None = None,
     ) -> Reply:
         """As `generate`, for sync code in any thread."""
-        form = form_of(schema) if schema is not None else None
+        form = output_schema(schema) if schema is not None else None
         request = self._request(
             messages, form, (temperature, max_tokens, seed, stop, tools, tool_choice, n, extra)
         )
         pending = Pending(self, request, form)
         process = shared()
         try:
-            reply = process.background.call_sync(process.service.generate(pending.order))
+            reply = process.background.call_sync(process.service.generate(pending.context))
         except BaseException as error:
             pending.failed(error)
             raise
@@ -169,7 +172,7 @@ class Model:
         """The vectors, on the background loop; here from an OpenAI-compatible server."""
         return await embed_over_http(service, embedding)
 
-    def _request(self, messages: Messages, form: Form | None, given: tuple[Any, ...]) -> Request:
+    def _request(self, messages: Messages, form: OutputSchema | None, given: tuple[Any, ...]) -> Request:
         temperature, max_tokens, seed, stop, tools, tool_choice, n, extra = given
         defaults = self.endpoint.parameters
         if defaults:
@@ -201,9 +204,9 @@ class Model:
 class Pending:
     """A call from its beginning to its end, on the caller's side: its place in the trace and in the cache."""
 
-    __slots__ = ("calls", "input", "order", "place", "spec")
+    __slots__ = ("calls", "context", "input", "place", "spec")
 
-    def __init__(self, model: Model, request: Request, form: Form | None) -> None:
+    def __init__(self, model: Model, request: Request, form: OutputSchema | None) -> None:
         endpoint = self.spec = model.endpoint
         try:
             encoded = _exact(request)
@@ -212,14 +215,14 @@ class Pending:
         digest = hashlib.blake2b(model._identity + encoded, digest_size=20).digest()
         calls = self.calls = current()
         if calls is None:
-            self.order = Order(endpoint, request, digest, form)
+            self.context = RequestContext(endpoint, request, digest, form)
             return
         if calls.budget is not None and endpoint.price is None:
-            from karat.models.budget import no_price
+            from karat.models._budget import no_price
 
             calls.stopped = no_price(endpoint.spec)
             raise calls.stopped
-        self.order = Order(
+        self.context = RequestContext(
             endpoint,
             request,
             digest,
@@ -231,7 +234,7 @@ class Pending:
             calls.occurrence(digest),
             calls.cache,
             calls.budget,
-            calls.unkept,
+            calls.uncommitted,
         )
         self.input = _recorded(endpoint, request, encoded)
         self.place = calls.begin(

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from karat.errors import RequestError
-from karat.models.failures import one_line
-from karat.models.messages import Request
+from karat.models._failures import one_line
+from karat.models._messages import Request
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
@@ -19,7 +19,7 @@ _OF_THE_ROOT = ("$schema", "$id", "$defs", "definitions")
 _DEFINED = ("#/$defs/", "#/definitions/")
 
 
-class Form:
+class OutputSchema:
     """What a schema asks for. `schema` is plain JSON Schema; `read` checks a text and gives its value."""
 
     def __init__(self, schema: dict[str, Any], model: Any = None) -> None:
@@ -55,14 +55,14 @@ def _where(path: Iterable[Any]) -> str:
     return "".join(steps).lstrip(".") or "the answer"
 
 
-_forms: WeakKeyDictionary[type, Form] = WeakKeyDictionary()
+_forms: WeakKeyDictionary[type, OutputSchema] = WeakKeyDictionary()
 
 
-def form_of(schema: Any) -> Form:
+def output_schema(schema: Any) -> OutputSchema:
     """The form a JSON Schema or a pydantic model describes."""
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         if schema not in _forms:
-            _forms[schema] = Form(schema.model_json_schema(), schema)
+            _forms[schema] = OutputSchema(schema.model_json_schema(), schema)
         return _forms[schema]
     if isinstance(schema, Mapping):
         from jsonschema.exceptions import SchemaError
@@ -73,7 +73,7 @@ def form_of(schema: Any) -> Form:
             validator_for(plain).check_schema(plain)
         except SchemaError as error:
             raise RequestError(f"the schema is not JSON Schema: {one_line(error.message, 300)}") from None
-        return Form(plain)
+        return OutputSchema(plain)
     raise RequestError(f"a schema is a JSON Schema or a pydantic model, not {type(schema).__name__}")
 
 

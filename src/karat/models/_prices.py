@@ -13,7 +13,7 @@ import msgspec
 from karat.errors import ConfigError
 
 if TYPE_CHECKING:
-    from karat.models.wires import Tokens
+    from karat.models.providers import Tokens
 
 MILLION = 1_000_000
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from karat.models.messages import Choice, Request
-from karat.models.structured import in_object, is_object, out_of_object, read_json
-from karat.models.wires import Answer, Tokens, Wire, read_tool_calls, register_wire
+from karat.models._messages import Choice, Request
+from karat.models._structured import in_object, is_object, out_of_object, read_json
+from karat.models.providers import Answer, Provider, Tokens, read_tool_calls, register_provider
 
 if TYPE_CHECKING:
-    from karat.models.specs import Endpoint
+    from karat.models._endpoints import Endpoint
 
 # These take `max_completion_tokens` and refuse the older name.
 _NEW_LIMIT = re.compile(r"(?:[\w.-]+/)?(?:o\d|gpt-[5-9])")
 
 
-@register_wire("openai")
-class OpenAI(Wire):
+@register_provider("openai")
+class OpenAI(Provider):
     """OpenAI chat completions, or any server that speaks them."""
 
     name = "openai"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from karat.errors import RequestError, Stopped
-from karat.models.budget import worst_cost
-from karat.models.calls import recording
-from karat.models.failures import Attempt, BrokenBody
-from karat.models.messages import Request
-from karat.models.orders import spent
-from karat.models.service import Service, all_or_none
-from karat.models.specs import Endpoint, wire_of
-from karat.models.wires import Tokens
+from karat.models._budget import worst_cost
+from karat.models._endpoints import Endpoint, provider_of
+from karat.models._failures import Attempt, BrokenBody
+from karat.models._messages import Request
+from karat.models._recording import recording
+from karat.models._request_context import spent
+from karat.models._service import Service, all_or_none
+from karat.models.providers import Tokens
 from karat.records import Call, Usage
 
 if TYPE_CHECKING:
@@ -110,10 +110,10 @@ class Embedding:
 
 async def embed_over_http(service: Service, embedding: Embedding) -> Embedded:
     """Vectors from an OpenAI-compatible server, kept like answers at temperature 0."""
-    wire = wire_of(embedding.endpoint)
-    if not hasattr(wire, "embeddings_url"):
+    provider = provider_of(embedding.endpoint)
+    if not hasattr(provider, "embeddings_url"):
         raise RequestError(f"{embedding.endpoint.spec} does not embed: use local/wordllama or openai/NAME")
-    url = wire.embeddings_url(await wire.locate(embedding.endpoint))
+    url = provider.embeddings_url(await provider.locate(embedding.endpoint))
     groups = [embedding.texts[start : start + BATCH] for start in range(0, len(embedding.texts), BATCH)]
     parts = await all_or_none(_embed_group(service, embedding, url, group) for group in groups)
     counts = [part.tokens for part in parts if not part.cached]

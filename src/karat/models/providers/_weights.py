@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from karat.errors import RequestError, did_you_mean
-from karat.models.cache import cache_folder
-from karat.models.failures import one_line
+from karat.models._cache import cache_folder
+from karat.models._failures import one_line
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes there are."""

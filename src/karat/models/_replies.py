@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from karat.models.failures import (
+from karat.models._endpoints import Endpoint, provider_of
+from karat.models._failures import (
     Attempt,
     BrokenBody,
     ContentFiltered,
@@ -15,21 +16,20 @@ from karat.models.failures import (
     SchemaMismatch,
     one_line,
 )
-from karat.models.messages import Choice, Reply
-from karat.models.orders import Asked, Order
-from karat.models.specs import Endpoint, wire_of
-from karat.models.wires import Answer
+from karat.models._messages import Choice, Reply
+from karat.models._request_context import ProviderReply, RequestContext
+from karat.models.providers import Answer
 from karat.records import Usage
 
 _decode = msgspec.json.Decoder().decode
 
 
-def understand(endpoint: Endpoint, body: bytes, seconds: float) -> Asked:
+def understand(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply:
     """The answer in a body, or the failure it amounts to. One choice that is of no use spoils all of them."""
     raw: Any = None
     try:
         raw = _decode(body)
-        answer = wire_of(endpoint).parse(raw)
+        answer = provider_of(endpoint).parse(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BrokenBody(f"{endpoint.spec}: the answer is not JSON: {body[:80]!r}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -39,15 +39,15 @@ def understand(endpoint: Endpoint, body: bytes, seconds: float) -> Asked:
         blank = (not text or text.isspace()) and not choice.tool_calls
         if blank or choice.finish_reason in ("content_filter", "error"):
             raise _useless(endpoint.spec, choice, answer)
-    return Asked(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
+    return ProviderReply(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
 
 
 def _not_an_answer(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
     """An error that came with a good status, as gateways send it, or a body that nobody can read."""
-    from karat.models.http import failure_of
+    from karat.models._transport import failure_of
 
     if isinstance(raw, dict) and raw.get("error"):
-        message, code = wire_of(endpoint).error(raw)
+        message, code = provider_of(endpoint).error(raw)
         if code.isdigit() and 400 <= int(code) < 600:
             return failure_of(endpoint, int(code), message, "", {})
         return BrokenBody(f"{endpoint.spec}: {message or code or 'an error without a reason'}")
@@ -79,16 +79,16 @@ def _useless(spec: str, choice: Choice, answer: Answer) -> ModelFailure:
     return failure
 
 
-def checked(order: Order, asked: Asked) -> Asked:
+def checked(context: RequestContext, asked: ProviderReply) -> ProviderReply:
     """The answer with its form checked and its values read."""
-    form = order.form
+    form = context.form
     if form is None:
         return asked
-    wire, held = wire_of(order.endpoint), order.held
+    provider, held = provider_of(context.endpoint), context.held
     choices = []
     for choice in asked.choices:
         if held:
-            choice = wire.unwrap(choice, order.request)
+            choice = provider.unwrap(choice, context.request)
         if choice.tool_calls and not choice.text:
             choices.append(choice)  # the model calls the caller's tools first; the form is for its answer
             continue
@@ -97,7 +97,7 @@ def checked(order: Order, asked: Asked) -> Asked:
         except ValueError as error:
             problem = one_line(str(error), 300)
             failure = SchemaMismatch(
-                f"{order.endpoint.spec}: the answer does not fit the schema: {problem}", raw=choice.text
+                f"{context.endpoint.spec}: the answer does not fit the schema: {problem}", raw=choice.text
             )
             failure.problem, failure.tokens = problem, asked.tokens
             raise failure from None
@@ -105,9 +105,11 @@ def checked(order: Order, asked: Asked) -> Asked:
     return msgspec.structs.replace(asked, choices=choices)
 
 
-def reply_of(order: Order, asked: Asked, attempts: list[Attempt], cached: bool = False) -> Reply:
+def reply_of(
+    context: RequestContext, asked: ProviderReply, attempts: list[Attempt], cached: bool = False
+) -> Reply:
     """The reply that a caller gets. What was kept from before costs nothing."""
-    first, tokens, price = asked.choices[0], asked.tokens, order.endpoint.price
+    first, tokens, price = asked.choices[0], asked.tokens, context.endpoint.price
     if cached or (price is not None and price.free):
         cost: float | None = 0.0
     else:

@@ -8,19 +8,19 @@ import time
 from typing import Any
 
 from karat.errors import KaratError
-from karat.models import weights
-from karat.models.base import get
-from karat.models.calls import recording
-from karat.models.embedders import Embedder
-from karat.models.specs import Endpoint, defined_names, resolve, wire_named, without_secret
-from karat.models.wires import wires
+from karat.models._client import get
+from karat.models._endpoints import Endpoint, defined_names, provider_named, resolve, without_secret
+from karat.models._recording import recording
+from karat.models.providers import _weights as weights
+from karat.models.providers import providers
+from karat.models.providers._embedders import Embedder
 
 
 def available() -> list[dict[str, Any]]:
     """Every model this installation knows of: `{spec, kind, ready, needs}`; `needs` is empty when it is ready."""
     rows = [_local(name) for name in weights.KNOWN]
     rows.append(_row("local/wordllama", "embedder", _package("wordllama")))
-    for name in wires.list():
+    for name in providers.list():
         if name != "local":
             rows.append(_provider(name))
     for name in defined_names():
@@ -73,15 +73,17 @@ def _local(name: str) -> dict[str, Any]:
 
 
 def _provider(name: str) -> dict[str, Any]:
-    wire = wire_named(name)
+    provider = provider_named(name)
     model = os.environ.get("OPENAI_MODEL") if name == "openai" else None
-    own = bool(wire.base_url_env and os.environ.get(wire.base_url_env))
-    missing = wire.needs_key and not own and bool(wire.key_env) and not os.environ.get(wire.key_env)
-    return _row(f"{name}/{model or 'NAME'}", "provider", wire.key_env if missing else "")
+    own = bool(provider.base_url_env and os.environ.get(provider.base_url_env))
+    missing = (
+        provider.needs_key and not own and bool(provider.key_env) and not os.environ.get(provider.key_env)
+    )
+    return _row(f"{name}/{model or 'NAME'}", "provider", provider.key_env if missing else "")
 
 
 def _endpoint_needs(endpoint: Endpoint) -> str:
-    if endpoint.wire == "local":
+    if endpoint.provider == "local":
         return _package("xllamacpp")
     variables = [endpoint.key_env] if endpoint.needs_key else []
     return ", ".join(

@@ -13,7 +13,7 @@ import msgspec
 from karat.errors import CredentialsRefused, KaratError
 
 if TYPE_CHECKING:
-    from karat.models.wires import Tokens
+    from karat.models.providers import Tokens
 
 LONGEST_MESSAGE = 600
 """Characters kept of what a provider says: its text is not ours, and a page of HTML helps nobody."""

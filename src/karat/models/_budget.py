@@ -7,8 +7,8 @@ import math
 from collections import deque
 
 from karat.errors import BudgetReached, RequestError, Stopped
-from karat.models.messages import Request
-from karat.models.prices import MILLION, Price
+from karat.models._messages import Request
+from karat.models._prices import MILLION, Price
 
 IMAGE_TOKENS = 16_384
 """What an image is taken to cost at most; its bytes say nothing about it."""

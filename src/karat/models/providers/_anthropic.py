@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from karat.errors import RequestError
-from karat.models.messages import Choice, Request, ToolCall
-from karat.models.openai import schema_name
-from karat.models.structured import in_object, out_of_object
-from karat.models.wires import Answer, Tokens, Wire, read_arguments, register_wire
+from karat.models._messages import Choice, Request, ToolCall
+from karat.models._structured import in_object, out_of_object
+from karat.models.providers import Answer, Provider, Tokens, read_arguments, register_provider
+from karat.models.providers._chat import schema_name
 
 if TYPE_CHECKING:
-    from karat.models.specs import Endpoint
+    from karat.models._endpoints import Endpoint
 
 VERSION = "2023-06-01"
 MAX_TOKENS = 4096
@@ -30,8 +30,8 @@ _FINISH = {
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 
 
-@register_wire("anthropic")
-class Anthropic(Wire):
+@register_provider("anthropic")
+class Anthropic(Provider):
     """Anthropic messages."""
 
     name = "anthropic"

@@ -10,8 +10,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from karat.errors import ConfigError, RequestError, did_you_mean
-from karat.models.messages import is_secret
-from karat.models.parameters import check_parameters
+from karat.models._messages import check_parameters, is_secret
 
 
 def _is_variable(name: str) -> str:
@@ -104,7 +103,7 @@ class ModelEntry(_Part):
         return given
 
 
-def read_definitions(path: Path) -> dict[str, ModelEntry]:
+def read_models_file(path: Path) -> dict[str, ModelEntry]:
     """The named models of a file; every mistake in it is told at once."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))

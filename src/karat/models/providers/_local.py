@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from karat.errors import MissingDependency, RequestError
-from karat.models import weights
-from karat.models.messages import Request
-from karat.models.openai import OpenAI
-from karat.models.wires import register_wire
+from karat.models._messages import Request
+from karat.models.providers import _weights as weights
+from karat.models.providers import register_provider
+from karat.models.providers._chat import OpenAI
 
 if TYPE_CHECKING:
-    from karat.models.specs import Endpoint
+    from karat.models._endpoints import Endpoint
 
 SLOTS = 4
 CONTEXT = 2048
@@ -85,7 +85,7 @@ def unload() -> None:
             _servers.popitem()[1].close()
 
 
-@register_wire("local")
+@register_provider("local")
 class Local(OpenAI):
     """A GGUF file, answered by llama.cpp in this process."""
 

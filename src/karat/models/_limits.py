@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from karat.models.specs import Limits
+from karat.models._endpoints import Limits
 
 Sleep = Callable[[float], Awaitable[None]]
 """Waits some seconds, or raises when there is nothing left to wait for."""

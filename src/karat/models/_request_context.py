@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from karat.errors import CredentialsRefused, KaratError
-from karat.models.budget import Budget
-from karat.models.calls import CacheMode
-from karat.models.failures import Attempt, SchemaMismatch
-from karat.models.messages import Choice, Request, is_secret
-from karat.models.specs import Endpoint, wire_of
-from karat.models.structured import Form
-from karat.models.wires import Tokens
+from karat.models._budget import Budget
+from karat.models._endpoints import Endpoint, provider_of
+from karat.models._failures import Attempt, SchemaMismatch
+from karat.models._messages import Choice, Request, is_secret
+from karat.models._recording import CacheMode
+from karat.models._structured import OutputSchema
+from karat.models.providers import Tokens
 from karat.records import Usage
 
 _encode = msgspec.json.Encoder().encode
@@ -43,14 +43,14 @@ _SECRET_HEADER = re.compile(
 """Names of headers that carry a key, beside those that no field of models.yaml may have."""
 
 
-class Order(msgspec.Struct, frozen=True, gc=False):
+class RequestContext(msgspec.Struct, frozen=True, gc=False):
     """One call as it crosses to the background loop: the request, and where its answer belongs."""
 
     endpoint: Endpoint
     request: Request
     digest: bytes
     """Hash of the endpoint and of every field of the request."""
-    form: Form | None = None
+    form: OutputSchema | None = None
     example: str | None = None
     attempt: int = 1
     replicate: int = 1
@@ -59,7 +59,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     """Which time this request is made within its item; 0 outside of a recording."""
     cache: CacheMode = "use"
     budget: Budget | None = None
-    unkept: list[asyncio.Future[None]] | None = None
+    uncommitted: list[asyncio.Future[None]] | None = None
     """Answers handed out to the same item while their rows were being written; None: an answer waits for its row."""
 
     @property
@@ -73,7 +73,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return (
             self.request.schema is not None
             and self.endpoint.structured == "native"
-            and wire_of(self.endpoint).takes_schema(self.request)
+            and provider_of(self.endpoint).takes_schema(self.request)
         )
 
     def key(self) -> bytes:
@@ -84,7 +84,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return hashlib.blake2b(self.digest + _encode(where), digest_size=20).digest()
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class ProviderReply(msgspec.Struct, frozen=True, gc=False):
     """What a request brought: the body as it came, and what it says."""
 
     body: bytes
@@ -122,7 +122,7 @@ def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
     return tuple(value for value in values if len(value) >= SHORTEST_SECRET)
 
 
-def together(first: Asked, second: Asked) -> Asked:
+def together(first: ProviderReply, second: ProviderReply) -> ProviderReply:
     """A repaired answer, with the tokens and seconds of both."""
     tokens = all_tokens(first.tokens, second.tokens)
     return msgspec.structs.replace(second, tokens=tokens, seconds=first.seconds + second.seconds)
@@ -150,10 +150,10 @@ def all_tokens(first: Tokens | None, second: Tokens | None) -> Tokens | None:
     return Tokens(*(a + b for a, b in zip(one, two, strict=True)))
 
 
-def seed_of(order: Order, loose: Iterator[int]) -> int:
+def seed_of(context: RequestContext, loose: Iterator[int]) -> int:
     """A seed made from where the sample belongs: repeatable, and another for each sample."""
-    if not order.request.sampled:
+    if not context.request.sampled:
         return 0
-    number = order.occurrence or next(loose)
-    key = hashlib.blake2b(order.key() + _encode(number), digest_size=4).digest()
+    number = context.occurrence or next(loose)
+    key = hashlib.blake2b(context.key() + _encode(number), digest_size=4).digest()
     return int.from_bytes(key, "big") >> 1

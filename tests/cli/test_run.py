@@ -204,7 +204,9 @@ def test_a_run_for_each_model(karat, project):
 
 
 def test_a_model_reaches_a_function_without_the_parameter_as_the_default(karat, project):
-    (project / "ask.py").write_text("import os\ndef ask(text):\n    return os.environ.get('KARAT_MODEL')\n")
+    (project / "ask.py").write_text(
+        "from karat import models\ndef ask(text):\n    return models.default_spec()\n"
+    )
     said = karat(
         "run", "ask.py:ask", "--data", "good.jsonl", "--input", "question", "--model", "openai/a", "--json"
     )

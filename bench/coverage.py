@@ -31,10 +31,9 @@ from karat.stats import (
     ppi,
     wilson,
 )
-from karat.stats.comparisons import PairTable
-from karat.stats.distributions import critical
-from karat.stats.paired_proportions import tango_limits
-from karat.stats.strength_model import expected_points, strengths_of
+from karat.stats._distributions import critical
+from karat.stats._paired import tango_limits
+from karat.stats._ratings import PairTable, expected_points, strengths_of
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 Sizes = Callable[[np.random.Generator, int], np.ndarray]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from karat.aggregators.metrics import AggregatorMetricRegistry
 from karat.graph.collator import MetricCollatorPostProcessor
-from karat.stats import classification
+from karat.stats import _classification as classification
 
 PARAMS = {
     "precision": {"predicted_key": "text"},

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
 from karat.stats import ConfusionState, classification_metrics, proportion, wilson
-from karat.stats import classification as module
-from karat.stats.classification import METRICS, metrics_of
+from karat.stats import _classification as module
+from karat.stats._classification import METRICS, metrics_of
 
 rng = np.random.default_rng(0)
 golden = rng.integers(0, 4, 200)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from karat.stats.classification import METRICS, classification_metrics
+from karat.stats._classification import METRICS, classification_metrics
 
 CLASSES = 3
 cells = st.lists(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.stats.clusters import Sizes, sizes_of
+from karat.stats._clusters import Sizes, sizes_of
 
 many = st.lists(st.integers(1, 50), min_size=2, max_size=30)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from karat.stats.distributions import (
+from karat.stats._distributions import (
     beta_cdf,
     beta_quantile,
     binomial_cdf,

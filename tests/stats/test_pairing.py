@@ -14,7 +14,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from karat.stats import holm, mcnemar, newcombe, paired, smallest_effect, tango
-from karat.stats.power import fewest_discordant
+from karat.stats._paired import fewest_discordant
 
 rng = np.random.default_rng(0)
 before = rng.normal(size=30)

@@ -11,8 +11,8 @@ from statsmodels.stats.proportion import proportion_confint
 
 from karat.records import Estimate
 from karat.stats import clopper_pearson, missing_bounds, proportion, wilson, with_bounds
-from karat.stats.distributions import critical
-from karat.stats.proportions import wilson_limits
+from karat.stats._distributions import critical
+from karat.stats._proportions import wilson_limits
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
+from karat.stats import _ratings as comparisons_module
 from karat.stats import bradley_terry, elo, wilson
-from karat.stats import comparisons as comparisons_module
-from karat.stats.strength_model import _inverse
+from karat.stats._ratings import _inverse
 
 
 def tournament(

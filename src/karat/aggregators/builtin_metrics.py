@@ -13,7 +13,7 @@ from karat.aggregators.classification import F1Score, OneMetric, Precision, Reca
 from karat.aggregators.labels import LabelState
 from karat.aggregators.metrics import BaseAggregatorMetric, aggregator_metric, unit_result
 from karat.records import Estimate
-from karat.stats.proportions import wilson
+from karat.stats._proportions import wilson
 
 
 def with_siblings(name: str, estimate: Estimate) -> dict[str, Any]:

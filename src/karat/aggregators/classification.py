@@ -10,8 +10,7 @@ from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggreg
 from karat.aggregators.labels import NOTHING, LabelState, reading_for
 from karat.errors import did_you_mean
 from karat.records import Estimate, Ok
-from karat.stats.classification import Averages, Classification
-from karat.stats.classification_bounds import Tally, macro_bounds, weighted_bounds
+from karat.stats._classification import Averages, Classification, Tally, macro_bounds, weighted_bounds
 
 Average = Literal["macro", "micro", "weighted", "seed"]
 AVERAGES = ("macro", "micro", "weighted", "seed")

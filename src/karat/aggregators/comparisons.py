@@ -6,7 +6,7 @@ from typing import Any
 
 from karat.aggregators.base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
 from karat.records import Ok
-from karat.stats.means import MeanState
+from karat.stats._means import MeanState
 
 
 class _State:

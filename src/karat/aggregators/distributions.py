@@ -9,10 +9,10 @@ from typing import Any
 
 from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
 from karat.records import Estimate
-from karat.stats.clusters import Sizes
-from karat.stats.distributions import critical
-from karat.stats.proportions import wilson_limits
-from karat.stats.validation import check_confidence
+from karat.stats._clusters import Sizes
+from karat.stats._distributions import critical
+from karat.stats._proportions import wilson_limits
+from karat.stats._validation import check_confidence
 
 MOST_DISTINCT = 50_000
 """Different scores that are kept as they are; when there are more, all are rounded to `KEPT_BITS`."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from karat.errors import did_you_mean
 from karat.records import Estimate
-from karat.stats.confusion import ConfusionState
-from karat.stats.exact import ExactSum
-from karat.stats.means import MeanState
+from karat.stats._classification import ConfusionState
+from karat.stats._exact import ExactSum
+from karat.stats._means import MeanState
 
 MOST_FIELDS = 50
 """Names of metadata fields that are remembered for a message about one that is not there."""

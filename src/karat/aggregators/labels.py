@@ -16,8 +16,7 @@ from karat.aggregators.folding import FieldNames, add_sizes, field_of
 from karat.evaluators.normalise import TextRules, json_text, text_of
 from karat.evaluators.paths import value_at
 from karat.records import Result
-from karat.stats.classification import Classification, metrics_of
-from karat.stats.confusion import ConfusionState, Misused
+from karat.stats._classification import Classification, ConfusionState, Misused, metrics_of
 
 MOST_PAIRS = 100_000
 MOST_CLASSES = 2_000

@@ -17,7 +17,7 @@ import msgspec
 from karat.aggregators.base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
 from karat.aggregators.folding import Values
 from karat.records import Estimate, Ok
-from karat.stats.exact import ExactSum
+from karat.stats._exact import ExactSum
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

@@ -67,7 +67,7 @@ class Ranking(Aggregator[_State]):
     def finish(self, state: _State) -> Aggregate:
         import msgspec
 
-        from karat.stats.strengths import bradley_terry
+        from karat.stats._ratings import bradley_terry
 
         rows: list[tuple[str, str, float]] = []
         clusters: list[int] = []

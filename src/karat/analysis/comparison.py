@@ -35,9 +35,8 @@ from karat.formatting import (
     percent,
     probability,
 )
-from karat.stats.multiplicity import holm
-from karat.stats.pairing import PairedComparison, paired
-from karat.stats.validation import check_confidence
+from karat.stats._paired import PairedComparison, holm, paired
+from karat.stats._validation import check_confidence
 from karat.store import Store
 from karat.store.handles import Run
 

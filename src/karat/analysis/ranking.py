@@ -22,9 +22,8 @@ from karat.execution.judging import Judge
 from karat.execution.sync import plain
 from karat.formatting import Block, Heading, Paragraph, Table, interval, matrix_table, number, percent
 from karat.records import Estimate, Ok, Skipped
-from karat.stats.bounds import with_bounds
-from karat.stats.ranking import elo
-from karat.stats.strengths import BradleyTerry, bradley_terry
+from karat.stats._bounds import with_bounds
+from karat.stats._ratings import BradleyTerry, bradley_terry, elo
 from karat.store import Store
 from karat.store.handles import Evaluation, Run
 

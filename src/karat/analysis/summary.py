@@ -16,7 +16,7 @@ from karat.analysis.run_labels import run_labels, settings_of
 from karat.analysis.scores import current_results
 from karat.errors import RequestError
 from karat.records import Counts, Estimate, Failed, ItemResult, Output, Status, Usage
-from karat.stats.means import MeanState
+from karat.stats._means import MeanState
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation, Run
 

@@ -1,56 +1,93 @@
-"""Intervals, paired tests, agreement and ranking, usable alone.
+"""Confidence intervals, paired tests, ratings and agreement, usable on their own.
 
-Names are imported where they are used, so that importing this package costs next to nothing: NumPy is loaded
-by the first function that needs it.
+Names are loaded on first use, so that importing this package is cheap: NumPy is imported by the first function that
+needs it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.lazy import load
 
-# No name here may also be the name of a module of this package: importing the module would hide it.
+if TYPE_CHECKING:
+    from karat.stats._agreement import Agreement as Agreement
+    from karat.stats._agreement import agreement_between as agreement_between
+    from karat.stats._agreement import cohen_kappa as cohen_kappa
+    from karat.stats._agreement import fleiss_kappa as fleiss_kappa
+    from karat.stats._agreement import kappa as kappa
+    from karat.stats._agreement import krippendorff_alpha as krippendorff_alpha
+    from karat.stats._agreement import percent_agreement as percent_agreement
+    from karat.stats._bounds import missing_bounds as missing_bounds
+    from karat.stats._bounds import with_bounds as with_bounds
+    from karat.stats._classification import Classification as Classification
+    from karat.stats._classification import ClassMetrics as ClassMetrics
+    from karat.stats._classification import ConfusionState as ConfusionState
+    from karat.stats._classification import classification_metrics as classification_metrics
+    from karat.stats._exact import ExactSum as ExactSum
+    from karat.stats._exact import exact_sum as exact_sum
+    from karat.stats._means import MeanState as MeanState
+    from karat.stats._means import mean_interval as mean_interval
+    from karat.stats._paired import PairedComparison as PairedComparison
+    from karat.stats._paired import PairedTest as PairedTest
+    from karat.stats._paired import holm as holm
+    from karat.stats._paired import mcnemar as mcnemar
+    from karat.stats._paired import newcombe as newcombe
+    from karat.stats._paired import paired as paired
+    from karat.stats._paired import smallest_effect as smallest_effect
+    from karat.stats._paired import tango as tango
+    from karat.stats._prediction_powered import ppi as ppi
+    from karat.stats._proportions import clopper_pearson as clopper_pearson
+    from karat.stats._proportions import proportion as proportion
+    from karat.stats._proportions import wilson as wilson
+    from karat.stats._ratings import BradleyTerry as BradleyTerry
+    from karat.stats._ratings import RankedRun as RankedRun
+    from karat.stats._ratings import bradley_terry as bradley_terry
+    from karat.stats._ratings import elo as elo
+    from karat.stats._resampling import bootstrap as bootstrap
+    from karat.stats._resampling import permutation as permutation
+    from karat.stats._validation import StatisticsError as StatisticsError
+
 _WHERE = {
-    "Agreement": "agreement",
-    "BradleyTerry": "strengths",
-    "ClassMetrics": "classification",
-    "Classification": "classification",
-    "ConfusionState": "confusion",
-    "ExactSum": "exact",
-    "MeanState": "means",
-    "PairedComparison": "pairing",
-    "PairedTest": "paired_tests",
-    "RankedRun": "strengths",
-    "StatisticsError": "validation",
-    "agreement_between": "agreement",
-    "bootstrap": "resampling",
-    "bradley_terry": "strengths",
-    "classification_metrics": "classification",
-    "clopper_pearson": "proportions",
-    "cohen_kappa": "agreement",
-    "elo": "ranking",
-    "exact_sum": "exact",
-    "fleiss_kappa": "agreement",
-    "holm": "multiplicity",
-    "kappa": "agreement",
-    "krippendorff_alpha": "krippendorff",
-    "mcnemar": "paired_tests",
-    "mean_interval": "means",
-    "missing_bounds": "bounds",
-    "newcombe": "paired_proportions",
-    "paired": "pairing",
-    "percent_agreement": "agreement",
-    "permutation": "resampling",
-    "ppi": "prediction_powered",
-    "proportion": "proportions",
-    "smallest_effect": "power",
-    "tango": "paired_proportions",
-    "wilson": "proportions",
-    "with_bounds": "bounds",
+    "Agreement": "_agreement",
+    "BradleyTerry": "_ratings",
+    "ClassMetrics": "_classification",
+    "Classification": "_classification",
+    "ConfusionState": "_classification",
+    "ExactSum": "_exact",
+    "MeanState": "_means",
+    "PairedComparison": "_paired",
+    "PairedTest": "_paired",
+    "RankedRun": "_ratings",
+    "StatisticsError": "_validation",
+    "agreement_between": "_agreement",
+    "bootstrap": "_resampling",
+    "bradley_terry": "_ratings",
+    "classification_metrics": "_classification",
+    "clopper_pearson": "_proportions",
+    "cohen_kappa": "_agreement",
+    "elo": "_ratings",
+    "exact_sum": "_exact",
+    "fleiss_kappa": "_agreement",
+    "holm": "_paired",
+    "kappa": "_agreement",
+    "krippendorff_alpha": "_agreement",
+    "mcnemar": "_paired",
+    "mean_interval": "_means",
+    "missing_bounds": "_bounds",
+    "newcombe": "_paired",
+    "paired": "_paired",
+    "percent_agreement": "_agreement",
+    "permutation": "_resampling",
+    "ppi": "_prediction_powered",
+    "proportion": "_proportions",
+    "smallest_effect": "_paired",
+    "tango": "_paired",
+    "wilson": "_proportions",
+    "with_bounds": "_bounds",
 }
 
-__all__ = sorted(_WHERE)
+__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

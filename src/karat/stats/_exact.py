@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from karat.stats.validation import StatisticsError
+from karat.stats._validation import StatisticsError
 
 
 class ExactSum:

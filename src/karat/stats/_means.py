@@ -8,12 +8,12 @@ from fractions import Fraction
 from typing import Any
 
 from karat.records import Estimate
-from karat.stats.bounds import with_bounds
-from karat.stats.clusters import Sizes
-from karat.stats.distributions import critical
-from karat.stats.exact import ExactSum, ratio_of
-from karat.stats.proportions import wilson_limits
-from karat.stats.validation import StatisticsError, check_confidence, finite, grouped, items_of
+from karat.stats._bounds import with_bounds
+from karat.stats._clusters import Sizes
+from karat.stats._distributions import critical
+from karat.stats._exact import ExactSum, ratio_of
+from karat.stats._proportions import wilson_limits
+from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, items_of
 
 
 class MeanState:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from karat.records import Estimate
-from karat.stats.distributions import critical
-from karat.stats.means import mean_interval
-from karat.stats.validation import StatisticsError, check_confidence, finite_values, same_length
+from karat.stats._distributions import critical
+from karat.stats._means import mean_interval
+from karat.stats._validation import StatisticsError, check_confidence, finite_values, same_length
 
 
 def ppi(

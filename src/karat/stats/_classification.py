@@ -1,22 +1,21 @@
-"""Accuracy, precision, recall and F1 from a confusion matrix, each with an interval."""
+"""A confusion matrix, folded cluster by cluster and merged exactly, with the moments its variance needs."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from karat.records import Estimate
-from karat.stats.bounds import with_bounds
-from karat.stats.classification_bounds import Bounds, Tally, class_bounds, macro_bounds, weighted_bounds
-from karat.stats.clusters import Sizes
-from karat.stats.confusion import Cell, ConfusionState, Misused, class_of, state_of_matrix
-from karat.stats.distributions import critical
-from karat.stats.proportions import wilson_limits
-from karat.stats.validation import StatisticsError, check_confidence, count, items_of
+from karat.stats._bounds import with_bounds
+from karat.stats._clusters import Sizes
+from karat.stats._distributions import critical
+from karat.stats._proportions import wilson_limits
+from karat.stats._validation import StatisticsError, check_confidence, count, items_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +23,195 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
+
+
+Cell = tuple[Hashable, Hashable]
+"""What was right, and what was said."""
+
+
+class Misused(NamedTuple):
+    """A class that was said and is the golden one, of an item that is wrong for more than its class."""
+
+    label: Hashable
+
+
+def class_of(said: Hashable) -> Hashable:
+    """The class that was said, however it was meant."""
+    return said.label if isinstance(said, Misused) else said
+
+
+class ConfusionState:
+    """Counts of (golden, predicted), and of how often two of them fall in one cluster.
+
+    All are whole numbers, so `merge` in any grouping and order gives the same metrics to the last bit. The
+    memory is that of the distinct cells, and of the distinct pairs of cells seen within clusters of several
+    items.
+    """
+
+    __slots__ = ("counts", "pairs", "several", "singles")
+
+    def __init__(self) -> None:
+        self.counts: Counter[Cell] = Counter()
+        self.pairs: Counter[tuple[Cell, Cell]] = Counter()
+        """Σ over clusters of several items of count(cell)·count(other), less the count where both are one
+        cell: with the counts themselves this is the second moment of the clusters' matrices."""
+        self.several = Sizes()
+        """The sizes of the clusters of several items."""
+        self.singles = 0
+        """How many clusters have one item."""
+
+    def add_one(self, golden: Hashable, predicted: Hashable) -> None:
+        """Adds a cluster of one item."""
+        self.counts[golden, predicted] += 1
+        self.singles += 1
+
+    def add(self, items: Iterable[Cell]) -> None:
+        """Adds the (golden, predicted) pairs of one cluster: the attempts at one example."""
+        inside = Counter(items)
+        size = inside.total()
+        if not size:
+            return
+        self.counts.update(inside)
+        if size == 1:
+            self.singles += 1
+            return
+        self.several.add(size)
+        for cell, times in inside.items():
+            for other, others in inside.items():
+                product = times * (others - 1) if cell == other else times * others
+                if product:
+                    self.pairs[cell, other] += product
+
+    def merge(self, other: ConfusionState) -> ConfusionState:
+        """This state with the clusters of another added; a cluster must be wholly in one of them."""
+        self.counts.update(other.counts)
+        self.pairs.update(other.pairs)
+        self.several.merge(other.several)
+        self.singles += other.singles
+        return self
+
+    @property
+    def n(self) -> int:
+        """How many items were added."""
+        return self.several.items + self.singles
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of all clusters."""
+        return self.several.with_singles(self.singles)
+
+    def labels(self) -> list[Hashable]:
+        """The union of the golden and the predicted classes, in an order that does not depend on arrival."""
+        seen = {class_of(label) for cell in self.counts for label in cell}
+        return sorted(seen, key=lambda label: (type(label).__name__, _sortable(label)))
+
+    def matrix(self) -> tuple[list[Hashable], list[list[int]]]:
+        """The labels and the counts: one row for each golden class, one column for each predicted."""
+        labels, counts = self.labels(), Counter[Cell]()
+        for (golden, said), times in self.counts.items():
+            counts[golden, class_of(said)] += times
+        return labels, [[counts[row, column] for column in labels] for row in labels]
+
+
+def _sortable(label: Hashable) -> tuple[int, float, str]:
+    if isinstance(label, (int, float)):
+        return 0, float(label), ""
+    return 1, 0.0, str(label)
+
+
+def state_of_matrix(labels: Iterable[Hashable], counts: Iterable[Iterable[int]]) -> ConfusionState:
+    """The state of a confusion matrix of independent items."""
+    names = list(labels)
+    state = ConfusionState()
+    for golden, row in zip(names, counts, strict=True):
+        for predicted, times in zip(names, row, strict=True):
+            if times:
+                state.counts[golden, predicted] += int(times)
+                state.singles += int(times)
+    return state
+
+
+Bounds = tuple[float, float]
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """One class: items that are right, that have the class, and that were predicted as it."""
+
+    right: int
+    support: int
+    predicted: int
+
+    def ratio(self, metric: str) -> tuple[float, float]:
+        """Numerator and denominator of `precision`, `recall` or `f1`."""
+        if metric == "f1":
+            return 2.0 * self.right, float(self.support + self.predicted)
+        return float(self.right), float(self.predicted if metric == "precision" else self.support)
+
+
+def class_bounds(tally: Tally, metric: str, missing: int) -> Bounds:
+    """Of one class: had all missing items spoiled it, and had all been right."""
+    top, bottom = tally.ratio(metric)
+    each = 2.0 if metric == "f1" else 1.0  # a right item counts on both sides of F1, a wrong one on one
+    if not bottom + missing:
+        return 0.0, 1.0
+    return top / (bottom + missing), (top + each * missing) / (bottom + each * missing)
+
+
+def macro_bounds(tallies: Sequence[Tally], metric: str, missing: int, entering: int = 0) -> Bounds:
+    """Of the mean over classes. `entering` more classes join it as soon as a missing item is of them."""
+    worst, best = _sums(tallies, [1.0] * len(tallies), metric, missing)
+    joining = min(entering, missing)
+    classes = len(tallies)
+    if not classes:
+        return 0.0, 1.0
+    return _within(worst / (classes + joining), (best + joining) / (classes + joining))
+
+
+def weighted_bounds(tallies: Sequence[Tally], metric: str, missing: int) -> Bounds:
+    """Of the mean over classes by support: the missing items weigh nothing at worst, and as right ones at best."""
+    supports = [float(tally.support) for tally in tallies]
+    items = sum(supports) + missing
+    if not items:
+        return 0.0, 1.0
+    worst, best = _sums(tallies, supports, metric, missing)
+    return _within(worst / items, (best + missing) / items)
+
+
+def _sums(tallies: Sequence[Tally], weights: Sequence[float], metric: str, missing: int) -> Bounds:
+    """The least and the largest Σ weight · metric that the missing items allow."""
+    budget = (2.0 if metric == "f1" else 1.0) * missing
+    ratios = [tally.ratio(metric) for tally in tallies]
+    known = [(w, top, bottom) for w, (top, bottom) in zip(weights, ratios, strict=True) if bottom]
+    worst = _least([(w * top, bottom) for w, top, bottom in known], budget)
+    lost = _least([(w * (bottom - top), bottom) for w, top, bottom in known], budget)
+    empty = sorted((w for w, (_, bottom) in zip(weights, ratios, strict=True) if not bottom), reverse=True)
+    best = math.fsum(w for w, _, _ in known) - lost + math.fsum(empty[:missing])
+    return worst, best
+
+
+def _least(parts: Sequence[tuple[float, float]], budget: float) -> float:
+    """The least Σ top / (bottom + x) over x ≥ 0 with Σ x = budget.
+
+    At the least one all parts with x > 0 have the same √top / (bottom + x); those join from the largest
+    √top / bottom down, for as long as theirs is larger than what the joined ones have come to.
+    """
+    if not budget:
+        return math.fsum(top / bottom for top, bottom in parts)
+    order = sorted(parts, key=lambda part: (-math.sqrt(part[0]) / part[1], part))
+    roots, bottoms, joined = 0.0, budget, 0
+    for top, bottom in order:
+        if joined and math.sqrt(top) * bottoms <= roots * bottom:
+            break
+        if not top:
+            break
+        roots, bottoms, joined = roots + math.sqrt(top), bottoms + bottom, joined + 1
+    rest = math.fsum(top / bottom for top, bottom in order[joined:])
+    return rest + (roots * roots / bottoms if joined else 0.0)
+
+
+def _within(low: float, high: float) -> Bounds:
+    return max(0.0, low), min(1.0, high)
+
 
 METRICS = ("precision", "recall", "f1")
 _BLOCK = 1 << 21

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from karat.records import Estimate
-from karat.stats.validation import StatisticsError, items_of
+from karat.stats._validation import StatisticsError, items_of
 
 
 def missing_bounds(

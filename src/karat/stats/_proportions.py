@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from karat.records import Estimate
-from karat.stats.bounds import with_bounds
-from karat.stats.distributions import beta_quantile, critical
-from karat.stats.validation import StatisticsError, check_confidence, count, finite, items_of
+from karat.stats._bounds import with_bounds
+from karat.stats._distributions import beta_quantile, critical
+from karat.stats._validation import StatisticsError, check_confidence, count, finite, items_of
 
 
 def wilson_limits(p: float, n: float, z: float) -> tuple[float, float]:
@@ -91,6 +91,6 @@ def proportion(
     Clustered, the interval is Wilson's on n divided by the design effect (see `MeanState.proportion`). For a
     share whose counts are known, `wilson(successes, n)` is shorter.
     """
-    from karat.stats.means import state_of
+    from karat.stats._means import state_of
 
     return state_of(values, clusters).proportion(confidence, of=of)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from karat.records import Estimate
-from karat.stats.distributions import normal_cdf, normal_quantile
-from karat.stats.validation import StatisticsError, check_confidence, count, finite_values, grouped
+from karat.stats._distributions import normal_cdf, normal_quantile
+from karat.stats._validation import StatisticsError, check_confidence, count, finite_values, grouped
 
 if TYPE_CHECKING:
     import numpy as np

@@ -296,7 +296,7 @@ def test_a_judge_that_cannot_be_stopped_is_marked_failed_abandoned_and_counted(s
     ("given", "expected"),
     [
         (ValueError("the batch is lost"), ("failed", "the batch is lost")),
-        ([0.5], ("failed", "evaluator 'many' gave 1 results for 6")),
+        ([0.5], ("failed", "evaluator 'many' returned 1 result for 6 items")),
         ([object()] * 6, ("failed", "evaluator 'many' returned object, not a Result, a number or a label")),
         ([ValueError("one")] * 6, ("failed", "one")),
         ([True] * 6, ("ok", None)),
@@ -344,10 +344,10 @@ def test_what_is_expected_of_an_interrupted_comparison_is_what_the_runs_share(st
 
 
 def test_adding_to_an_evaluation_that_somebody_holds_can_wait(store, monkeypatch):
-    from karat.execution import opening
+    from karat.execution import pipeline
     from karat.store.lease import Held
 
-    monkeypatch.setattr(opening, "WAIT_SECONDS", 0)
+    monkeypatch.setattr(pipeline, "WAIT_SECONDS", 0)
     run = run_adding(store, 0, broken={2})
     evaluation = karat.evaluate(run, [equal])
     run_adding(store, 0, retry_failed=True)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from karat.errors import Stopped
-from karat.execution.engines import local
+from karat.execution import local
 
 
 class Doubling:

@@ -18,7 +18,7 @@ from karat.errors import RequestError, did_you_mean
 from karat.evaluators.base import evaluators
 from karat.execution.arguments import as_list, store_of
 from karat.execution.evaluate import evaluate_async
-from karat.execution.judging import Judge
+from karat.execution.judgments import PreparedEvaluator
 from karat.execution.sync import plain
 from karat.formatting import Block, Heading, Paragraph, Table, interval, matrix_table, number, percent
 from karat.records import Estimate, Ok, Skipped
@@ -314,7 +314,7 @@ async def rank_async(
         return rank_stored(the_store, things, evaluator=found, metric=metric, **ranking)
     runs, _ = things_of(the_store, things) if things else ([], [])
     compares = None if evaluator is None else comparing(evaluator)
-    if compares is not None and (judge := Judge(0, compares)).kind != "pair":
+    if compares is not None and (judge := PreparedEvaluator(0, compares)).kind != "pair":
         raise RequestError(
             f"{judge.key!r} judges single outputs: rank by its scores, with the metric instead"
         )
@@ -341,7 +341,7 @@ def plan_rank(
     runs, _ = things_of(the_store, [*earlier, *things])
     if len(runs) < 2:
         raise RequestError("a ranking needs two runs or more")
-    judge = Judge(0, comparing(evaluator))
+    judge = PreparedEvaluator(0, comparing(evaluator))
     if judge.kind != "pair":
         raise RequestError(f"{judge.key!r} judges single outputs: it makes no comparisons to plan")
     return plan_ranking(the_store, runs, judge.key, judge.spec.fingerprint, both_orders=judge.both_orders)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypedDict, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, cast
 
 import msgspec
 
@@ -252,8 +252,20 @@ def _construct(part: Any, name: str, params: dict[str, Any], key: str | None) ->
     return FunctionEvaluator(part, key)
 
 
-def resolve_evaluator(spec: Any) -> tuple[str, dict[str, Any], Any]:
-    """`(name, params, evaluator)` of a name, a `{name, params, key}`, a function, a class or an instance."""
+class ResolvedEvaluator(NamedTuple):
+    """A built evaluator with the name and parameters it was asked for by: built once, passed on to `evaluate`."""
+
+    name: str
+    params: dict[str, Any]
+    evaluator: Any
+
+
+def resolve_evaluator(spec: Any) -> ResolvedEvaluator:
+    """Build the evaluator of a name, a `{name, params, key}`, a function, a class or an instance."""
+    return spec if isinstance(spec, ResolvedEvaluator) else ResolvedEvaluator(*_resolve_evaluator(spec))
+
+
+def _resolve_evaluator(spec: Any) -> tuple[str, dict[str, Any], Any]:
     if isinstance(spec, str):
         return spec, {}, build_evaluator(spec)
     if isinstance(spec, Mapping):

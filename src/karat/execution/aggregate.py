@@ -13,10 +13,11 @@ import msgspec
 
 from karat.aggregators.base import Aggregate, Group, folding_part, resolve_aggregator
 from karat.errors import FAILURES, RequestError, did_you_mean
-from karat.execution.arguments import as_list, end_of, id_of, store_of
+from karat.execution.arguments import EvaluationLike, StoreLike, as_list, end_of, handle_of, store_of
+from karat.execution.environment import environment
 from karat.execution.failures import failure_of
 from karat.execution.garbage import fewer_collections
-from karat.execution.lifecycle import environment
+from karat.execution.local import in_thread
 from karat.execution.progress import Listener, Progress, listener
 from karat.execution.sync import plain
 from karat.keys import code_fingerprint, fingerprint
@@ -32,16 +33,15 @@ from karat.records import (
     Skipped,
 )
 from karat.serialization import encode
-from karat.store import Store
 from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset
 from karat.store.repositories import count_items, latest, result_decoder
 
 
 async def aggregate_async(
-    evaluations: Any,
+    evaluations: EvaluationLike | Sequence[EvaluationLike],
     aggregators: Any,
     *,
-    store: str | Store | None = None,
+    store: StoreLike | None = None,
     confidence: float = 0.95,
     labels: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
@@ -60,7 +60,7 @@ async def aggregate_async(
     if not 0 < confidence < 1:
         raise RequestError(f"confidence is {confidence}: it lies between 0 and 1, such as 0.95")
     the_store = store_of(store, given)
-    handles = [the_store.evaluations.get(each) for each in dict.fromkeys(id_of(g) for g in given)]
+    handles = list({h.id: h for h in [handle_of(the_store.evaluations, each) for each in given]}.values())
     parts = [resolve_aggregator(spec, confidence) for spec in as_list(aggregators)]
     if not parts:
         raise RequestError("no aggregator: name at least one, such as 'accuracy'")
@@ -86,8 +86,11 @@ async def aggregate_async(
         return found
     stage = _AggregationStage(handles, parts)
     with fewer_collections():
-        stage.fold(listener(progress))
-    estimates, tables, failures = stage.finish()
+        try:
+            await in_thread(lambda: stage.fold(listener(progress)))
+        finally:
+            stage.cancelled = True
+        estimates, tables, failures = await in_thread(stage.finish)
     counts = stage.counts()
     header = AggregationHeader(
         format=FORMAT,
@@ -173,6 +176,7 @@ class _AggregationStage:
         self.runs = {run.id: run for evaluation in evaluations for run in evaluation.runs}
         self.specs: dict[str, EvaluatorSpec] = {}
         self.runs_of: dict[str, dict[str, None]] = {}
+        self.cancelled = False
         self._statuses: Counter[int] = Counter()
         self._rows: Counter[str] = Counter()
         for evaluation in evaluations:
@@ -217,6 +221,8 @@ class _AggregationStage:
             progress = Progress("aggregate", last - first, started=time.monotonic())
             chunks = Chunks(first, last)
             for start, stop in chunks:
+                if self.cancelled:
+                    return
                 self._fold_chunk(members, data, unjudged, chunks, start, stop)
                 progress.done = stop - first
                 if listen is not None:

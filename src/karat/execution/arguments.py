@@ -1,32 +1,171 @@
-"""What callers hand to a stage: one thing or a list, a handle or an id, and where it is stored."""
+"""Arguments of the stages: options shared by `run` and `evaluate`, handles or ids, one thing or a list."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar
 
+import msgspec
+
+from karat.errors import RequestError, UnknownName, nearest
+from karat.execution.progress import Listener, listener
 from karat.keys import Decision
 from karat.models._recording import CacheMode, cache_mode
+from karat.records import Example, Output
 from karat.store import Store, open_store
-from karat.store.handles import Evaluation, Run
+from karat.store.handles import Evaluation, Run, StoredDataset
+from karat.store.repositories import Repository
 
 if TYPE_CHECKING:
+    from karat.datasets import Dataset
+    from karat.evaluators.base import Evaluator, ResolvedEvaluator
     from karat.models._budget import Budget
+    from karat.tasks import Task
+
+DEFAULT_CONCURRENCY = 100
+
+
+class ComparesPairs(Protocol):
+    """An object that compares the outputs of two runs."""
+
+    def compare(self, example: Example, first: Output, second: Output, /) -> Any:
+        """Return win, tie or loss of the first, a number from 0 to 1, or a Result."""
+
+
+class EvaluatesRuns(Protocol):
+    """An object that judges the outputs of all runs of an example together."""
+
+    def evaluate_runs(self, example: Example, outputs: list[Output], /) -> Any:
+        """Return a Result, a number or a label."""
+
+
+StoreLike: TypeAlias = str | PathLike[str] | Store
+TaskLike: TypeAlias = "Task | str | Callable[..., Any]"
+DatasetLike: TypeAlias = "Dataset | StoredDataset | str | Path | Iterable[Example | Mapping[str, Any]]"
+RunLike: TypeAlias = Run | str
+EvaluationLike: TypeAlias = Evaluation | str
+EvaluatorLike: TypeAlias = (
+    "ResolvedEvaluator | Evaluator | ComparesPairs | EvaluatesRuns | str | Mapping[str, Any]"
+    " | Callable[..., Any]"
+)
+
+
+class StageOptions(TypedDict, total=False):
+    """The less common keyword arguments that `run` and `evaluate` share."""
+
+    timeout: float | None
+    """Work: seconds allowed for one item."""
+    abort_on_error: bool
+    """Work: stop at the first failed item."""
+    engine: str
+    """Work: where it happens, `local` by default."""
+    new: bool
+    """Earlier results: make another replicate instead of continuing or returning the last one."""
+    retry_failed: bool
+    """Earlier results: compute failed items again."""
+    wait: bool
+    """Earlier results: wait for another process that works on the same thing."""
+    cache: CacheMode
+    """Model calls: `use` cached replies, `refresh` them, or `off`."""
+    budget: float | Budget | None
+    """Model calls: stop before they cost more than this many dollars."""
+    labels: Sequence[str]
+    """Description: short names to find it by."""
+    metadata: Mapping[str, Any] | None
+    """Description: anything else to record with it."""
+    description: str
+    """Description: a sentence for people."""
+
+
+class RunOptions(StageOptions, total=False):
+    """The less common keyword arguments of `run`."""
+
+    retries: int
+    """Work: how often to call the task again at once after an exception."""
+    accept_code_change: bool
+    """Earlier results: continue an unfinished run although the code changed; recorded with each output."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Every option of a stage, checked."""
+
+    concurrency: int = DEFAULT_CONCURRENCY
+    timeout: float | None = None
+    retries: int = 0
+    abort_on_error: bool = False
+    engine: str = "local"
+    listen: Listener | None = None
+    new: bool = False
+    retry_failed: bool = False
+    accept_code_change: bool = False
+    wait: bool = False
+    cache: CacheMode = "use"
+    budget: Budget | None = None
+    labels: list[str] = []
+    metadata: dict[str, Any] = {}
+    description: str = ""
+
+
+LEAST = {"concurrency": 1, "attempts": 1, "limit": 1, "offset": 0, "timeout": 0, "retries": 0}
+
+
+def check_numbers(**numbers: float | None) -> None:
+    """Refuse a number below the least that makes sense."""
+    for name, value in numbers.items():
+        if value is not None and value < LEAST[name]:
+            raise RequestError(f"{name} is {value}: it must be at least {LEAST[name]}")
+
+
+def read_options(
+    function: str,
+    known: type[StageOptions],
+    given: StageOptions,
+    *,
+    concurrency: int,
+    progress: bool | Listener | None,
+    parameters: Iterable[str] = (),
+) -> Options:
+    """The options of a stage from the keyword arguments of a call."""
+    names = known.__annotations__.keys() | StageOptions.__annotations__.keys()
+    for name in given:
+        if name not in names:
+            close = nearest(name, [*names, *parameters], 1)
+            hint = f": did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+    values: dict[str, Any] = dict(given)
+    check_numbers(concurrency=concurrency, timeout=values.get("timeout"), retries=values.get("retries", 0))
+    budget = values.get("budget")
+    if budget is not None:
+        from karat.models._budget import as_budget
+
+        budget = as_budget(budget)
+    described = {"labels": list(values.get("labels", ())), "metadata": dict(values.get("metadata") or {})}
+    cache = cache_mode(values.get("cache", "use"))
+    return Options(
+        **{
+            **values,
+            **described,
+            "cache": cache,
+            "budget": budget,
+            "concurrency": concurrency,
+            "listen": listener(progress),
+        }
+    )
 
 
 def as_list(given: Any) -> list[Any]:
-    """A list of what was given, which may be one thing or none."""
+    """A list of what was given, which may be one thing, several, or none."""
     if given is None:
         return []
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+    if isinstance(given, (list, tuple)) and not hasattr(given, "_fields"):  # a NamedTuple is one thing
+        return list(given)
+    return [given]
 
 
-def id_of(given: Any) -> str:
-    """The id of a handle, or an id as it is."""
-    return given if isinstance(given, str) else str(given.id)
-
-
-def store_of(store: str | Store | None, *groups: list[Any]) -> Store:
-    """The store that is named, else that of the first handle that has one."""
+def store_of(store: StoreLike | None, *groups: Sequence[Any]) -> Store:
+    """The store that is named, else the store of the first handle given."""
     for group in groups:
         for each in group:
             if store is None and isinstance(getattr(each, "store", None), Store):
@@ -34,32 +173,91 @@ def store_of(store: str | Store | None, *groups: list[Any]) -> Store:
     return open_store(store)
 
 
-def asking(cache: str, budget: float | Budget | None) -> tuple[CacheMode, Budget | None]:
-    """What a caller says about kept answers and about dollars, checked."""
-    if budget is not None:
-        from karat.models._budget import as_budget
+WRONG_KIND = {
+    ("run", "evaluation"): "that is a run: evaluate it first",
+    ("evaluation", "run"): "that is an evaluation: give its runs, or name it with amend",
+    ("aggregation", "run"): "that is an aggregation: give runs",
+    ("aggregation", "evaluation"): "that is an aggregation: give its evaluations",
+    ("dataset", "run"): "that is a dataset: run a task over it first",
+    ("dataset", "evaluation"): "that is a dataset: run a task over it and evaluate the run first",
+}
 
-        budget = as_budget(budget)
-    return cache_mode(cache), budget
+
+H = TypeVar("H", Run, Evaluation)
+
+
+def handle_of(repository: Repository[Any, H], given: H | str) -> H:
+    """The run or evaluation with an id, or of a handle; says what something of another kind is instead."""
+    id = given if isinstance(given, str) else getattr(given, "id", None)
+    wanted = repository.kind
+    kind = "dataset" if isinstance(given, StoredDataset) else getattr(given, "kind", None)
+    if not isinstance(id, str) or (kind, wanted) in WRONG_KIND:
+        problem = WRONG_KIND.get((str(kind), wanted), f"{type(given).__name__} is not {_article(wanted)}")
+        raise RequestError(f"{id}: {problem}" if isinstance(id, str) else problem)
+    try:
+        return repository.get(id)
+    except UnknownName:
+        if isinstance(given, str):
+            for row in repository.store.backend.headers(id_prefix=id):
+                if row.id == id and (row.kind, wanted) in WRONG_KIND:
+                    raise RequestError(f"{id}: {WRONG_KIND[row.kind, wanted]}") from None
+        raise
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def dataset_of(given: Any, store: Store) -> Any:
+    """A dataset from a dataset, the name of a stored one, the path of a file, or examples."""
+    from karat.datasets import Dataset
+
+    if isinstance(given, (Dataset, StoredDataset)):
+        return given
+    if isinstance(given, Path):
+        return Dataset.from_file(given)
+    if isinstance(given, str):
+        return _named_dataset(given, store)
+    if isinstance(given, Iterable) and not isinstance(given, (Mapping, bytes)):
+        return Dataset.from_examples(list(given))
+    raise RequestError(
+        f"{type(given).__name__} is not a dataset: give a file, a list of examples,"
+        " Dataset.from_file(…) or Dataset.from_examples(…)"
+    )
+
+
+def _named_dataset(text: str, store: Store) -> Any:
+    """A file with a known extension, else a stored dataset, else whatever file that is."""
+    from karat.datasets import Dataset
+    from karat.datasets.rows import FORMATS
+
+    path = Path(text)
+    known = Path(text.removesuffix(".gz")).suffix.lower() in FORMATS
+    if not (known and path.is_file()):
+        stored = store.datasets.by_name(text)
+        if stored is not None:
+            return stored
+    if known or path.is_file() or "/" in text:
+        return Dataset.from_file(path)
+    return store.datasets.get(text)
 
 
 def notice_of(handle: Run | Evaluation, decision: Decision, cache: CacheMode, remark: str = "") -> str:
-    """What is told about an earlier one, and what the task remarks; one that is finished cannot be refreshed."""
+    """The sentence about an earlier run or evaluation, and the task's remark."""
     if decision.action == "return" and cache == "refresh":
-        what = f"{handle.kind} {handle.id}"
         failed = handle.counts.failed
         remedy = (
             f"--retry-failed for the {failed:,} that failed, --new for another"
             if failed
             else "--new for another"
         )
-        why = f"{what} is finished already, so --refresh had nothing to ask again: add {remedy}"
+        why = f"{handle.kind} {handle.id} is finished already, so --refresh had nothing to ask again: add {remedy}"
     else:
         why = decision.why
     return "; ".join(each for each in (why, remark) if each)
 
 
 def end_of(run: Run, count: int) -> int:
-    """One more than the last position of a dataset that a run's selection has."""
+    """The end of a run's selection: one more than the last position of its dataset."""
     limit = run.header.limit
     return count if limit is None else min(count, run.header.offset + limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,30 @@ from karat.records import Failure
 LONGEST_MESSAGE = 4000
 
 STOPPING: tuple[type[BaseException], ...] = (Stopped, KeyboardInterrupt, GeneratorExit)
-"""What is not an item's failure when a task or an evaluator raises it: the stage ends. All else is, also what
-does not derive from Exception: SystemExit, a panic in an extension, the outcomes of pytest."""
+"""Exceptions that end the stage. Everything else that a task or an evaluator raises is a failure of its item, also
+what does not derive from Exception: SystemExit, a panic in an extension, the outcomes of pytest."""
+
 _KARAT = str(Path(__file__).resolve().parents[1])
 
 
+def item_failure(error: BaseException) -> Failure:
+    """The failure of an item whose code raised; raises the error again where it ends the stage instead."""
+    if isinstance(error, STOPPING) or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+        raise error
+    return failure_of(error)
+
+
+def _is_cancelled() -> bool:
+    """Whether the stage is being cancelled: a task may also raise CancelledError by itself."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False  # in a thread
+    return task is not None and task.cancelling() > 0
+
+
 def failure_of(error: BaseException) -> Failure:
-    """What is kept of an exception that a task or an evaluator raised."""
+    """The stored form of an exception that a task or an evaluator raised."""
     message = _message(error).encode("utf-8", "replace").decode()
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]}… ({len(message):,} characters)"
@@ -29,7 +47,7 @@ def _message(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
     except Exception as broken:  # its `__str__` is a task's code like any other
-        return f"{type(error).__name__} (what it says cannot be had: {type(broken).__name__})"
+        return f"{type(error).__name__} (its message cannot be read: {type(broken).__name__})"
 
 
 def _where(error: BaseException) -> str:
@@ -40,6 +58,6 @@ def _where(error: BaseException) -> str:
 
 
 def _history(error: BaseException) -> dict[str, Any]:
-    """What a model call says of its attempts before it gave up."""
+    """What a failed model call records about its attempts."""
     metadata = getattr(error, "metadata", None)
     return metadata if isinstance(error, KaratError) and isinstance(metadata, dict) else {}

@@ -215,6 +215,33 @@ def _call_each(work: Work[Item, Done], chunk: Sequence[Item], done: list[tuple[I
     return seconds
 
 
+class InlineEngine(Generic[Item, Done]):
+    """Quick work that waits for nothing: on the event loop, one item after another."""
+
+    concurrency = 1
+    abandoned = 0
+
+    def __init__(self) -> None:
+        self._stop = False
+
+    def stop(self) -> None:
+        """Start no further item."""
+        self._stop = True
+
+    async def map(
+        self,
+        work: Work[Item, Done],
+        items: Iterator[Item],
+        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+    ) -> None:
+        """Do the work of every item; other tasks of the loop get their turn after each."""
+        for item in items:
+            await deliver(((item, work.call(item)),))
+            if self._stop:
+                return
+            await asyncio.sleep(0)
+
+
 T = TypeVar("T")
 
 
@@ -267,3 +294,12 @@ class Threads:
         """Lets the threads end; one that is still busy ends with its work or with the process."""
         for _ in range(self._count):
             self._jobs.put(None)
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Call a function in a daemon thread: a process that is interrupted does not wait for it at its end."""
+    threads = Threads()
+    try:
+        return await threads.submit(function)
+    finally:
+        threads.close()

@@ -1,6 +1,6 @@
-"""What of an evaluation need not be computed: the output failed, or it was judged before.
+"""Items of an evaluation that need no work: the output failed, or the result is copied from an earlier evaluation.
 
-Judged before means in one of the evaluations that are amended, or anywhere in the store from exactly the same things.
+Earlier results come from the evaluations that are amended, or from anywhere in the store by reuse key.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from karat.execution.judging import Judge, Judging, Judgment
+from karat.execution.judgments import EvaluatorWork, Judgment, PreparedEvaluator
 from karat.records import ItemResult, Ok
 from karat.store.backend import REUSED, Backend, Row
 from karat.store.handles import Evaluation
@@ -16,7 +16,7 @@ from karat.store.repositories import latest, result_decoder
 
 
 class _Place(NamedTuple):
-    """Where a result of an amended evaluation belongs, in words that do not depend on that evaluation."""
+    """Where a result belongs, independent of the evaluation that holds it."""
 
     position: int
     key: str
@@ -25,34 +25,38 @@ class _Place(NamedTuple):
     unit: str
 
 
-class Known:
-    """What is known already about the items of one evaluation."""
+class Reuse:
+    """Finds results that can be copied into one evaluation."""
 
     def __init__(
-        self, backend: Backend, judges: Sequence[Judge], run_ids: Sequence[str], amended: Sequence[Evaluation]
+        self,
+        backend: Backend,
+        evaluators: Sequence[PreparedEvaluator],
+        run_ids: Sequence[str],
+        amended: Sequence[Evaluation],
     ) -> None:
         self._backend = backend
-        self._judges = judges
+        self._evaluators = evaluators
         self._run_ids = run_ids
         self._amended = amended
 
-    def taken_out(self, judging: Judging, chunk: list[Judgment]) -> tuple[list[Row], list[Judgment]]:
-        """Rows for what is skipped or was computed before, and the judgments that remain."""
+    def split(self, work: EvaluatorWork, chunk: list[Judgment]) -> tuple[list[Row], list[Judgment]]:
+        """Rows for items that are skipped or copied, and the judgments that remain to be made."""
         rows: list[Row] = []
         remaining: list[Judgment] = []
         amended = self._amended_results(chunk) if self._amended and chunk else {}
         for judgment in chunk:
-            skipped = judging.skipped(judgment)
+            skipped = work.skipped(judgment)
             if skipped is not None:
                 rows.append(skipped)
                 continue
             found = self._from_amended(judgment, amended) if amended else None
             if found is not None:
-                rows.append(_copied(judging, *found))
+                rows.append(_copied(work, *found))
             else:
                 remaining.append(judgment)
-        # Who asks for new answers of models does not want the judgments made from the old ones.
-        keys = [j.reuse for j in remaining if j.reuse is not None and judging.cache != "refresh"]
+        # `refresh` asks models again, so results that came from the old replies are not copied.
+        keys = [j.reuse for j in remaining if j.reuse is not None and work.stage.options.cache != "refresh"]
         known = self._backend.reusable(keys) if keys else {}
         if not known:
             return rows, remaining
@@ -63,14 +67,12 @@ class Known:
                 left.append(judgment)
                 continue
             parent = self._backend.header(hit[0])
-            rows.append(
-                _copied(judging, judgment, result_decoder.decode(hit[1]), parent.id if parent else "")
-            )
+            rows.append(_copied(work, judgment, result_decoder.decode(hit[1]), parent.id if parent else ""))
         return rows, left
 
     def _amended_results(self, chunk: list[Judgment]) -> dict[_Place, tuple[ItemResult, str]]:
-        """Results of the amended evaluations in this range of positions, where the evaluator is the same."""
-        prints = {judge.key: judge.spec.fingerprint for judge in self._judges}
+        """Results of the amended evaluations for these positions, where the evaluator is the same."""
+        prints = {each.key: each.spec.fingerprint for each in self._evaluators}
         start, stop = chunk[0].position, chunk[-1].position + 1
         found: dict[_Place, tuple[ItemResult, str]] = {}
         for evaluation in self._amended:
@@ -85,15 +87,15 @@ class Known:
     def _from_amended(
         self, judgment: Judgment, amended: dict[_Place, tuple[ItemResult, str]]
     ) -> tuple[Judgment, ItemResult, str] | None:
-        """An earlier judgment of the same item; a pair judged the other way round stays the other way round."""
-        judge, first = self._judges[judgment.evaluator], judgment.outputs[0]
+        """An earlier result of the same item; a pair judged in the opposite order keeps that order."""
+        evaluator, first = self._evaluators[judgment.evaluator], judgment.outputs[0]
         orders = [judgment.runs]
-        # Not where this order was tried before: the item that failed or was skipped would stay beside the other.
-        if judge.kind == "pair" and not judge.both_orders and judgment.try_number == 1:
+        # Not after an earlier try in this order: the failed or skipped item would stay beside the copied one.
+        if evaluator.kind == "pair" and not evaluator.both_orders and judgment.try_number == 1:
             orders.append(judgment.runs[::-1])
         for order in orders:
             runs = tuple(self._run_ids[place] for place in order)
-            hit = amended.get(_Place(judgment.position, judge.key, runs, first.attempt, first.unit))
+            hit = amended.get(_Place(judgment.position, evaluator.key, runs, first.attempt, first.unit))
             if hit is not None:
                 if order != judgment.runs:
                     judgment = judgment._replace(runs=order, outputs=judgment.outputs[::-1], reuse=None)
@@ -101,7 +103,5 @@ class Known:
         return None
 
 
-def _copied(judging: Judging, judgment: Judgment, old: ItemResult, source: str) -> Row:
-    return judging.row(
-        judgment, old.outcome, REUSED, seconds=old.seconds, reused_from=old.reused_from or source
-    )
+def _copied(work: EvaluatorWork, judgment: Judgment, old: ItemResult, source: str) -> Row:
+    return work.row(judgment, old.outcome, REUSED, seconds=old.seconds, reused_from=old.reused_from or source)

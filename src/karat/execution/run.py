@@ -5,22 +5,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import aclosing, closing
+from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
-from karat.errors import Aborted, RequestError, Stopped
-from karat.execution.arguments import asking, notice_of
-from karat.execution.engines import Engine, engines
-from karat.execution.failures import STOPPING, failure_of
-from karat.execution.garbage import fewer_collections
-from karat.execution.lifecycle import begin, close, counting_abandoned, defaults, environment, open_or_wait
-from karat.execution.progress import Listener, Progress, listener
+from karat.errors import RequestError
+from karat.execution.arguments import (
+    DEFAULT_CONCURRENCY,
+    DatasetLike,
+    RunOptions,
+    StoreLike,
+    TaskLike,
+    check_numbers,
+    dataset_of,
+    end_of,
+    notice_of,
+    read_options,
+)
+from karat.execution.engines import engines
+from karat.execution.environment import defaults, environment
+from karat.execution.failures import failure_of, item_failure
+from karat.execution.pipeline import Done, Phase, Stage, open_or_wait
+from karat.execution.progress import Listener
 from karat.execution.sync import plain
 from karat.keys import Wanted, fingerprint, output_item
-from karat.models._recording import CacheMode, recording
+from karat.models._recording import recording
 from karat.records import (
     FORMAT,
+    Call,
     Counts,
     Example,
     Failed,
@@ -28,72 +41,65 @@ from karat.records import (
     Ok,
     Output,
     RunHeader,
-    Usage,
-    add_usage,
     usage_of,
 )
 from karat.serialization import encode
-from karat.store import Store, open_store
-from karat.store.appender import Appender
+from karat.store import open_store
 from karat.store.backend import FAILED, OK, Mark, Row
 from karat.store.handles import Chunks, Run, StoredDataset
-from karat.store.lease import Held
-from karat.store.repositories import example_decoder
+from karat.store.repositories import example_decoder, latest, output_decoder
 from karat.tasks import Context, Task, as_task
-
-if TYPE_CHECKING:
-    from karat.models._budget import Budget
-
-DEFAULT_CONCURRENCY = 100
 
 
 async def run_async(
-    task: Any,
-    dataset: Any,
+    task: TaskLike,
+    dataset: DatasetLike,
     *,
-    store: str | Store | None = None,
+    store: StoreLike | None = None,
     concurrency: int = DEFAULT_CONCURRENCY,
     attempts: int = 1,
     limit: int | None = None,
     offset: int = 0,
-    timeout: float | None = None,
-    retries: int = 0,
-    abort_on_error: bool = False,
-    labels: Sequence[str] = (),
-    metadata: Mapping[str, Any] | None = None,
-    description: str = "",
-    new: bool = False,
-    retry_failed: bool = False,
-    accept_code_change: bool = False,
-    wait: bool = False,
-    cache: CacheMode = "use",
-    budget: float | Budget | None = None,
-    engine: str = "local",
     progress: bool | Listener | None = None,
+    **options: Unpack[RunOptions],
 ) -> Run:
-    """Runs a task over a dataset: exactly what is missing of the run that these arguments describe.
+    """Run a task over a dataset: compute exactly what is missing of the run that these arguments describe.
 
-    `attempts` independent tries at each example; `limit` and `offset` select a part of the dataset; `timeout`
-    in seconds for one example; `retries` at once after an exception. What happens with an earlier run of the
-    same configuration is the table in docs/keys.md: `new`, `retry_failed`, `accept_code_change`, `wait`.
+    `task` is a function, a callable object, a `Task`, or `file.py:function`. `dataset` is a `Dataset`, the path of a
+    file, the name of a stored dataset, or examples. `attempts` is the number of independent tries at each example;
+    `limit` and `offset` select a part of the dataset; `progress=True` shows a progress line.
+
+    Further options, in groups:
+
+    - work: `timeout` in seconds for one example, `retries` at once after an exception, `abort_on_error`, `engine`;
+    - earlier runs of the same configuration (the table in docs/keys.md): `new`, `retry_failed`,
+      `accept_code_change`, `wait`;
+    - model calls: `cache` (`use`, `refresh` or `off`), `budget` in dollars;
+    - description: `labels`, `metadata`, `description`.
     """
-    _check(
+    how = read_options(
+        "run",
+        RunOptions,
+        options,
         concurrency=concurrency,
-        attempts=attempts,
-        limit=limit,
-        offset=offset,
-        timeout=timeout,
-        retries=retries,
+        progress=progress,
+        parameters=("store", "concurrency", "attempts", "limit", "offset", "progress"),
     )
-    how = asking(cache, budget)
+    check_numbers(attempts=attempts, limit=limit, offset=offset)
     the_task = as_task(task)
     the_store = open_store(store if store is not None else getattr(dataset, "store", None))
-    data = the_store.datasets.put(as_dataset(dataset, the_store))
-    parameters = {"attempts": attempts, "offset": offset, "limit": limit}
+    data = the_store.datasets.put(dataset_of(dataset, the_store))
+    described = the_task.configuration()
     configuration = fingerprint(
-        task=the_task.configuration(), dataset=data.id, environment=defaults(), **parameters
+        task=described,
+        dataset=data.id,
+        environment=defaults(),
+        attempts=attempts,
+        offset=offset,
+        limit=limit,
     )
-    wanted = Wanted(configuration, the_task.code(), new, retry_failed, accept_code_change)
+    wanted = Wanted(configuration, the_task.code(), how.new, how.retry_failed, how.accept_code_change)
+    selected = len(range(len(data))[offset : None if limit is None else offset + limit])
     header = RunHeader(
         format=FORMAT,
         id="",
@@ -104,187 +110,206 @@ async def run_async(
         attempts=attempts,
         offset=offset,
         limit=limit,
-        parameters=_described(the_task),
-        labels=list(labels),
-        metadata=dict(metadata or {}),
-        description=description,
+        parameters=dict(described) if isinstance(described, Mapping) else {"configuration": described},
+        labels=how.labels,
+        metadata=how.metadata,
+        description=how.description,
         environment=environment(),
-        counts=Counts(pending=0 if the_task.units_declared else attempts * _selected(data, offset, limit)),
+        counts=Counts(pending=0 if the_task.units_declared else attempts * selected),
     )
     remark = the_task.remark((id for id, _ in data.encoded()), attempts)
-    handle, decision, held = await open_or_wait(lambda: the_store.runs.open(header, wanted, [data.id]), wait)
-    handle.notice = notice_of(handle, decision, cache, remark)
-    if held is None:
-        return handle
-    stage = _RunStage(the_task, data, handle, held, decision.action, wanted.code)
-    stage.retries, stage.abort_on_error = retries, abort_on_error
-    stage.cache, stage.budget = how
-    with fewer_collections():
-        await stage.work(engines.get(engine)(concurrency, timeout), listener(progress))
-    return handle
+    run, decision, lease = await open_or_wait(
+        lambda: the_store.runs.open(header, wanted, [data.id]), how.wait
+    )
+    run.notice = notice_of(run, decision, how.cache, remark)
+    if lease is None:
+        return run
+    stage = Stage(run, lease, decision, how, total=_total(the_task, data, run), name="run")
+    work = _RunWork(the_task, data, run, stage, wanted.code)
+    engine = engines.get(how.engine)(how.concurrency, how.timeout)
+    try:
+        await stage.work([Phase(work, work.missing(), engine)])
+    finally:
+        the_task.close()
+    return run
 
 
 run = plain(run_async)
 
 
-def as_dataset(given: Any, store: Store) -> Any:
-    """A dataset from a dataset, the name of a stored one, or a list of examples."""
-    from karat.datasets import Dataset
-
-    if isinstance(given, (Dataset, StoredDataset)):
-        return given
-    if isinstance(given, str):
-        return store.datasets.get(given)
-    if isinstance(given, Sequence):
-        return Dataset.from_examples(given)
-    raise RequestError(
-        f"{type(given).__name__} is not a dataset: use Dataset.from_file or Dataset.from_examples"
-    )
-
-
-def _check(**numbers: Any) -> None:
-    least = {"concurrency": 1, "attempts": 1, "limit": 1, "offset": 0, "timeout": 0, "retries": 0}
-    for name, value in numbers.items():
-        if value is not None and value < least[name]:
-            raise RequestError(f"{name} is {value}: it must be at least {least[name]}")
-
-
-def _selected(data: StoredDataset, offset: int, limit: int | None) -> int:
-    """How many examples a run is over."""
-    rest = max(0, len(data) - offset)
-    return rest if limit is None else min(limit, rest)
-
-
-def _described(task: Task) -> dict[str, Any]:
-    configuration = task.configuration()
-    return dict(configuration) if isinstance(configuration, Mapping) else {"configuration": configuration}
+def _total(task: Task, data: StoredDataset, run: Run) -> int:
+    """The number of outputs that a run has when it is complete."""
+    header = run.header
+    last = end_of(run, len(data))
+    if not task.units_declared:
+        return max(0, last - header.offset) * header.attempts
+    units = 0
+    chunks = Chunks(header.offset, last)
+    for start, stop in chunks:
+        rows = chunks.saw(run.store.backend.scan(data.number, start, stop))
+        units += sum(len(task.units(example_decoder.decode(row.payload))) for row in rows)
+    return units * header.attempts
 
 
 class _Item(NamedTuple):
+    """One attempt at one example."""
+
     position: int
     example: Example
     attempt: int
     calls: recording
     tries: dict[str, int]
     """Try numbers by unit, where there was an earlier try."""
+    settled: set[str]
+    """Units that are stored and are not computed again; grows while a task yields units."""
 
 
-class _Done(NamedTuple):
-    rows: list[Row]
-    failed: Failure | None
-    usage: dict[str, Usage]
+class _RunWork:
+    """What is missing of a run, and the work on each item."""
 
-
-class _RunStage:
-    """One run being worked on: the work of an item for the engine, and the bookkeeping around it."""
-
-    retries = 0
-    abort_on_error = False
-    cache: CacheMode = "use"
-    budget: Budget | None = None
-
-    def __init__(
-        self, task: Task, data: StoredDataset, run: Run, held: Held, action: str, code: str | None
-    ) -> None:
+    def __init__(self, task: Task, data: StoredDataset, run: Run, stage: Stage, code: str | None) -> None:
         self.task = task
         self.data = data
         self.run = run
-        self.held = held
-        self.action = action
+        self.stage = stage
         self.is_async = task.is_async
         header = run.header
+        self._retries = stage.options.retries
         self._code = code if code != header.code else None
-        self._id = header.id
-        self._replicate = header.replicate
-        self._parameters = header.parameters
-        self._last = header.offset + _selected(data, header.offset, header.limit)
-        self._aborted: tuple[str, Failure] | None = None
+        self._yields = type(task).call_units is not Task.call_units
+        self._loop = asyncio.get_running_loop()
 
-    # The work of an item ------------------------------------------------------
+    # The work on an item ------------------------------------------------------
 
     def _context(self, item: _Item, encoded: bytes = b"") -> Context:
-        """What a call may know; a call after a failed one gets the example as it was before that."""
+        """The context of a call; a call after a failed one gets the example as it was before that."""
         example = example_decoder.decode(encoded) if encoded else item.example
-        return Context(self._id, example, item.attempt, self._replicate, self._parameters)
+        header = self.run.header
+        done = self._stored_units(item) if item.settled else {}
+        return Context(header.id, example, item.attempt, header.replicate, header.parameters, done)
 
-    def _recording(self, example: Example, attempt: int) -> recording:
-        return recording(example.id, attempt, self._replicate, self.cache, self.budget, stored=True)
-
-    async def call_async(self, item: _Item) -> _Done:
+    async def call_async(self, item: _Item) -> Done:
         context = self._context(item)
-        again = encode(item.example) if self.retries else b""
+        again = encode(item.example) if self._retries else b""
         errors: list[str] = []
         with item.calls as calls:
-            start = time.perf_counter()
+            clock = _Clock(calls)
             while True:
                 try:
+                    if self._yields:
+                        await self._call_units_async(item, context, clock, errors)
+                        return self._done_units(item, None, clock, errors)
                     value = await self.task.call_async(context.example, context)
-                    return self._done(item, Ok(value), start, calls, errors)
-                except STOPPING:
-                    raise
-                except asyncio.CancelledError as error:
-                    task = asyncio.current_task()
-                    if task is not None and task.cancelling():
-                        raise
-                    failure = failure_of(error)
+                    return self._done(item, Ok(value), clock, errors)
                 except BaseException as error:
-                    failure = failure_of(error)
-                if len(errors) >= self.retries:
-                    return self._done(item, Failed(failure), start, calls, errors)
+                    failure = item_failure(error)
+                if len(errors) >= self._retries:
+                    return self._done(item, Failed(failure), clock, errors)
                 errors.append(f"{failure.type}: {failure.message}")
                 context = self._context(item, again)
 
-    def call(self, item: _Item) -> _Done:
+    def call(self, item: _Item) -> Done:
         context = self._context(item)
-        again = encode(item.example) if self.retries else b""
+        again = encode(item.example) if self._retries else b""
         errors: list[str] = []
         with item.calls as calls:
-            start = time.perf_counter()
+            clock = _Clock(calls)
             while True:
                 try:
+                    if self._yields:
+                        self._call_units(item, context, clock, errors)
+                        return self._done_units(item, None, clock, errors)
                     value = self.task.call(context.example, context)
-                    return self._done(item, Ok(value), start, calls, errors)
-                except STOPPING:
-                    raise
+                    return self._done(item, Ok(value), clock, errors)
                 except BaseException as error:
-                    failure = failure_of(error)
-                if len(errors) >= self.retries:
-                    return self._done(item, Failed(failure), start, calls, errors)
+                    failure = item_failure(error)
+                if len(errors) >= self._retries:
+                    return self._done(item, Failed(failure), clock, errors)
                 errors.append(f"{failure.type}: {failure.message}")
                 context = self._context(item, again)
 
-    def timed_out(self, item: _Item, seconds: float) -> _Done:
+    def timed_out(self, item: _Item, seconds: float) -> Done:
         failure = Failure("TimeoutError", f"no output within {seconds:g} s")
-        return self._done(item, Failed(failure), time.perf_counter() - seconds, item.calls.end(), [])
+        return self._done(item, Failed(failure), _Clock(item.calls.end(), seconds), [])
 
-    def _done(
-        self, item: _Item, outcome: Ok[Any] | Failed, start: float, calls: Sequence[Any], errors: list[str]
-    ) -> _Done:
-        seconds = round(time.perf_counter() - start, 6)
-        trace = list(calls)
+    def _done(self, item: _Item, outcome: Ok[Any] | Failed, clock: _Clock, errors: list[str]) -> Done:
         if self.task.units_declared:
-            return self._done_units(item, outcome, seconds, trace, errors)
-        row, failed = self._row(item, "", outcome, seconds, trace, errors)
-        return _Done([row], failed, usage_of(trace) if trace else {})
+            return self._done_units(item, outcome, clock, errors)
+        seconds, trace = clock.lap()
+        row, failure = self._row(item, "", outcome, seconds, trace, errors)
+        usage = usage_of(trace) if trace else None
+        return Done([row], 1, failure, usage) if failure else Done([row], usage=usage)
+
+    # Units ----------------------------------------------------------------------
+
+    async def _call_units_async(
+        self, item: _Item, context: Context, clock: _Clock, errors: list[str]
+    ) -> None:
+        """Store each unit that a task yields as soon as it is complete."""
+        async with aclosing(self.task.call_units(context.example, context)) as parts:
+            async for part in parts:
+                done = self._yielded(item, part, clock, errors)
+                if done is not None:
+                    await self.stage.append([done])
+
+    def _call_units(self, item: _Item, context: Context, clock: _Clock, errors: list[str]) -> None:
+        """The same in a thread: the commit is made by the event loop, and this thread waits for it."""
+        with closing(self.task.call_units(context.example, context)) as parts:
+            for part in parts:
+                done = self._yielded(item, part, clock, errors)
+                if done is not None:
+                    asyncio.run_coroutine_threadsafe(self.stage.append([done]), self._loop).result()
+
+    def _yielded(self, item: _Item, part: Any, clock: _Clock, errors: list[str]) -> Done | None:
+        """A yielded `(unit, output)` as a finished unit; None for one that is stored already."""
+        if not (isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], str)):
+            raise TypeError(f"task {self.task.name!r} yielded {type(part).__name__}, not (unit, output)")
+        unit, value = part
+        if unit not in self.task.units(item.example):
+            raise ValueError(
+                f"task {self.task.name!r} yielded the unit {unit!r}, which units() does not name"
+            )
+        if item.calls.ended:
+            raise TimeoutError(f"unit {unit!r} came after the time of its example was up")
+        if unit in item.settled:
+            return None
+        outcome = Failed(failure_of(value)) if isinstance(value, BaseException) else Ok(value)
+        seconds, trace = clock.lap()
+        row, failure = self._row(item, unit, outcome, seconds, trace, errors)
+        item.settled.add(unit)
+        return Done([row], 1 if failure else 0, failure, usage_of(trace))
 
     def _done_units(
-        self, item: _Item, outcome: Ok[Any] | Failed, seconds: float, trace: list[Any], errors: list[str]
-    ) -> _Done:
-        """An example with several outputs, all of which fail with it: the trace stays with the first of them."""
+        self, item: _Item, outcome: Ok[Any] | Failed | None, clock: _Clock, errors: list[str]
+    ) -> Done:
+        """The units of an example that are not stored yet: from a mapping, or failed with their example."""
+        given = outcome.value if isinstance(outcome, Ok) else None
+        seconds, trace = clock.lap()
+        usage = usage_of(trace)
         rows: list[Row] = []
-        first_failed: Failure | None = None
+        failed, first = 0, None
         for unit in self.task.units(item.example):
+            if unit in item.settled and self._yields:
+                continue
             part: Ok[Any] | Failed
             if isinstance(outcome, Failed):
                 part = outcome
-            elif isinstance(outcome.value, Mapping) and unit in outcome.value:
-                part = Ok(outcome.value[unit])
+            elif isinstance(given, Mapping) and unit in given:
+                part = Ok(given[unit])
             else:
                 part = Failed(Failure("MissingUnit", f"the task gave no output for unit {unit!r}"))
-            row, failed = self._row(item, unit, part, seconds, trace if not rows else [], errors)
+            row, failure = self._row(item, unit, part, seconds, trace, errors)
             rows.append(row)
-            first_failed = first_failed or failed
-        return _Done(rows, first_failed, usage_of(trace))
+            trace = []  # the calls stay with the first unit
+            if failure is not None:
+                failed, first = failed + 1, first or failure
+        return Done(rows, failed, first, usage)
+
+    def _stored_units(self, item: _Item) -> dict[str, Output]:
+        """The settled units of an item, as they are stored."""
+        rows = latest(self.stage.backend.scan(self.run.number, item.position, item.position + 1))
+        outputs = [output_decoder.decode(row.payload) for row in rows]
+        return {o.unit: o for o in outputs if o.attempt == item.attempt and o.unit in item.settled}
 
     def _row(
         self,
@@ -292,10 +317,10 @@ class _RunStage:
         unit: str,
         outcome: Ok[Any] | Failed,
         seconds: float,
-        trace: list[Any],
+        trace: list[Call],
         errors: list[str],
-    ) -> tuple[Row, Failure | None]:
-        try_number = item.tries.get(unit, 1)
+    ) -> tuple[Row, tuple[str, Failure] | None]:
+        try_number = item.tries.get(unit, 1) if item.tries else 1
         output = Output(
             format=FORMAT,
             example=item.example.id,
@@ -313,126 +338,72 @@ class _RunStage:
         except RequestError as error:
             outcome = Failed(failure_of(error))
             payload = encode(msgspec.structs.replace(output, outcome=outcome, trace=[]))
-        failed = outcome.error if isinstance(outcome, Failed) else None
-        status = OK if failed is None else FAILED
-        return Row(item.position, output_item(item.attempt, unit), try_number, status, None, payload), failed
+        failure = (item.example.id, outcome.error) if isinstance(outcome, Failed) else None
+        status = OK if failure is None else FAILED
+        return Row(item.position, output_item(item.attempt, unit), try_number, status, None, payload), failure
 
     # What is missing ----------------------------------------------------------
 
-    def _missing(self) -> Iterator[_Item]:
-        header, backend = self.run.header, self.run.store.backend
+    def missing(self) -> Iterator[_Item]:
+        """The items that have to be computed, in dataset order, read a chunk at a time."""
+        header, backend, recording = self.run.header, self.stage.backend, self.stage.recording
         decode = example_decoder.decode
-        fresh = self.action == "create"
+        fresh = self.stage.action == "create"
         attempts = range(1, header.attempts + 1)
-        chunks = Chunks(header.offset, self._last)
+        chunks = Chunks(header.offset, end_of(self.run, len(self.data)))
         for start, stop in chunks:
-            self.held.check()
+            self.stage.lease.check()
             marks = {} if fresh else _by_item(backend.marks(self.run.number, start, stop))
             for row in chunks.saw(backend.scan(self.data.number, start, stop)):
                 for attempt in attempts:
                     example = decode(row.payload)  # for each attempt: a task may change what it is given
-                    tries = self._tries(example, row.position, attempt, marks) if marks else {}
+                    tries: dict[str, int] | None = {}
+                    settled: set[str] = set()
+                    if marks:
+                        tries = self._tries(example, row.position, attempt, marks, settled)
                     if tries is not None:
-                        yield _Item(row.position, example, attempt, self._recording(example, attempt), tries)
+                        calls = recording(example.id, attempt)
+                        yield _Item(row.position, example, attempt, calls, tries, settled)
 
     def _tries(
-        self, example: Example, position: int, attempt: int, marks: dict[tuple[int, str], Mark]
+        self,
+        example: Example,
+        position: int,
+        attempt: int,
+        marks: dict[tuple[int, str], Mark],
+        settled: set[str],
     ) -> dict[str, int] | None:
-        """Try numbers of an item that has to be computed; None when it is there."""
+        """Try numbers of an item that has to be computed, and its settled units; None when nothing is missing."""
         needed, tries = False, {}
         for unit in self.task.units(example):
             mark = marks.get((position, output_item(attempt, unit)))
             if mark is None:
                 needed = True
-            elif mark.status == FAILED and self.action == "retry":
+            elif mark.status == FAILED and self.stage.action == "retry":
                 needed, tries[unit] = True, mark.try_number + 1
+            else:
+                settled.add(unit)
         return tries if needed else None
 
-    def _total(self) -> int:
-        header = self.run.header
-        if not self.task.units_declared:
-            return (self._last - header.offset) * header.attempts
-        units = 0
-        chunks = Chunks(header.offset, self._last)
-        for start, stop in chunks:
-            rows = chunks.saw(self.run.store.backend.scan(self.data.number, start, stop))
-            units += sum(len(self.task.units(example_decoder.decode(row.payload))) for row in rows)
-        return units * header.attempts
 
-    # The stage ----------------------------------------------------------------
+class _Clock:
+    """Time and calls of an item since the last unit was stored."""
 
-    async def work(self, engine: Engine[_Item, _Done], listen: Listener | None) -> None:
-        """Computes what is missing, keeps it, and closes the run; or leaves it so that it can be continued."""
-        runs, number = self.run.store.runs, self.run.number
-        appender = Appender(self.run.store.backend, number, engine.concurrency if self.is_async else 1)
-        total = self._total()
-        usage: dict[str, Usage] = {}
-        progress = Progress("run", total, started=time.monotonic())
+    __slots__ = ("_calls", "_seen", "_since")
 
-        async def deliver(done: Sequence[tuple[_Item, _Done]]) -> None:
-            nonlocal usage
-            rows = done[0][1].rows if len(done) == 1 else [row for _, each in done for row in each.rows]
-            await appender.append(*rows)
-            for item, each in done:
-                progress.done += len(each.rows)
-                if each.failed is not None:
-                    progress.failed += 1
-                    if self.abort_on_error and self._aborted is None:
-                        self._aborted = (item.example.id, each.failed)
-                        engine.stop()
-                if each.usage:
-                    usage = add_usage(usage, each.usage)
-                    progress.cost = sum(u.cost or 0.0 for u in usage.values())
-            if listen is not None:
-                listen(progress)
+    def __init__(self, calls: Sequence[Call], before: float = 0.0) -> None:
+        self._calls = calls
+        self._seen = 0
+        self._since = time.perf_counter() - before
 
-        error: BaseException | None = None
-        try:
-            there = begin(runs, self.run, total, self.action)
-            again = there.failed if self.action == "retry" else 0
-            progress.done = progress.before = total - there.pending - again
-            usage = {} if self.action == "create" else _stored_usage(self.run)
-            await engine.map(self, self._missing(), deliver)
-            if self._aborted is not None:
-                example, failure = self._aborted
-                raise Aborted(
-                    f"run {self.run.id} stopped at the first failure, example {example!r}:"
-                    f" {failure.type}: {failure.message}; the same command continues it"
-                )
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            await self._close(appender, total, usage, engine.abandoned, error)
-
-    async def _close(
-        self,
-        appender: Appender,
-        total: int,
-        usage: dict[str, Usage],
-        abandoned: int,
-        error: BaseException | None,
-    ) -> None:
-        metadata = counting_abandoned(self.run.header.metadata, abandoned)
-        try:
-            await appender.close()
-        except Stopped as lost:
-            if error is None:
-                raise
-            error.add_note(str(lost))
-        finally:
-            close(self.run.store.runs, self.run, self.held, total, usage, error, metadata=metadata)
-            self.task.close()
+    def lap(self) -> tuple[float, list[Call]]:
+        """Seconds and calls since the last lap."""
+        now = time.perf_counter()
+        seconds, trace = round(now - self._since, 6), self._calls[self._seen :]
+        self._since, self._seen = now, len(self._calls)
+        return seconds, list(trace)
 
 
 def _by_item(marks: Sequence[Mark]) -> dict[tuple[int, str], Mark]:
     """The latest try of each item; marks come in the order of tries."""
     return {(mark.position, mark.item): mark for mark in marks}
-
-
-def _stored_usage(run: Run) -> dict[str, Usage]:
-    total: dict[str, Usage] = {}
-    for output in run.outputs(history=True):
-        if output.trace:
-            total = add_usage(total, usage_of(output.trace))
-    return total

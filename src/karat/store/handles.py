@@ -180,6 +180,8 @@ class Run(_Handle):
         decode = msgspec.json.Decoder(Output).decode
         yield from _records(self.store, self.number, decode, history)
 
+    records = outputs
+
 
 class Evaluation(_Handle):
     """Evaluators over one or more runs."""
@@ -201,6 +203,8 @@ class Evaluation(_Handle):
         """The current result of every item in dataset order; with `history`, all tries."""
         decode = msgspec.json.Decoder(ItemResult).decode
         yield from _records(self.store, self.number, decode, history)
+
+    records = results
 
 
 class Aggregation(_Handle):

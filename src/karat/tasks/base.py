@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from karat.records import Example
+from karat.records import Example, Output
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -18,13 +18,16 @@ class Context(msgspec.Struct, frozen=True):
     attempt: int
     replicate: int
     parameters: dict[str, Any]
+    done: Mapping[str, Output] = {}
+    """Units of this example that are stored and are not computed again, for a task that yields units."""
 
 
 class Task:
     """Override `call` or, with `is_async = True`, `call_async`.
 
-    A task whose examples have several outputs declares them with `units` and returns a mapping of unit to
-    output.
+    A task whose examples have several outputs sets `units_declared = True`, names them with `units`, and either returns
+    a mapping of unit to output from `call`, or overrides `call_units` to have each unit stored as soon as it is
+    complete.
     """
 
     name: str = "task"
@@ -38,6 +41,16 @@ class Task:
     async def call_async(self, example: Example, context: Context) -> Any:
         """The same, on the event loop."""
         raise TypeError(f"task {self.name!r} has no call_async")
+
+    def call_units(self, example: Example, context: Context) -> Any:
+        """A generator (with `is_async = True` an async one) of `(unit, output)`.
+
+        Each unit is committed before the generator goes on. An exception in place of an output is the failure of
+        that unit alone. If the generator raises, the units that it has not yielded fail, and the others stand. When
+        the run is continued, `context.done` has the units that are stored: skip them. A unit that is yielded although
+        it is stored already is ignored, so a task that cannot continue in the middle may start again from its first.
+        """
+        raise TypeError(f"task {self.name!r} has no call_units")
 
     def units(self, example: Example) -> list[str]:
         """The named parts an example's output consists of; one unnamed part for most tasks."""

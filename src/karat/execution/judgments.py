@@ -1,23 +1,25 @@
-"""One judgment: what is asked of an evaluator about one item, and what came of it as a row."""
+"""One item of an evaluation: what an evaluator is asked about it, and the outcome as a row."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from karat.errors import NotApplicable, RequestError
 from karat.evaluators.base import Evaluator, Kind, as_result, kind_of, resolve_evaluator
-from karat.execution.failures import STOPPING, failure_of
-from karat.execution.lifecycle import defaults
+from karat.execution.arguments import EvaluatorLike
+from karat.execution.environment import defaults
+from karat.execution.failures import STOPPING, failure_of, item_failure
+from karat.execution.pipeline import Done, Stage
 from karat.keys import code_fingerprint, fingerprint, result_item
-from karat.models._recording import CacheMode, recording
+from karat.models._recording import recording
 from karat.records import (
     FORMAT,
+    Call,
     EvaluatorSpec,
     Example,
     Failed,
@@ -27,14 +29,10 @@ from karat.records import (
     Output,
     Result,
     Skipped,
-    Usage,
     usage_of,
 )
 from karat.serialization import encode
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
-
-if TYPE_CHECKING:
-    from karat.models._budget import Budget
 
 VERDICTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
@@ -45,34 +43,22 @@ class Judgment(NamedTuple):
     position: int
     example: Example
     evaluator: int
+    """Index of the evaluator in the evaluation's header."""
     runs: tuple[int, ...]
-    """Places of the runs in the evaluation's header, in the order they are shown."""
+    """Indices of the runs in the evaluation's header, in the order in which they are shown."""
     outputs: tuple[Output, ...]
     try_number: int
     reuse: bytes | None
+    calls: recording | None = None
+    """Records model calls; set when the item goes to an engine."""
 
 
-class Begun(NamedTuple):
-    """A judgment that is asked for, and what is asked of models for it."""
-
-    judgment: Judgment
-    calls: recording
-
-
-class Judged(NamedTuple):
-    """What came of it."""
-
-    row: Row
-    failed: Failure | None
-    usage: dict[str, Usage]
-
-
-class Judge:
+class PreparedEvaluator:
     """An evaluator in an evaluation: its spec, how it is called, and whether its results may be copied."""
 
-    def __init__(self, place: int, given: Any) -> None:
+    def __init__(self, index: int, given: EvaluatorLike) -> None:
         name, params, evaluator = resolve_evaluator(given)
-        self.place = place
+        self.index = index
         self.evaluator = evaluator
         self.kind: Kind = kind_of(evaluator)
         self.key: str = evaluator.key
@@ -95,7 +81,7 @@ class Judge:
         return bool(getattr(self.evaluator, "is_async", False))
 
     async def ask_async(self, judgment: Judgment) -> Result:
-        """Asks on the event loop."""
+        """Evaluate on the event loop."""
         example, outputs = judgment.example, judgment.outputs
         if self.kind == "pair":
             return verdict(await self.evaluator.compare(example, *outputs), self.key)
@@ -104,7 +90,7 @@ class Judge:
         return as_result(await self.evaluator.evaluate_async(**arguments(judgment)), self.key)
 
     def ask(self, judgment: Judgment) -> Result:
-        """Asks in a thread."""
+        """Evaluate in a thread."""
         example, outputs = judgment.example, judgment.outputs
         if self.kind == "pair":
             return verdict(self.evaluator.compare(example, *outputs), self.key)
@@ -113,11 +99,12 @@ class Judge:
         return as_result(self.evaluator.evaluate(**arguments(judgment)), self.key)
 
     def ask_many(self, judgments: Sequence[Judgment]) -> list[Result | BaseException]:
-        """Asks for many at once. What it raises, or too few or too many answers, is the failure of each."""
+        """Evaluate many items at once. An exception, or a wrong number of results, fails all of them."""
         try:
             given = list(self.evaluator.evaluate_many([arguments(judgment) for judgment in judgments]))
             if len(given) != len(judgments):
-                raise ValueError(f"evaluator {self.key!r} gave {len(given)} results for {len(judgments)}")
+                results = f"{len(given)} {'result' if len(given) == 1 else 'results'}"
+                raise ValueError(f"evaluator {self.key!r} returned {results} for {len(judgments)} items")
         except STOPPING:
             raise
         except BaseException as error:
@@ -146,10 +133,10 @@ def arguments(judgment: Judgment) -> dict[str, Any]:
 
 
 def verdict(given: Any, key: str) -> Result:
-    """What a comparison returned: win, loss or tie for the first, or 1, 0 and 0.5, or a Result with either."""
+    """The result of a comparison from win, loss or tie of the first, from 1, 0 or 0.5, or from a Result with either."""
     if isinstance(given, str):
         if given not in VERDICTS:
-            raise ValueError(f"evaluator {key!r} compared to {given!r}: it says win, loss or tie")
+            raise ValueError(f"evaluator {key!r} returned {given!r}: a comparison returns win, loss or tie")
         return Result(key, VERDICTS[given], given)
     result = as_result(given, key)
     if result.error is not None:
@@ -157,92 +144,84 @@ def verdict(given: Any, key: str) -> Result:
     if result.score is None and result.value in VERDICTS:
         return msgspec.structs.replace(result, score=VERDICTS[result.value])
     if result.score is None or not 0 <= result.score <= 1:
-        raise ValueError(f"evaluator {key!r} compared to {given!r}: it says win, loss or tie, or 0 to 1")
+        raise ValueError(
+            f"evaluator {key!r} returned {given!r}: a comparison returns win, loss or tie, or 0 to 1"
+        )
     if result.value not in VERDICTS:
         word = "win" if result.score > 0.5 else "loss" if result.score < 0.5 else "tie"
         return msgspec.structs.replace(result, value=word)
     return result
 
 
-class Judging:
-    """The judgments of one evaluation, for an engine: calls evaluators, makes rows."""
+class EvaluatorWork:
+    """The work on the items of an evaluation: calls evaluators, makes rows."""
 
     def __init__(
-        self, judges: Sequence[Judge], run_ids: Sequence[str], *, is_async: bool, replicate: int
+        self,
+        evaluators: Sequence[PreparedEvaluator],
+        run_ids: Sequence[str],
+        stage: Stage,
+        *,
+        is_async: bool = False,
     ) -> None:
-        self.judges = judges
+        self.evaluators = evaluators
         self.run_ids = run_ids
         self.is_async = is_async
-        self.replicate = replicate
-        self.cache: CacheMode = "use"
-        self.budget: Budget | None = None
+        self.stage = stage
         self._ids: dict[tuple[int, ...], tuple[str, ...]] = {}
 
-    def begun(self, judgment: Judgment) -> Begun:
-        """A judgment on its way to an engine."""
-        return Begun(judgment, self._recording(judgment, f"{judgment.runs}\n{judgment.outputs[0].unit}"))
-
-    def _recording(self, judgment: Judgment, scope: str) -> recording:
-        judge, first = self.judges[judgment.evaluator], judgment.outputs[0]
-        scope = f"{judge.spec.fingerprint or judge.key}\n{scope}"
-        return recording(
-            judgment.example.id, first.attempt, self.replicate, self.cache, self.budget, scope, stored=True
+    def started(self, judgment: Judgment) -> Judgment:
+        """A judgment on its way to an engine, with a record for its model calls."""
+        return judgment._replace(
+            calls=self.recording(judgment, f"{judgment.runs}\n{judgment.outputs[0].unit}")
         )
 
-    async def call_async(self, begun: Begun) -> Judged:
-        judgment = begun.judgment
-        with begun.calls as calls:
+    def recording(self, judgment: Judgment, scope: str) -> recording:
+        """The record of model calls for a judgment."""
+        evaluator, first = self.evaluators[judgment.evaluator], judgment.outputs[0]
+        scope = f"{evaluator.spec.fingerprint or evaluator.key}\n{scope}"
+        return self.stage.recording(judgment.example.id, first.attempt, scope)
+
+    async def call_async(self, judgment: Judgment) -> Done:
+        assert judgment.calls is not None
+        with judgment.calls as calls:
             start = time.perf_counter()
             try:
-                result: Result | BaseException = await self.judges[judgment.evaluator].ask_async(judgment)
-            except STOPPING:
-                raise
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                result = error
+                result: Result | Failure | NotApplicable = await self.evaluators[
+                    judgment.evaluator
+                ].ask_async(judgment)
             except BaseException as error:
-                result = error
-        return self.judged(judgment, result, time.perf_counter() - start, list(calls))
+                result = _not_judged(error)
+        return self._done(judgment, result, time.perf_counter() - start, list(calls))
 
-    def call(self, begun: Begun) -> Judged:
-        judgment = begun.judgment
-        with begun.calls as calls:
+    def call(self, judgment: Judgment) -> Done:
+        assert judgment.calls is not None
+        with judgment.calls as calls:
             start = time.perf_counter()
             try:
-                result: Result | BaseException = self.judges[judgment.evaluator].ask(judgment)
-            except STOPPING:
-                raise
+                result: Result | Failure | NotApplicable = self.evaluators[judgment.evaluator].ask(judgment)
             except BaseException as error:
-                result = error
-        return self.judged(judgment, result, time.perf_counter() - start, list(calls))
+                result = _not_judged(error)
+        return self._done(judgment, result, time.perf_counter() - start, list(calls))
 
-    def call_many(self, judgments: Sequence[Judgment]) -> list[Judged]:
-        """Judgments of one evaluator that takes many at once. What it asks of models stays with the first of them."""
-        first, last = judgments[0], judgments[-1]
-        with self._recording(first, f"{len(judgments)} up to {last.position}") as calls:
-            start = time.perf_counter()
-            results = self.judges[first.evaluator].ask_many(judgments)
-            each = (time.perf_counter() - start) / len(judgments)
-        traces = [list(calls), *([] for _ in judgments[1:])]
-        return [
-            self.judged(judgment, result, each, trace)
-            for judgment, result, trace in zip(judgments, results, traces, strict=True)
-        ]
+    def timed_out(self, judgment: Judgment, seconds: float) -> Done:
+        assert judgment.calls is not None
+        failure = Failure("TimeoutError", f"no judgment within {seconds:g} s")
+        return self._done(judgment, failure, seconds, judgment.calls.end())
 
-    def timed_out(self, begun: Begun, seconds: float) -> Judged:
-        error = TimeoutError(f"no judgment within {seconds:g} s")
-        return self.judged(begun.judgment, error, seconds, begun.calls.end())
-
-    def judged(
-        self, judgment: Judgment, result: Result | BaseException, seconds: float, trace: list[Any]
-    ) -> Judged:
-        """What an evaluator gave or raised, as a row."""
+    def _done(
+        self,
+        judgment: Judgment,
+        result: Result | Failure | NotApplicable,
+        seconds: float,
+        trace: list[Call],
+    ) -> Done:
         outcome, status = _outcome(result)
         row = self.row(judgment, outcome, status, seconds=seconds, trace=trace)
-        failed = outcome.error if isinstance(outcome, Failed) else None
-        return Judged(row, failed, usage_of(trace) if trace else {})
+        usage = usage_of(trace) if trace else None
+        if isinstance(outcome, Failed):
+            return Done([row], 1, (judgment.example.id, outcome.error), usage)
+        return Done([row], usage=usage)
 
     def row(
         self,
@@ -254,12 +233,12 @@ class Judging:
         trace: list[Any] | None = None,
         reused_from: str | None = None,
     ) -> Row:
-        """A judgment's outcome as it is stored."""
+        """The outcome of a judgment as it is stored."""
         first = judgment.outputs[0]
         record = ItemResult(
             format=FORMAT,
             example=judgment.example.id,
-            key=self.judges[judgment.evaluator].key,
+            key=self.evaluators[judgment.evaluator].key,
             runs=self._shown(judgment.runs),
             outcome=outcome,
             unit=first.unit,
@@ -295,7 +274,46 @@ class Judging:
         return None
 
 
-def _outcome(result: Result | BaseException) -> tuple[Ok[Result] | Failed | Skipped, int]:
+class BatchWork:
+    """The same for evaluators that take many items at once: the engine's item is a list of judgments."""
+
+    is_async = False
+
+    def __init__(self, work: EvaluatorWork) -> None:
+        self._work = work
+
+    async def call_async(self, judgments: Sequence[Judgment]) -> Done:
+        return self.call(judgments)
+
+    def timed_out(self, judgments: Sequence[Judgment], seconds: float) -> Done:
+        raise AssertionError("a batch has no timeout")
+
+    def call(self, judgments: Sequence[Judgment]) -> Done:
+        """Evaluate items of one evaluator. Its model calls are stored with the first of them."""
+        work = self._work
+        first, last = judgments[0], judgments[-1]
+        with work.recording(first, f"{len(judgments)} up to {last.position}") as calls:
+            start = time.perf_counter()
+            results = work.evaluators[first.evaluator].ask_many(judgments)
+            each = (time.perf_counter() - start) / len(judgments)
+        trace = list(calls)
+        usage = usage_of(trace) if trace else None
+        rows: list[Row] = []
+        failed, failure = 0, None
+        for judgment, result in zip(judgments, results, strict=True):
+            outcome, status = _outcome(result if isinstance(result, Result) else _not_judged(result))
+            rows.append(work.row(judgment, outcome, status, seconds=each, trace=trace))
+            trace = []
+            if isinstance(outcome, Failed):
+                failed, failure = failed + 1, failure or (judgment.example.id, outcome.error)
+        return Done(rows, failed, failure, usage)
+
+
+def _not_judged(error: BaseException) -> Failure | NotApplicable:
+    return error if isinstance(error, NotApplicable) else item_failure(error)
+
+
+def _outcome(result: Result | Failure | NotApplicable) -> tuple[Ok[Result] | Failed | Skipped, int]:
     if isinstance(result, Result):
         if result.error is not None:
             return Failed(Failure("EvaluatorError", result.error, metadata=result.metadata)), FAILED
@@ -304,20 +322,20 @@ def _outcome(result: Result | BaseException) -> tuple[Ok[Result] | Failed | Skip
         applicable = result.applicable
         status = SKIPPED if applicable else NOT_APPLICABLE
         return Skipped(str(result) or "not applicable", applicable=applicable), status
-    return Failed(failure_of(result)), FAILED
+    return Failed(result), FAILED
 
 
 def _code_of(evaluator: Any) -> str | None:
     function = getattr(evaluator, "function", None)
     if function is not None:
         return code_fingerprint(function)
-    # An object that does not say what it was built with is told apart by what it holds.
+    # An object without declared parameters is identified by its attributes.
     own = getattr(type(evaluator), "configuration", Evaluator.configuration) is not Evaluator.configuration
     return code_fingerprint(type(evaluator) if own or hasattr(evaluator, "params") else evaluator)
 
 
 def _described(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters as the header keeps them: what has no JSON is named by its type."""
+    """Parameters for the header: a value without a JSON form is replaced by its type."""
     out = {}
     for name, value in params.items():
         try:

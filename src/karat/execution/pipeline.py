@@ -1,0 +1,229 @@
+"""The one pipeline of `run` and `evaluate`: open → missing → work → append → close.
+
+A stage opens a run or an evaluation with a lease, gives what is missing to an engine, appends each finished item (the
+slot is free again when the commit is made), and closes: it counts what is stored and writes the status. Whatever stops
+it (an error, Ctrl-C, a lost store) leaves finished items stored, and the same command continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from karat.errors import Aborted, Stopped, StoreBusy
+from karat.execution.arguments import Options
+from karat.execution.engines import Engine, Work
+from karat.execution.garbage import fewer_collections
+from karat.execution.progress import Progress
+from karat.keys import Decision
+from karat.models._recording import recording
+from karat.records import Counts, Failure, Usage, add_usage, usage_of
+from karat.store.appender import Appender
+from karat.store.backend import Row
+from karat.store.handles import Evaluation, Run
+from karat.store.lease import Held
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 0.5
+"""How often `wait=True` looks whether another process has finished."""
+
+
+async def open_or_wait(open_: Callable[[], T], wait: bool) -> T:
+    """Call `open_`; with `wait`, again until the process that holds the lease releases it."""
+    while True:
+        try:
+            return open_()
+        except StoreBusy:
+            if not wait:
+                raise
+            await asyncio.sleep(WAIT_SECONDS)
+
+
+class Done(NamedTuple):
+    """A finished item: its rows, its failures, and what its model calls used."""
+
+    rows: Sequence[Row]
+    failed: int = 0
+    failure: tuple[str, Failure] | None = None
+    """The first failure, with the id of its example."""
+    usage: dict[str, Usage] | None = None
+
+
+class Phase(NamedTuple):
+    """Items for an engine, and the work on each."""
+
+    work: Work[Any, Done]
+    items: Iterator[Any]
+    engine: Engine[Any, Done]
+
+
+class Stage:
+    """A run or an evaluation that this process works on.
+
+    `phases` are worked on one after another. `total` is the number of items of all phases, as far as it is known at
+    the start; a subclass of the work may correct `total` while it reads what there is.
+    """
+
+    def __init__(
+        self,
+        handle: Run | Evaluation,
+        lease: Held,
+        decision: Decision,
+        options: Options,
+        *,
+        total: int,
+        name: str,
+    ) -> None:
+        self.handle = handle
+        self.lease = lease
+        self.action = decision.action
+        self.options = options
+        self.total = total
+        self.retries_failed = options.retry_failed or decision.action == "retry"
+        self.backend = handle.store.backend
+        self._repository: Any = handle.store.runs if isinstance(handle, Run) else handle.store.evaluations
+        self._progress = Progress(name, total, started=time.monotonic())
+        self._usage: dict[str, Usage] = {}
+        self._aborted: tuple[str, Failure] | None = None
+        self._appender: Appender | None = None
+        self._abandoned = 0
+
+    def recording(self, example: str, attempt: int, scope: str = "") -> recording:
+        """The record of model and tool calls of one item."""
+        options, replicate = self.options, self.handle.header.replicate
+        return recording(example, attempt, replicate, options.cache, options.budget, scope, stored=True)
+
+    async def work(self, phases: Iterable[Phase]) -> None:
+        """Compute what is missing, store it, and close; or leave it so that it can be continued."""
+        error: BaseException | None = None
+        try:
+            with fewer_collections():
+                self._begin()
+                for phase in phases:
+                    await self._work_phase(phase)
+                    if self._aborted is not None:
+                        raise self._abortion(*self._aborted)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._close(error)
+
+    async def _work_phase(self, phase: Phase) -> None:
+        engine = phase.engine
+        self._appender = Appender(
+            self.backend, self.handle.number, engine.concurrency if phase.work.is_async else 1
+        )
+
+        async def deliver(done: Sequence[tuple[Any, Done]]) -> None:
+            await self.append([each for _, each in done])
+            if self._aborted is not None:
+                engine.stop()
+
+        error: BaseException | None = None
+        try:
+            await engine.map(phase.work, phase.items, deliver)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._abandoned += engine.abandoned
+            try:
+                await self._appender.close()
+            except Stopped as lost:
+                if error is None:
+                    raise
+                error.add_note(str(lost))
+
+    async def append(self, done: Sequence[Done]) -> None:
+        """Store finished items; returns when they are committed."""
+        assert self._appender is not None
+        rows = done[0].rows if len(done) == 1 else [row for each in done for row in each.rows]
+        await self._appender.append(*rows)
+        self._count(done)
+
+    def append_known(self, rows: list[Row]) -> None:
+        """Store items that need no work: skipped, or copied from an earlier evaluation."""
+        if rows:
+            self.backend.append(self.handle.number, rows)
+            self._count([Done(rows)])
+
+    def _count(self, done: Sequence[Done]) -> None:
+        progress = self._progress
+        for each in done:
+            progress.done += len(each.rows)
+            if each.failure is not None:
+                progress.failed += each.failed
+                if self.options.abort_on_error and self._aborted is None:
+                    self._aborted = each.failure
+            if each.usage:
+                self._usage = add_usage(self._usage, each.usage)
+                progress.cost = sum(usage.cost or 0.0 for usage in self._usage.values())
+        if self.options.listen is not None:
+            self.options.listen(progress)
+
+    def _abortion(self, example: str, failure: Failure) -> Aborted:
+        return Aborted(
+            f"{self.handle.kind} {self.handle.id} stopped at the first failure, example {example!r}:"
+            f" {failure.type}: {failure.message}; the same command continues it"
+        )
+
+    def _begin(self) -> None:
+        """Write to the header that work is under way, and count what an earlier process stored."""
+        if self.action == "create":
+            counts = Counts(pending=self.total)
+            if self.handle.counts != counts:
+                self._save(None, counts=counts)
+            return
+        counts = self._repository.count(self.handle.number, self.total)
+        again = counts.failed if self.retries_failed else 0
+        self._progress.done = self._progress.before = counts.total - counts.pending - again
+        self._save(None, counts=counts, status="running", finished=None, error=None)
+        for record in self.handle.records(history=True):
+            if record.trace:
+                self._usage = add_usage(self._usage, usage_of(record.trace))
+
+    def _close(self, error: BaseException | None) -> None:
+        """Count what is stored and write the status: finished, or stopped and to be continued.
+
+        Only the holder of the lease writes it: another process that took over has its own status to write.
+        """
+        finished = None
+        try:
+            counts = self._repository.count(self.handle.number, self.total)
+            stopped = str(error) if isinstance(error, Stopped) else None
+            self._save(
+                self.lease,
+                counts=counts,
+                usage=self._usage,
+                error=stopped,
+                status=counts.status if error is None else "fatal_error" if stopped else "running",
+                finished=time.time() if error is None else None,
+                metadata=self._metadata(),
+            )
+            finished = self.handle.header.finished
+        except Stopped:
+            if error is None:
+                raise
+        finally:
+            if finished is None:  # a finished header releases its lease in the same transaction
+                self.lease.release()
+
+    def _metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = self.handle.header.metadata
+        if not self._abandoned:
+            return metadata
+        return {
+            **metadata,
+            "abandoned_threads": metadata.get("abandoned_threads", 0) + self._abandoned,
+        }
+
+    def _save(self, lease: Held | None, **changes: Any) -> None:
+        header = msgspec.structs.replace(self.handle.header, **changes)
+        self._repository.save(self.handle.number, header, lease)
+        self.handle.header = header

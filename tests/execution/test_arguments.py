@@ -1,0 +1,112 @@
+"""What the stages accept: files, prepared evaluators, ids; and what they say about the wrong kind of thing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import karat
+from karat.aggregators.base import Aggregate, Aggregator
+from karat.errors import RequestError, UnknownName
+from karat.evaluators.base import resolve_evaluator
+
+DATA = [{"id": str(n), "input": n, "expected": n} for n in range(4)]
+
+
+def same(number: int) -> int:
+    return number
+
+
+@pytest.fixture
+def store() -> Any:
+    with karat.open_store("memory://") as opened:
+        yield opened
+
+
+def test_a_dataset_is_opened_from_the_path_of_a_file(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("d.jsonl").write_text("".join(json.dumps(each) + "\n" for each in DATA))
+    for given in ("d.jsonl", Path("d.jsonl"), str(tmp_path / "d.jsonl")):
+        assert karat.run(same, given, store=store).counts.ok == 4
+    assert karat.run(same, (each for each in DATA), store=store).counts.ok == 4
+    stored = karat.run(same, "d", store=store)  # by its name, now that it is stored
+    assert stored.dataset.label == "d@1"
+    with pytest.raises(RequestError, match=r"missing\.jsonl"):
+        karat.run(same, "missing.jsonl", store=store)
+    with pytest.raises(UnknownName):
+        karat.run(same, "missing", store=store)
+    with pytest.raises(RequestError, match="int is not a dataset"):
+        karat.run(same, 3, store=store)  # type: ignore[arg-type]  # on purpose
+
+
+def test_the_wrong_kind_of_thing_is_named_with_what_to_do(store: Any) -> None:
+    run = karat.run(same, DATA, store=store)
+    evaluation = karat.evaluate(run, ["exact_match"])
+    aggregation = karat.aggregate(evaluation, ["mean"])
+    for given in (run, run.id):
+        with pytest.raises(RequestError, match=f"{run.id}: that is a run: evaluate it first"):
+            karat.aggregate(given, ["mean"], store=store)  # type: ignore[arg-type]  # on purpose
+    for given in (evaluation, evaluation.id):
+        with pytest.raises(RequestError, match="that is an evaluation"):
+            karat.evaluate(given, ["exact_match"], store=store)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(RequestError, match="that is an aggregation"):
+        karat.aggregate(aggregation, ["mean"])  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(RequestError, match="that is a dataset: run a task over it first"):
+        karat.evaluate(run.dataset, ["exact_match"])  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_prepared_evaluator_is_the_one_that_was_named(store: Any) -> None:
+    run = karat.run(same, DATA, store=store)
+    named = karat.evaluate(run, {"name": "edit_distance", "params": {"case_sensitive": False}, "key": "near"})
+    prepared = resolve_evaluator(
+        {"name": "edit_distance", "params": {"case_sensitive": False}, "key": "near"}
+    )
+    assert resolve_evaluator(prepared) is prepared
+    for given in (prepared, [prepared]):
+        again = karat.evaluate(run, given)
+        assert again.id == named.id
+
+
+def test_unknown_options_and_impossible_numbers_are_refused(store: Any) -> None:
+    with pytest.raises(TypeError, match=r"^run\(\) got .* 'retry_fail': did you mean 'retry_failed'\?$"):
+        karat.run(same, DATA, store=store, retry_fail=True)  # type: ignore[call-arg]  # on purpose
+    run = karat.run(same, DATA, store=store)
+    with pytest.raises(TypeError, match=r"^evaluate\(\) got an unexpected keyword argument 'retries'"):
+        karat.evaluate(run, ["exact_match"], retries=3)  # type: ignore[call-arg]  # only a run has retries
+    with pytest.raises(RequestError, match="concurrency is 0: it must be at least 1"):
+        karat.evaluate(run, ["exact_match"], concurrency=0)
+
+
+class Waits(Aggregator[None]):
+    """Folds only when the event loop had a turn."""
+
+    turn = threading.Event()
+
+    def start(self) -> None:
+        return None
+
+    def add(self, state: None, group: Any) -> None:
+        assert self.turn.wait(30), "the event loop is blocked"
+
+    def merge(self, a: None, b: None) -> None:
+        return None
+
+    def finish(self, state: None) -> Aggregate:
+        return Aggregate()
+
+
+async def test_aggregating_leaves_the_event_loop_free(store: Any) -> None:
+    run = await karat.run_async(same, DATA, store=store)
+    evaluation = await karat.evaluate_async(run, ["exact_match"])
+    folding = asyncio.ensure_future(karat.aggregate_async(evaluation, Waits()))
+    await asyncio.sleep(0)
+    Waits.turn.set()
+    aggregation = await folding
+    assert not aggregation.header.failures

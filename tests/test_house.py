@@ -19,7 +19,6 @@ MAY_USE_STAGES = {
     "execution",
     "analysis",
     "reporting",
-    "graph",
     "cli",
     "web",
     "pytest_plugin",

@@ -144,8 +144,8 @@ def test_plugins_are_found_by_their_entry_point_and_can_be_switched_off(tmp_path
 def test_there_is_an_instance_for_each_kind_of_part():
     from karat.aggregators import aggregators
     from karat.evaluators import evaluators
-    from karat.evaluators.unit.registry import unit_metrics
     from karat.execution.engines import engines
+    from karat.graph.metrics import unit_metrics
     from karat.memory import memory_systems
     from karat.models.providers import providers
     from karat.store import stores

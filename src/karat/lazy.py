@@ -8,8 +8,12 @@ from typing import Any
 
 
 def load(package: str, where: Mapping[str, str], name: str) -> Any:
-    """What a package's `__getattr__` returns: the name from the module that `where` gives for it."""
+    """What a package's `__getattr__` returns: the name from the module that `where` gives for it.
+
+    A module is named relative to the package, or in full where it begins with `karat.`.
+    """
     module = where.get(name)
     if module is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{package}.{module}"), name)
+    full = module if module.startswith("karat.") else f"{package}.{module}"
+    return getattr(importlib.import_module(full), name)

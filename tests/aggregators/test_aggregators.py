@@ -208,7 +208,7 @@ def test_every_aggregator_and_metric_is_documented():
     from pathlib import Path
 
     from karat.aggregators import aggregators
-    from karat.aggregators.metrics import AggregatorMetricRegistry
+    from karat.graph.metrics import AggregatorMetricRegistry
 
     page = (Path(__file__).parents[2] / "docs" / "aggregators.md").read_text(encoding="utf-8")
     own = [

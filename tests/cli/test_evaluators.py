@@ -7,7 +7,7 @@ import yaml
 
 from karat.evaluators import build_evaluator, evaluators
 from karat.evaluators.base import kind_of
-from karat.evaluators.unit import unit_metrics
+from karat.graph.metrics import unit_metrics
 
 SINGLE = [
     name

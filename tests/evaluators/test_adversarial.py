@@ -15,7 +15,7 @@ import pytest
 
 from karat.errors import KaratError, NotApplicable
 from karat.evaluators import build_evaluator, evaluators
-from karat.evaluators.unit import unit_metrics
+from karat.graph.metrics import unit_metrics
 from karat.records import Result
 from karat.serialization import encode
 

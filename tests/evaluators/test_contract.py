@@ -237,7 +237,7 @@ def test_the_yaml_form_is_checked_in_the_same_way():
 
 def test_a_unit_metric_among_evaluators_is_told_how_it_is_written():
     with pytest.raises(RequestError, match="unit metric: among evaluators it is written unit:"):
-        build_evaluator("karat.evaluators.unit.gui.TypedValueMatchMetric")
+        build_evaluator("karat.graph.metrics._gui.TypedValueMatchMetric")
 
 
 def test_a_function_that_takes_everything_gets_what_it_names_too():

@@ -282,7 +282,7 @@ def test_pending_items_are_in_the_denominator(store):
 
 
 def test_a_metric_that_only_calculates_speaks_over_what_was_judged(store):
-    from karat.aggregators.metrics import BaseAggregatorMetric, aggregator_metric
+    from karat.graph.metrics import BaseAggregatorMetric, aggregator_metric
 
     @aggregator_metric("share_right")
     class ShareRight(BaseAggregatorMetric):

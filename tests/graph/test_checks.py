@@ -278,7 +278,7 @@ unit_metrics:
 
 def test_a_file_beside_the_task_that_does_not_import_is_named(project):
     project.write(
-        "t/metric.py", "from karat.evaluators.unit import unit_metric\n@unit_metric('x')\nclass X: broken\n"
+        "t/metric.py", "from karat.graph.metrics import unit_metric\n@unit_metric('x')\nclass X: broken\n"
     )
     text = graph(const("a"))
     [found] = problems(project, text)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from karat.aggregators.metrics import AggregatorMetricRegistry
-from karat.graph.collator import MetricCollatorPostProcessor
+from karat.graph.metrics import AggregatorMetricRegistry
+from karat.graph.metrics._collator import MetricCollatorPostProcessor
 from karat.stats import _classification as classification
 
 PARAMS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 from karat.graph import load_task
-from karat.graph.drawing import mermaid, svg
+from karat.graph._drawing import mermaid, svg
 
 GRAPH = """
 graph_config:

@@ -62,7 +62,7 @@ import sys
 
 import numpy
 
-from karat.aggregators.metrics import BaseAggregatorMetric, aggregator_metric
+from karat.graph.metrics import BaseAggregatorMetric, aggregator_metric
 
 @aggregator_metric("theirs")
 class Theirs(BaseAggregatorMetric):
@@ -108,7 +108,7 @@ def test_numbers_of_numpy_are_numbers(project, capsys):
 CLOSE = """
 import numpy
 
-from karat.evaluators.unit import BaseUnitMetric, UnitMetricResult, unit_metric
+from karat.graph.metrics import BaseUnitMetric, UnitMetricResult, unit_metric
 
 @unit_metric("close_enough")
 class Close(BaseUnitMetric):

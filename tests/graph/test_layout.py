@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.graph.layout import HEIGHT, WIDTH, Layout
+from karat.graph._drawing import HEIGHT, WIDTH, Layout
 
 NAMES = ["START", *"abcdefg", "END"]
 

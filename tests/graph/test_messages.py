@@ -6,7 +6,7 @@ import pytest
 
 from karat.errors import ConfigError
 from karat.graph import load_task
-from karat.graph.state import Message, SygraMessage
+from karat.graph._state import Message, SygraMessage
 
 DRAW = "{node_type: weighted_sampler, attributes: {v: {values: [1]}}}"
 

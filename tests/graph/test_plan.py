@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from karat.errors import StoreError
-from karat.graph.edges import Edge, Edges
-from karat.graph.functions import applied
-from karat.graph.node import Node, Record
-from karat.graph.plan import NodeFailed, Plan
-from karat.graph.state import END, START, SygraState
+from karat.graph._edges import Edge, Edges
+from karat.graph._functions import applied
+from karat.graph._plan import NodeFailed, Plan
+from karat.graph._state import END, START, SygraState
+from karat.graph.nodes._base import Node, Record
 
 
 class Noted(Node):

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from karat.errors import ConfigError
-from karat.evaluators.unit import UnitMetricRegistry
 from karat.graph import load_task
+from karat.graph.metrics import UnitMetricRegistry
 
 CAPITALS = [
     {

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from karat.evaluators.unit import UnitMetricResult
 from karat.graph import MetricCollatorPostProcessor, UnitMetrics
+from karat.graph.metrics import UnitMetricResult
 
 NODES = """
 data_config:

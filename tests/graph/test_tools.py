@@ -88,7 +88,7 @@ def test_a_history_can_be_an_output_field(project):
 
 CLASS = """
 from abc import ABC
-from karat.graph.compat.sygra_utils import tool
+from karat.graph.sygra._functions import tool
 
 class Tools(ABC):
     def not_a_tool(self):

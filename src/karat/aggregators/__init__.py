@@ -13,8 +13,10 @@ _WHERE = {
     "aggregators": "base",
     "register_aggregator": "base",
     "Accuracy": "means",
-    "AggregatorMetricRegistry": "metrics",
-    "BaseAggregatorMetric": "metrics",
+    # Aggregator metrics are a built-in plug-in: they are named here and never imported by this package.
+    "AggregatorMetricRegistry": "karat.graph.metrics",
+    "BaseAggregatorMetric": "karat.graph.metrics",
+    "aggregator_metric": "karat.graph.metrics",
     "ClassificationReport": "classification",
     "CountBy": "rates",
     "F1Score": "classification",
@@ -31,7 +33,6 @@ _WHERE = {
     "Recall": "classification",
     "StepEfficiency": "efficiency",
     "WinRate": "comparisons",
-    "aggregator_metric": "metrics",
 }
 
 __all__ = sorted(_WHERE)

@@ -84,18 +84,20 @@ class Aggregator(Generic[S]):
 aggregators: Registry[Callable[..., Any]] = Registry(
     "aggregator",
     builtin=[
-        f"karat.aggregators.{module}"
-        for module in (
-            "means",
-            "comparisons",
-            "rates",
-            "classification",
-            "pass_k",
-            "distributions",
-            "efficiency",
-            "ranking",
-            "metric_folding",
-        )
+        *(
+            f"karat.aggregators.{module}"
+            for module in (
+                "means",
+                "comparisons",
+                "rates",
+                "classification",
+                "pass_k",
+                "distributions",
+                "efficiency",
+                "ranking",
+            )
+        ),
+        "karat.graph.metrics",
     ],
 )
 
@@ -167,9 +169,6 @@ def folding_part(aggregator: Any) -> Any:
 
 
 def as_aggregator(part: Any) -> Any:
-    """A part as it folds results: an aggregator metric, which folds unit metric results, is wrapped."""
-    if not getattr(part, "folds_unit_results", False):
-        return part
-    from karat.aggregators.metric_folding import MetricAggregator
-
-    return MetricAggregator(part)
+    """A part as it folds results: one with a method `as_aggregator`, such as an aggregator metric, says how."""
+    convert = getattr(part, "as_aggregator", None)
+    return convert() if callable(convert) else part

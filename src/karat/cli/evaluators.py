@@ -74,7 +74,7 @@ def _choices(part: Any) -> dict[str, dict[str, Any]]:
 
 def _unit_metrics() -> list[dict[str, Any]]:
     from karat.evaluators import evaluators
-    from karat.evaluators.unit.registry import unit_metrics
+    from karat.graph.metrics import unit_metrics
 
     return [_described(evaluators, f"unit:{name}") for name in unit_metrics.list() if ":" not in name]
 

@@ -32,8 +32,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Reads, checks and draws a task."""
-    from karat.graph import load_task
-    from karat.graph.drawing import arrows, mermaid, svg
+    from karat.graph import arrows, load_task, mermaid, svg
     from karat.reporting.files import unwritable
 
     wanted = given.format or _form(given.out)

@@ -17,8 +17,7 @@ from karat.errors import RequestError
 if TYPE_CHECKING:
     from karat.experiments.plan import Plan
     from karat.experiments.running import Outcome
-    from karat.graph.files import Written
-    from karat.graph.task import GraphTask
+    from karat.graph import GraphTask, Written
 
 NO_MODEL = "none@http://no-model.invalid/v1"
 """Stands for a model where none is asked: a drawing and a check need no default, a drawing none that is named."""
@@ -137,8 +136,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     """Runs a graph task, keeps its unit metrics and aggregations, writes its files, and tells what came of it."""
     from karat.cli.outcome import outcome_text
     from karat.experiments.running import carry_out
-    from karat.graph import load_task
-    from karat.graph.files import prepare_files
+    from karat.graph import load_task, prepare_files
     from karat.store import open_store
 
     for option in NOT_GRAPHS:
@@ -202,7 +200,7 @@ def _lacking_model() -> str:
 
 def _plan(task: GraphTask, dataset: Any, given: argparse.Namespace, count: int) -> Plan:
     from karat.experiments.plan import Plan, PlannedRun
-    from karat.graph.stored_metrics import stored_metrics
+    from karat.graph import stored_metrics
 
     names = ("concurrency", "attempts", "timeout", "retries", "abort_on_error")
     options = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
@@ -232,10 +230,12 @@ def _no_records(offset: int, count: int) -> str:
 
 
 def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Written:
-    from karat.graph.files import write_files
+    from karat.execution.garbage import fewer_collections
+    from karat.graph import write_files
 
     with_time = given.output_with_ts is not False
-    return write_files(outcome.runs[0], task, **_destination(task, given), with_time=with_time)
+    with fewer_collections():
+        return write_files(outcome.runs[0], task, **_destination(task, given), with_time=with_time)
 
 
 def _destination(task: GraphTask, given: argparse.Namespace) -> dict[str, Any]:
@@ -247,10 +247,10 @@ def _destination(task: GraphTask, given: argparse.Namespace) -> dict[str, Any]:
 
 def _default_folder(task: GraphTask) -> Path:
     """The task's folder; the working folder for tasks that are part of karat."""
-    from karat.graph.compat.imports import SHIPPED
+    from karat.graph import is_shipped
 
     folder = task.graph.place.folder
-    return Path.cwd() if folder.is_relative_to(SHIPPED) else folder
+    return Path.cwd() if is_shipped(folder) else folder
 
 
 def _sink_format(task: GraphTask) -> str | None:

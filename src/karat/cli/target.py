@@ -22,7 +22,7 @@ class Target(NamedTuple):
 def recognise(text: str) -> Target:
     """Decides by the look of it: a graph task, an experiment's file or folder, `file.py:function`, a dotted path."""
     from karat.experiments.plan import refuse_missing
-    from karat.graph.lookup import find_task, names_graph
+    from karat.graph import find_task, names_graph
 
     path = Path(text)
     if names_graph(text):
@@ -60,7 +60,7 @@ def _near_task(text: str) -> str:
 
 
 def _nearest_task(text: str) -> list[str]:
-    from karat.graph.lookup import known_tasks
+    from karat.graph import known_tasks
 
     return nearest(text.removeprefix("tasks/"), known_tasks(), 1)
 
@@ -78,7 +78,7 @@ def _means_task(dotted: str) -> bool:
 
 def _refuse_unknown(dotted: str) -> None:
     """Refuses a dotted path that is no task, and that no file, folder or module can lead to either."""
-    from karat.graph.lookup import find_task
+    from karat.graph import find_task
 
     first = dotted.partition(".")[0]
     if Path(first).is_dir() or Path(f"{first}.py").is_file() or importlib.util.find_spec(first) is not None:

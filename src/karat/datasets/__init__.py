@@ -12,10 +12,27 @@ from karat.lazy import load
 if TYPE_CHECKING:
     from karat.datasets.dataset import Dataset
     from karat.datasets.rows import BadRow
+    from karat.datasets.writers import RecordWriter, check_writable, record_file, record_writer, whole_file
 
-_WHERE = {"BadRow": "rows", "Dataset": "dataset"}
+_WHERE = {
+    "BadRow": "rows",
+    "Dataset": "dataset",
+    "RecordWriter": "writers",
+    "check_writable": "writers",
+    "record_file": "writers",
+    "record_writer": "writers",
+    "whole_file": "writers",
+}
 
-__all__ = ["BadRow", "Dataset"]
+__all__ = [
+    "BadRow",
+    "Dataset",
+    "RecordWriter",
+    "check_writable",
+    "record_file",
+    "record_writer",
+    "whole_file",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,11 +40,12 @@ _WHERE = {
     "ByMetric": "comparison",
     "ByFunction": "comparison",
     "FromOutput": "from_output",
-    "UnitMetricRegistry": "unit",
-    "unit_metric": "unit",
-    "BaseUnitMetric": "unit",
-    "UnitMetricResult": "unit",
-    "discover": "unit",
+    # Unit metrics are a built-in plug-in: they are named here and never imported by this package.
+    "UnitMetricRegistry": "karat.graph.metrics",
+    "unit_metric": "karat.graph.metrics",
+    "BaseUnitMetric": "karat.graph.metrics",
+    "UnitMetricResult": "karat.graph.metrics",
+    "discover": "karat.graph.metrics",
 }
 
 __all__ = sorted([*_WHERE, "CannotJudge", "agentevals_adapter"])

@@ -93,20 +93,22 @@ class Evaluator:
 evaluators: Registry[Callable[..., Any]] = Registry(
     "evaluator",
     builtin=[
-        f"karat.evaluators.{module}"
-        for module in (
-            "text",
-            "answers",
-            "overlap",
-            "structured",
-            "similarity",
-            "trajectory",
-            "tools",
-            "graph_trajectory",
-            "comparison",
-            "from_output",
-            "unit",
-        )
+        *(
+            f"karat.evaluators.{module}"
+            for module in (
+                "text",
+                "answers",
+                "overlap",
+                "structured",
+                "similarity",
+                "trajectory",
+                "tools",
+                "graph_trajectory",
+                "comparison",
+                "from_output",
+            )
+        ),
+        "karat.graph.metrics",
     ],
 )
 

@@ -10,7 +10,6 @@ from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.normalise import clip
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.paths import value_at
-from karat.evaluators.unit.base import UnitMetricResult
 from karat.records import Result
 
 
@@ -60,12 +59,15 @@ class FromOutput(Evaluator):
             raise NotJudged(f"the task left {self.field} empty")
         if isinstance(given, (bool, int, float)):
             return Result(self.key, float(given), given, f"the task wrote {given} into {self.field}")
-        try:
-            unit = UnitMetricResult.from_dict(given)
-        except ValueError as error:
-            raise CannotJudge(f"{self.field}: {error}") from None
+        if not isinstance(given, Mapping):
+            raise CannotJudge(f"{self.field}: a unit metric result is an object, not {clip(given)}")
+        correct, golden, predicted = (given.get(name) for name in ("correct", "golden", "predicted"))
+        if not isinstance(correct, bool):
+            raise CannotJudge(
+                f"{self.field}: a unit metric result needs correct: true or false, not {clip(correct)}"
+            )
         more = {name: value_at(outputs, path, "the output") for name, path in self.metadata.items()}
-        metadata = {**unit.metadata, **more, "golden": unit.golden, "predicted": unit.predicted}
-        verdict = "correct" if unit.correct else "wrong"
-        said = f"{self.field} says {verdict}: {clip(unit.predicted)} against {clip(unit.golden)}"
-        return Result(self.key, float(unit.correct), unit.correct, said, metadata)
+        metadata = {**(given.get("metadata") or {}), **more, "golden": golden, "predicted": predicted}
+        verdict = "correct" if correct else "wrong"
+        said = f"{self.field} says {verdict}: {clip(predicted)} against {clip(golden)}"
+        return Result(self.key, float(correct), correct, said, metadata)

@@ -20,7 +20,7 @@ def graph_of(entry: Any, folder: Path) -> GraphEntry | None:
         return entry
     if not isinstance(entry, str) or ":" in entry:
         return None
-    from karat.graph.lookup import names_graph
+    from karat.graph import names_graph
 
     return GraphEntry(graph=entry) if names_graph(_found(entry, folder)) else None
 
@@ -75,9 +75,11 @@ def export(made: Any, planned: PlannedRun) -> Exported | None:
     """
     if planned.output_dir is None:
         return None
-    from karat.graph.files import write_files
+    from karat.execution.garbage import fewer_collections
+    from karat.graph import write_files
 
-    written = write_files(made, planned.task, planned.output_dir, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
+    with fewer_collections():
+        written = write_files(made, planned.task, planned.output_dir, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
     paths = [str(path) for path in written.paths()]
     failed = [f"{name} failed: {error}" for name, error in written.errors.items()]
     return Exported(files=paths, notice="; ".join([f"wrote {', '.join(paths)}", *failed, *written.notes]))
@@ -85,7 +87,7 @@ def export(made: Any, planned: PlannedRun) -> Exported | None:
 
 def own_metrics(task: Any) -> tuple[list[Any], list[Any]]:
     """What judges the outputs of a graph where an experiment names nothing: its unit metrics and its aggregators."""
-    from karat.graph.stored_metrics import stored_metrics
+    from karat.graph import stored_metrics
 
     return stored_metrics(task)
 

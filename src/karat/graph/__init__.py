@@ -5,29 +5,96 @@ Names are imported where they are used, so that importing this package costs nex
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from karat.lazy import load
+if TYPE_CHECKING:
+    from karat.graph._deduplication import SemanticDedupPostProcessor
+    from karat.graph._drawing import arrows, mermaid, svg
+    from karat.graph._files import Written, prepare_files, write_files
+    from karat.graph._functions import (
+        AsyncLambdaFunction,
+        EdgeCondition,
+        LambdaFunction,
+        NodePostProcessor,
+        NodePostProcessorWithState,
+        NodePreProcessor,
+    )
+    from karat.graph._lookup import find_task, is_shipped, known_tasks, names_graph
+    from karat.graph._output import BaseOutputGenerator
+    from karat.graph._plan import NodeFailed
+    from karat.graph._postprocess import GraphPostProcessor
+    from karat.graph._state import SygraMessage, SygraState
+    from karat.graph._task import GraphTask, load_task
+    from karat.graph.metrics._collator import MetricCollatorPostProcessor
+    from karat.graph.metrics._node import UnitMetrics
+    from karat.graph.metrics._stored import stored_metrics
 
 _WHERE = {
-    "GraphPostProcessor": "postprocess",
-    "GraphTask": "task",
-    "MetricCollatorPostProcessor": "collator",
-    "NodeFailed": "plan",
-    "SemanticDedupPostProcessor": "deduplication",
-    "SygraState": "state",
-    "UnitMetrics": "unit_metrics",
-    "find_task": "lookup",
-    "known_tasks": "lookup",
-    "load_task": "task",
-    "write_files": "files",
+    "AsyncLambdaFunction": "_functions",
+    "BaseOutputGenerator": "_output",
+    "EdgeCondition": "_functions",
+    "GraphPostProcessor": "_postprocess",
+    "GraphTask": "_task",
+    "LambdaFunction": "_functions",
+    "MetricCollatorPostProcessor": "metrics._collator",
+    "NodeFailed": "_plan",
+    "NodePostProcessor": "_functions",
+    "NodePostProcessorWithState": "_functions",
+    "NodePreProcessor": "_functions",
+    "SemanticDedupPostProcessor": "_deduplication",
+    "SygraMessage": "_state",
+    "SygraState": "_state",
+    "UnitMetrics": "metrics._node",
+    "Written": "_files",
+    "arrows": "_drawing",
+    "find_task": "_lookup",
+    "is_shipped": "_lookup",
+    "known_tasks": "_lookup",
+    "load_task": "_task",
+    "mermaid": "_drawing",
+    "names_graph": "_lookup",
+    "prepare_files": "_files",
+    "stored_metrics": "metrics._stored",
+    "svg": "_drawing",
+    "write_files": "_files",
 }
 
-__all__ = sorted(_WHERE)
+__all__ = [
+    "AsyncLambdaFunction",
+    "BaseOutputGenerator",
+    "EdgeCondition",
+    "GraphPostProcessor",
+    "GraphTask",
+    "LambdaFunction",
+    "MetricCollatorPostProcessor",
+    "NodeFailed",
+    "NodePostProcessor",
+    "NodePostProcessorWithState",
+    "NodePreProcessor",
+    "SemanticDedupPostProcessor",
+    "SygraMessage",
+    "SygraState",
+    "UnitMetrics",
+    "Written",
+    "arrows",
+    "find_task",
+    "is_shipped",
+    "known_tasks",
+    "load_task",
+    "mermaid",
+    "names_graph",
+    "prepare_files",
+    "stored_metrics",
+    "svg",
+    "write_files",
+]
 
 
 def __getattr__(name: str) -> Any:
-    return load(__name__, _WHERE, name)
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -7,27 +7,17 @@ run can be run again as recorded outputs.
 
 from __future__ import annotations
 
-import csv
-import io
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import msgspec
 
-from karat.errors import MissingDependency, RequestError, did_you_mean
+from karat.datasets.writers import ANY, FORMATS, NUMBER, TEXT, WHOLE, record_writer, whole_file
+from karat.errors import RequestError, did_you_mean
 from karat.records import Failed, Ok, Skipped, to_builtins
 from karat.reporting.files import unwritable
-from karat.serialization import encode
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
-
-FORMATS = ("json", "jsonl", "csv", "parquet")
-BATCH = 1000
-
-ANY, TEXT, NUMBER, WHOLE = "any", "text", "number", "whole"
 
 COLUMNS: dict[str, dict[str, str]] = {
     "dataset": {"id": TEXT, "input": ANY, "expected": ANY, "metadata": ANY},
@@ -96,53 +86,24 @@ def format_of(path: str | None, given: str | None) -> str:
 
 
 def export(handle: Handle, path: Path, format: str) -> int:
-    """Writes all records to a file and returns how many; the file appears when it is complete."""
+    """Write all records to a file and return how many. The file appears when it is complete."""
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with whole_file(path) as file:
+            return write(handle, file, format)
     except OSError as error:
         raise unwritable(path, error) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            count = write(handle, file, format)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_mask())
-        os.replace(name, path)
-        return count
-    except BaseException as error:
-        os.unlink(name)
-        if isinstance(error, OSError):
-            raise unwritable(path, error) from error
-        raise
 
 
-def _mask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def write(handle: Handle, file: BinaryIO, format: str) -> int:
-    """Writes all records to a stream and returns how many."""
-    counted = _Counted(rows(handle))
-    {"json": _json, "jsonl": _jsonl, "csv": _csv, "parquet": _parquet}[format](handle, counted, file)
-    return counted.count
-
-
-class _Counted:
-    """Rows, counted as they pass."""
-
-    def __init__(self, source: Iterator[Row]) -> None:
-        self._source = source
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Row]:
-        for row in self._source:
-            self.count += 1
-            yield row
-
-
-# ---------------------------------------------------------------- rows
+def write(handle: Handle, file: IO[bytes], format: str) -> int:
+    """Write all records to a stream and return how many."""
+    head = handle.to_dict() if format == "json" else None
+    writer = record_writer(file, format, columns=COLUMNS[_kind(handle)], head=head)
+    count = 0
+    for row in rows(handle):
+        writer.add(row)
+        count += 1
+    writer.end()
+    return count
 
 
 def rows(handle: Handle) -> Iterator[Row]:
@@ -217,59 +178,6 @@ def _error(outcome: Ok[Any] | Failed | Skipped) -> str | None:
 def _history(outcome: Ok[Any] | Failed | Skipped) -> Row:
     """What is known of a failure beside its message: how often a model was asked, and what it answered."""
     return outcome.error.metadata if isinstance(outcome, Failed) else {}
-
-
-# ---------------------------------------------------------------- formats
-
-
-def _json(handle: Handle, source: _Counted, file: BinaryIO) -> None:
-    """One document: what is known of it, and its records."""
-    head = encode(handle.to_dict())
-    file.write(head[:-1] + b',"records":[')
-    for number, row in enumerate(source):
-        file.write((b",\n" if number else b"\n") + encode(row))
-    file.write(b"\n]}\n")
-
-
-def _jsonl(handle: Handle, source: _Counted, file: BinaryIO) -> None:
-    for row in source:
-        file.write(encode(row) + b"\n")
-
-
-def _csv(handle: Handle, source: _Counted, file: BinaryIO) -> None:
-    columns = COLUMNS[_kind(handle)]
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    for row in source:
-        writer.writerow([_cell(row.get(name), kind) for name, kind in columns.items()])
-    text.detach()
-
-
-def _cell(value: Any, kind: str) -> Any:
-    if value is None or isinstance(value, str):
-        return value
-    return encode(value).decode() if kind is ANY else value
-
-
-def _parquet(handle: Handle, source: _Counted, file: BinaryIO) -> None:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingDependency("pyarrow", "parquet", "writing Parquet") from None
-    types: dict[str, Callable[[], Any]] = {NUMBER: pyarrow.float64, WHOLE: pyarrow.int64}
-    columns = COLUMNS[_kind(handle)]
-    schema = pyarrow.schema([(name, types.get(kind, pyarrow.string)()) for name, kind in columns.items()])
-    with parquet.ParquetWriter(file, schema) as writer:
-        stream = iter(source)
-        while batch := list(islice(stream, BATCH)):
-            arrays = {name: [_typed(row.get(name), kind) for row in batch] for name, kind in columns.items()}
-            writer.write_table(pyarrow.table(arrays, schema=schema))
-
-
-def _typed(value: Any, kind: str) -> Any:
-    return encode(value).decode() if kind is ANY and value is not None else value
 
 
 def _kind(handle: Handle) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from karat.errors import KaratError, did_you_mean
-from karat.graph.node import Building, Node
-from karat.graph.nodes.agent import build_agent
-from karat.graph.nodes.lambdas import build_lambda
-from karat.graph.nodes.llm import build_llm
-from karat.graph.nodes.multi_llm import build_multi_llm
-from karat.graph.nodes.sampler import build_sampler
-from karat.graph.nodes.subgraph import build_subgraph
-from karat.graph.reading import Section
+from karat.graph._reading import Section
+from karat.graph.nodes._agent import build_agent
+from karat.graph.nodes._base import Building, Node
+from karat.graph.nodes._lambda import build_lambda
+from karat.graph.nodes._llm import build_llm
+from karat.graph.nodes._multi_llm import build_multi_llm
+from karat.graph.nodes._sampler import build_sampler
+from karat.graph.nodes._subgraph import build_subgraph
 
 __all__ = ["KINDS", "Building", "Node", "build_node"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from karat.evaluators.unit import BaseUnitMetric, UnitMetricRegistry
+from karat.graph.metrics import BaseUnitMetric, UnitMetricRegistry
 
 
 def replay(state: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from karat.aggregators.metrics import BaseAggregatorMetric, aggregator_metric
+from karat.graph.metrics import BaseAggregatorMetric, aggregator_metric
 
 
 @aggregator_metric("retry_efficiency")

@@ -1,0 +1,212 @@
+"""Files of records, written one record at a time: JSON, JSONL, CSV and Parquet. A file appears whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from karat.errors import MissingDependency, RequestError
+from karat.serialization import encode
+
+FORMATS = ("json", "jsonl", "csv", "parquet")
+ANY, TEXT, NUMBER, WHOLE = "any", "text", "number", "whole"
+"""Kinds of a column. What may be anything is JSON text in CSV and Parquet, except that CSV keeps a plain text."""
+
+BATCH = 1000
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet would execute. An apostrophe before it makes it a text."""
+
+
+class RecordWriter(Protocol):
+    """Writes records to an open file."""
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Writes one record."""
+
+    def end(self) -> None:
+        """Writes what ends the file."""
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that replaces `path` when it is complete. After an error `path` is as it was."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def check_writable(path: Path) -> None:
+    """Raises RequestError when a file cannot be written; makes its folder."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
+        os.close(descriptor)
+        os.unlink(temporary)
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error
+
+
+@contextmanager
+def record_file(path: Path, format: str) -> Iterator[RecordWriter]:
+    """A file that holds records, whole or not at all; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        writer = record_writer(file, format)
+        yield writer
+        writer.end()
+
+
+def record_writer(
+    file: IO[bytes],
+    format: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    head: Mapping[str, Any] | None = None,
+) -> RecordWriter:
+    """A writer of one format.
+
+    `columns` maps names to kinds; without it CSV takes the fields of the first record and Parquet the types of the
+    first thousand. With `head`, JSON is that object with the records under `records`, otherwise a list.
+    """
+    if format == "json":
+        return _Json(file, head)
+    if format == "jsonl":
+        return _JsonLines(file)
+    if format == "csv":
+        return _Csv(file, columns)
+    return _Parquet(file, columns)
+
+
+class _Json:
+    def __init__(self, file: IO[bytes], head: Mapping[str, Any] | None) -> None:
+        self._file = file
+        self._before = b"[\n"
+        self._after = b"\n]\n"
+        self._empty = b"[]\n"
+        if head is not None:
+            start = encode(head)[:-1] + (b"," if head else b"")
+            self._before, self._after, self._empty = (
+                start + b'"records":[\n',
+                b"\n]}\n",
+                start + b'"records":[]}\n',
+            )
+        self._count = 0
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self._file.write((b",\n" if self._count else self._before) + encode(record))
+        self._count += 1
+
+    def end(self) -> None:
+        self._file.write(self._after if self._count else self._empty)
+
+
+class _JsonLines:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self._file.write(encode(record) + b"\n")
+
+    def end(self) -> None:
+        pass
+
+
+class _Csv:
+    def __init__(self, file: IO[bytes], columns: Mapping[str, str] | None) -> None:
+        self._file = file
+        self._writer = csv.writer(self)
+        self._columns: list[str] | None = None
+        if columns is not None:
+            self._begin(columns)
+
+    def write(self, text: str) -> None:
+        """Takes what the csv module writes."""
+        self._file.write(text.encode())
+
+    def _begin(self, columns: Mapping[str, Any]) -> None:
+        self._columns = list(columns)
+        self._writer.writerow([_cell(name) for name in self._columns])
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        if self._columns is None:
+            self._begin(record)
+        self._writer.writerow([_cell(record.get(name)) for name in self._columns or ()])
+
+    def end(self) -> None:
+        pass
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(FORMULA) else value
+    plain = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    return value if plain else encode(value).decode()
+
+
+class _Parquet:
+    def __init__(self, file: IO[bytes], columns: Mapping[str, str] | None) -> None:
+        self._file = file
+        self._columns = columns
+        self._rows: list[Mapping[str, Any]] = []
+        self._writer: Any = None
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        self._rows.append(record)
+        if len(self._rows) >= BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise MissingDependency("pyarrow", "parquet", "writing Parquet") from None
+        if self._columns is None:
+            schema = self._writer.schema if self._writer is not None else None
+            table = pyarrow.Table.from_pylist(self._rows, schema=schema)
+        else:
+            types = {NUMBER: pyarrow.float64(), WHOLE: pyarrow.int64()}
+            schema = pyarrow.schema(
+                [(name, types.get(kind, pyarrow.string())) for name, kind in self._columns.items()]
+            )
+            arrays = {
+                name: [_typed(row.get(name), kind) for row in self._rows]
+                for name, kind in self._columns.items()
+            }
+            table = pyarrow.table(arrays, schema=schema)
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+        self._rows = []
+
+    def end(self) -> None:
+        if self._rows or self._writer is None:
+            self._flush()
+        self._writer.close()
+
+
+def _typed(value: Any, kind: str) -> Any:
+    return encode(value).decode() if kind is ANY and value is not None else value

@@ -1,0 +1,360 @@
+"""The whole of a graph task's file, read and checked before the first record: every mistake at once, with its line."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from karat.documents import Document, Place, read_document
+from karat.errors import ConfigError, RequestError, did_you_mean, nearest
+from karat.graph._data import Sink, check_data, missing_files
+from karat.graph._edges import check_edges, read_edges
+from karat.graph._lookup import TaskPlace, find_task
+from karat.graph._output import Output, read_output
+from karat.graph._plan import MOST_VISITS, Plan
+from karat.graph._postprocess import Processor, read_processors
+from karat.graph._reading import Problems, Section
+from karat.graph._schemas import read_schema_config
+from karat.graph._state import steps_of
+from karat.graph.metrics._node import UnitMetrics
+from karat.graph.nodes import build_node
+from karat.graph.nodes._base import Building, Node
+
+TOP = ("data_config", "graph_config", "output_config", "schema_config", "graph_post_process", "description")
+WITHOUT_EFFECT = ("data_config", "graph_post_process", "description")
+"""What the outputs do not depend on: the dataset has an identity of its own, and reports come after."""
+PROPERTIES = (
+    "chat_conversation", "chat_history_window_size", "retry_chat_injection", "max_iterations", "recursion_limit",
+)  # fmt: skip
+
+
+@dataclass
+class Configuration:
+    """A task's file, understood; with its `problems` where it is looked at only to find more of them."""
+
+    place: TaskPlace
+    document: Document
+    problems: Problems
+    plan: Plan
+    output: Output
+    processors: list[Processor]
+    data: dict[str, Any]
+    """`data_config`, as it stands."""
+    sinks: list[Sink]
+    nodes_at: Place
+    """Where the nodes stand in the file."""
+    outcome: dict[str, Any] = field(default_factory=dict)
+    """The parts of the file that the outputs depend on."""
+
+    @property
+    def node_names(self) -> list[str]:
+        """The names of the nodes."""
+        return list(self.plan.nodes)
+
+
+Fields = Callable[[dict[str, Any]], list[str] | None]
+"""The fields that records will have, from a `data_config` without mistakes or none; None where it is not known."""
+
+
+def read_configuration(
+    place: TaskPlace,
+    *,
+    model: str | None = None,
+    unnamed: str | None = None,
+    fields: Fields | None = None,
+    own_data: bool = True,
+) -> Configuration:
+    """Reads and checks a task's file. `model` stands in for every model that it names, `unnamed` where it names none.
+
+    Where the file has mistakes, what its prompts and reports ask for is held against `fields` at once, so that those
+    mistakes are told too; and so is a data file that is not there, unless the data are not its own.
+    """
+    document = read_document(place.file)
+    return _read(document, Building(place, model=model, unnamed=unnamed), fields, own_data)
+
+
+def _read(
+    document: Document, building: Building, fields: Fields | None = None, own_data: bool = False
+) -> Configuration:
+    problems = Problems(document)
+    value = jsonable(document.value)
+    top = Section(value, (), problems)
+    graph = _graph(top)
+    place = building.place
+    try:
+        place.metrics()
+    except RequestError as error:
+        problems.caught((), error)
+    building = replace(
+        building,
+        properties=_properties(graph),
+        asked=_asked(top),
+        within=(*building.within, str(place.file)),
+    )
+    schema = read_schema_config(top.section("schema_config"), place)
+    output = read_output(top.section("output_config"), value, place, schema)
+    before = len(problems)
+    sinks = check_data(top.section("data_config"), place)
+    data = top.mapping("data_config") if len(problems) == before else {}
+    missing = "graph_config" not in top and not isinstance(graph, _Loose)  # which is told already
+    plan = None if missing else _plan(graph, building)
+    processors = read_processors(top, place)
+    _check_fields(output, processors)
+    if problems and own_data:
+        for where, sentence in missing_files(top.mapping("data_config"), place):
+            problems.add(where, sentence)
+    if plan is None:
+        problems.raise_all()
+    assert plan is not None, "a graph that could not be built has told why"
+    outcome = {key: value for key, value in top.given.items() if key not in WITHOUT_EFFECT}
+    at: Place = () if isinstance(graph, _Loose) else ("graph_config", "nodes")
+    read = Configuration(place, document, problems, plan, output, processors, data, sinks, at, outcome)
+    if output.is_whole_state:  # an output map has its fields in every record
+        wanted = {name for processor in processors for _, name in processor.wants}
+        output.owed = [key for key in plan.output_keys() if key in {*wanted, *_judged(read)}]
+    if problems and fields is not None and (known := fields(data)) is not None:
+        _tell_unknown(read, known, problems)
+    problems.raise_all()
+    return read
+
+
+def jsonable(value: Any) -> Any:
+    """What YAML gave, with the keys of mappings as they are written: texts."""
+    if isinstance(value, Mapping):
+        return {
+            str(key).lower() if isinstance(key, bool) else str(key): jsonable(item)
+            for key, item in value.items()
+        }
+    return [jsonable(item) for item in value] if isinstance(value, list) else value
+
+
+def _graph(top: Section) -> Section:
+    """`graph_config`; in a file without one, the entries of the top with a `node_type` are its nodes."""
+    nodes = {k: v for k, v in top.given.items() if isinstance(v, Mapping) and "node_type" in v}
+    if "graph_config" in top or not nodes:
+        top.known(TOP)
+        if "graph_config" not in top:
+            top.problem("needs graph_config: with its nodes and edges")
+        return top.section("graph_config")
+    top.known((*TOP, *nodes, "edges", "graph_properties"))
+    return _Loose(top, nodes)
+
+
+class _Loose(Section):
+    """A graph whose nodes stand at the top of the file."""
+
+    def __init__(self, top: Section, nodes: dict[str, Any]) -> None:
+        super().__init__(None, (), top.problems)
+        more = {k: v for k, v in top.given.items() if k in ("edges", "graph_properties")}
+        self.given = {"nodes": nodes, **more}
+
+    def section(self, key: str) -> Section:
+        if key != "nodes":
+            return super().section(key)
+        return Section(self.given["nodes"], (), self.problems)
+
+    def problem(self, sentence: str, *steps: str | int) -> None:
+        self.problems.add(tuple(step for step in steps if step != "nodes"), sentence)
+
+
+def _properties(graph: Section) -> dict[str, Any]:
+    section = graph.section("graph_properties")
+    section.known(PROPERTIES)
+    section.without_effect("retry_chat_injection", instead="but the task's own code may ask for it")
+    window = section.whole("chat_history_window_size", 5, 0)
+    kind = section.text("chat_conversation", "multiturn")
+    if kind not in ("multiturn", "singleturn"):
+        section.problem(f"has to be singleturn or multiturn, not {kind!r}", "chat_conversation")
+    bound = section.whole("max_iterations", section.whole("recursion_limit", MOST_VISITS, 1), 1)
+    return {"chat_conversation": kind, "chat_history_window_size": window, "max_iterations": bound}
+
+
+def _asked(top: Section) -> frozenset[str]:
+    """The fields that the output and the post-processors name."""
+    fields = top.section("output_config").section("output_map").given.values()
+    names = {str(entry["from"]) for entry in fields if isinstance(entry, Mapping) and "from" in entry}
+    entries = top.given.get("graph_post_process")
+    for entry in entries if isinstance(entries, list) else ():
+        params = entry.get("params") if isinstance(entry, Mapping) else None
+        wanted = params.get("aggregator_metrics_map") if isinstance(params, Mapping) else None
+        for each in wanted if isinstance(wanted, list) else ():
+            results = each.get("unit_metrics_results", []) if isinstance(each, Mapping) else []
+            given = [results] if isinstance(results, str) else results
+            names |= {str(result) for result in given} if isinstance(given, list) else set()
+    return frozenset(names)
+
+
+def _plan(graph: Section, building: Building) -> Plan | None:
+    graph.known(("nodes", "edges", "graph_properties", "graph_state"))
+    graph.without_effect("graph_state", instead="a record's state holds whatever its data and its nodes set")
+    section = graph.section("nodes")
+    if not section.given:
+        graph.problem("needs nodes")
+        return None
+    names = list(section.given)
+    for name in names:
+        if name in ("START", "END"):
+            section.problem("is the name of the beginning or the end: give the node another", name)
+    nodes = {name: _node(name, section.section(name), building) for name in names}
+    edges, understood = read_edges(graph, names, building)
+    if not understood:  # what an edge was meant to lead to would be told as unreachable
+        return None
+    before = len(graph.problems)
+    check_edges(edges, nodes, graph)
+    if len(graph.problems) > before:  # nor is it known then what is set before what
+        return None
+    return Plan(nodes, edges, int(building.properties["max_iterations"]))
+
+
+def _node(name: str, section: Section, building: Building) -> Node:
+    """The node of a section; of one with mistakes it is not known what it sets."""
+    before = len(section.problems)
+    node = build_node(name, section, building) or Node(name)
+    if len(section.problems) > before:
+        node.declared = False
+    return node
+
+
+def _check_fields(output: Output, processors: list[Processor]) -> None:
+    """Fields that the aggregators want, or a filter looks at: the output map has to have them."""
+    if output.fields is None:
+        return
+    columns = list(output.fields)
+    for processor in processors:
+        for place, name in processor.wants:
+            if name not in columns:
+                near = f"{did_you_mean(name, columns)} " if nearest(name, columns) else ""
+                processor.problems.add(
+                    place,
+                    f"unit_metrics_results field {name!r} not found in output columns: {near}"
+                    f"available columns: {', '.join(columns)} (add it to output_config.output_map)",
+                )
+        for place, name in processor.filters:
+            if name not in columns and name.split(".")[0] not in columns:
+                processor.problems.add(place, f"no output record has it: {did_you_mean(name, columns)}")
+
+
+def check_data_fields(configuration: Configuration, known: list[str]) -> None:
+    """Refuses prompts, unit metrics and reports that ask for what neither the data nor a node gives.
+
+    What code of the user's may set without saying so cannot be known, and is left to the records to tell.
+    """
+    problems = Problems(configuration.document)
+    _tell_unknown(configuration, known, problems)
+    problems.raise_all()
+
+
+def _tell_unknown(configuration: Configuration, known: list[str], problems: Problems) -> None:
+    plan = configuration.plan
+    have = {*known, *plan.output_keys()}
+    for name, variables in plan.wanted().items():
+        for variable in variables:
+            if not _given(variable, set(known)):
+                instead = _instead(variable, name, plan, known)
+                problems.add(
+                    (*configuration.nodes_at, name, "prompt"),
+                    f"the prompt asks for {{{variable}}}, which neither the data nor a node before it has: {instead}"
+                    f" ({{{{{variable}}}}} for the braces themselves)",
+                )
+    if plan.declared:
+        _check_sources(configuration, have, problems)
+
+
+def _instead(variable: str, name: str, plan: Plan, known: list[str]) -> str:
+    later = [other for other, node in plan.nodes.items() if variable in node.sets]
+    if later:
+        return f"node {later[0]!r} sets it, but no edge leads from there to {name!r}"
+    before = [n for other, n in plan.nodes.items() if name in plan.edges.reach.get(other, ())]
+    return did_you_mean(variable, {*known, *(key for node in before for key in node.sets)})
+
+
+def _check_sources(configuration: Configuration, have: set[str], problems: Problems) -> None:
+    """Where everything that nodes set is declared: keys and output fields that nothing sets."""
+    for name, node in configuration.plan.nodes.items():
+        call = getattr(node, "call", None)
+        for key in ("golden_key", "predicted_key") if isinstance(call, UnitMetrics) else ():
+            if getattr(call, key) not in have:
+                problems.add(
+                    (*configuration.nodes_at, name, key),
+                    f"neither the data nor a node has {getattr(call, key)!r}: {did_you_mean(getattr(call, key), have)}",
+                )
+    output = configuration.output
+    unset = [name for name, source in (output.fields or {}).items() if source and not _given(source, have)]
+    for processor in configuration.processors:
+        for place, name in processor.wants:
+            if name in unset or (output.is_whole_state and name not in have):
+                problems.add(
+                    place,
+                    f"unit_metrics_results field {name!r} not found: {did_you_mean(name, have)};"
+                    f" available: {', '.join(_judged(configuration)) or 'none'}"
+                    " (a node's output_keys have to name it)",
+                )
+    for name in unset:
+        source = (output.fields or {})[name]
+        problems.add(
+            ("output_config", "output_map", name, "from"),
+            f"unit metric or other field {source!r} not found: neither the data nor a node's output_keys have it;"
+            f" {did_you_mean(source, have)}",
+        )
+
+
+def _given(source: str, have: set[str]) -> bool:
+    return source in have or steps_of(source)[0] in have
+
+
+def _judged(configuration: Configuration) -> list[str]:
+    """The fields that its unit-metrics nodes set."""
+    nodes = configuration.plan.nodes.values()
+    judging = [node for node in nodes if isinstance(getattr(node, "call", None), UnitMetrics)]
+    return list(dict.fromkeys(key for node in judging for key in node.output_keys))
+
+
+def read_subgraph(name: str, building: Building, changes: Mapping[str, Any]) -> Configuration:
+    """The graph of another task, with the keys of some of its nodes changed."""
+    place = _subgraph_place(name, building.place.folder)
+    if str(place.file) in building.within:
+        raise ConfigError([f"{name} contains itself"])
+    document = read_document(place.file)
+    value = copy.deepcopy(document.value)
+    nodes = (value.get("graph_config") or {}).get("nodes") if isinstance(value, dict) else None
+    for node, keys in changes.items():
+        if isinstance(nodes, dict) and isinstance(nodes.get(node), dict) and isinstance(keys, Mapping):
+            nodes[node] = _changed(nodes[node], dict(keys))
+    if isinstance(value, dict):  # a part of a graph: its data, output and reports are those of the whole
+        value = {"graph_config": value["graph_config"]} if "graph_config" in value else value
+    return _read(document.holding(value), replace(building, place=place))
+
+
+def _subgraph_place(name: str, folder: Path) -> TaskPlace:
+    beside = folder / name
+    if (beside / "graph_config.yaml").is_file() or beside.is_file():
+        return find_task(str(beside))
+    try:
+        return find_task(name)
+    except RequestError as error:
+        raise ConfigError([str(error)]) from None
+
+
+def _changed(node: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """A node with some keys replaced; mappings are merged, and placeholders of the prompt renamed."""
+    renamed = keys.pop("prompt_placeholder_map", None)
+    out = dict(node)
+    for key, value in keys.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = _changed(out[key], dict(value)) if both else value
+    if isinstance(renamed, Mapping):
+        out["prompt"] = _renamed(out.get("prompt"), renamed)
+    return out
+
+
+def _renamed(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        for old, new in names.items():
+            value = value.replace("{" + str(old) + "}", "{" + str(new) + "}")
+        return value
+    if isinstance(value, Mapping):
+        return {key: _renamed(item, names) for key, item in value.items()}
+    return [_renamed(item, names) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,351 @@
+"""The files of a graph run: its output records and the reports of its post-processors, exported from the store.
+
+The store has everything; the files are what people and other tools read. `output_<time>.json` (or `.jsonl`) has the
+output of every record that succeeded, in the order of the data. `failed_<time>` has the ids, nodes and errors of the
+records that failed. A report has the name of its processor in the place of `output`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from karat.datasets import check_writable, record_file, whole_file
+from karat.errors import FAILURES, RequestError, Stopped
+from karat.graph._data import Sink
+from karat.graph._postprocess import Processor, as_report
+from karat.graph._state import steps_of
+from karat.graph._task import GraphTask
+from karat.records import Failed, Ok
+from karat.serialization import encode
+
+FORMATS = ("json", "jsonl")
+
+
+class Written(msgspec.Struct):
+    """The files of a run."""
+
+    output: Path
+    reports: dict[str, Path] = {}
+    failed: Path | None = None
+    sinks: list[Path] = []
+    errors: dict[str, str] = {}
+    """Processors and sinks that raised, with what they raised; the reports of processors say so too."""
+    statuses: dict[str, str] = {}
+    """What the reports' evaluation summaries say of themselves."""
+    notes: list[str] = []
+    """What should not pass in silence: fields that nodes were to set, and records that lack them."""
+
+    def paths(self) -> list[Path]:
+        """All of them."""
+        return [self.output, *self.reports.values(), *([self.failed] if self.failed else []), *self.sinks]
+
+
+def write_files(
+    run: Any,
+    task: GraphTask,
+    folder: str | Path,
+    *,
+    run_name: str = "",
+    format: str = "json",
+    with_time: bool = True,
+) -> Written:
+    """Writes the output and report files of a run into a folder."""
+    names = _Names(Path(folder).expanduser(), run_name, format, with_time)
+    try:
+        return _Export(run, task, names).write()
+    except OSError as error:
+        kept = f"{run.id} is kept, and the same command writes them"
+        raise Stopped(f"the files cannot be written: {error}; {kept}") from error
+
+
+def prepare_files(task: GraphTask, folder: str | Path, *, run_name: str = "", format: str = "json") -> None:
+    """Tells, before anything is run, that its files could not be written."""
+    names = _Names(Path(folder).expanduser(), run_name, format, with_time=False)
+    for path in (names.path("output", format), *(sink.path for sink in task.graph.sinks)):
+        check_writable(path)
+
+
+class _SinkFile:
+    """A sink at work. What goes wrong with it is told in its place: the other files stand."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.path = sink.path
+        self.error: str | None = None
+        self._open = ExitStack()
+        self._file: Any = None
+        self._guarded(lambda: self._begin(sink))
+
+    def _begin(self, sink: Sink) -> None:
+        self._file = self._open.enter_context(record_file(sink.path, sink.format))
+
+    def add(self, record: Any) -> None:
+        if self.error is None:
+            self._guarded(lambda: self._file.add(record))
+
+    def __enter__(self) -> _SinkFile:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is not None:
+            self._drop(error)
+        elif self.error is None:
+            self._guarded(self._open.close)
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            self._drop(error)
+
+    def _drop(self, error: BaseException) -> None:
+        with suppress(BaseException):  # what comes back is the same error again
+            self._open.__exit__(type(error), error, error.__traceback__)
+
+
+class _Names:
+    """What the files of one export are called; none of them exists yet, unless no time is to be in the names."""
+
+    def __init__(self, folder: Path, run_name: str, format: str, with_time: bool) -> None:
+        if run_name and (
+            os.path.basename(run_name) != run_name or run_name in (".", "..") or "\0" in run_name
+        ):
+            raise RequestError(f"run name {run_name!r} cannot be part of a file's name")
+        if format not in FORMATS:
+            raise RequestError(f"output format {format!r} is not one of {', '.join(FORMATS)}")
+        self._folder = folder
+        self._before = f"{run_name}_" if run_name else ""
+        self.with_time = with_time
+        self.format = format
+        self._after = ""
+        stamp = datetime.now().strftime("_%Y-%m-%d_%H-%M-%S") if with_time else ""
+        number = 1
+        self._after = stamp
+        while with_time and self.path("output", format).exists():
+            number += 1
+            self._after = f"{stamp}-{number}"
+
+    def path(self, word: str, format: str = "json") -> Path:
+        """The file whose name has this word in the place of `output`."""
+        return self._folder / f"{self._before}{word}{self._after}.{format}"
+
+
+class _Export:
+    def __init__(self, run: Any, task: GraphTask, names: _Names) -> None:
+        self.run = run
+        self.task = task
+        self.names = names
+        self.processors = task.graph.processors
+        self.sinks: list[Sink] = task.graph.sinks
+        self.written = Written(names.path("output", names.format))
+        self.left_out = 0
+        self._owed = _owed(task)
+        self._unset = dict.fromkeys(self._owed, 0)
+
+    def write(self) -> Written:
+        """One pass over the outputs for all that streams; another for each processor that wants a list."""
+        reports = [_Report(p, self._metadata(p)) for p in self.processors]
+        streaming = [r for r in reports if r.processor.streams and not r.processor.use_previous]
+        for report in streaming:
+            report.begin()
+        self._stream(streaming)
+        previous: list[Any] | None = None
+        for report in reports:
+            report.metadata["skipped_records"] += self.left_out
+            if report in streaming:
+                result = report.end()
+            elif report.processor.use_previous and previous is not None:
+                result = report.whole(previous)
+            else:
+                result = report.whole(report.kept(self._records()))
+            previous = self._write_report(report, result)
+        self._note_unset()
+        return self.written
+
+    def _note_unset(self) -> None:
+        written = self.run.counts.ok - self.left_out
+        for field, count in self._unset.items():
+            if count:
+                note = f"output field {field!r} is null in {count:,} of {written:,} records"
+                self.written.notes.append(f"{note} (from: {self._owed[field]})")
+
+    def _metadata(self, processor: Processor) -> dict[str, Any]:
+        counts = self.run.counts
+        return {
+            "output_file": str(self.written.output),
+            "params": processor.params,
+            "task": self.task.name,
+            "run": self.run.id,
+            "total_records": counts.total,
+            "failed_records": counts.total - counts.ok - counts.pending,
+            "pending_records": counts.pending,
+            "skipped_records": 0,
+        }
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        for output in self.run.outputs():
+            if isinstance(output.outcome, Ok) and output.outcome.value is not None:
+                yield output.outcome.value
+
+    def _stream(self, streaming: list[_Report]) -> None:
+        with ExitStack() as files:
+            out = files.enter_context(record_file(self.written.output, self.names.format))
+            sinks = [files.enter_context(_SinkFile(sink)) for sink in self.sinks]
+            failures: Any = None
+            for output in self.run.outputs():
+                if isinstance(output.outcome, Failed):
+                    if failures is None:
+                        self.written.failed = self.names.path("failed", self.names.format)
+                        failures = files.enter_context(record_file(self.written.failed, self.names.format))
+                    failures.add(_failure(output))
+                    continue
+                record = output.value
+                if record is None:
+                    self.left_out += 1
+                    continue
+                out.add(record)
+                for field in self._owed if isinstance(record, dict) else ():
+                    self._unset[field] += record.get(field) is None
+                for sink in sinks:
+                    sink.add(record)
+                for report in streaming:
+                    report.add(record)
+        if self.written.failed is None and not self.names.with_time:
+            self.names.path("failed", self.names.format).unlink(missing_ok=True)  # of an earlier export
+        for sink in sinks:
+            if sink.error is None:
+                self.written.sinks.append(sink.path)
+            else:
+                self.written.errors[str(sink.path)] = sink.error
+
+    def _write_report(self, report: _Report, result: list[Any]) -> list[Any]:
+        name = report.processor.name
+        encoded, result = report.encoded(result)
+        path = self.written.reports[name] = self.names.path(name)
+        if report.error is not None:
+            self.written.errors[name] = report.error
+        for item in result[:1]:
+            summary = item.get("evaluation_summary") if isinstance(item, dict) else None
+            if isinstance(summary, dict) and isinstance(summary.get("status"), str):
+                self.written.statuses[name] = summary["status"]
+        with whole_file(path) as file:
+            file.write(msgspec.json.format(encoded, indent=2))
+            file.write(b"\n")
+        return result
+
+
+class _Report:
+    """A processor at work. What it raises becomes its report: the other reports stand."""
+
+    def __init__(self, processor: Processor, metadata: dict[str, Any]) -> None:
+        self.processor = processor
+        self.metadata = metadata
+        self.error: str | None = None
+        self._made: Any = None
+
+    def begin(self) -> None:
+        self._guarded(self._begin)
+
+    def _begin(self) -> None:
+        self._made = self.processor.make()
+        self._made.start(self.metadata)
+
+    def add(self, record: dict[str, Any]) -> None:
+        if self.error is not None:
+            return
+        try:
+            if self.processor.keep is not None and not self.processor.keep(record):
+                self.metadata["skipped_records"] += 1
+            else:
+                self._made.add(record)
+        except Stopped:
+            raise
+        except FAILURES as error:
+            self.error = f"{type(error).__name__}: {error}"
+
+    def end(self) -> list[Any]:
+        given = self._guarded(lambda: as_report(self._made.finish(), self.processor.name))
+        return self._broken() if given is None else given
+
+    def kept(self, records: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The records that its filter lets through."""
+        keep = self.processor.keep
+        if keep is None:
+            return list(records)
+        out: list[dict[str, Any]] = []
+        for record in records:
+            if self._guarded(lambda record=record: keep(record)):
+                out.append(record)
+            else:
+                self.metadata["skipped_records"] += 1
+        return out
+
+    def encoded(self, result: list[Any]) -> tuple[bytes, list[Any]]:
+        """The report as it is written; one that JSON cannot hold is an error like any other."""
+        data = self._guarded(lambda: encode(result))
+        if data is None:
+            result = self._broken()
+            data = encode(result)
+        return data, result
+
+    def whole(self, data: list[Any]) -> list[Any]:
+        """Its report over a list."""
+        made = self._guarded(self.processor.make)
+        if self.error is not None:
+            return self._broken()
+        given = self._guarded(lambda: as_report(self._processed(made, data), self.processor.name))
+        return self._broken() if given is None else given
+
+    def _processed(self, made: Any, data: list[Any]) -> Any:
+        if callable(getattr(made, "process", None)):
+            return self.processor.process(made, data, self.metadata)
+        made.start(self.metadata)
+        for record in data:
+            made.add(record)
+        return made.finish()
+
+    def _guarded(self, work: Any) -> Any:
+        if self.error is not None:
+            return None
+        try:
+            return work()
+        except Stopped:
+            raise
+        except FAILURES as error:
+            self.error = f"{type(error).__name__}: {error}"
+            return None
+
+    def _broken(self) -> list[Any]:
+        summary = {
+            "total_records": self.metadata["total_records"],
+            "status": "fatal_error",
+            "error": self.error,
+        }
+        return [{"evaluation_summary": summary, "results": {}}]
+
+
+def _owed(task: GraphTask) -> dict[str, str]:
+    """The output fields that a node was to set, or that lie inside a variable, each with what it is taken from."""
+    keys = task.plan.output_keys()
+    if task.output.is_whole_state:
+        return {key: key for key in keys}
+    fields = (task.output.fields or {}).items()
+    return {name: source for name, source in fields if source in keys or len(steps_of(source)) > 1}
+
+
+def _failure(output: Any) -> dict[str, Any]:
+    """A failed record as its file tells it."""
+    error = output.outcome.error
+    node = error.metadata.get("node")
+    said = error.message.removeprefix(f"node {node}: ") if node else f"{error.type}: {error.message}"
+    out = {"id": output.example, "node": node, "error": said}
+    if output.attempt > 1:
+        out["attempt"] = output.attempt
+    return out

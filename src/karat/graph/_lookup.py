@@ -1,0 +1,186 @@
+"""Finding a task, and the parts that its configuration names.
+
+A task is found as `tasks.eval.x.y`, `eval/x/y`, or the path of its folder or file: in the working folder, in its
+`tasks` folder, then among the tasks shipped with karat. What a configuration names is code that will run: it is
+looked for in the task's folder, among karat's own parts and on the import path, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean
+from karat.graph.sygra._imports import SHIPPED, task_imports
+from karat.graph.sygra._names import METRICS_THEIRS, TABLE, own_name
+from karat.graph.sygra._task_modules import TaskLoader, load_task_file
+from karat.registry import load_object
+
+FILE = "graph_config.yaml"
+NAMES = (FILE, "graph_config.yml")
+_GRAPH = re.compile(r"^graph_config\s*:", re.MULTILINE)
+
+
+class TaskPlace:
+    """Where a task is: its file, its folder, and how its modules are called."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file.resolve()
+        self.folder = self.file.parent
+        parts = self.folder.parts
+        at = max((at for at, part in enumerate(parts) if part == "tasks"), default=None)
+        self.root = Path(*parts[:at]) if at is not None else None
+        """The folder that holds the `tasks` folder this task is in, if it is in one."""
+        self.package = ".".join(parts[at:]) if at is not None else ""
+
+    @property
+    def name(self) -> str:
+        """`eval/question_answering/simpleqa`, or the name of the folder."""
+        return "/".join(self.package.split(".")[1:]) or self.folder.name
+
+    def load(self, name: str) -> Any:
+        """The object that a configuration names."""
+        task_imports(self.root)
+        ours = own_name(name)
+        if ours is not None:
+            return load_object(ours)
+        file, colon, member = name.partition(":")
+        if colon:
+            inside = self.folder / file
+            return load_object(f"{inside if inside.is_file() else file}:{member}", TaskLoader)
+        return self._beside(name) or load_object(name)
+
+    def _beside(self, name: str) -> Any:
+        """An object of a file in the task's folder, named from there or with whatever leads to the folder."""
+        parts = name.split(".")
+        if not all(part.isidentifier() for part in parts):
+            raise RequestError(f"{name!r} is not a dotted path, nor written file.py:Name")
+        if self.package and name.startswith(self.package + "."):
+            return None  # an import like any other
+        starts = [0, *(at + 1 for at, part in enumerate(parts) if part == self.folder.name)]
+        for start in reversed(starts):
+            for cut in range(len(parts) - 1, start, -1):
+                file = self.folder.joinpath(*parts[start:cut]).with_suffix(".py")
+                if not file.is_file():
+                    continue
+                if self.package:  # by the name that its other files import it by, so that it is loaded once
+                    return load_object(".".join([self.package, *parts[start:]]))
+                return load_object(f"{file}:{'.'.join(parts[cut:])}", TaskLoader)
+        return None
+
+    def load_module(self, name: str) -> Any:
+        """The module that a name means, else the object."""
+        task_imports(self.root)
+        parts = name.split(".")
+        if not all(map(str.isidentifier, parts)):
+            return self.load(name)
+        starts = [0, *(at + 1 for at, part in enumerate(parts) if part == self.folder.name)]
+        inside = bool(self.package) and name.startswith(self.package + ".")
+        for start in () if inside else reversed(starts):
+            file = self.folder.joinpath(*parts[start:]).with_suffix(".py")
+            if start < len(parts) and file.is_file():
+                return load_task_file(file)
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise RequestError(f"importing {name} failed: {error}") from error
+            return self.load(name)
+        except FAILURES as error:
+            raise RequestError(f"importing {name} failed: {type(error).__name__}: {error}") from error
+
+    def metrics(self) -> None:
+        """Imports the metrics of the task, so that their names are known.
+
+        They are beside it, in the folders around it up to `tasks` itself, or in a tree like SyGra's.
+        """
+        from karat.graph.metrics._discovery import BESIDE, registers_metrics
+
+        task_imports(self.root)
+        for around in self._folders():
+            for folder in (around, *(around / name for name in BESIDE)):
+                for file in sorted(folder.glob("*.py")) if folder.is_dir() else ():
+                    if not file.name.startswith(("_", "test_")) and registers_metrics(file):
+                        self._import(file)
+        for root in dict.fromkeys((Path.cwd(), self.root or Path.cwd())):
+            for package in METRICS_THEIRS:
+                for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
+                    if f"{package}.{file.stem}" not in TABLE and registers_metrics(file):
+                        load_task_file(file)
+
+    def _folders(self) -> list[Path]:
+        """The task's folder, and those around it that are in its `tasks` folder."""
+        around = [self.folder, *self.folder.parents]
+        return [
+            f for f in around if self.root is not None and f.is_relative_to(self.root / "tasks")
+        ] or around[:1]
+
+    def _import(self, file: Path) -> None:
+        steps = [] if self.root is None else [*file.parent.relative_to(self.root).parts, file.stem]
+        if not steps or not all(step.isidentifier() for step in steps):
+            load_task_file(file)
+            return
+        if ".".join(steps) in TABLE:
+            return
+        try:
+            importlib.import_module(".".join(steps))
+        except RequestError:
+            raise
+        except FAILURES as error:
+            raise RequestError(f"importing {file} failed: {type(error).__name__}: {error}") from error
+
+
+def find_task(name: str) -> TaskPlace:
+    """The task a name means."""
+    for path in _candidates(name):
+        file = _file(path)
+        if file is not None:
+            return TaskPlace(file)
+    raise UnknownName(
+        f"no task {name!r}: there is no {FILE} in it in the working folder, in tasks/, or among the shipped tasks;"
+        f" {did_you_mean(name.removeprefix('tasks.').replace('.', '/'), known_tasks())}"
+    )
+
+
+def names_graph(name: str) -> bool:
+    """Whether a name or path leads to a graph task; any other YAML file is an experiment."""
+    try:
+        file = find_task(name).file
+    except UnknownName:
+        return False
+    if file.name in NAMES:
+        return True
+    return _GRAPH.search(file.read_text(encoding="utf-8", errors="replace")) is not None
+
+
+def _candidates(name: str) -> list[Path]:
+    given = Path(name).expanduser()
+    if given.is_absolute():
+        return [given]
+    forms = [given]
+    if "/" not in name and not name.endswith((".yaml", ".yml")):
+        forms.append(Path(*[part for part in name.split(".") if part]))
+    bases = [Path.cwd(), Path.cwd() / "tasks", SHIPPED, SHIPPED / "tasks"]
+    return [base / form for base in bases for form in forms]
+
+
+def _file(path: Path) -> Path | None:
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        return path
+    return next((path / name for name in NAMES if (path / name).is_file()), None)
+
+
+def is_shipped(folder: Path) -> bool:
+    """Whether a folder is part of karat itself."""
+    return folder.is_relative_to(SHIPPED)
+
+
+def known_tasks() -> list[str]:
+    """The names of the tasks in `tasks/` of the working folder, and of those shipped with karat."""
+    found: dict[str, None] = {}
+    for base in (Path.cwd() / "tasks", SHIPPED / "tasks"):
+        for file in sorted(base.glob("**/" + FILE)) if base.is_dir() else ():
+            found[file.parent.relative_to(base).as_posix()] = None
+    return list(found)

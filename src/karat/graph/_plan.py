@@ -1,0 +1,266 @@
+"""A compiled graph, and how one record goes through it.
+
+A node runs when a record has come to it and nothing that is still under way could come to it as well: so branches
+run in parallel, a join waits for all of its branches that were taken, and a branch that was not taken is not waited
+for. Where every record goes the same single way the plan is that list of nodes and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from karat.errors import KaratError, Stopped
+from karat.graph._edges import Edges
+from karat.graph._state import END, START, SygraState, steps_of
+from karat.graph.nodes._base import Node, Record
+
+MOST_VISITS = 25
+"""How often a record may come to the same node, unless `graph_properties.max_iterations` says otherwise."""
+
+
+PASSED_ON: tuple[type[BaseException], ...] = (Stopped, KeyboardInterrupt, GeneratorExit)
+"""What is no failure of a node that raises it: the run ends. All else is, whatever it derives from."""
+
+
+class NodeFailed(KaratError):
+    """A node that failed for a record; the message names both the node and the error."""
+
+    exit_code = 1
+
+    def __init__(self, node: str, error: BaseException) -> None:
+        said = _said(error)
+        super().__init__(f"node {node}: {type(error).__name__}{said and ': '}{said}")
+        self.node = node
+        told = getattr(error, "metadata", None)
+        self.metadata = {**(told if isinstance(told, dict) else {}), "node": node}
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return _mistakes(error) or str(error)
+    except Exception as broken:  # its `__str__` is the task's code like any other
+        return f"(what it says cannot be had: {type(broken).__name__})"
+
+
+def _mistakes(error: BaseException) -> str:
+    """What a pydantic model refused, in one line; its own text is several, with an address in each."""
+    if type(error).__name__ != "ValidationError" or not callable(told := getattr(error, "errors", None)):
+        return ""
+    found = [(".".join(map(str, each["loc"])), each["msg"]) for each in told(include_url=False)]
+    return "; ".join(f"{where}: {what}" if where else what for where, what in found)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether it is the end of the task that runs here, not of something that a node waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and bool(task.cancelling())
+
+
+class LoopBound(Exception):
+    """A record that went round a loop too often."""
+
+
+def failed(node: str, error: BaseException) -> NodeFailed:
+    """The failure of a node, with the lines where the error was raised; of a subgraph's node, with both names."""
+    if isinstance(error, NodeFailed):
+        return NodeFailed(f"{node}.{error.node}", error.__cause__ or error).with_traceback(
+            error.__traceback__
+        )
+    return NodeFailed(node, error).with_traceback(error.__traceback__)
+
+
+class Plan:
+    """The nodes of a graph and the ways between them."""
+
+    def __init__(self, nodes: dict[str, Node], edges: Edges, most_visits: int = MOST_VISITS) -> None:
+        self.nodes = nodes
+        self.edges = edges
+        self.most_visits = most_visits
+        self.order = list(nodes)
+        chain = edges.chain()
+        self.chain = None if chain is None else [nodes[name] for name in chain]
+        self._async_nodes = any(node.is_async for node in nodes.values())
+        self.is_async = self._async_nodes or any(condition.is_async for condition in edges.conditions)
+
+    # What is known of it before it runs ------------------------------------------------
+
+    def output_keys(self) -> list[str]:
+        """What its nodes set."""
+        return list(dict.fromkeys(key for node in self.nodes.values() for key in node.sets))
+
+    @property
+    def declared(self) -> bool:
+        """Whether that is all they set, as far as can be known."""
+        return all(node.declared for node in self.nodes.values())
+
+    def parts(self) -> list[Any]:
+        """The user's code that it calls."""
+        conditions = [condition.part for condition in self.edges.conditions]
+        return [part for node in self.nodes.values() for part in node.parts] + conditions
+
+    def models(self) -> list[Any]:
+        """The models that its nodes ask."""
+        return [model for node in self.nodes.values() for model in node.models]
+
+    def outcome(self) -> dict[str, Any]:
+        """What its nodes' results depend on beside the file and the code."""
+        return {name: node.outcome for name, node in self.nodes.items() if node.outcome is not None}
+
+    def unset(self) -> list[str]:
+        """The variables of prompts that no node before them sets: a record has to bring them."""
+        return list(dict.fromkeys(name for names in self.wanted().values() for name in names))
+
+    def wanted(self) -> dict[str, list[str]]:
+        """By node, the variables of its prompt that nothing before it is known to set."""
+        out: dict[str, list[str]] = {}
+        for name, node in self.nodes.items():
+            before = [n for other, n in self.nodes.items() if name in self.edges.reach.get(other, ())]
+            if not all(n.declared for n in before):
+                continue  # code may have set them: a record will tell
+            have = {key for n in before for key in n.sets}
+            missing = [v for v in node.variables if v not in have and steps_of(v)[0] not in have]
+            if missing:
+                out[name] = missing
+        return out
+
+    # One record -------------------------------------------------------------------------
+
+    def run(self, state: SygraState, record: Record) -> None:
+        """Takes a record through the graph, in this thread."""
+        if self.chain is not None:
+            for node in self.chain:
+                try:
+                    node.run(state, record)
+                except PASSED_ON:
+                    raise
+                except BaseException as error:
+                    raise failed(node.name, error) from error
+            return
+        walk = _Walk(self)
+        walk.arrive(START, self._targets(START, state))
+        while (ready := walk.ready()) is not None:
+            name = ready[0]
+            walk.start(name)
+            try:
+                self.nodes[name].run(state, record)
+            except PASSED_ON:
+                raise
+            except BaseException as error:
+                raise failed(name, error) from error
+            walk.arrive(name, self._targets(name, state))
+
+    def _targets(self, name: str, state: SygraState) -> list[str]:
+        try:
+            return self.edges.targets(name, state)
+        except PASSED_ON:
+            raise
+        except BaseException as error:
+            raise failed(name, error) from error
+
+    async def run_async(self, state: SygraState, record: Record) -> None:
+        """The same on the event loop, where branches run in parallel."""
+        if self.chain is not None:
+            for node in self.chain:
+                await self._step(node, state, record)
+            return
+        walk = _Walk(self)
+        walk.arrive(START, await self._targets_async(START, state))
+        under_way: dict[asyncio.Task[list[str]], str] = {}
+        try:
+            while True:
+                ready = walk.ready() or []
+                if len(ready) == 1 and not under_way:
+                    walk.start(ready[0])
+                    walk.arrive(ready[0], await self._visit(ready[0], state, record))
+                    continue
+                for name in ready:
+                    walk.start(name)
+                    under_way[asyncio.ensure_future(self._visit(name, state, record))] = name
+                if not under_way:
+                    return
+                done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=lambda task: self.order.index(under_way[task])):
+                    walk.arrive(under_way.pop(task), task.result())
+        finally:
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _visit(self, name: str, state: SygraState, record: Record) -> list[str]:
+        """Runs a node and says where the record goes from it."""
+        await self._step(self.nodes[name], state, record)
+        return await self._targets_async(name, state)
+
+    async def _step(self, node: Node, state: SygraState, record: Record) -> None:
+        try:
+            if node.is_async:
+                await node.run_async(state, record)
+            else:
+                node.run(state, record)
+        except PASSED_ON:
+            raise
+        except BaseException as error:
+            if _is_cancelled(error):
+                raise
+            raise failed(node.name, error) from error
+
+    async def _targets_async(self, name: str, state: SygraState) -> list[str]:
+        try:
+            return await self.edges.targets_async(name, state)
+        except PASSED_ON:
+            raise
+        except BaseException as error:
+            if _is_cancelled(error):
+                raise
+            raise failed(name, error) from error
+
+
+class _Walk:
+    """Where one record is: nodes it has come to, nodes that are running, how often it was where."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._waiting: dict[str, None] = {}
+        self._running: set[str] = set()
+        self._visits: dict[str, int] = {}
+
+    def arrive(self, source: str, targets: list[str]) -> None:
+        """A node is done and the record goes on."""
+        self._running.discard(source)
+        for target in targets:
+            if target != END:
+                self._waiting[target] = None
+
+    def start(self, name: str) -> None:
+        """A node begins."""
+        del self._waiting[name]
+        self._running.add(name)
+        self._visits[name] = visits = self._visits.get(name, 0) + 1
+        if visits > self._plan.most_visits:
+            raise failed(
+                name,
+                LoopBound(
+                    f"the record came here more than {self._plan.most_visits} times:"
+                    " graph_properties.max_iterations is the bound"
+                ),
+            )
+
+    def ready(self) -> list[str] | None:
+        """The nodes that may begin; None when there is nothing more to do."""
+        waiting, running = self._waiting, self._running
+        if not waiting:
+            return [] if running else None
+        if len(waiting) == 1 and not running:
+            return list(waiting)
+        reach = self._plan.edges.reach
+        active = [*waiting, *running]
+        ready = [
+            name
+            for name in waiting
+            if name not in running and not any(name in reach[other] for other in active if other != name)
+        ]
+        if not ready and not running:  # they wait for each other, in a loop: the first one written goes first
+            ready = [min(waiting, key=self._plan.order.index)]
+        return sorted(ready, key=self._plan.order.index)

@@ -1,0 +1,219 @@
+"""Graph post-processors: reports over all output records of a run, written beside them.
+
+A processor is a class with `process(data)` or `process(data, metadata)`, or, so that a report over a million records
+needs no memory, with `start(metadata)`, `add(record)` and `finish()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from karat.documents import Place
+from karat.errors import FAILURES, KaratError, RequestError
+from karat.evaluators.paths import value_at
+from karat.graph._functions import applied, positional
+from karat.graph._lookup import TaskPlace
+from karat.graph._reading import Problems, Section
+
+ENTRY_KEYS = ("processor", "params", "filter", "use_previous_output", "description")
+
+
+class GraphPostProcessor:
+    """Base of post-processors: override `process`, or `start`, `add` and `finish`.
+
+    What is returned becomes the report file: a list as it is, a mapping as the only item of one.
+    """
+
+    def __init__(self) -> None:
+        """Takes nothing; a processor takes what its `params` give it."""
+
+    def process(self, data: list[dict[str, Any]], metadata: dict[str, Any] | None = None) -> Any:
+        """The report over all output records at once."""
+        self.start(metadata or {})
+        for record in data:
+            self.add(record)
+        return self.finish()
+
+    def start(self, metadata: dict[str, Any]) -> None:
+        """Begins a report. `metadata` has `output_file`, `params` and the counts of the run's records."""
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Takes in one output record."""
+        raise TypeError(f"{type(self).__name__} has neither process nor add")
+
+    def finish(self) -> Any:
+        """The report over what was added."""
+        raise TypeError(f"{type(self).__name__} has no finish")
+
+
+class Processor:
+    """A post-processor as the file names it: made anew for every report."""
+
+    def __init__(
+        self,
+        part: Any,
+        params: dict[str, Any],
+        keep: Callable[[dict[str, Any]], bool] | None,
+        use_previous: bool,
+        problems: Problems,
+        wants: list[tuple[Place, str]],
+        filters: list[tuple[Place, str]],
+    ) -> None:
+        self.part = part
+        self.name = part.__name__
+        self.params = params
+        self.keep = keep
+        """Which records it gets; None for all."""
+        self.use_previous = use_previous
+        self.problems = problems
+        self.wants = wants
+        """Output fields it needs, with the place where the file says so."""
+        self.filters = filters
+        """Those that its filter looks at, in the same way."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it takes records one by one."""
+        own = getattr(self.part, "add", None)
+        whole = getattr(self.part, "process", None)
+        overridden = own is not None and own is not GraphPostProcessor.add
+        return overridden and (whole is None or whole is GraphPostProcessor.process)
+
+    def make(self) -> Any:
+        """The processor, made with its parameters."""
+        return self.part(**self.params)
+
+    def process(self, made: Any, data: list[Any], metadata: dict[str, Any]) -> Any:
+        """Its report over a list."""
+        takes = positional(made.process, 2)
+        return made.process(*(data, metadata)[:takes])
+
+
+def as_report(given: Any, who: str) -> list[Any]:
+    """What a processor returned, as the list that its file holds."""
+    if isinstance(given, Mapping):
+        return [dict(given)]
+    if isinstance(given, (list, tuple)):
+        return list(given)
+    raise TypeError(f"{who} returned {type(given).__name__}: a report is a list or a mapping")
+
+
+def read_processors(top: Section, place: TaskPlace) -> list[Processor]:
+    """The processors of `graph_post_process`; two of the same class would write the same file."""
+    found: list[Processor] = []
+    for at, entry in enumerate(top.items("graph_post_process")):
+        value = {"processor": entry} if isinstance(entry, str) else entry
+        section = Section(value, ("graph_post_process", at), top.problems)
+        try:
+            processor = _read(section, place)
+        except KaratError as error:
+            top.problems.caught(section.place, error)
+            continue
+        if processor is None:
+            continue
+        if processor.name in [other.name for other in found]:
+            section.problem(
+                f"{processor.name} stands twice and both would write {processor.name}_*.json: make one entry of them,"
+                " or extend the class under another name"
+            )
+        if found and processor.use_previous and processor.keep is not None:
+            section.problems.note(
+                (*section.place, "filter"), "has no effect: what the processor before it gives is taken whole"
+            )
+        found.append(processor)
+    return found
+
+
+def _read(section: Section, place: TaskPlace) -> Processor | None:
+    section.known(ENTRY_KEYS)
+    name = section.text("processor", needed=True)
+    if name is None:
+        return None
+    try:
+        part = place.load(name)
+    except RequestError as error:
+        section.problem(str(error), "processor")
+        return None
+    if not isinstance(part, type) or (lacking := _lacking(part)):
+        told = f": it has no {lacking}" if isinstance(part, type) else ""
+        section.problem(
+            f"{name} is not a class with process, or with start, add and finish{told}", "processor"
+        )
+        return None
+    params = section.mapping("params")
+    use_previous = section.flag("use_previous_output", bool(params.get("use_previous_output", False)))
+    filtered = section
+    if "filter" in params and hasattr(part, "wants"):  # one that is told what it is given has none of its own
+        if "filter" in section:
+            section.problem("stands beside params and in them: leave one out", "filter")
+        filtered = section.section("params")
+        params = {key: value for key, value in params.items() if key != "filter"}
+    params = _accepted(part, params, ("use_previous_output",))
+    if not section.section("params").fits(part, params, name):
+        return None
+    try:
+        wants = part.wants(section, params) if hasattr(part, "wants") else []
+        if not section.problems:
+            part(**params)
+    except KaratError as error:
+        section.problems.caught((*section.place, "params"), error)
+        return None
+    except FAILURES as error:
+        section.problem(f"{name} cannot be made: {type(error).__name__}: {error}", "params")
+        return None
+    keep = _filter(filtered, place)
+    given = filtered.given.get("filter")
+    fields = map(str, given) if isinstance(given, Mapping) and not use_previous else ()
+    filters = [((*filtered.place, "filter", field), field) for field in fields]
+    return Processor(part, params, keep, use_previous, section.problems, wants, filters)
+
+
+def _lacking(part: type) -> str:
+    """Which method a class lacks to make a report, if any; those of the base alone only call the others."""
+
+    def has(name: str) -> bool:
+        found = getattr(part, name, None)
+        return callable(found) and found is not getattr(GraphPostProcessor, name)
+
+    if has("process"):
+        return ""
+    if not has("add"):
+        return "process and no add"
+    return "" if has("finish") else "finish"
+
+
+def _accepted(part: Any, params: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
+    """The parameters without those of the language that the processor does not ask for."""
+    import inspect
+
+    parameters = inspect.signature(part).parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    names = {p.name for p in parameters}
+    return {k: v for k, v in params.items() if k not in optional or takes_all or k in names}
+
+
+def _filter(section: Section, place: TaskPlace) -> Callable[[dict[str, Any]], bool] | None:
+    """`filter`: a function by its dotted name, or fields with the value (or the values) they must have."""
+    given = section.given.get("filter")
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            function = applied(place.load(given), 1, f"filter {given}")
+        except KaratError as error:
+            section.problems.caught((*section.place, "filter"), error)
+            return None
+        return lambda record: bool(function(record))
+    if not isinstance(given, Mapping) or not given:
+        section.problem("has to be a function's dotted name, or fields with their values", "filter")
+        return None
+    wanted = [(str(path), value if isinstance(value, list) else [value]) for path, value in given.items()]
+    return lambda record: all(_at(record, path) in values for path, values in wanted)
+
+
+def _at(record: dict[str, Any], path: str) -> Any:
+    try:
+        return value_at(record, path, "the record")
+    except KaratError:
+        return None

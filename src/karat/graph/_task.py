@@ -1,0 +1,178 @@
+"""A graph as a task: its file compiled once, then each record taken through it with a state of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from karat.datasets.dataset import Dataset
+from karat.errors import KaratError, RequestError
+from karat.graph._configuration import Configuration, check_data_fields, read_configuration
+from karat.graph._lookup import find_task
+from karat.graph._plan import PASSED_ON, NodeFailed, failed
+from karat.graph._reading import Problems
+from karat.graph._state import SygraState, own, steps_of
+from karat.graph.metrics._node import UnitMetrics
+from karat.graph.nodes._base import Record
+from karat.graph.sygra._task_modules import current_modules
+from karat.keys import code_fingerprint, digest
+from karat.records import Example
+from karat.serialization import encode
+from karat.tasks.base import Context, Task
+
+LOOKED_AT = 100
+"""Records whose fields are enough to tell that nothing is amiss; only else all are looked at."""
+
+
+class GraphTask(Task):
+    """A task that a `graph_config.yaml` describes."""
+
+    def __init__(self, configuration: Configuration, run_args: Mapping[str, Any] | None = None) -> None:
+        self.graph = configuration
+        self.plan = configuration.plan
+        self.output = configuration.output
+        self.name = configuration.place.name
+        self.is_async = self.plan.is_async
+        self.run_args = dict(run_args or {})
+        self._code = _code([*self.plan.parts(), *self.output.parts])
+
+    def golden_keys(self) -> list[str]:
+        """The fields of the data that its unit metrics compare with."""
+        calls = [getattr(node, "call", None) for node in self.plan.nodes.values()]
+        return list(dict.fromkeys(call.golden_key for call in calls if isinstance(call, UnitMetrics)))
+
+    def dataset(self, *, file: str | None = None, count: int | None = None) -> Dataset:
+        """The data it runs over: that of its file, or local data in its place. Its prompts are checked against it."""
+        from karat.graph._data import missing_files, task_dataset
+
+        if file is None:
+            problems = Problems(self.graph.document)
+            for where, sentence in missing_files(self.graph.data, self.graph.place):
+                problems.add(where, sentence)
+            problems.raise_all()
+        data = task_dataset(self.graph.data, self.graph.place, self.golden_keys(), file=file, count=count)
+        self.check(data)
+        return data
+
+    def check(self, examples: Iterable[Example]) -> None:
+        """Refuses data that lack what the graph asks for; no data lack nothing."""
+        looked_at = list(islice(examples, LOOKED_AT))
+        if not looked_at:
+            return
+        try:
+            check_data_fields(self.graph, [*_fields(looked_at), *self.run_args, "id"])
+        except KaratError:  # a later record may have it
+            check_data_fields(self.graph, [*_fields(examples), *self.run_args, "id"])
+
+    @property
+    def notes(self) -> list[str]:
+        """What its file says that has no effect, each with its line."""
+        return [f"{self.graph.place.name}, {note}" for note in self.graph.problems.notes()]
+
+    def _begin(self, example: Example, context: Context) -> tuple[SygraState, Record]:
+        given = example.input
+        state = SygraState({name: own(value) for name, value in self.run_args.items()})
+        state.update(given if isinstance(given, dict) else {"input": given})
+        if "id" not in state:
+            state["id"] = example.id
+        return state, Record(example.id, context.attempt, context.replicate)
+
+    def call(self, example: Example, context: Context) -> Any:
+        state, record = self._begin(example, context)
+        self.plan.run(state, record)
+        return self._finish(state)
+
+    async def call_async(self, example: Example, context: Context) -> Any:
+        state, record = self._begin(example, context)
+        await self.plan.run_async(state, record)
+        return self._finish(state)
+
+    def _finish(self, state: SygraState) -> Any:
+        try:
+            record = self.output.record(state)
+        except PASSED_ON:
+            raise
+        except BaseException as error:
+            raise failed("output", error) from error
+        try:
+            encode(record)
+        except RequestError as error:
+            raise self._not_kept(record, error) from error
+        return record
+
+    def _not_kept(self, record: Any, error: RequestError) -> NodeFailed:
+        """The failure of a record that cannot be stored: of the node that set the field, where one alone does."""
+        for field, value in record.items() if isinstance(record, dict) else ():
+            try:
+                encode({field: value})
+            except RequestError as found:
+                source = (self.output.fields or {}).get(str(field), "") or str(field)
+                key = steps_of(source)[0]
+                setters = [name for name, node in self.plan.nodes.items() if key in node.output_keys]
+                told = type(found)(f"output field {field!r}: {found}")
+                return failed(setters[0] if len(setters) == 1 else "output", told)
+        return failed("output", error)
+
+    def configuration(self) -> Any:
+        out: dict[str, Any] = {"task": self.name, **self.graph.outcome}
+        models = [use.identity() for use in self.plan.models()]
+        if models:
+            out["models"] = models
+        if self.plan.outcome():
+            out["nodes"] = self.plan.outcome()
+        if self.run_args:
+            out["run_args"] = self.run_args
+        return out
+
+    def code(self) -> str | None:
+        return self._code
+
+
+def _code(parts: list[Any]) -> str | None:
+    """One fingerprint of all the code that a graph calls; None where some of it cannot be known."""
+    found = [code_fingerprint(part) for part in parts]
+    if any(each is None for each in found):
+        return None
+    return digest(json.dumps(found).encode())
+
+
+def _fields(examples: Iterable[Example]) -> list[str]:
+    found: dict[str, None] = {}
+    for example in examples:
+        if isinstance(example.input, dict):
+            found.update(dict.fromkeys(map(str, example.input)))
+    return list(found)
+
+
+def load_task(
+    name: str,
+    *,
+    model: str | None = None,
+    unnamed: str | None = None,
+    run_args: Mapping[str, Any] | None = None,
+    data: str | None = None,
+) -> GraphTask:
+    """The graph task that a name or path means, read, checked and compiled.
+
+    `model` stands in for every model that its file names, `unnamed` for the default where it names none.
+    `data` is the file that will stand in for its source: it tells what a prompt may ask for, where the task's file has
+    mistakes and all of them are told.
+    """
+    place = find_task(name)
+
+    def fields(configured: dict[str, Any]) -> list[str] | None:
+        from karat.graph._data import local_rows
+
+        try:
+            examples = local_rows(configured, place, data)
+            return [*_fields(examples), *(run_args or ()), "id"] if examples else None
+        except KaratError:  # told when the data are read
+            return None
+
+    with current_modules(place.folder if place.root is None else place.root / "tasks"):
+        configuration = read_configuration(
+            place, model=model, unnamed=unnamed, fields=fields, own_data=data is None
+        )
+        return GraphTask(configuration, run_args)

@@ -1,0 +1,43 @@
+"""Metrics of graph tasks: unit metrics judge one record inside the graph, aggregator metrics summarise them after it.
+
+A unit metric is a `BaseUnitMetric`: `evaluate(golden, predicted)` over two lists, one `UnitMetricResult` for each pair.
+An aggregator metric is a `BaseAggregatorMetric`: `calculate(results)` over unit metric results. Both are registered by
+name. Among evaluators a unit metric is written `unit:NAME`, among aggregators an aggregator metric `metric:NAME`.
+"""
+
+from __future__ import annotations
+
+from karat.graph.metrics import _gui as _gui  # registers its metrics, as the next one does
+from karat.graph.metrics import _match as _match
+from karat.graph.metrics._adapters import EvaluatorMetric, UnitMetricEvaluator
+from karat.graph.metrics._aggregator import (
+    AggregatorMetricRegistry,
+    BaseAggregatorMetric,
+    aggregator_metric,
+    aggregator_metrics,
+)
+from karat.graph.metrics._discovery import discover
+from karat.graph.metrics._unit import (
+    BaseUnitMetric,
+    MetricMetadata,
+    UnitMetricRegistry,
+    UnitMetricResult,
+    unit_metric,
+    unit_metrics,
+)
+
+__all__ = [
+    "AggregatorMetricRegistry",
+    "BaseAggregatorMetric",
+    "BaseUnitMetric",
+    "EvaluatorMetric",
+    "MetricMetadata",
+    "UnitMetricEvaluator",
+    "UnitMetricRegistry",
+    "UnitMetricResult",
+    "aggregator_metric",
+    "aggregator_metrics",
+    "discover",
+    "unit_metric",
+    "unit_metrics",
+]

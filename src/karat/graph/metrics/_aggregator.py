@@ -1,0 +1,272 @@
+"""Aggregator metrics as graph tasks name them: `calculate(results)` over unit metric results gives a dict.
+
+karat's own fold one result at a time (`start`, `add`, `merge`, `finish`), and `calculate` is that fold over a
+list. One that others write needs only `calculate`; it is folded by keeping the results in a list.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, ClassVar, TypeVar
+
+from karat.aggregators.base import Aggregate, Aggregator, Group, aggregators, not_applicable
+from karat.errors import RequestError
+from karat.graph.metrics._unit import UnitMetricResult
+from karat.records import Estimate, Ok, Result
+from karat.registry import Registry, check_parameters
+
+M = TypeVar("M", bound=type["BaseAggregatorMetric"])
+
+aggregator_metrics: Registry[Callable[..., Any]] = Registry(
+    "aggregator metric", builtin=["karat.graph.metrics._classification", "karat.graph.metrics._attempts"]
+)
+
+
+class BaseAggregatorMetric:
+    """Base of aggregator metrics: override `calculate`, or the four steps of a fold.
+
+    `config` is what it was built with. Override `validate_config` to check it (raise ValueError).
+    """
+
+    name: ClassVar[str] = ""
+    """The name it is registered under; the decorator `aggregator_metric` sets it where the class has none."""
+    over: ClassVar[frozenset[str]] = frozenset({"single"})
+    locates_missing: ClassVar[bool] = False
+    """Whether `add` gets `{"metadata": …}` in the place of None where more is known of a result that is missing."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = config
+        self.validate_config()
+        self.metadata = self.get_metadata()
+
+    def validate_config(self) -> None:  # a metric without parameters has nothing to check
+        """Checks `self.config`. Called once, at construction."""
+
+    def get_metadata(self) -> Any:
+        """What is known of the metric: its name and the first line of its docstring, unless overridden."""
+        return {
+            "name": self.get_metric_name(),
+            "description": (type(self).__doc__ or "").strip().partition("\n")[0],
+        }
+
+    def get_metric_name(self) -> str:
+        """The name it is registered under."""
+        return self.name or type(self).__name__
+
+    def as_aggregator(self) -> MetricAggregator:
+        """This metric as an aggregator over stored results."""
+        return MetricAggregator(self)
+
+    def state_key(self) -> Hashable:
+        """Metrics with the same key fold results to the same state, which then need be folded only once.
+
+        None for a metric whose state is its own.
+        """
+        return None
+
+    def calculate(self, results: list[Any]) -> dict[str, Any]:
+        """The metric over all results: `UnitMetricResult`s, or the dicts they were written as."""
+        state = self.start()
+        for result in results:
+            state = self.add(state, result)
+        return self.finish(state)
+
+    def start(self) -> Any:
+        """An empty state: a list, unless the metric folds."""
+        if type(self).calculate is BaseAggregatorMetric.calculate:
+            raise RequestError(f"aggregator metric {self.get_metric_name()!r} has no calculate(results)")
+        return []
+
+    def add(self, state: Any, result: Any) -> Any:
+        """The state with one result added: a UnitMetricResult, its dict, or None where there is none."""
+        unit = unit_result(result)
+        if unit is not None:
+            state.append(unit)
+        return state
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Two states as one."""
+        return a + b
+
+    def finish(self, state: Any) -> dict[str, Any]:
+        """What the results come to."""
+        return self.calculate(state)
+
+    def _count_correct(self, results: Iterable[UnitMetricResult]) -> int:
+        """How many are correct, for metrics written for SyGra, whose base has this."""
+        return sum(result.correct for result in results)
+
+    def _safe_divide(self, numerator: float, denominator: float) -> float:
+        """A quotient, and 0 of nothing, likewise."""
+        return numerator / denominator if denominator else 0.0
+
+
+def unit_result(result: Any) -> UnitMetricResult | None:
+    """A result as a `UnitMetricResult`; None for one that failed or says nothing."""
+    if result is None or isinstance(result, UnitMetricResult):
+        return result
+    if isinstance(result, dict) and not isinstance(result.get("correct"), bool):
+        return None
+    return UnitMetricResult.from_dict(result)
+
+
+def aggregator_metric(name: str) -> Callable[[M], M]:
+    """A decorator that registers a subclass of `BaseAggregatorMetric` under a name."""
+
+    def add(metric_class: M) -> M:
+        AggregatorMetricRegistry.register(name, metric_class)
+        return metric_class
+
+    return add
+
+
+class AggregatorMetricRegistry:
+    """The registered aggregator metrics, as the graph tasks ask for them."""
+
+    @classmethod
+    def register(cls, name: str, metric_class: Any, aliases: Iterable[str] = ()) -> None:
+        """Registers a class under a name; a name that another class has is refused."""
+        if not isinstance(name, str) or not name:
+            raise RequestError(f"an aggregator metric needs a name, not {name!r}")
+        if not isinstance(metric_class, type) or not callable(getattr(metric_class, "calculate", None)):
+            raise RequestError(f"aggregator metric {name!r} has to be a class with calculate(results)")
+        aggregator_metrics.register(name, *aliases)(metric_class)
+        if issubclass(metric_class, BaseAggregatorMetric) and not metric_class.name:
+            metric_class.name = name
+
+    @classmethod
+    def get_metric(cls, name: str, /, **params: Any) -> Any:
+        """A metric built with its parameters; an unknown name or parameter names the nearest known one."""
+        metric_class = aggregator_metrics.get(name)
+        what = f"aggregator metric {name!r}"
+        try:
+            return metric_class(**params)
+        except (TypeError, ValueError) as error:
+            check_parameters(metric_class, params, what)  # which says more of a parameter that there is not
+            raise RequestError(f"{what}: {error}") from error
+
+    @classmethod
+    def get_metric_class(cls, name: str) -> Any:
+        """The class registered under a name."""
+        return aggregator_metrics.get(name)
+
+    @classmethod
+    def list_metrics(cls) -> list[str]:
+        """All registered names, sorted."""
+        return aggregator_metrics.list()
+
+    @classmethod
+    def has_metric(cls, name: str) -> bool:
+        """Whether a name is registered."""
+        return aggregator_metrics.has(name)
+
+    @classmethod
+    def describe(cls) -> list[dict[str, Any]]:
+        """Every registered metric: `{name, description, params, …}`."""
+        return [aggregator_metrics.describe(name) for name in aggregator_metrics.list()]
+
+
+SIBLINGS = ("_interval", "_bounds", "_n", "_of")
+"""What stands beside a number: `accuracy_interval`, `accuracy_bounds`, and its own n and denominator."""
+
+
+def as_unit_result(result: Result) -> UnitMetricResult | None:
+    """A stored result as a unit metric result; None where it has neither verdict nor score."""
+    if isinstance(result.value, bool):
+        correct = result.value
+    elif result.score is not None:
+        correct = result.score >= 0.5
+    else:
+        return None
+    metadata = {k: v for k, v in result.metadata.items() if k not in ("golden", "predicted")}
+    return UnitMetricResult(
+        correct, result.metadata.get("golden"), result.metadata.get("predicted"), metadata
+    )
+
+
+class MetricAggregator(Aggregator[Any]):
+    """An aggregator metric over the results of an evaluation; what has no verdict is added as None.
+
+    Its numbers become estimates, with the interval that stands beside them (`accuracy_interval`); whatever else it
+    gives becomes a table. Every result is an item of its own: where examples have several attempts, the aggregator
+    of the same name knows that they belong together.
+    """
+
+    def __init__(self, metric: Any) -> None:
+        self.metric = self.wraps = metric
+        self.name = getattr(metric, "name", "") or type(metric).__name__  # type: ignore[misc]  # of this one
+        self.params = dict(getattr(metric, "config", {}) or {})
+
+    def start(self) -> Any:
+        return [self.metric.start(), 0, 0]  # the metric's own, the items, those of them with a verdict
+
+    def add(self, state: Any, group: Group) -> Any:
+        for result in group.results:
+            if not not_applicable(result):
+                unit = as_unit_result(result.outcome.value) if isinstance(result.outcome, Ok) else None
+                state[0] = self.metric.add(state[0], unit)
+                state[1] += 1
+                state[2] += unit is not None
+        for _ in range(group.pending):
+            state[0] = self.metric.add(state[0], None)
+            state[1] += 1
+        return state
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return [self.metric.merge(a[0], b[0]), a[1] + b[1], a[2] + b[2]]
+
+    def finish(self, state: Any) -> Aggregate:
+        given = self.metric.finish(state[0])
+        if not isinstance(given, dict):
+            raise ValueError(f"{self.name} gave {type(given).__name__}, not a dict of metric values")
+        if not all(isinstance(key, str) for key in given):
+            raise ValueError(f"{self.name} gave a dict whose keys are not all texts")
+        of = given.get("of", state[1])
+        n = given.get("n", state[2])
+        out = Aggregate()
+        for key, value in given.items():
+            if key in ("n", "of") or _is_sibling(key, given):
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                if value is not None:
+                    out.tables[key] = value
+            elif math.isfinite(value):
+                low, high = given.get(f"{key}_interval") or (None, None)
+                lowest, highest = given.get(f"{key}_bounds") or (None, None)
+                out.estimates[key] = Estimate(
+                    float(value),
+                    low,
+                    high,
+                    given.get(f"{key}_n", n),
+                    given.get(f"{key}_of", of),
+                    "" if low is None else "as given",
+                    self.params.get("confidence", 0.95),
+                    lowest=lowest,
+                    highest=highest,
+                )
+        return out
+
+
+def _is_sibling(key: str, given: dict[str, Any]) -> bool:
+    """Whether a field only says something about the number it is named after."""
+    return any(key.removesuffix(ending) in given for ending in SIBLINGS if key.endswith(ending))
+
+
+class _Named:
+    """What `metric:NAME` resolves to: callable with the metric's parameters."""
+
+    def __init__(self, name: str) -> None:
+        part = aggregator_metrics.get(name)
+        self.name = name
+        self.__doc__ = inspect.getdoc(part)
+        self.__module__ = part.__module__
+        self.__qualname__ = getattr(part, "__qualname__", name)
+        self.__signature__ = inspect.signature(part)
+
+    def __call__(self, **params: Any) -> Any:
+        return AggregatorMetricRegistry.get_metric(self.name, **params)
+
+
+aggregators.prefix("metric", _Named)

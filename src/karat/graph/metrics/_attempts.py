@@ -1,0 +1,353 @@
+"""How few tries steps took: 1 for a step that was right at once, less for each retry, 0 for one that never was.
+
+A step's value is known once nothing that is missing could change it: a try without a verdict counts neither as right
+nor as wrong, and only matters where no earlier try was right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any, ClassVar
+
+from karat.aggregators.efficiency import StepEfficiency, count_of
+from karat.aggregators.folding import Values, field_of
+from karat.aggregators.pass_k import MajorityAtK, OverAttempts, PassAtK, PassHatK, Problem
+from karat.graph.metrics._aggregator import (
+    AggregatorMetricRegistry,
+    BaseAggregatorMetric,
+    aggregator_metric,
+    unit_result,
+)
+from karat.graph.metrics._classification import with_siblings
+from karat.graph.metrics._unit import UnitMetricResult
+from karat.records import Estimate
+
+
+def retry_of(metadata: Mapping[str, Any]) -> int | None:
+    """Which try a result is of, 0 for the first: `retry_number`, or the number at the end of `retry_id`."""
+    told = metadata.get("retry_number")
+    if told is None:
+        told = metadata.get("retry_id")
+    if told is None:
+        return None
+    number = told.rpartition("_")[2] if isinstance(told, str) else told
+    if isinstance(number, str) and number.isdecimal() and len(number) < 10:
+        number = int(number)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ValueError(
+            f"{told!r:.60} tells no retry: it is a number from 0 up, or ends in one as retry_0 does"
+        )
+    return number
+
+
+class _Step:
+    """The first try at a step that was right, and the first that has no verdict."""
+
+    __slots__ = ("right", "unjudged")
+
+    def __init__(self) -> None:
+        self.right: int | None = None
+        self.unjudged: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether its missing tries do not matter."""
+        return self.unjudged is None or (self.right is not None and self.right < self.unjudged)
+
+
+class Tries:
+    """The tries at steps, of which `mission_id` and `step_id` tell one from another; merges in any order."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, str], _Step] = {}
+
+    def add(self, metadata: Mapping[str, Any], retry: int, correct: bool | None) -> None:
+        """Adds a try: whether it was right, None where that is not known."""
+        name = (str(metadata.get("mission_id")), str(metadata.get("step_id")))
+        step = self.steps.setdefault(name, _Step())
+        if correct is None:
+            step.unjudged = _first(step.unjudged, retry)
+        elif correct:
+            step.right = _first(step.right, retry)
+
+    def merge(self, other: Tries) -> None:
+        """Adds the tries of another."""
+        for name, theirs in other.steps.items():
+            step = self.steps.setdefault(name, _Step())
+            step.right = _first(step.right, theirs.right)
+            step.unjudged = _first(step.unjudged, theirs.unjudged)
+
+    def efficiency(self, penalty: float, unknown: int, confidence: float) -> Estimate:
+        """The mean over steps; `unknown` are results of which not even the step is known, a step each."""
+        values = Values()
+        for step in self.steps.values():
+            if step.known:
+                share = 0.0 if step.right is None else max(0.0, 1.0 - penalty * step.right)
+                values.add([share], {}, None)
+            else:
+                values.missing += 1
+        values.missing += unknown
+        return values.estimate(confidence)
+
+    def counts(self) -> dict[str, Any]:
+        """Of the steps whose value is known: right at once, right later, never right."""
+        rights = list(self._rights())
+        found = [right for right in rights if right is not None]
+        return {
+            "first_attempt_correct": found.count(0),
+            "retry_correct": len(found) - found.count(0),
+            "never_correct": len(rights) - len(found),
+            "avg_retries_when_correct": sum(found) / len(found) if found else None,
+        }
+
+    def _rights(self) -> Iterator[int | None]:
+        return (step.right for step in self.steps.values() if step.known)
+
+
+def _first(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+class _Attempts:
+    """Results by problem; where nothing says which, only how many passed, failed and are missing."""
+
+    __slots__ = ("alone", "problems")
+
+    def __init__(self) -> None:
+        self.problems: dict[str, Problem] = {}
+        self.alone = [0, 0, 0]
+
+    def lone_problems(self) -> Iterator[Problem]:
+        """One problem for each result that stands alone."""
+        for times, passed, missing in zip(self.alone, ([True], [False], []), (0, 0, 1), strict=True):
+            problem = Problem()
+            problem.passed, problem.answers, problem.missing = list(passed), [None] * len(passed), missing
+            yield from repeat(problem, times)
+
+
+class _AttemptMetric(BaseAggregatorMetric):
+    """What pass@k, pass^k and majority@k share. `problem_key` says which results are attempts at one problem:
+    a field of the result's metadata, or of its golden value.
+
+    k = 1 needs none. Without one, more are drawn from all results as if they were attempts at one problem
+    (`pooled`): for each number up to `k`, and without an interval, as nothing is known of how problems differ.
+    """
+
+    part: ClassVar[type[OverAttempts]]
+    symbol: ClassVar[str]
+    """What stands before k in the keys of results that no problem is named of: `pass@3`."""
+    pools: ClassVar[bool] = True
+    locates_missing: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        k: int | Sequence[int] = 1,
+        problem_key: str | None = None,
+        key: str | None = None,
+        confidence: float = 0.95,
+    ) -> None:
+        super().__init__(k=k, problem_key=problem_key, key=key, confidence=confidence)
+        self.aggregator = self.part(k, confidence=confidence)
+        self.problem_key = problem_key
+        self.pooled = problem_key is None and max(self.aggregator.k) > 1
+        if self.pooled and not self.pools:
+            raise ValueError(
+                f"k is {k}, so it matters which results are attempts at one problem: name the field that says it"
+                " with problem_key"
+            )
+        if self.pooled and isinstance(k, int):
+            self.aggregator = self.part(range(1, k + 1), confidence=confidence)
+
+    def start(self) -> _Attempts:
+        return _Attempts()
+
+    def add(self, state: _Attempts, result: Any) -> _Attempts:
+        unit = unit_result(result)
+        if self.problem_key is None:
+            state.alone[2 if unit is None else 0 if unit.correct else 1] += 1
+            return state
+        problem = state.problems.setdefault(self._problem(unit, result), Problem())
+        if unit is None:
+            problem.missing += 1
+        else:
+            problem.passed.append(unit.correct)
+            problem.answers.append(unit.predicted if isinstance(unit.predicted, str) else None)
+        return state
+
+    def _problem(self, unit: UnitMetricResult | None, result: Any) -> str:
+        assert self.problem_key is not None
+        metadata = unit.metadata if unit is not None else result.get("metadata") if result else None
+        for place in (metadata, unit.golden if unit is not None else None):
+            found = field_of(place, self.problem_key) if isinstance(place, dict) else None
+            if found is not None:
+                return str(found)
+        raise ValueError(
+            f"a result has no field {self.problem_key!r}, which problem_key says names its problem"
+        )
+
+    def merge(self, a: _Attempts, b: _Attempts) -> _Attempts:
+        a.alone = [x + y for x, y in zip(a.alone, b.alone, strict=True)]
+        for place, problem in b.problems.items():
+            have = a.problems.setdefault(place, Problem())
+            have.passed += problem.passed
+            have.answers += problem.answers
+            have.missing += problem.missing
+        return a
+
+    def finish(self, state: _Attempts) -> dict[str, Any]:
+        if self.pooled:
+            return self._of_all(*state.alone)
+        folded = self.aggregator.start()
+        for problem in (*state.problems.values(), *state.lone_problems()):
+            folded = self.aggregator.add_problems(folded, [problem], {})
+        out: dict[str, Any] = {}
+        for k in self.aggregator.k:
+            name, estimate = f"{self.get_metric_name()[:-1]}{k}", self.aggregator.of_k(folded, k)
+            out |= {**with_siblings(name, estimate), f"{name}_n": estimate.n, f"{name}_of": estimate.of}
+            if self.problem_key is None:
+                out[f"{self.symbol}{k}"] = estimate.value
+        first = self.aggregator.of_k(folded, self.aggregator.k[0])
+        out |= with_siblings(self.get_metric_name(), first)
+        return {**out, "k": list(self.aggregator.k), "n": first.n, "of": first.of}
+
+    def _of_all(self, passed: int, wrong: int, missing: int) -> dict[str, Any]:
+        """All results as attempts at one problem."""
+        n, of = passed + wrong, passed + wrong + missing
+        expected = self.aggregator.expected
+        out: dict[str, Any] = {}
+        for k in self.aggregator.k:
+            names = [f"{self.symbol}{k}", *([self.get_metric_name()] if k == max(self.aggregator.k) else [])]
+            for name in names:
+                out[name] = expected(n, passed, k) if n >= k else None
+                if missing and of >= k:
+                    out[f"{name}_bounds"] = [expected(of, passed, k), expected(of, passed + missing, k)]
+        return {**out, "k": list(self.aggregator.k), "pooled": True, "n": n, "of": of}
+
+
+class PassAtKMetric(_AttemptMetric):
+    """The probability that at least one of k attempts passes, unbiased, averaged over problems."""
+
+    name: ClassVar[str] = "pass_at_k"
+    part = PassAtK
+    symbol = "pass@"
+
+
+class PassHatKMetric(_AttemptMetric):
+    """The probability that all of k attempts pass, unbiased, averaged over problems."""
+
+    name: ClassVar[str] = "pass_hat_k"
+    part = PassHatK
+    symbol = "pass^"
+
+    def _of_all(self, passed: int, wrong: int, missing: int) -> dict[str, Any]:
+        n = passed + wrong
+        return {"success_rate": passed / n if n else None, **super()._of_all(passed, wrong, missing)}
+
+
+class MajorityAtKMetric(_AttemptMetric):
+    """The probability that the most frequent answer of k attempts is right, averaged over problems."""
+
+    name: ClassVar[str] = "majority_at_k"
+    part = MajorityAtK
+    symbol = "maj@"
+    pools: ClassVar[bool] = False  # answers to different problems do not vote with each other
+
+
+@aggregator_metric("step_efficiency")
+class StepEfficiencyMetric(BaseAggregatorMetric):
+    """Fewest steps / steps taken for what is correct, 0 for what is not; or how few tries each step took; averaged.
+
+    `predicted_key` is where a result tells the steps taken (its predicted value, or its metadata), `golden_key` where
+    it tells the fewest (its golden value, or its metadata): numbers, or lists that are counted. Results that tell no
+    steps but a `retry_number` (or a `retry_id` such as `retry_2`) in their metadata are tries at the step that
+    `mission_id` and `step_id` name: a step that is right at once counts 1, `penalty_per_retry` less for each retry
+    that it took, and 0 where none was right. `key` is taken for the graphs that give it: correctness is judged already.
+    """
+
+    name: ClassVar[str] = "step_efficiency"
+    locates_missing: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        predicted_key: str = "steps",
+        golden_key: str = "optimal_steps",
+        confidence: float = 0.95,
+        penalty_per_retry: float = 0.2,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(
+            predicted_key=predicted_key,
+            golden_key=golden_key,
+            confidence=confidence,
+            penalty_per_retry=penalty_per_retry,
+            key=key,
+        )
+        if isinstance(penalty_per_retry, bool) or not 0 <= penalty_per_retry <= 1:
+            raise ValueError(f"penalty_per_retry is {penalty_per_retry!r}: it is a number between 0 and 1")
+        self.predicted_key = predicted_key
+        self.golden_key = golden_key
+        self.penalty = penalty_per_retry
+        self.aggregator = StepEfficiency(predicted_key, golden_key, confidence=confidence)
+
+    def start(self) -> tuple[Any, Tries]:
+        """The steps taken, and the tries at each step."""
+        return self.aggregator.start(), Tries()
+
+    def add(self, state: tuple[Any, Tries], result: Any) -> tuple[Any, Tries]:
+        unit = unit_result(result)
+        steps, tries = state
+        metadata = unit.metadata if unit is not None else (result or {}).get("metadata") or {}
+        taken = _steps(self.predicted_key, unit.predicted if unit else None, metadata)
+        fewest = _steps(self.golden_key, unit.golden if unit else None, metadata)
+        told = taken is not None and fewest is not None
+        if not told and (retry := retry_of(metadata)) is not None:
+            tries.add(metadata, retry, None if unit is None else unit.correct)
+        elif unit is None:
+            steps.every.missing += 1
+        else:
+            self.aggregator.add_told(steps, [(taken, fewest, unit.correct)], {})
+        return state
+
+    def merge(self, a: tuple[Any, Tries], b: tuple[Any, Tries]) -> tuple[Any, Tries]:
+        a[1].merge(b[1])
+        return self.aggregator.merge(a[0], b[0]), a[1]
+
+    def finish(self, state: tuple[Any, Tries]) -> dict[str, Any]:
+        steps, tries = state
+        if tries.steps:
+            if steps.untold or steps.every.mean.n:
+                raise ValueError("some results tell the retry that they are of and others do not")
+            unknown = steps.every.missing
+            estimate = tries.efficiency(self.penalty, unknown, self.aggregator.confidence)
+            counts = {"total_steps": estimate.of, **tries.counts()}
+            return {
+                **with_siblings("step_efficiency", estimate),
+                **counts,
+                "n": estimate.n,
+                "of": estimate.of,
+            }
+        made = self.aggregator.finish(steps).estimates
+        every, passed = made[""], made["passed"]
+        return {
+            **with_siblings("step_efficiency", every),
+            **with_siblings("step_efficiency_passed", passed),
+            "step_efficiency_passed_n": passed.n,
+            "step_efficiency_passed_of": passed.of,
+            "n": every.n,
+            "of": every.of,
+        }
+
+
+def _steps(key: str, *places: Any) -> float | None:
+    found = (count_of(field_of(place, key)) for place in places if isinstance(place, dict))
+    return next((steps for steps in found if steps is not None), None)
+
+
+AggregatorMetricRegistry.register("pass_at_k", PassAtKMetric, ["pass@k"])
+AggregatorMetricRegistry.register("pass_hat_k", PassHatKMetric, ["pass^k"])
+AggregatorMetricRegistry.register("majority_at_k", MajorityAtKMetric, ["maj@k"])

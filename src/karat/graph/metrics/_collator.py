@@ -1,0 +1,308 @@
+"""`MetricCollatorPostProcessor`: the report of aggregator metrics over the unit-metric results of a run.
+
+Records that failed, or never came to their unit metrics, have no result and are counted as missing, never left out:
+each metric says over how many of how many it speaks. An aggregator that fails is reported in its place, and the
+others stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from karat.documents import Place
+from karat.errors import FAILURES, KaratError, RequestError, did_you_mean
+from karat.graph._postprocess import GraphPostProcessor
+from karat.graph._reading import Section
+from karat.graph.metrics._aggregator import AggregatorMetricRegistry
+from karat.graph.metrics._node import SUFFIX
+from karat.graph.metrics._unit import UnitMetricResult
+from karat.serialization import encode
+
+ENTRY_KEYS = ("name", "params", "unit_metrics_results", "metadata")
+MOST_COLUMNS = 200
+
+
+class _Fold:
+    """The results of one field, folded: for one aggregator, or once for several that fold alike."""
+
+    def __init__(self, metric: Any, metadata: Mapping[str, str]) -> None:
+        self.metadata = metadata
+        self.metric = metric
+        self.folds = all(callable(getattr(metric, step, None)) for step in ("start", "add", "finish"))
+        self.error: str | None = None
+        self.given = 0
+        self.missing = 0
+        self.untold = 0
+        self.state: Any = metric.start() if self.folds else []
+
+    def add(self, result: UnitMetricResult | None, record: Mapping[str, Any]) -> None:
+        """Takes in the result of a record, or that there is none; the first error is the last word."""
+        if self.error is not None:
+            return
+        told: Any = result
+        if result is None:
+            self.missing += 1
+            if self.metadata and getattr(self.metric, "locates_missing", False):
+                told = {"metadata": {key: record.get(source) for key, source in self.metadata.items()}}
+        else:
+            self.given += 1
+            if self.metadata:
+                more = {key: record.get(source) for key, source in self.metadata.items()}
+                told = UnitMetricResult(
+                    result.correct, result.golden, result.predicted, {**result.metadata, **more}
+                )
+        try:
+            if self.folds:
+                self.state = self.metric.add(self.state, told)
+            elif result is not None:
+                self.state.append(told)
+        except FAILURES as error:
+            self.error = f"{type(error).__name__}: {error}"
+
+    def add_missing(self, count: int) -> None:
+        """Counts records that have no output at all."""
+        self.missing += count
+        for at in range(count if self.folds and self.error is None else 0):
+            try:
+                self.state = self.metric.add(self.state, None)
+            except FAILURES:
+                self.untold = count - at  # it needs to know more of a record than that there is none
+                return
+
+
+class _Aggregated:
+    """One aggregator over one field."""
+
+    def __init__(self, metric: Any, field: str, fold: _Fold) -> None:
+        self.metric = metric
+        self.field = field
+        self.fold = fold
+        self._error: str | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no result."""
+        return self._error or self.fold.error
+
+    def fail(self, error: str) -> None:
+        """Says why there is no result, unless that was said before."""
+        self._error = self.error or error
+
+    def finish(self) -> Any:
+        """What it amounts to; a metric that is only told of results does not know how many there are not."""
+        fold = self.fold
+        if self.error is None:
+            try:
+                result = self.metric.finish(fold.state) if fold.folds else self.metric.calculate(fold.state)
+                if not isinstance(result, Mapping):
+                    raise TypeError(f"it gave {type(result).__name__}, and not a mapping of names to values")
+                result = msgspec.json.decode(
+                    encode(result)
+                )  # what cannot be stored is its failure and nobody else's
+                if fold.missing and "of" not in result:
+                    return {**result, "n": fold.given, "of": fold.given + fold.missing}
+                return {**result, "missing": fold.untold} if fold.untold else result
+            except FAILURES as error:
+                self._error = f"{type(error).__name__}: {error}"
+        return {"error": self.error}
+
+
+class _Field:
+    """A field of the records that holds unit-metric results."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen = 0
+        self.missing = 0
+        self.invalid = 0
+        self.first_invalid = ""
+        self.folds: list[_Fold] = []
+        self._shared: dict[Hashable, _Fold] = {}
+
+    def fold(self, metric: Any, entry: Mapping[str, Any]) -> _Fold:
+        """The fold of a metric: that of another which folds alike, if there is one."""
+        metadata = dict(entry.get("metadata") or {})
+        key = None if metadata or not hasattr(metric, "state_key") else metric.state_key()
+        if key is not None and key in self._shared:
+            return self._shared[key]
+        fold = _Fold(metric, metadata)
+        self.folds.append(fold)
+        if key is not None:
+            self._shared[key] = fold
+        return fold
+
+    def add(self, record: Mapping[str, Any], number: int) -> bool:
+        """Takes in a record; tells whether there is anything in the field."""
+        given = record.get(self.name)
+        result: UnitMetricResult | None = None
+        if self.name in record:
+            self.seen += 1
+        if given is not None:
+            try:
+                result = given if isinstance(given, UnitMetricResult) else UnitMetricResult.from_dict(given)
+            except (ValueError, TypeError) as error:
+                self.invalid += 1
+                self.first_invalid = self.first_invalid or f"record {number}: {error}"
+        else:
+            self.missing += 1
+        for fold in self.folds:
+            fold.add(result, record)
+        return given is not None
+
+
+class MetricCollatorPostProcessor(GraphPostProcessor):
+    """Aggregates unit-metric results; `aggregator_metrics_map` lists `{name, params, unit_metrics_results}`.
+
+    A result's key is `field-aggregator`. For fields by their older name (`exact_match_result`) it is the aggregator's
+    name alone, unless two results would then have the same one.
+    """
+
+    def __init__(
+        self, aggregator_metrics_map: Sequence[Mapping[str, Any]] | None = None, **rest: Any
+    ) -> None:
+        super().__init__()
+        unknown = [key for key in rest if key != "use_previous_output"]
+        if unknown:
+            raise RequestError(
+                f"MetricCollatorPostProcessor has no parameter {unknown[0]!r}:"
+                f" {did_you_mean(unknown[0], ['aggregator_metrics_map'])}"
+            )
+        self.aggregator_metrics_map = list(aggregator_metrics_map or [])
+        self._entries = [
+            (entry, _metric(entry), field)
+            for entry in self.aggregator_metrics_map
+            for field in fields_of(entry)
+        ]
+        self.start({})
+
+    def start(self, metadata: dict[str, Any]) -> None:
+        self._metadata = metadata
+        self._count = 0
+        self._judged = 0
+        self._columns: dict[str, None] = {}
+        self._fields: dict[str, _Field] = {}
+        self._aggregated: dict[str, _Aggregated] = {}
+        keys = result_keys([(entry, field) for entry, _, field in self._entries])
+        for key, (entry, metric, field) in zip(keys, self._entries, strict=True):
+            fold = self._fields.setdefault(field, _Field(field)).fold(metric, entry)
+            self._aggregated[key] = _Aggregated(metric, field, fold)
+
+    def add(self, record: dict[str, Any]) -> None:
+        self._count += 1
+        if len(self._columns) < MOST_COLUMNS:
+            self._columns.update(dict.fromkeys(record))
+        judged = [field.add(record, self._count) for field in self._fields.values()]
+        self._judged += any(judged) or not judged
+
+    def finish(self) -> list[dict[str, Any]]:
+        failed = int(self._metadata.get("failed_records", 0))
+        skipped = int(self._metadata.get("skipped_records", 0)) + self._count - self._judged
+        pending = int(self._metadata.get("pending_records", 0))
+        summary: dict[str, Any] = {
+            "total_records": self._judged + failed + skipped + pending,
+            "evaluated_records": self._judged,
+            "failed_records": failed,
+            "skipped_records": skipped,
+            **({"pending_records": pending} if pending else {}),
+            "timestamp": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        if not self._count:
+            summary["status"] = "partial" if failed or pending else "no_data"
+            if failed:
+                summary["error"] = f"all {failed} records failed: nothing could be evaluated"
+            return [{"evaluation_summary": summary, "results": {}}]
+        for fold in [fold for field in self._fields.values() for fold in field.folds]:
+            fold.add_missing(failed + pending)
+        results = {key: self._result(aggregated) for key, aggregated in self._aggregated.items()}
+        summary["status"], broken = self._status(failed + pending > 0), self._broken()
+        errors = [each.error for each in self._aggregated.values()]
+        if results and all(errors):
+            summary["status"] = "fatal_error"
+            summary["error"] = "; ".join(dict.fromkeys(map(str, errors)))
+        if broken:
+            summary["invalid_results"] = broken
+        return [{"evaluation_summary": summary, "results": results}]
+
+    def _result(self, aggregated: _Aggregated) -> Any:
+        field = aggregated.field
+        if not self._fields[field].seen:
+            columns = list(self._columns)
+            aggregated.fail(
+                f"KeyError: {field!r} not found in output columns: {did_you_mean(field, columns)};"
+                f" available columns: {', '.join(columns)}"
+            )
+        return aggregated.finish()
+
+    def _status(self, absent: bool) -> str:
+        absent = absent or any(field.missing for field in self._fields.values())
+        spoiled = absent or any(each.error for each in self._aggregated.values()) or self._broken()
+        return "partial" if spoiled else "success"
+
+    def _broken(self) -> dict[str, Any]:
+        fields = [field for field in self._fields.values() if field.invalid]
+        return {field.name: {"count": field.invalid, "first": field.first_invalid} for field in fields}
+
+    @classmethod
+    def wants(cls, section: Section, params: Mapping[str, Any]) -> list[tuple[Place, str]]:
+        """The output fields it needs, each with its place; mistakes in the map are told."""
+        found: list[tuple[Place, str]] = []
+        inner = section.section("params")
+        inner.known(("aggregator_metrics_map", "use_previous_output", "filter"))
+        if not inner.items("aggregator_metrics_map"):
+            inner.problem("needs aggregator_metrics_map: a list of {name, params, unit_metrics_results}")
+        for entry in inner.sections("aggregator_metrics_map"):
+            entry.known(ENTRY_KEYS)
+            name = entry.text("name", needed=True)
+            fields = entry.texts("unit_metrics_results")
+            if not fields:
+                entry.problem("needs unit_metrics_results: the output fields it is computed from")
+            places = [(*entry.place, "unit_metrics_results", at) for at in range(len(fields))]
+            found += zip(places, fields, strict=True)
+            if name:
+                try:
+                    metric = AggregatorMetricRegistry.get_metric(name, **entry.mapping("params"))
+                except KaratError as error:
+                    entry.problems.caught((*entry.place, "name"), error)
+                    continue
+                if getattr(metric, "pooled", False):
+                    entry.problems.note(
+                        (*entry.place, "params", "k"),
+                        "takes all results for attempts at one problem: problem_key would tell problems apart",
+                    )
+        if section.flag("use_previous_output", bool(params.get("use_previous_output", False))):
+            return []  # what the processor before it gives is known only then
+        return found
+
+
+def _metric(entry: Mapping[str, Any]) -> Any:
+    return AggregatorMetricRegistry.get_metric(str(entry["name"]), **dict(entry.get("params") or {}))
+
+
+def fields_of(entry: Mapping[str, Any]) -> list[str]:
+    """The fields that an entry of the map names."""
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        raise RequestError(f"aggregator_metrics_map: {entry!r:.80} needs a name")
+    fields = entry.get("unit_metrics_results") or []
+    return [fields] if isinstance(fields, str) else [str(field) for field in fields]
+
+
+def result_keys(entries: Sequence[tuple[Mapping[str, Any], str]]) -> list[str]:
+    """The key of each result, each different from all others."""
+    short = [
+        str(entry["name"]) if field.endswith(SUFFIX) else f"{field}-{entry['name']}"
+        for entry, field in entries
+    ]
+    keys = [
+        key if short.count(key) == 1 else f"{field}-{entry['name']}"
+        for key, (entry, field) in zip(short, entries, strict=True)
+    ]
+    seen: dict[str, int] = {}
+    out = []
+    for key in keys:
+        seen[key] = number = seen.get(key, 0) + 1
+        out.append(key if number == 1 else f"{key}-{number}")
+    return out

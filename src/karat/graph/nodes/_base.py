@@ -1,0 +1,109 @@
+"""What all nodes have in common, and what is known while they are built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from karat.errors import KaratError
+from karat.graph._functions import Applied, applied
+from karat.graph._lookup import TaskPlace
+from karat.graph._reading import Section
+from karat.graph._state import SygraState
+
+COMMON = ("node_type", "node_state", "node_name", "description", "output_keys")
+MODEL_KEYS = (
+    "prompt", "model", "pre_process", "post_process", "input_key", "output_role", "chat_history",
+    "structured_output", "tools", "tool_choice", "output_vars", "output_key",
+)  # fmt: skip
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Which record a node works on: what draws depend on, so that a repeated run draws the same."""
+
+    example: str = ""
+    attempt: int = 1
+    replicate: int = 1
+
+
+@dataclass
+class Building:
+    """What nodes need to know of the task they are part of."""
+
+    place: TaskPlace
+    properties: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    """Stands in for the models that the nodes name."""
+    unnamed: str | None = None
+    """Stands where a node names none; without it, the default does."""
+    asked: frozenset[str] = frozenset()
+    """Fields that the output and the post-processors ask for."""
+    within: tuple[str, ...] = ()
+    """The files of the graphs around this one, so that none contains itself."""
+
+    def function(self, section: Section, key: str, most: int) -> Applied | None:
+        """The function that a key names; None where there is none, or it cannot be had, which is told."""
+        name = section.text(key)
+        if not name:
+            return None
+        try:
+            return applied(self.place.load(name), most, f"{key} {name}")
+        except KaratError as error:
+            section.problems.caught((*section.place, key), error)
+            return None
+
+
+class Node:
+    """A step of a graph. Override `run`, or with `is_async` set `run_async`."""
+
+    is_async = False
+
+    def __init__(self, name: str, output_keys: list[str] | None = None) -> None:
+        self.name = name
+        self.output_keys = output_keys or []
+        """What it promises to set; empty where nothing is declared."""
+        self.beside: list[str] = []
+        """What it sets without being told to."""
+        self.declared = True
+        """Whether `output_keys` and `beside` are all it sets, as far as can be known."""
+        self.parts: list[Any] = []
+        """The user's code it calls, for the fingerprint."""
+        self.variables: list[str] = []
+        """What its prompt asks for; each has to be set by then."""
+        self.kind = "idle"
+        self.models: list[Any] = []
+        self.outcome: Any = None
+        """What its results depend on beside its section of the file and its code, JSON-able."""
+
+    @property
+    def sets(self) -> list[str]:
+        """All that it is known to set."""
+        return [*self.output_keys, *self.beside]
+
+    def run(self, state: SygraState, record: Record) -> None:
+        """Changes the state of a record."""
+
+    async def run_async(self, state: SygraState, record: Record) -> None:
+        """The same, on the event loop."""
+        self.run(state, record)
+
+
+def merge(state: SygraState, given: Any, who: str) -> None:
+    """Puts what a function returned into the state: a mapping, the state itself, or nothing."""
+    if given is None or given is state:
+        return
+    if not isinstance(given, dict):
+        raise TypeError(
+            f"{who} returned {type(given).__name__}: return the state, or a mapping of what it adds"
+        )
+    state.update(given)
+
+
+def output_keys_of(section: Section) -> list[str]:
+    """`output_keys`, also under the older names."""
+    for key in ("output_keys", "output_vars", "output_key"):
+        if key in section:
+            return section.texts(key)
+    return []

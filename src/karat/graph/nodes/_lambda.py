@@ -1,0 +1,155 @@
+"""The lambda node: the user's own code, as a function or a class.
+
+A class that can be called is made once with the node's keys and called with the state; a class or a function
+otherwise gets the node's keys and the state, `apply(node_dict, state)`. A function with one parameter gets the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import inspect
+from typing import Any
+
+from karat.errors import RequestError, did_you_mean
+from karat.graph._functions import applied, is_async, positional
+from karat.graph._reading import Section
+from karat.graph._state import SygraState
+from karat.graph.metrics._node import UnitMetrics
+from karat.graph.nodes._base import COMMON, Building, Node, Record, merge, output_keys_of
+
+LANGUAGE = (*COMMON, "lambda", "blocking")
+"""Keys of a lambda node that are the language's; all others are its function's."""
+ALIASES = ("output_key", "output_vars")
+
+
+class LambdaNode(Node):
+    """Calls a function for every record; on the event loop unless it is `blocking`."""
+
+    def __init__(self, name: str, call: Any, part: Any, output_keys: list[str], blocking: bool) -> None:
+        super().__init__(name, output_keys)
+        self.kind = "lambda"
+        self.parts = [part]
+        self.declared = bool(output_keys)
+        self.call = call
+        self._awaited = is_async(call)
+        self._blocking = blocking
+        self.is_async = self._awaited or blocking
+        if isinstance(call, UnitMetrics):
+            self.parts = list(call.metrics())
+
+    def run(self, state: SygraState, record: Record) -> None:
+        given = self.call(state)
+        if given is not None and given is not state:
+            merge(state, given, self.name)
+
+    async def run_async(self, state: SygraState, record: Record) -> None:
+        if self._blocking:
+            given = await asyncio.to_thread(self.call, state)
+        else:
+            given = self.call(state)
+        if inspect.isawaitable(given):
+            given = await given
+        merge(state, given, self.name)
+
+
+def build_lambda(name: str, section: Section, building: Building) -> Node | None:
+    """A lambda node from its section."""
+    path = section.text("lambda", needed=True)
+    if path is None:
+        return None
+    try:
+        part = building.place.load(path)
+        if part is UnitMetrics and not _checked(section):
+            return None
+        call = _callable(part, section, building)
+        if call is None:
+            return None
+    except RequestError as error:
+        section.problem(str(error), "lambda")
+        return None
+    output_keys = output_keys_of(section)
+    if isinstance(call, UnitMetrics):
+        named = [field for field in call.fields if field in output_keys]
+        output_keys = named or list(call.fields)
+    return LambdaNode(name, call, part, output_keys, section.flag("blocking"))
+
+
+def _checked(section: Section) -> bool:
+    """Whether a unit-metrics node is right; every mistake in it is told at its line."""
+    keys = ("golden_key", "predicted_key", "unit_metrics_map")
+    right = all(key in section for key in keys)
+    for key in keys:
+        if key not in section:
+            section.problem(f"needs {key!r}")
+        elif key != "unit_metrics_map" and section.text(key) is None:
+            right = False
+    for key in section.given:
+        if key not in (*LANGUAGE, *keys):
+            right = False
+            section.problem(f"UnitMetrics has no parameter {key!r}: {did_you_mean(str(key), keys)}", key)
+    for entry in section.sections("unit_metrics_map"):
+        try:
+            UnitMetrics("golden", "predicted", [entry.given])
+        except RequestError as error:
+            right = False
+            entry.problem(str(error).removeprefix("unit_metrics_map: "))
+    return right
+
+
+def _callable(part: Any, section: Section, building: Building) -> Any:
+    """What is called with the state alone; None where it cannot be had, which is told."""
+    if isinstance(part, type) and any("__call__" in vars(base) for base in part.__mro__):
+        return _made(part, section, building)
+    function = applied(part, 2, "lambda")
+    _check_takes_state(function.call, part)
+    if function.takes < 2:
+        section.known((*LANGUAGE, *ALIASES))  # nobody would read any other
+        return function.call
+    _check_mistyped(section)
+    return functools.partial(function.call, dict(section.given))
+
+
+def _check_takes_state(call: Any, part: Any) -> None:
+    """Refuses what cannot be called with a state."""
+    if not positional(call, 1):
+        who = getattr(part, "__qualname__", type(part).__qualname__)
+        raise RequestError(f"{who} takes no argument: it has to take the state")
+
+
+def _check_mistyped(section: Section) -> None:
+    """Keys that only code reads may be any; one a letter away from the language's would be lost in silence."""
+    for key in section.given:
+        close = difflib.get_close_matches(key, LANGUAGE, n=1, cutoff=0.85)
+        if close and key not in (*LANGUAGE, *ALIASES):
+            section.problem(f"looks like a mistyped {close[0]!r}", key)
+
+
+def _made(part: type, section: Section, building: Building) -> Any:
+    """An instance made with the node's keys; keys of the language only where it asks for them.
+
+    None where they do not fit, which is told.
+    """
+    parameters = inspect.signature(part).parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if takes_all:  # else a key that it does not ask for is refused below
+        _check_mistyped(section)
+    asked = {p.name for p in parameters}
+    keys = {
+        key: value
+        for key, value in section.given.items()
+        if key not in LANGUAGE or key in asked or (takes_all and key == "output_keys")
+    }
+    if issubclass(part, UnitMetrics) and not keys.get("output_keys"):
+        keys["output_keys"] = sorted(building.asked)
+    elif issubclass(part, UnitMetrics):
+        keys["output_keys"] = section.texts("output_keys")
+    if not section.fits(part, keys, part.__qualname__):
+        return None
+    try:
+        made: Any = part(**keys)
+    except (TypeError, ValueError, KeyError) as error:
+        raise RequestError(f"{part.__qualname__} cannot be made: {type(error).__name__}: {error}") from error
+    _check_takes_state(made, part)
+    return made

@@ -1,0 +1,174 @@
+"""The llm node: a prompt filled from the state, asked of a model, its answer put into the state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from karat.graph._functions import Applied
+from karat.graph._reading import Section
+from karat.graph._state import CHAT_HISTORY, Message, SygraMessage, SygraState, as_message
+from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, merge, output_keys_of
+from karat.graph.nodes._models import ModelUse, calls_of, message_of, read_model
+from karat.graph.nodes._prompts import Prompt, read_prompt
+from karat.graph.nodes._tools import Tool, read_tools
+from karat.models._messages import Reply
+
+MESSAGES = "messages"
+TOOL_CALLS = "tool_calls"
+"""Where an llm node with tools puts those that the model wants called."""
+
+
+class ModelNode(Node):
+    """What nodes that ask a model share: the prompt, the functions around it, the conversation."""
+
+    is_async = True
+
+    def __init__(self, name: str, section: Section, building: Building, prompt: Prompt) -> None:
+        super().__init__(name, output_keys_of(section) or [MESSAGES])
+        self.prompt = prompt
+        self.variables = [] if "pre_process" in section else list(prompt.variables)  # it may set them
+        self.input_key = section.text("input_key", MESSAGES) or MESSAGES
+        self.role = section.text("output_role", "assistant") or "assistant"
+        self.pre_process = building.function(section, "pre_process", 1)
+        self.post_process = building.function(section, "post_process", 2)
+        self.parts = [f.part for f in (self.pre_process, self.post_process) if f is not None]
+        self.declared = "output_keys" in section or self.post_process is None
+        self.history = section.flag("chat_history")
+        self.beside = [CHAT_HISTORY] if self.history else []
+        self.window: int = building.properties["chat_history_window_size"]
+        self.multiturn = building.properties["chat_conversation"] == "multiturn"
+
+    async def prepare(self, state: SygraState) -> list[dict[str, Any]]:
+        """The messages to be asked: the prompt, what was said before, the conversation in the state."""
+        if self.pre_process is not None:
+            merge(state, await called(self.pre_process, state), f"pre_process of {self.name}")
+        messages = self.prompt.fill(state)
+        if self.history:
+            messages = self._with_history(messages, state)
+        conversation = state.get(self.input_key)
+        if isinstance(conversation, list):
+            messages += [as_message(each) for each in conversation]
+        return messages
+
+    def _with_history(self, messages: list[dict[str, Any]], state: SygraState) -> list[dict[str, Any]]:
+        turns: list[dict[str, Any]] = state.get(CHAT_HISTORY, [])[-2 * self.window :]
+        first = next((at for at, m in enumerate(messages) if m["role"] != "system"), len(messages))
+        if self.multiturn or not turns:
+            return [*messages[:first], *turns, *messages[first:]]
+        told = "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+        return [*messages[:first], {"role": "user", "content": told}, *messages[first:]]
+
+    async def finish(
+        self, state: SygraState, message: Message, parsed: Any, messages: list[dict[str, Any]]
+    ) -> None:
+        """Puts an answer into the state."""
+        if self.history:
+            asked = [m for m in self.prompt.fill(state) if m["role"] == "user"]
+            said = {"role": message.role, "content": message.content}
+            state[CHAT_HISTORY] = [*state.get(CHAT_HISTORY, []), *asked[-1:], said]
+        if self.post_process is not None:
+            given = await called(self.post_process, SygraMessage(message), state)
+            merge(state, given, f"post_process of {self.name}")
+        else:
+            apart = [key for key in self.output_keys if key in self.beside]
+            keep(state, self.output_keys, message, parsed, apart)
+
+
+class LlmNode(ModelNode):
+    """Asks one model."""
+
+    def __init__(
+        self,
+        name: str,
+        section: Section,
+        building: Building,
+        prompt: Prompt,
+        use: ModelUse,
+        tools: list[Tool],
+    ) -> None:
+        super().__init__(name, section, building, prompt)
+        self.kind = "llm"
+        self.use = use
+        self.models = [use]
+        self.tools = tools
+        self.parts += [tool.function for tool in tools]
+        self.parts += [use.schema] if isinstance(use.schema, type) else []
+        self._more: dict[str, Any] = {}
+        if tools:
+            self._more["tools"] = [tool.described for tool in tools]
+            self._more["tool_choice"] = section.text("tool_choice", "auto")
+            self.beside.append(TOOL_CALLS)
+
+    async def run_async(self, state: SygraState, record: Record) -> None:
+        messages = await self.prepare(state)
+        reply: Reply = await self.use.ask(messages, **self._more)
+        if self.tools:
+            state[TOOL_CALLS] = calls_of(reply)
+        await self.finish(state, message_of(reply, self.role), reply.parsed, messages)
+
+
+async def called(function: Applied, *arguments: Any) -> Any:
+    """What a function of the task returns, awaited where it has to be."""
+    given = function(*arguments)
+    return await given if inspect.isawaitable(given) else given
+
+
+def keep(
+    state: SygraState, keys: list[str], message: Message, parsed: Any, apart: Collection[str] = ()
+) -> None:
+    """Where no post-processor reads the answer: fields of a structured one by name, else the text.
+
+    Those that stand `apart` are set already.
+    """
+    keys = [key for key in keys if key not in apart]
+    if not keys:
+        return
+    if keys == [MESSAGES]:
+        state[MESSAGES] = [*(state.get(MESSAGES) or []), message]
+        return
+    value = parsed if parsed is not None else message.content
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json")
+    if isinstance(value, Mapping) and all(key in value for key in keys):
+        state.update({key: value[key] for key in keys})
+    elif message.tool_calls and not message.content and TOOL_CALLS not in apart:
+        state[keys[0]] = message.tool_calls
+    else:
+        state[keys[0]] = value
+
+
+def check_output_keys(section: Section, keys: list[str], schema: Any) -> None:
+    """Several fields cannot be told apart in one text."""
+    if len(keys) < 2 or "post_process" in section:
+        return
+    properties = schema.get("properties", {}) if isinstance(schema, Mapping) else None
+    if schema is None:
+        section.problem(
+            "several output_keys need a structured_output with these fields, or a post_process", "output_keys"
+        )
+    elif properties is not None:
+        for key in keys:
+            if key not in properties:
+                section.problem(f"the structured_output has no field {key!r}", "output_keys")
+
+
+def build_llm(name: str, section: Section, building: Building) -> Node:
+    """An llm node from its section."""
+    section.known((*COMMON, *MODEL_KEYS))
+    prompt, use = read_prompt(section), read_use(section, building)
+    tools = read_tools(section, building)
+    if not tools:
+        section.without_effect("tool_choice", instead="the node has no tools")
+    node = LlmNode(name, section, building, prompt, use, tools)
+    keys = [key for key in node.output_keys if key not in node.beside]
+    check_output_keys(section, keys, use.schema)
+    return node
+
+
+def read_use(section: Section, building: Building) -> ModelUse:
+    """The model of a node: `model: NAME` or `model: {name, …}`."""
+    given = section.given.get("model")
+    value = {"name": given} if isinstance(given, str) else given
+    return read_model(Section(value, (*section.place, "model"), section.problems), building, section)

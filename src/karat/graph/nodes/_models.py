@@ -1,0 +1,100 @@
+"""The model of a node: which one, with what parameters, and in what form it answers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from karat.errors import KaratError
+from karat.graph._reading import Section
+from karat.graph._schemas import read_structured_output
+from karat.graph._state import Message
+from karat.graph.nodes._base import Building
+from karat.models._messages import Reply, check_extra
+
+OWN = ("temperature", "max_tokens", "seed", "stop", "n", "tool_choice")
+OTHERS = (
+    "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logprobs",
+    "reasoning_effort", "response_format",
+)  # fmt: skip
+
+
+class ModelUse:
+    """A model as one node uses it."""
+
+    def __init__(self, model: Any, parameters: Mapping[str, Any], schema: Any) -> None:
+        self.model = model
+        self.schema = schema
+        self.parameters = {key: value for key, value in parameters.items() if key in OWN}
+        extra = {key: value for key, value in parameters.items() if key not in OWN}
+        if extra:
+            self.parameters["extra"] = check_extra(extra)
+
+    async def ask(self, messages: list[dict[str, Any]], **more: Any) -> Reply:
+        """The model's reply."""
+        reply: Reply = await self.model.generate(messages, schema=self.schema, **{**self.parameters, **more})
+        return reply
+
+    def identity(self) -> Any:
+        """What belongs into the fingerprint of a run."""
+        return self.model.identity()
+
+
+def read_model(section: Section, building: Building, node: Section) -> ModelUse:
+    """The model of a section `{name, parameters, structured_output}`; the structured output may stand beside it.
+
+    One that cannot be had is told, and the use is without it: what else is wrong with the node is found all the same.
+    """
+    from karat import models
+
+    section.known(("name", "parameters", "structured_output", *OWN, *OTHERS))
+    given = {key: section.given[key] for key in (*OWN, *OTHERS) if section.given.get(key) is not None}
+    parameters = {**given, **section.mapping("parameters")}
+    for key in parameters:
+        if not isinstance(key, str):
+            section.problem("has to be a word", "parameters", str(key))
+        elif mistyped := _mistyped(key):
+            section.problem(f"looks like a mistyped {mistyped!r}", "parameters", key)
+    outside = section if "structured_output" in section else node
+    schema = read_structured_output(outside.section("structured_output"), building.place)
+    name = building.model or section.text("name") or building.unnamed
+    model = None
+    try:
+        model = models.get(name)
+        return ModelUse(model, parameters, schema)
+    except KaratError as error:
+        section.problems.caught((*section.place, "name" if model is None else "parameters"), error)
+        return ModelUse(None, {}, schema)
+
+
+def _mistyped(key: str) -> str | None:
+    """The parameter a key is one letter away from; others go to the provider as they are, which may know them."""
+    known = (*OWN, *OTHERS)
+    close = [] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.9)
+    return close[0] if close else None
+
+
+def calls_of(reply: Reply) -> list[dict[str, Any]]:
+    """The tools that a reply wants called, as a conversation and the state keep them: OpenAI's form."""
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {
+                "name": call.name,
+                "arguments": call.arguments
+                if isinstance(call.arguments, str)
+                else msgspec.json.encode(call.arguments).decode(),
+            },
+        }
+        for call in reply.tool_calls
+    ]
+
+
+def message_of(reply: Reply, role: str = "assistant") -> Message:
+    """A reply as the message that post-processors get."""
+    calls = [{"id": call.id, "name": call.name, "args": call.arguments} for call in reply.tool_calls]
+    return Message(reply.text, role, calls)

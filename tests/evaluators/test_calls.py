@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from karat.evaluators import TrajectoryMatchEvaluator
-from karat.evaluators.argument_values import canonical, equal
-from karat.evaluators.calls import Calls, read_calls
+from karat.evaluators.trajectory._calls import Calls, read_calls
+from karat.evaluators.trajectory._values import canonical, equal
 
 names = st.sampled_from(["q", "n", "é", ""])
 scalars = (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from karat.evaluators import CannotJudge, SetMatch, TrajectoryMatchEvaluator
-from karat.evaluators.argument_index import candidates
-from karat.evaluators.arguments import Malformed, ModeRule, build_rule
+from karat.evaluators.trajectory._arguments import Malformed, ModeRule, build_rule
+from karat.evaluators.trajectory._pairing import candidates
 
 plain = st.sampled_from(["a", "b", "1", 1, 1.0, True, False, 0, None, 2.5, float("nan")])
 values = st.recursive(

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from karat.traces import TraceError, normalize
-from karat.traces.literals import read_call, read_literal
-from karat.traces.quick import quick_calls
+from karat.traces._literals import read_call, read_literal
+from karat.traces.detection import fast_calls
 
 scalars = (
     st.none()
@@ -152,21 +152,21 @@ bare_calls = st.fixed_dictionaries(
         ]
     )
 )
-def test_the_quick_way_gives_what_the_steps_give(conversation: list[Any]) -> None:
-    quick = quick_calls(conversation)
-    assert quick is not None
+def test_the_fast_path_gives_what_the_steps_give(conversation: list[Any]) -> None:
+    fast = fast_calls(conversation)
+    assert fast is not None
     found = normalize(conversation).calls
-    read = [json.loads(each) if isinstance(each, str) else each for each in quick[1]]
-    assert quick[0] == [call.name for call in found]
+    read = [json.loads(each) if isinstance(each, str) else each for each in fast[1]]
+    assert fast[0] == [call.name for call in found]
     assert read == [call.arguments for call in found]
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(odd, max_size=4))
-def test_the_quick_way_gives_way_where_messages_are_odd(value: list[Any]) -> None:
-    quick = quick_calls(value)
-    if quick is not None:
-        assert quick[0] == [call.name for call in normalize(value).calls]
+def test_the_fast_path_gives_way_where_messages_are_odd(value: list[Any]) -> None:
+    fast = fast_calls(value)
+    if fast is not None:
+        assert fast[0] == [call.name for call in normalize(value).calls]
 
 
 @settings(max_examples=200, deadline=None)

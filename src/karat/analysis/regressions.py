@@ -110,7 +110,7 @@ def shown(value: Any) -> str:
 
 def call_differences(first: Output | None, second: Output | None) -> str:
     """How the tool calls of a run differ from the baseline's, in words; empty where there are none to compare."""
-    from karat.evaluators.trajectory import TrajectoryMatchEvaluator
+    from karat.evaluators.trajectory.match import TrajectoryMatchEvaluator
 
     if (
         first is None
@@ -135,7 +135,7 @@ def call_differences(first: Output | None, second: Output | None) -> str:
 
 def _trajectory(output: Output) -> Any:
     """The output as a trajectory with tool calls, or None."""
-    from karat.evaluators.calls import read_trajectory
+    from karat.evaluators.trajectory._calls import read_trajectory
 
     try:
         trajectory = read_trajectory(output.value, output.trace)

@@ -102,8 +102,6 @@ evaluators: Registry[Callable[..., Any]] = Registry(
                 "structured",
                 "similarity",
                 "trajectory",
-                "tools",
-                "graph_trajectory",
                 "comparison",
                 "from_output",
             )

@@ -9,12 +9,12 @@ from collections.abc import Hashable
 from typing import Any, ClassVar
 
 from karat.errors import CannotJudge
-from karat.evaluators.argument_values import with_integers
 from karat.evaluators.base import register_evaluator
 from karat.evaluators.jsontext import NotJSON, parse_json
 from karat.evaluators.normalise import TextRules, clip, counted, json_text, plain, text_of
 from karat.evaluators.parameters import ParameterCheck, Paths
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
+from karat.evaluators.trajectory._values import with_integers
 from karat.records import Result
 
 

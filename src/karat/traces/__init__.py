@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from karat.traces.formats import Format, list_formats, register_format, unregister_format
-from karat.traces.reading import normalize
+from karat.traces.detection import Format, list_formats, normalize, register_format, unregister_format
 from karat.traces.steps import Step, ToolCall, ToolResult, TraceError, Trajectory, Unused
 
 __all__ = [

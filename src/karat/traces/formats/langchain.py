@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from karat.traces.literals import read_arguments
-from karat.traces.openai_chat import calls_beside
-from karat.traces.plain import plain
+from karat.traces._literals import read_arguments
+from karat.traces._objects import plain
+from karat.traces.formats.openai_chat import calls_beside
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
 
 name = "langchain"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from karat.traces.plain import plain
+from karat.traces._objects import plain
 from karat.traces.steps import Unused, rest
 
 DEPTH = 16

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces.observations import Observation, combine, messages
-from karat.traces.plain import plain
-from karat.traces.reading import SYSTEM
+from karat.traces._objects import plain
+from karat.traces._observations import Observation, combine, messages
+from karat.traces._tool_runs import message_of, tool_run
+from karat.traces.detection import SYSTEM
 from karat.traces.steps import Step, Unused, rest, system_steps
-from karat.traces.tool_runs import message_of, tool_run
 
 name = "langsmith"
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from karat.traces.plain import plain
-from karat.traces.reading import read as read_any
+from karat.traces._objects import plain
+from karat.traces.detection import read as read_any
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, text_of
 
 

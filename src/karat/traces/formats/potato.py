@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces.literals import read_call
-from karat.traces.plain import plain
+import msgspec
+
+from karat.traces._literals import read_call
+from karat.traces._objects import plain
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest
 
 name = "potato"
 
+_FAST_KEYS = frozenset(("speaker", "text"))
+_ACTION = re.compile(r"\s*([^\W\d][\w.\-]*)\s*\((\{.*\})\)\s*", re.DOTALL)
+_decode = msgspec.json.Decoder().decode
 _TOOL = ("environment", "tool", "function", "observation")
 
 
@@ -38,6 +44,29 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     others = rest(value, "conversation")
     if others:
         yield Unused("", "it stands beside 'conversation'", others, harmless=True)
+
+
+def fast_calls(turns: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
+    """Return names and arguments where each action is one call with a JSON object; None where one is not."""
+    if not _FAST_KEYS.issuperset(keys):
+        return None
+    names: list[str] = []
+    arguments: list[Any] = []
+    roles: dict[str, str] = {}
+    for turn in turns:
+        speaker, text = turn["speaker"], turn["text"]
+        role = roles.get(speaker)
+        if role is None:
+            role = roles[speaker] = "action" if "(action)" in speaker.lower() else role_of(speaker.lower())
+        if role == "action":
+            action = _ACTION.fullmatch(text)
+            if action is None:
+                return None
+            names.append(action[1])
+            arguments.append(_decode(action[2]))
+        elif role == "assistant" and "(action)" in text.lower():
+            return None
+    return names, arguments
 
 
 def _read_turn(turn: dict[str, Any], where: str) -> Iterator[Step | Unused]:

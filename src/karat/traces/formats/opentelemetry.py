@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces import langfuse
-from karat.traces.literals import read_arguments
-from karat.traces.observations import Observation, combine, messages
-from karat.traces.plain import decoded, plain
-from karat.traces.spans import Event, Span, flat, spans_of, strays_of
+from karat.traces._literals import read_arguments
+from karat.traces._objects import decoded, plain
+from karat.traces._observations import Observation, combine, messages
+from karat.traces._spans import Event, Span, flat, spans_of, strays_of
+from karat.traces._tool_runs import ToolRun, tool_run
+from karat.traces.formats import langfuse
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
-from karat.traces.tool_runs import ToolRun, tool_run
 
 name = "opentelemetry"
 

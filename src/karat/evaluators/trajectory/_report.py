@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from karat.evaluators.arguments import MISSING, Difference, Malformed, Rule
-from karat.evaluators.calls import Calls
-from karat.evaluators.matching import Pairs
+from karat.evaluators.trajectory._arguments import MISSING, Difference, Malformed, Rule
+from karat.evaluators.trajectory._calls import Calls
+from karat.evaluators.trajectory._pairing import Pairs
 
 SHOWN = 300
 """Characters of a value that comments and metadata show."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces.literals import read_arguments
-from karat.traces.own import read_bare_call
-from karat.traces.plain import plain
+from karat.traces._calls import read_bare_call
+from karat.traces._literals import read_arguments
+from karat.traces._objects import plain
+from karat.traces.formats.anthropic import fast_blocks
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
 
 name = "openai_chat"
+
+_FAST_KEYS = frozenset(("role", "content", "tool_calls", "tool_call_id", "name", "refusal", "annotations"))
 
 
 def detect(value: Any) -> bool:
@@ -33,6 +36,43 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield from _read_completion(value)
     else:
         yield from _assembled("assistant", None, [value], {})
+
+
+def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
+    """Return names and arguments of the calls of plain messages; None where one of them is not plain.
+
+    Calls may be written as LangChain writes them, and content as Anthropic's blocks.
+    """
+    if not _FAST_KEYS.issuperset(keys):
+        return None
+    names: list[str] = []
+    arguments: list[Any] = []
+    for message in messages:
+        try:
+            content = message["content"]
+        except KeyError:
+            content = None
+        if type(content) is not str and content is not None:
+            if not fast_blocks(message, content, names, arguments):
+                return None
+        elif "tool_calls" not in message or (calls := message["tool_calls"]) is None:
+            if type(message["role"]) is not str:
+                return None
+        elif message["role"] != "assistant" or type(calls) is not list:
+            return None
+        else:
+            for call in calls:
+                try:
+                    function = call["function"]
+                except KeyError:
+                    if "raw" in call or "custom" in call:
+                        return None
+                    names.append(call["name"])
+                    arguments.append(call["arguments" if "arguments" in call else "args"])
+                else:
+                    names.append(function["name"])
+                    arguments.append(function["arguments"])
+    return names, arguments
 
 
 def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:

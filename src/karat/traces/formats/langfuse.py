@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from karat.traces.observations import Observation, combine, messages
-from karat.traces.plain import decoded, plain
-from karat.traces.spans import Span
+from karat.traces._objects import decoded, plain
+from karat.traces._observations import Observation, combine, messages
+from karat.traces._spans import Span
+from karat.traces._tool_runs import tool_run
 from karat.traces.steps import Step, Unused, rest
-from karat.traces.tool_runs import tool_run
 
 name = "langfuse"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces.literals import read_arguments
-from karat.traces.plain import plain
+from karat.traces._literals import read_arguments
+from karat.traces._objects import plain
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, system_steps, text_or_none
 
 name = "openai_responses"

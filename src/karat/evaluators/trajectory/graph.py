@@ -9,17 +9,16 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
-from karat.evaluators.alignment import pair_in_order
-from karat.evaluators.arguments import ModeRule, Rule
 from karat.evaluators.base import Evaluator, register_evaluator
-from karat.evaluators.call_report import LISTED, listed, written
-from karat.evaluators.calls import Calls
-from karat.evaluators.matching import pair_in_any_order
 from karat.evaluators.parameters import ParameterCheck
-from karat.evaluators.trajectory import IN_ORDER, Mode, rates
+from karat.evaluators.trajectory._arguments import ModeRule, Rule
+from karat.evaluators.trajectory._calls import Calls
+from karat.evaluators.trajectory._pairing import pair_in_any_order, pair_in_order
+from karat.evaluators.trajectory._report import LISTED, listed, written
+from karat.evaluators.trajectory.match import IN_ORDER, Mode, rates
 from karat.records import Result
 from karat.traces import TraceError
-from karat.traces.plain import plain
+from karat.traces._objects import plain
 
 PARTS = ("nodes", "transitions")
 _NODE_KEYS = ("node", "name", "langgraph_node")

@@ -7,9 +7,20 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from karat.errors import ConfigError, NotApplicable, did_you_mean
-from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, build_rule, override_codes
 from karat.evaluators.base import Evaluator, register_evaluator
-from karat.evaluators.call_report import (
+from karat.evaluators.functions import named
+from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.trajectory._arguments import (
+    MODES,
+    ArgumentMode,
+    ModeRule,
+    Rule,
+    build_rule,
+    override_codes,
+)
+from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference, read_trajectory
+from karat.evaluators.trajectory._pairing import pair_in_any_order
+from karat.evaluators.trajectory._report import (
     LISTED,
     bounded,
     describe,
@@ -21,11 +32,7 @@ from karat.evaluators.call_report import (
     show_mismatch,
     written,
 )
-from karat.evaluators.calls import Calls, read_calls, read_reference, read_trajectory
-from karat.evaluators.functions import named
-from karat.evaluators.matching import pair_in_any_order
-from karat.evaluators.parameters import ParameterCheck
-from karat.evaluators.trajectory import rates
+from karat.evaluators.trajectory.match import rates
 from karat.records import Output, Result
 from karat.traces import ToolCall, TraceError, Trajectory
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from karat.traces.langchain import tool_message
-from karat.traces.literals import read_loose_arguments
-from karat.traces.plain import decoded, plain
+from karat.traces._literals import read_loose_arguments
+from karat.traces._objects import decoded, plain
+from karat.traces.formats.langchain import tool_message
 from karat.traces.steps import ToolCall, ToolResult, rest, text_or_none
 
 

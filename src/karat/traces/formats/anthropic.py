@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces.literals import read_arguments
-from karat.traces.plain import plain
+from karat.traces._literals import read_arguments
+from karat.traces._objects import plain
 from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
 
 name = "anthropic"
@@ -34,6 +34,20 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         return
     extra = rest(value, "role", "content", "type")
     yield from read_blocks(value["role"], value["content"], extra)
+
+
+def fast_blocks(message: dict[str, Any], content: Any, names: list[str], arguments: list[Any]) -> bool:
+    """Add the calls of plain content blocks to the lists; False where one of the blocks is not plain."""
+    if type(content) is not list or "tool_calls" in message or type(message["role"]) is not str:
+        return False
+    for block in content:
+        kind = block["type"]
+        if kind == "tool_use" and message["role"] == "assistant" and "role" not in block:
+            names.append(block["name"])
+            arguments.append(block["input"])
+        elif kind != "text" and kind != "tool_result":
+            return False
+    return True
 
 
 def read_blocks(role: str, blocks: list[Any], extra: dict[str, Any]) -> Iterator[Step | Unused]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from karat.evaluators.argument_values import canonical
-from karat.evaluators.arguments import Malformed
+from karat.evaluators.trajectory._arguments import Malformed
+from karat.evaluators.trajectory._values import canonical
 from karat.records import Output
 from karat.traces import TraceError, Trajectory, normalize
-from karat.traces.literals import read_arguments
-from karat.traces.own import is_bare_call
-from karat.traces.quick import quick_calls
+from karat.traces._calls import is_bare_call
+from karat.traces._literals import read_arguments
+from karat.traces.detection import fast_calls
 
 _UNREAD: Any = object()
 _encode_lines = msgspec.json.Encoder(order="deterministic").encode_lines
@@ -131,9 +131,9 @@ def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:
     output = context.get("output")
     trace = output.trace if isinstance(output, Output) else []
     if not trace:
-        quick = quick_calls(outputs)
-        if quick is not None:
-            return Calls(*quick)
+        found = fast_calls(outputs)
+        if found is not None:
+            return Calls(*found)
     return Calls.of(read_trajectory(outputs, trace))
 
 
@@ -162,9 +162,9 @@ def read_trajectory(outputs: Any, trace: Sequence[Any] = ()) -> Trajectory:
 
 def read_reference(reference_outputs: Any, key: str) -> Calls:
     """The calls of the reference, which has to be there."""
-    quick = quick_calls(reference_outputs)
-    if quick is not None:
-        return Calls(*quick)
+    found = fast_calls(reference_outputs)
+    if found is not None:
+        return Calls(*found)
     if reference_outputs is None:
         raise TraceError(f"{key!r} compares with a reference, and there is none: give `reference_outputs`")
     trajectory = normalize(reference_outputs)

@@ -18,10 +18,26 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
-from karat.evaluators.alignment import pair_in_order
-from karat.evaluators.arguments import MODES, ArgumentMode, ModeRule, Rule, build_rule, override_codes
 from karat.evaluators.base import Evaluator, register_evaluator
-from karat.evaluators.call_report import (
+from karat.evaluators.functions import named
+from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators.trajectory._arguments import (
+    MODES,
+    ArgumentMode,
+    ModeRule,
+    Rule,
+    build_rule,
+    override_codes,
+)
+from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference
+from karat.evaluators.trajectory._pairing import (
+    Pairs,
+    pair_in_any_order,
+    pair_in_order,
+    pair_some,
+    same_arguments,
+)
+from karat.evaluators.trajectory._report import (
     LISTED,
     MENTIONED,
     describe,
@@ -33,10 +49,6 @@ from karat.evaluators.call_report import (
     show_mismatch,
     written,
 )
-from karat.evaluators.calls import Calls, read_calls, read_reference
-from karat.evaluators.functions import named
-from karat.evaluators.matching import Pairs, pair_in_any_order, pair_some, same_arguments
-from karat.evaluators.parameters import ParameterCheck
 from karat.records import Result
 from karat.traces import TraceError
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces import opentelemetry
-from karat.traces.observations import Observation, combine, messages
-from karat.traces.spans import Span, spans_of, strays_of
+from karat.traces._observations import Observation, combine, messages
+from karat.traces._spans import Span, spans_of, strays_of
+from karat.traces._tool_runs import tool_run
+from karat.traces.formats import opentelemetry
 from karat.traces.steps import Step, Unused, rest
-from karat.traces.tool_runs import tool_run
 
 name = "openinference"
 

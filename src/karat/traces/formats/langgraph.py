@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces.plain import plain
-from karat.traces.reading import ENVELOPES, placed
-from karat.traces.reading import read as read_any
+from karat.traces._objects import plain
+from karat.traces.detection import ENVELOPES, placed
+from karat.traces.detection import read as read_any
 from karat.traces.steps import Step, Unused, rest
 
 name = "langgraph"

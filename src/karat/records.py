@@ -82,9 +82,14 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     output: Any = None
     error: str | None = None
     seconds: float = 0.0
+    """Of a tool, how long it ran; of a model, its own time for the reply, also when that comes from the cache."""
     cached: bool = False
     usage: Usage | None = None
     metadata: dict[str, Any] = {}
+    service_seconds: float = 0.0
+    """Time on the wire, with failed attempts; of a cached reply, what it took when it was made."""
+    queue_seconds: float = 0.0
+    """Time spent waiting for a place, a rate limit or the next attempt."""
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -187,7 +187,14 @@ def test_example_scope_and_occurrence_change_the_key_of_samples_only(field):
 
 def test_no_field_of_an_order_is_forgotten():
     covered = {*WHERE, *SAMPLES, "endpoint", "request", "digest"}
-    not_part_of_the_answer = {"form", "cache", "budget", "uncommitted"}  # the form's schema is in the request
+    not_part_of_the_answer = {
+        "form",
+        "cache",
+        "budget",
+        "uncommitted",
+        "permit",
+        "timing",
+    }  # the form's schema is in the request
     assert set(RequestContext.__struct_fields__) == covered | not_part_of_the_answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 
@@ -285,3 +286,45 @@ async def test_where_a_redirection_leads_is_told_without_its_secrets(provider, d
     with pytest.raises(models.BadRequest, match=r"https://example\.org/\[secret\]/v1") as caught:
         await models.get("mine").generate("x")
     assert "canary" not in str(caught.value)
+
+
+def written_forms(secret):
+    import base64
+    from urllib.parse import quote
+
+    return {
+        "json": secret,
+        "unicode": "".join(f"\\u{ord(c):04x}" for c in secret),
+        "percent": "".join(f"%{ord(c):02X}" for c in secret),
+        "quote": quote(secret, safe=""),
+        "base64": base64.b64encode(f"user:{secret}".encode()).decode(),
+        "hex": secret.encode().hex(),
+    }
+
+
+@pytest.mark.parametrize("form", written_forms("x"))
+@pytest.mark.parametrize("secret", [CANARY, 'sk/quo"ted\\key+1'])
+async def test_no_form_of_a_key_is_stored_or_shown(form, secret, folder, monkeypatch, define):
+    """In a reply, in a failure and in the request itself, which the trace keeps."""
+    said = written_forms(secret)[form]
+    escaped = said if form == "unicode" else json.dumps(said)[1:-1]
+    body = '{"choices": [{"message": {"content": "key HERE"}, "finish_reason": "stop"}]}'.replace(
+        "HERE", escaped
+    )
+    wrong = '{"error": {"message": "bad key HERE", "code": "x"}}'.replace("HERE", escaped)
+    monkeypatch.setenv("MY_SECRET", secret)
+    failures = {1: Failing(body=body), 2: Failing(status=400, body=wrong)}
+    with FakeProvider(failures=failures) as server:
+        define(f"mine:\n  model: m\n  base_url: {server.url}\n  api_key_env: MY_SECRET\n")
+        model = models.get("mine")
+        with models.recording(example="e") as calls:
+            reply = await model.generate(f"my key is {said}")
+            with pytest.raises(models.BadRequest) as caught:
+                await model.generate("again")
+    assert "[secret]" in reply.text
+    assert "[secret]" in str(caught.value)
+    assert "[secret]" in str(calls[0].input)
+    written = everything(folder, reply, *calls, str(caught.value))
+    hidden = said[8:24] if form == "base64" else said
+    for text in (secret, hidden, json.dumps(secret)[1:-1], json.dumps(hidden)[1:-1]):
+        assert text not in written

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
-from fractions import Fraction
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from karat import json_schema
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.json_formats import output_formats, schema_formats
@@ -196,6 +194,8 @@ class JSONSchemaMatch(_JSONEvaluator):
                     problems.append(
                         {"path": jsonable(error.json_path[:200]), "message": clip(error.message, 300)[1:-1]}
                     )
+        except json_schema.PatternUndecided as error:
+            raise CannotJudge(f"{self.key}: {error}") from None
         except Unresolvable as error:
             raise CannotJudge(
                 f"{self.key}: the schema refers to {clip(error.ref, 120)}, which it does not hold;"
@@ -225,100 +225,10 @@ def _schema(schema: Any, check: ParameterCheck) -> Any:
 
 
 def _validator(schema: Any, formats: bool, seconds: float) -> Any:
-    import jsonschema
-    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it has no stubs
-
-    base = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        base.check_schema(schema, format_checker=schema_formats())  # type: ignore[call-arg]  # its stub lacks it
-    except jsonschema.SchemaError as error:
-        raise RequestError(
-            f"json_schema_match: the schema is wrong at {error.json_path}: {error.message[:200]}"
-        ) from None
-    except RecursionError:
-        raise RequestError("json_schema_match: the schema is nested too deeply") from None
-    rules: dict[str, Rule] = {
-        "pattern": _pattern(seconds),
-        "patternProperties": _pattern_properties(seconds),
-        "multipleOf": _multiple_of,
-    }
-    rules["additionalProperties"] = _additional_properties(
-        base.VALIDATORS.get("additionalProperties"), seconds
+    return json_schema.validator(
+        schema,
+        pattern_seconds=seconds,
+        schema_formats=schema_formats(),
+        formats=output_formats(schema) if formats else None,
+        where="json_schema_match: the schema",
     )
-    cls = jsonschema.validators.extend(base, rules)  # type: ignore[no-untyped-call]  # its stub
-    return cls(schema, registry=REGISTRY, format_checker=output_formats(schema) if formats else None)
-
-
-Rule = Callable[[Any, Any, Any, Any], Iterator[Any]]
-
-
-def _pattern(seconds: float) -> Rule:
-    """The keyword `pattern`, with a time limit that Python's own `re` does not have."""
-    from jsonschema import ValidationError
-
-    def rule(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-        if validator.is_type(instance, "string") and not _found(pattern, instance, seconds):
-            yield ValidationError(f"{clip(instance)} does not match {clip(pattern)}")
-
-    return rule
-
-
-def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """The keyword `multipleOf`, in decimals as written: 19.99 is a multiple of 0.01, though not among floats."""
-    from jsonschema import ValidationError
-
-    if not validator.is_type(instance, "number"):
-        return
-    quotient = Fraction(Decimal(repr(instance))) / Fraction(Decimal(repr(divisor)))
-    if quotient.denominator != 1:
-        yield ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
-
-
-def _pattern_properties(seconds: float) -> Rule:
-    def rule(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if not validator.is_type(instance, "object"):
-            return
-        for pattern, subschema in patterns.items():
-            for name, value in instance.items():
-                if _found(pattern, name, seconds):
-                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
-
-    return rule
-
-
-def _additional_properties(usual: Any, seconds: float) -> Rule:
-    """The usual rule, except where names are told apart by patterns, which then have the time limit too."""
-    from jsonschema import ValidationError
-
-    def rule(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        patterns = list(schema.get("patternProperties", ()))
-        if usual is None or not patterns or not validator.is_type(instance, "object"):
-            yield from usual(validator, allowed, instance, schema) or () if usual else ()
-            return
-        for name, value in instance.items():
-            if name in schema.get("properties", {}) or any(_found(each, name, seconds) for each in patterns):
-                continue
-            if validator.is_type(allowed, "object"):
-                yield from validator.descend(value, allowed, path=name)
-            elif not allowed:
-                yield ValidationError(f"{clip(name)} is neither a known property nor matched by a pattern")
-
-    return rule
-
-
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> Any:
-    import regex
-
-    return regex.compile(pattern)
-
-
-def _found(pattern: str, text: str, seconds: float) -> bool:
-    try:
-        return _compiled(pattern).search(text, timeout=seconds) is not None
-    except TimeoutError:
-        raise CannotJudge(
-            f"json_schema_match: the pattern {clip(pattern)} had not decided after {seconds:g} s"
-        ) from None
-    except Exception as error:  # what `regex` raises for a bad pattern is not exported as one type
-        raise CannotJudge(f"json_schema_match: the pattern {clip(pattern)} cannot be used: {error}") from None

@@ -27,7 +27,7 @@ from karat.models._messages import (
     whole,
 )
 from karat.models._recording import current
-from karat.models._request_context import RequestContext, secrets_of, spent
+from karat.models._request_context import RequestContext, redactor_of, secrets_of, spent
 from karat.models._runtime import shared
 from karat.models._service import Service
 from karat.models._structured import OutputSchema, output_schema
@@ -235,6 +235,7 @@ class Pending:
             calls.cache,
             calls.budget,
             calls.uncommitted,
+            calls.permit,
         )
         self.input = _recorded(endpoint, request, encoded)
         self.place = calls.begin(
@@ -267,6 +268,8 @@ class Pending:
                 input=self.input,
                 output=output,
                 seconds=reply.seconds,
+                service_seconds=reply.service_seconds,
+                queue_seconds=reply.queue_seconds,
                 cached=reply.cached,
                 usage=reply.usage,
                 metadata=metadata,
@@ -280,6 +283,7 @@ class Pending:
         if isinstance(error, Stopped):
             self.calls.stopped = error
         cancelled = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt))
+        timing = self.context.timing
         self.calls.finish(
             self.place,
             Call(
@@ -287,6 +291,9 @@ class Pending:
                 name=self.spec.spec,
                 input=self.input,
                 error="cancelled" if cancelled else f"{type(error).__name__}: {error}",
+                seconds=timing.service,
+                service_seconds=timing.service,
+                queue_seconds=timing.queue,
                 usage=spent(self.spec, error),
                 metadata=getattr(error, "metadata", {}),
             ),
@@ -295,10 +302,11 @@ class Pending:
 
 def _recorded(endpoint: Endpoint, request: Request, encoded: bytes) -> dict[str, Any]:
     """The request as the trace keeps it, without a key that has slipped into it."""
-    for secret in secrets_of(endpoint):
-        if secret.encode() in encoded:
-            encoded = encoded.replace(secret.encode(), b"[secret]")
-            request = msgspec.json.decode(encoded, type=Request)
+    secrets = secrets_of(endpoint)
+    if secrets:
+        redacted = redactor_of(secrets).in_bytes(encoded)
+        if redacted is not encoded and redacted != encoded:
+            request = msgspec.json.decode(redacted, type=Request)
     out: dict[str, Any] = {"messages": request.messages}
     for name in Request.__struct_fields__[1:]:
         value = getattr(request, name)

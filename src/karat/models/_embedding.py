@@ -15,9 +15,9 @@ from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import Attempt, BrokenBody
 from karat.models._messages import Request
 from karat.models._recording import recording
-from karat.models._request_context import spent
-from karat.models._service import Service, all_or_none
-from karat.models.providers import Tokens
+from karat.models._request_context import Timing, spent
+from karat.models._service import Reservation, Service, all_or_none
+from karat.models.providers import Tokens, embedding_tokens
 from karat.records import Call, Usage
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Embedding:
         self.budget = calls.budget if calls is not None else None
         self.replicate = calls.replicate if calls is not None else 1
         self.cache = calls.cache if calls is not None else "use"
+        self.permit = calls.permit if calls is not None else None
+        self.timing = Timing()
         # The texts themselves are the task's own data and can be many; a trace needs how many there were.
         self.input = {"texts": len(self.texts), "characters": sum(map(len, self.texts))}
         if calls is not None:
@@ -82,6 +84,8 @@ class Embedding:
             input=self.input,
             output={"vectors": len(embedded.vectors)},
             seconds=embedded.seconds,
+            service_seconds=embedded.seconds,
+            queue_seconds=self.timing.queue,
             cached=embedded.cached,
             usage=Usage(input_tokens=tokens.input, calls=1, cached_calls=int(embedded.cached), cost=cost),
             metadata={"embedding": True},
@@ -145,9 +149,7 @@ async def _embed_group(service: Service, embedding: Embedding, url: str, texts: 
         body,
         lambda answer, seconds: _read(endpoint, texts, answer, seconds),
         attempts,
-        len(body) / 4,
-        embedding.budget,
-        worst,
+        Reservation(embedding.budget, worst, len(body) / 4, embedding.permit, embedding.timing),
     )
     if embedding.cache != "off":
         row = service.cache.put(key, endpoint.spec, embedded.body, embedded.seconds)
@@ -161,11 +163,11 @@ def _read(endpoint: Endpoint, texts: list[str], body: bytes, seconds: float) -> 
         raw = msgspec.json.decode(body)
         rows = sorted(raw["data"], key=lambda row: row["index"])
         vectors = [row["embedding"] for row in rows]
-        used = (raw.get("usage") or {}).get("prompt_tokens")
+        tokens = embedding_tokens(raw.get("usage"))
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
         raise BrokenBody(f"{endpoint.spec}: not a list of embeddings ({type(error).__name__})") from None
     if len(vectors) != len(texts) or len({len(vector) for vector in vectors}) != 1:
         raise BrokenBody(
             f"{endpoint.spec}: {len(vectors)} vectors came for {len(texts)} texts, or of unequal length"
         )
-    return Embedded(vectors, None if used is None else Tokens(input=int(used)), seconds, body=body)
+    return Embedded(vectors, tokens, seconds, body=body)

@@ -75,6 +75,12 @@ class ConnectionRefused(ModelFailure):
     most = 3
 
 
+class CertificateRejected(ConnectionRefused):
+    """The server's certificate is not accepted, and will not be when it is asked again."""
+
+    most = 0
+
+
 class ConnectionDropped(ModelFailure):
     """The connection ended before an answer came."""
 
@@ -107,6 +113,12 @@ class BrokenBody(ModelFailure):
 
     retried = True
     most = 5
+    charged = True
+
+
+class InvalidText(ModelFailure):
+    """The reply holds a lone surrogate, which is not text: it can be neither stored nor shown."""
+
     charged = True
 
 

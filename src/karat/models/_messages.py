@@ -57,6 +57,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """All answers, where `n` asked for several; the fields above are those of the first."""
     attempts: list[Attempt] = []
     """The requests that failed before this one succeeded."""
+    service_seconds: float = 0.0
+    """Time on the wire, with the attempts that failed."""
+    queue_seconds: float = 0.0
+    """Time spent waiting for a place, a rate limit or the next attempt."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

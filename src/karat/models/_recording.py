@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 CacheMode = Literal["use", "refresh", "off"]
 """`use` kept answers; `refresh` them (ask again, keep the new ones); `off`: neither read nor keep."""
+
+
+Permission = Callable[[], Awaitable[None] | None]
+"""Asked before each request to a model is sent. It raises to forbid it, and may be a coroutine function."""
 
 
 def cache_mode(given: str) -> CacheMode:
@@ -43,6 +47,8 @@ class recording(list[Call]):
     `example`, `attempt`, `replicate` and `scope` say where sampled answers belong in the cache: a stage gives
     as `scope` whatever else tells two items apart (the unit, the evaluator's key). An answer is handed out when it is
     kept; where the item is `stored` itself, at once: then it is the item's next call that waits for it to be kept.
+    `permit` is called before each request is sent, on karat's background loop, and may raise: a stage that has lost
+    its lease makes no further call.
     """
 
     # One is made for every record, so it is a plain list with slots: under a microsecond to enter and leave.
@@ -54,6 +60,7 @@ class recording(list[Call]):
         "cache",
         "ended",
         "example",
+        "permit",
         "replicate",
         "scope",
         "stopped",
@@ -69,6 +76,7 @@ class recording(list[Call]):
         budget: Budget | None = None,
         scope: str = "",
         stored: bool = False,
+        permit: Permission | None = None,
     ) -> None:
         self.example = example
         self.attempt = attempt
@@ -76,6 +84,7 @@ class recording(list[Call]):
         self.cache = cache
         self.budget = budget
         self.scope = scope
+        self.permit = permit
         self.uncommitted: list[asyncio.Future[None]] | None = [] if stored else None
         self.stopped: Stopped | None = None
         """What ended a call and has to end the stage too, also when the code that asked has caught it."""

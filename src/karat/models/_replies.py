@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import threading
 from typing import Any
 
 import msgspec
@@ -12,6 +16,7 @@ from karat.models._failures import (
     BrokenBody,
     ContentFiltered,
     EmptyAnswer,
+    InvalidText,
     ModelFailure,
     SchemaMismatch,
     one_line,
@@ -31,6 +36,9 @@ def understand(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply
         raw = _decode(body)
         answer = provider_of(endpoint).parse(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        invalid = _invalid_text(endpoint, body)
+        if invalid is not None:
+            raise invalid from None
         raise BrokenBody(f"{endpoint.spec}: the answer is not JSON: {body[:80]!r}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise _not_an_answer(endpoint, raw, error) from None
@@ -40,6 +48,24 @@ def understand(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply
         if blank or choice.finish_reason in ("content_filter", "error"):
             raise _useless(endpoint.spec, choice, answer)
     return ProviderReply(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
+
+
+def _invalid_text(endpoint: Endpoint, body: bytes) -> InvalidText | None:
+    """The failure of a complete reply that holds a lone surrogate: it was made and is paid for, asking again is not.
+
+    msgspec refuses such text as no JSON at all; the standard library reads it.
+    """
+    if b"\\ud" not in body.lower():
+        return None
+    try:
+        answer = provider_of(endpoint).parse(json.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        return None
+    failure = InvalidText(
+        f"{endpoint.spec}: the reply holds a lone surrogate (half of a character), which is not text"
+    )
+    failure.tokens = answer.tokens
+    return failure
 
 
 def _not_an_answer(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
@@ -79,11 +105,43 @@ def _useless(spec: str, choice: Choice, answer: Answer) -> ModelFailure:
     return failure
 
 
-def checked(context: RequestContext, asked: ProviderReply) -> ProviderReply:
-    """The answer with its form checked and its values read."""
+async def read_answers(context: RequestContext, asked: ProviderReply) -> ProviderReply:
+    """The reply with its form checked and its values read.
+
+    What may take long is done in a thread of its own, not on the loop that all models share: the call can be
+    cancelled, and others go on, while a hostile answer or a validator of the user's is at work.
+    """
     form = context.form
     if form is None:
         return asked
+    if all(form.is_quick(choice.text) for choice in asked.choices):
+        return _checked(context, asked)
+    loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def work() -> None:
+        try:
+            value: Any = _checked(context, asked)
+        except BaseException as error:
+            value = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(_deliver, done, value)
+
+    threading.Thread(target=work, name="karat-schema", daemon=True).start()
+    outcome = await done
+    if isinstance(outcome, BaseException):
+        raise outcome
+    result: ProviderReply = outcome
+    return result
+
+
+def _deliver(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _checked(context: RequestContext, asked: ProviderReply) -> ProviderReply:
+    form = context.form
+    assert form is not None
     provider, held = provider_of(context.endpoint), context.held
     choices = []
     for choice in asked.choices:
@@ -127,6 +185,8 @@ def reply_of(
             cost=cost,
         ),
         seconds=asked.seconds,
+        service_seconds=asked.seconds if cached else context.timing.service,
+        queue_seconds=context.timing.queue,
         cached=cached,
         served_model=asked.served_model,
         raw=asked.raw,

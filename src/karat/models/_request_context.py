@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,15 +17,13 @@ from karat.models._budget import Budget
 from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import Attempt, SchemaMismatch
 from karat.models._messages import Choice, Request, is_secret
-from karat.models._recording import CacheMode
+from karat.models._recording import CacheMode, Permission
 from karat.models._structured import OutputSchema
 from karat.models.providers import Tokens
 from karat.records import Usage
+from karat.redaction import SHORTEST, Redactor
 
 _encode = msgspec.json.Encoder().encode
-
-SHORTEST_SECRET = 8
-"""Characters; a shorter value is a placeholder, and removing it would spoil ordinary text."""
 
 _ORDINARY = re.compile(
     r"[a-z]+/[\w.+*-]+(?:\s*[;,].*)?"  # a media type, a product with its version
@@ -41,6 +40,16 @@ _SECRET_HEADER = re.compile(
     re.IGNORECASE,
 )
 """Names of headers that carry a key, beside those that no field of models.yaml may have."""
+
+
+class Timing:
+    """Where the time of one call goes: on the wire, or waiting for a place, a rate limit or the next attempt."""
+
+    __slots__ = ("queue", "service")
+
+    def __init__(self) -> None:
+        self.service = 0.0
+        self.queue = 0.0
 
 
 class RequestContext(msgspec.Struct, frozen=True, gc=False):
@@ -61,6 +70,10 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     budget: Budget | None = None
     uncommitted: list[asyncio.Future[None]] | None = None
     """Answers handed out to the same item while their rows were being written; None: an answer waits for its row."""
+
+    permit: Permission | None = None
+    """Called before each request is sent; what it raises is raised instead."""
+    timing: Timing = msgspec.field(default_factory=Timing)
 
     @property
     def kept(self) -> bool:
@@ -119,7 +132,13 @@ def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
         value = given.strip()
         if is_secret(name) or _SECRET_HEADER.search(name) or not _ORDINARY.fullmatch(value):
             values.append(value)
-    return tuple(value for value in values if len(value) >= SHORTEST_SECRET)
+    return tuple(value for value in values if len(value) >= SHORTEST)
+
+
+@lru_cache(maxsize=64)
+def redactor_of(secrets: tuple[str, ...]) -> Redactor:
+    """What removes these secrets; kept, since reading one takes longer than using it."""
+    return Redactor(secrets)
 
 
 def together(first: ProviderReply, second: ProviderReply) -> ProviderReply:

@@ -95,7 +95,9 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if 0 <= number < 1e9 else None
+    return (
+        number if number >= 0 else None
+    )  # NaN is neither; 1e9 seconds are a wait that is too long to wait for
 
 
 def _seconds(text: str, now: datetime | None) -> float | None:

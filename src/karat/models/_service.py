@@ -23,12 +23,15 @@ from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import Attempt, ModelFailure, RateLimited, SchemaMismatch
 from karat.models._limits import Clock, Limiter, Permit, RealClock
 from karat.models._messages import Reply, Request
-from karat.models._replies import checked, reply_of, understand
+from karat.models._recording import Permission
+from karat.models._replies import read_answers, reply_of, understand
 from karat.models._request_context import (
     ProviderReply,
     RequestContext,
+    Timing,
     all_tokens,
     read_secret,
+    redactor_of,
     secrets_of,
     seed_of,
     together,
@@ -51,6 +54,18 @@ A = TypeVar("A", bound=_Counted)
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
+
+
+class Reservation(msgspec.Struct, frozen=True, gc=False):
+    """What one request may take, and who has to agree to it."""
+
+    budget: Budget | None
+    worst: float
+    """Dollars it can cost at worst."""
+    tokens: float
+    """Tokens it is expected to use."""
+    permit: Permission | None
+    timing: Timing
 
 
 class Service:
@@ -105,7 +120,7 @@ class Service:
             return reply_of(context, *await self._ask(context))
         key = context.key()
         if context.cache == "use":
-            kept = self._kept(context, key)
+            kept = await self._kept(context, key)
             if kept is not None:
                 return reply_of(context, kept, [], cached=True)
         if request.sampled:
@@ -114,13 +129,13 @@ class Service:
             return reply_of(context, asked, attempts)
         return await self._shared(context, key)
 
-    def _kept(self, context: RequestContext, key: bytes) -> ProviderReply | None:
+    async def _kept(self, context: RequestContext, key: bytes) -> ProviderReply | None:
         """The answer kept under a key, unless it does not fit any more (a pydantic model may have changed)."""
         entry = self.cache.get(key)
         if entry is None:
             return None
         try:
-            return checked(context, understand(context.endpoint, entry.body, entry.seconds))
+            return await read_answers(context, understand(context.endpoint, entry.body, entry.seconds))
         except KaratError:
             return None
 
@@ -173,6 +188,7 @@ class Service:
             usage=usage,
             choices=[choice for reply in replies for choice in reply.choices],
             seconds=max(reply.seconds for reply in replies),
+            queue_seconds=max(reply.queue_seconds for reply in replies),
             cached=all(reply.cached for reply in replies),
             raw=[reply.raw for reply in replies],
             attempts=[attempt for reply in replies for attempt in reply.attempts],
@@ -205,7 +221,7 @@ class Service:
         attempts: list[Attempt] = []
         asked = await self._request(context, context.request, attempts)
         try:
-            return checked(context, asked), attempts
+            return await read_answers(context, asked), attempts
         except SchemaMismatch as mismatch:
             attempts.append(Attempt(error="SchemaMismatch", message=str(mismatch), seconds=asked.seconds))
             second = repair(context.request, mismatch.raw or "", mismatch.problem)
@@ -215,7 +231,7 @@ class Service:
                 failure.tokens = all_tokens(asked.tokens, failure.tokens or Tokens())
                 raise
             try:
-                return checked(context, together(asked, repaired)), attempts
+                return await read_answers(context, together(asked, repaired)), attempts
             except SchemaMismatch as failure:
                 attempts.append(
                     Attempt(error="SchemaMismatch", message=str(failure), seconds=repaired.seconds)
@@ -244,7 +260,8 @@ class Service:
         def read(answer: bytes, seconds: float) -> ProviderReply:
             return understand(endpoint, answer, seconds)
 
-        return await self.post(target, body, read, attempts, expected, context.budget, worst)
+        reserve = Reservation(context.budget, worst, expected, context.permit, context.timing)
+        return await self.post(target, body, read, attempts, reserve)
 
     async def post(
         self,
@@ -252,26 +269,32 @@ class Service:
         body: bytes,
         read: Callable[[bytes, float], A],
         attempts: list[Attempt],
-        expected: float,
-        budget: Budget | None,
-        worst: float,
+        reservation: Reservation,
     ) -> A:
-        """What `read` makes of the answer to a body, asked for within limits and budget, with retries."""
+        """What `read` makes of the reply to a body, sent within limits and budget, with retries."""
         refusals, most = target.refusals, target.endpoint.limits.tokens_per_minute
-        if most is not None and expected > most:
+        if most is not None and reservation.tokens > most:
             raise RequestError(
-                f"{target.endpoint.spec}: this request alone may use {expected:.0f} tokens, and tokens_per_minute is "
-                f"{most:g}: lower max_tokens, shorten the messages or raise the limit"
+                f"{target.endpoint.spec}: this request alone may use {reservation.tokens:.0f} tokens, and"
+                f" tokens_per_minute is {most:g}: lower max_tokens, shorten the messages or raise the limit"
             )
+        timing = reservation.timing
 
         async def once() -> A:
-            return await self._once(target, body, read, expected, budget, worst, refusals)
+            return await self._once(target, body, read, reservation, refusals)
+
+        async def back_off(seconds: float) -> None:
+            start = time.perf_counter()
+            try:
+                await target.sleep(seconds)
+            finally:
+                timing.queue += time.perf_counter() - start
 
         return await with_retries(
             once,
             target.endpoint.retries,
             clock=self.clock,
-            sleep=target.sleep,
+            sleep=back_off,
             random=self.draw,
             attempts=attempts,
         )
@@ -281,23 +304,33 @@ class Service:
         target: Target,
         body: bytes,
         read: Callable[[bytes, float], A],
-        expected: float,
-        budget: Budget | None,
-        worst: float,
+        reservation: Reservation,
         refusals: int,
     ) -> A:
-        """One request: budget, limits, the provider. A place is never held while waiting to ask again."""
+        """One request: budget, limits, the wire. A place is never held while waiting to ask again."""
+        budget, worst, timing = reservation.budget, reservation.worst, reservation.timing
+        queued = time.perf_counter()
         if budget is not None:
             await budget.reserve(worst)
         cost = 0.0
         try:
-            permit = await target.limiter.acquire(expected, target.sleep)
+            permit = await target.limiter.acquire(reservation.tokens, target.sleep)
             try:
                 target.check(refusals)  # while this call waited
+                if reservation.permit is not None:
+                    # The stage may have lost its lease while this call waited: then nothing is sent any more.
+                    allowed = reservation.permit()
+                    if allowed is not None:
+                        await allowed
                 cost = worst  # from here on the provider may answer, and charge, without our knowing
                 start = time.perf_counter()
-                answer, headers = await target.post(self.session, body)
-                asked = read(answer, time.perf_counter() - start)
+                timing.queue += start - queued
+                try:
+                    reply, headers = await target.post(self.session, body)
+                finally:
+                    seconds = time.perf_counter() - start
+                    timing.service += seconds
+                asked = read(reply, seconds)
             except BaseException as error:
                 _leave(target, permit, error)
                 raise
@@ -337,7 +370,13 @@ class Service:
         provider = provider_of(endpoint)
         headers = {**endpoint.headers, **provider.headers(key, endpoint), **own}
         target = self._targets[place] = Target(
-            endpoint, provider, url, headers, secrets_of(endpoint), identity, limiter=self.limiter(endpoint)
+            endpoint,
+            provider,
+            url,
+            headers,
+            redactor_of(secrets_of(endpoint)),
+            identity,
+            limiter=self.limiter(endpoint),
         )
         return target
 

@@ -2,42 +2,59 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from karat.errors import RequestError
+from karat.json_schema import PatternUndecided, refuse_remote_references, validator
 from karat.models._failures import one_line
 from karat.models._messages import Request
 
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+SHORT = 4096
+"""Characters. Reading a longer answer takes long enough to hold up the other calls of the loop."""
+
+_EXPENSIVE = ("pattern", "patternProperties", "format")
+"""Keywords whose check may take longer than the answer is long."""
 
 _OF_THE_ROOT = ("$schema", "$id", "$defs", "definitions")
 _DEFINED = ("#/$defs/", "#/definitions/")
 
 
 class OutputSchema:
-    """What a schema asks for. `schema` is plain JSON Schema; `read` checks a text and gives its value."""
+    """The schema of an answer. `schema` is plain JSON Schema; `read` checks a text and returns its value."""
 
     def __init__(self, schema: dict[str, Any], model: Any = None) -> None:
         self.schema = schema
         self._model = model
-        self._validator: Any = None
+        self._validator: Any = None if model is not None else validator(schema)
+        self._expensive = model is not None or _names_any(schema, _EXPENSIVE)
+
+    def is_quick(self, text: str) -> bool:
+        """Whether `read` takes so little time that it may run on an event loop; a model's validators are any code."""
+        return not self._expensive and len(text) <= SHORT
 
     def read(self, text: str) -> Any:
         """The value in a text. ValueError says what does not fit."""
         value = read_json(text)
         if self._model is not None:
             return self._modelled(value)
-        if self._validator is None:
-            from jsonschema.validators import validator_for
+        from referencing.exceptions import Unresolvable
 
-            self._validator = validator_for(self.schema)(self.schema)
-        for error in self._validator.iter_errors(value):
-            raise ValueError(f"{_where(error.absolute_path)}: {one_line(error.message, 300)}")
+        try:
+            for error in self._validator.iter_errors(value):
+                raise ValueError(f"{_where(error.absolute_path)}: {one_line(error.message, 300)}")
+        except PatternUndecided as error:
+            raise ValueError(str(error)) from None
+        except RecursionError:
+            raise ValueError("it is nested too deeply to be checked") from None
+        except Unresolvable as error:
+            raise RequestError(
+                f"the schema refers to {one_line(str(error.ref), 120)}, which it does not have"
+            ) from None
         return value
 
     def _modelled(self, value: Any) -> Any:
@@ -65,16 +82,19 @@ def output_schema(schema: Any) -> OutputSchema:
             _forms[schema] = OutputSchema(schema.model_json_schema(), schema)
         return _forms[schema]
     if isinstance(schema, Mapping):
-        from jsonschema.exceptions import SchemaError
-        from jsonschema.validators import validator_for
-
-        plain = dict(schema)
         try:
-            validator_for(plain).check_schema(plain)
-        except SchemaError as error:
-            raise RequestError(f"the schema is not JSON Schema: {one_line(error.message, 300)}") from None
-        return OutputSchema(plain)
+            return _written_schema(msgspec.json.encode(schema))
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise RequestError(f"the schema is not JSON: {one_line(str(error), 200)}") from None
     raise RequestError(f"a schema is a JSON Schema or a pydantic model, not {type(schema).__name__}")
+
+
+@lru_cache(maxsize=128)
+def _written_schema(encoded: bytes) -> OutputSchema:
+    # Kept: a task gives the same schema with every record, and reading one takes longer than a call.
+    schema = msgspec.json.decode(encoded)
+    refuse_remote_references(schema)
+    return OutputSchema(schema)
 
 
 def read_json(text: str) -> Any:
@@ -84,17 +104,40 @@ def read_json(text: str) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         problem = error
-    candidates = [match.strip() for match in _FENCED.findall(text)]
-    starts = [text.find(c) for c in "{[" if c in text]
-    ends = [text.rfind(c) for c in "}]" if c in text]
-    if starts and ends:
-        candidates.append(text[min(starts) : max(ends) + 1])
-    for candidate in candidates:
+    for candidate in _candidates(text):
         try:
             return msgspec.json.decode(candidate)
         except (msgspec.DecodeError, RecursionError):
             continue
     raise ValueError(f"not JSON: {one_line(str(problem), 200)}")
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Parts of an answer that may be JSON: fenced blocks, then all between the outermost brackets.
+
+    Each character is looked at a bounded number of times, whatever the answer is: it may be hostile.
+    """
+    blocks = text.split("```")
+    for block in blocks[1 : len(blocks) - 1 : 2]:  # inside of a fence; one that is not closed is no block
+        head, newline, rest = block.partition("\n")
+        yield rest.strip() if newline and head.strip().lower() in ("", "json") else block.strip()
+    starts = [at for at in (text.find("{"), text.find("[")) if at >= 0]
+    end = max(text.rfind("}"), text.rfind("]"))
+    if starts and end > min(starts):
+        yield text[min(starts) : end + 1]
+
+
+def _names_any(schema: Any, keywords: tuple[str, ...]) -> bool:
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            if any(keyword in part for keyword in keywords):
+                return True
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return False
 
 
 def is_object(schema: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import urllib.request
+import zlib
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -18,6 +19,7 @@ from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import (
     BadRequest,
     BrokenBody,
+    CertificateRejected,
     ConnectionDropped,
     ConnectionRefused,
     ContentFiltered,
@@ -32,6 +34,7 @@ from karat.models._failures import (
 from karat.models._limits import Limiter
 from karat.models._retry import wait_asked_for
 from karat.models.providers import Provider
+from karat.redaction import Redactor
 
 LARGEST_BODY = 64 * 2**20
 
@@ -62,7 +65,13 @@ def open_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
         cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": "karat", "Accept": "application/json", "Content-Type": "application/json"},
+        headers={
+            "User-Agent": "karat",
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip, deflate",
+            "Content-Type": "application/json",
+        },
+        auto_decompress=False,  # decompressed here, where the size of what comes out is bounded
         raise_for_status=False,
     )
 
@@ -85,7 +94,7 @@ class Target:
         provider: Provider,
         url: str,
         headers: dict[str, str],
-        secrets: tuple[str, ...] = (),
+        redactor: Redactor,
         identity: tuple[Any, ...] = (),
         *,
         limiter: Limiter,
@@ -94,7 +103,7 @@ class Target:
         self.limiter = limiter
         self._clock = limiter.clock
         self.endpoint = endpoint
-        self.secrets = tuple(secret.encode() for secret in secrets)
+        self.redactor = redactor
         self.provider = provider
         self.url = url
         self.headers = CIMultiDict(headers)
@@ -134,6 +143,8 @@ class Target:
             raise TimedOut(
                 f"{spec}: no answer within the time allowed (read {times.read:g} s, total {times.total:g} s)"
             ) from None
+        except aiohttp.ClientSSLError as error:
+            raise CertificateRejected(f"{self._nobody}: {_encryption_problem(error)}") from None
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
             raise ConnectionRefused(f"{self._nobody}: {_reason(error)}") from None
         except aiohttp.ClientPayloadError:
@@ -143,9 +154,8 @@ class Target:
             raise ConnectionDropped(f"{spec}: the connection ended before an answer came: {kind}") from None
         except aiohttp.ClientError as error:
             raise BrokenBody(f"{spec}: not an HTTP answer: {one_line(str(error), 200)}") from None
-        for secret in self.secrets:  # some servers repeat the key they were given, and answers are kept
-            if secret in answer:
-                answer = answer.replace(secret, b"[secret]")
+        if self.redactor:  # some servers repeat the key they were given, and replies are stored
+            answer = self.redactor.in_bytes(answer)
         if response.status >= 300:
             failure = self._failure(response.status, answer, response.headers)
             if isinstance(failure, CredentialsRefused):
@@ -192,8 +202,7 @@ class Target:
         except ValueError:
             return "it redirects to what is no address: set base_url to one that answers"
         where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        for secret in self.secrets:
-            where = where.replace(secret.decode(), "[secret]")
+        where = self.redactor.in_text(where)
         return f"redirections are not followed, and this one leads to {one_line(where, 200)}: set base_url accordingly"
 
     def _failure(self, status: int, body: bytes, headers: CIMultiDictProxy[str]) -> Exception:
@@ -209,24 +218,73 @@ class Target:
 
 def _reason(error: Exception) -> str:
     """Why there is no connection, without the address that the message has already."""
-    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    cause = getattr(error, "os_error", None) or error
     number = re.search(r"\[Errno (\d+)\]", f"[Errno {getattr(cause, 'errno', None)}] {cause}")
     if number:
         return os.strerror(int(number[1]))
     return one_line(getattr(cause, "strerror", None) or str(cause), 200)
 
 
+def _encryption_problem(error: aiohttp.ClientSSLError) -> str:
+    """What is wrong with the certificate or the encryption, in the words of OpenSSL, and what to do about it."""
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    said = getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or str(cause)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return (
+            f"its certificate is not accepted ({one_line(str(said), 200)}):"
+            " name the certificates to trust in SSL_CERT_FILE, or correct base_url"
+        )
+    return f"it does not speak TLS as it should ({one_line(str(said), 200)}): is base_url http:// instead?"
+
+
 async def _read(response: aiohttp.ClientResponse, spec: str) -> bytes:
+    """The body, decompressed; the limit holds for both sizes of it."""
     length = response.content_length
     if length is not None and length <= LARGEST_BODY:
-        return await response.read()
-    parts, size = [], 0
-    async for part in response.content.iter_any():
-        size += len(part)
-        if size > LARGEST_BODY:
-            raise BrokenBody(f"{spec}: the answer is larger than {LARGEST_BODY >> 20} MB")
-        parts.append(part)
-    return b"".join(parts)
+        body = await response.read()
+    else:
+        parts, size = [], 0
+        async for part in response.content.iter_any():
+            size += len(part)
+            if size > LARGEST_BODY:
+                raise _too_large(spec)
+            parts.append(part)
+        body = b"".join(parts)
+    encoding = response.headers.get("Content-Encoding")
+    if not encoding or not body:
+        return body
+    if len(body) < 1 << 16:
+        return _decompressed(body, encoding, spec)
+    return await asyncio.get_running_loop().run_in_executor(None, _decompressed, body, encoding, spec)
+
+
+def _decompressed(body: bytes, encodings: str, spec: str) -> bytes:
+    for encoding in reversed([each.strip().lower() for each in encodings.split(",")]):
+        if encoding in ("", "identity"):
+            continue
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise BrokenBody(
+                f"{spec}: the reply is compressed with {one_line(encoding, 40)!r}, not with gzip"
+            )
+        # RFC 9110 means the zlib format by deflate; some servers send it without its header.
+        raw = encoding == "deflate" and (body[0] & 0x0F) != 8
+        reader = zlib.decompressobj(-zlib.MAX_WBITS if raw else 32 + zlib.MAX_WBITS)
+        try:
+            out = reader.decompress(body, LARGEST_BODY + 1)
+        except zlib.error as error:
+            raise BrokenBody(f"{spec}: the reply cannot be decompressed: {error}") from None
+        if len(out) > LARGEST_BODY:
+            raise _too_large(spec)
+        if not reader.eof:
+            raise BrokenBody(f"{spec}: the reply was cut short")
+        body = out
+    return body
+
+
+def _too_large(spec: str) -> BrokenBody:
+    failure = BrokenBody(f"{spec}: the reply is larger than {LARGEST_BODY >> 20} MB")
+    failure.most = 0  # it would be as large again
+    return failure
 
 
 def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers: Any) -> Exception:

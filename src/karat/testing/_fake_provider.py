@@ -37,8 +37,8 @@ class Failing(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     drop: bool = False
     truncate: bool = False
-    body: str | None = None
-    """Sent instead of an error body, or, without a status, instead of an answer."""
+    body: str | bytes | None = None
+    """Sent instead of an error body, or, without a status, instead of an answer; with `headers`."""
 
 
 class Script:
@@ -273,9 +273,11 @@ class FakeProvider:
             return _error(failing)
         answer = self._answer(request.path, number, body)
         text = failing.body if failing is not None and failing.body is not None else json.dumps(answer)
+        content = text if isinstance(text, bytes) else text.encode()
         if failing is not None and failing.truncate:
-            return _cut_short(request, text.encode())
-        return web.Response(text=text, content_type="application/json")
+            return _cut_short(request, content)
+        headers = failing.headers if failing is not None else None
+        return web.Response(body=content, content_type="application/json", headers=headers)
 
     def _answer(self, path: str, number: int, body: dict[str, Any]) -> Any:
         model = self.model or body.get("model")
@@ -350,7 +352,10 @@ def _error(failing: Failing) -> web.Response:
         {"error": {"message": failing.message, "type": failing.code, "code": failing.code}}
     )
     return web.Response(
-        text=body, status=failing.status or 500, content_type="application/json", headers=failing.headers
+        body=body if isinstance(body, bytes) else body.encode(),
+        status=failing.status or 500,
+        content_type="application/json",
+        headers=failing.headers,
     )
 
 

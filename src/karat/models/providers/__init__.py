@@ -23,6 +23,44 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     cache_write: int = 0
 
 
+MOST_TOKENS = 100_000_000
+"""More than any request can use: a larger number is a mistake of the server, or meant to mislead."""
+
+
+def token_count(value: Any) -> int:
+    """A number of tokens as a server says it. ValueError: it is none, and so the cost is unknown."""
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_TOKENS:
+        raise ValueError("not a number of tokens")
+    if value != int(value):
+        raise ValueError("not a whole number of tokens")
+    return int(value)
+
+
+def read_tokens(
+    input: Any, output: Any, cache_read: Any = None, cache_write: Any = None, *, cached_apart: bool = False
+) -> Tokens | None:
+    """Tokens as a server counts them, or None where it counts implausibly: an unknown cost, never a wrong one.
+
+    `cached_apart`: the cached tokens are not part of `input`, as Anthropic counts.
+    """
+    try:
+        read, write = token_count(cache_read), token_count(cache_write)
+        total = token_count(input) + (read + write if cached_apart else 0)
+        tokens = Tokens(input=total, output=token_count(output), cache_read=read, cache_write=write)
+    except ValueError:
+        return None
+    return tokens if read + write <= total else None
+
+
+def embedding_tokens(usage: Any) -> Tokens | None:
+    """Tokens of a list of embeddings, or None where the server does not say."""
+    if not isinstance(usage, dict) or usage.get("prompt_tokens") is None:
+        return None
+    return read_tokens(usage["prompt_tokens"], 0)
+
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """A provider's body, understood. `tokens` is None where the provider does not say."""
 

@@ -10,7 +10,7 @@ import msgspec
 from karat.errors import RequestError
 from karat.models._messages import Choice, Request, ToolCall
 from karat.models._structured import in_object, out_of_object
-from karat.models.providers import Answer, Provider, Tokens, read_arguments, register_provider
+from karat.models.providers import Answer, Provider, Tokens, read_arguments, read_tokens, register_provider
 from karat.models.providers._chat import schema_name
 
 if TYPE_CHECKING:
@@ -102,13 +102,12 @@ class Anthropic(Provider):
 def _tokens(usage: Any) -> Tokens | None:
     if not isinstance(usage, dict) or "input_tokens" not in usage:
         return None
-    read = int(usage.get("cache_read_input_tokens") or 0)
-    write = int(usage.get("cache_creation_input_tokens") or 0)
-    return Tokens(
-        input=int(usage["input_tokens"] or 0) + read + write,
-        output=int(usage.get("output_tokens") or 0),
-        cache_read=read,
-        cache_write=write,
+    return read_tokens(
+        usage["input_tokens"],
+        usage.get("output_tokens"),
+        usage.get("cache_read_input_tokens"),
+        usage.get("cache_creation_input_tokens"),
+        cached_apart=True,
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from karat.models._messages import Choice, Request
 from karat.models._structured import in_object, is_object, out_of_object, read_json
-from karat.models.providers import Answer, Provider, Tokens, read_tool_calls, register_provider
+from karat.models.providers import Answer, Provider, Tokens, read_tokens, read_tool_calls, register_provider
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
@@ -103,12 +103,9 @@ def _text(content: Any) -> str:
 def _tokens(usage: Any) -> Tokens | None:
     if not isinstance(usage, dict) or "prompt_tokens" not in usage:
         return None
-    details = usage.get("prompt_tokens_details") or {}
-    return Tokens(
-        input=int(usage["prompt_tokens"] or 0),
-        output=int(usage.get("completion_tokens") or 0),
-        cache_read=int(details.get("cached_tokens") or 0),
-    )
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return read_tokens(usage["prompt_tokens"], usage.get("completion_tokens"), cached)
 
 
 def schema_name(schema: dict[str, Any]) -> str:

@@ -1,0 +1,200 @@
+"""JSON Schema validation of hostile values: bounded in time, and nothing is ever fetched.
+
+`jsonschema` alone fetches remote references, matches patterns with `re`, which cannot be interrupted, and compares
+every pair of items for `uniqueItems`. Schemas come from files people share, and the values from models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urldefrag, urljoin
+
+from karat.errors import RequestError
+
+PATTERN_SECONDS = 1.0
+"""How long one pattern may take on one text."""
+
+_DATA = ("const", "enum", "default", "examples")
+"""Keywords whose values are data: a `$ref` inside of them is no reference."""
+
+Rule = Callable[[Any, Any, Any, Any], Iterator[Any]]
+
+
+class PatternUndecided(Exception):
+    """A pattern had not matched or failed within its time, or cannot be used at all."""
+
+
+def validator(
+    schema: Any,
+    *,
+    pattern_seconds: float = PATTERN_SECONDS,
+    schema_formats: Any = None,
+    formats: Any = None,
+    where: str = "the schema",
+) -> Any:
+    """A `jsonschema` validator of a schema. RequestError: it is not one.
+
+    `schema_formats` and `formats` are format checkers for the schema and for what is validated. While validating,
+    `PatternUndecided` and `referencing.exceptions.Unresolvable` may be raised.
+    """
+    import jsonschema
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it has no stubs
+
+    base = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        base.check_schema(schema, **({} if schema_formats is None else {"format_checker": schema_formats}))
+    except jsonschema.SchemaError as error:
+        raise RequestError(f"{where} is wrong at {error.json_path}: {error.message[:200]}") from None
+    except RecursionError:
+        raise RequestError(f"{where} is nested too deeply") from None
+    rules: dict[str, Rule] = {
+        "pattern": _pattern(pattern_seconds),
+        "patternProperties": _pattern_properties(pattern_seconds),
+        "multipleOf": _multiple_of,
+        "uniqueItems": _unique_items,
+        "additionalProperties": _additional_properties(
+            base.VALIDATORS.get("additionalProperties"), pattern_seconds
+        ),
+    }
+    cls = jsonschema.validators.extend(base, rules)  # type: ignore[no-untyped-call]  # its stub
+    return cls(schema, registry=REGISTRY, format_checker=formats)
+
+
+def refuse_remote_references(schema: Any, where: str = "the schema") -> None:
+    """Raise RequestError for a `$ref` that leads out of the schema: to a URL, to a file, to another document."""
+    known, references = {""}, []
+    waiting: list[tuple[Any, str]] = [(schema, "")]
+    while waiting:
+        part, base = waiting.pop()
+        if isinstance(part, list):
+            waiting += [(each, base) for each in part]
+            continue
+        if not isinstance(part, Mapping):
+            continue
+        for name in ("$id", "id"):
+            if isinstance(part.get(name), str):
+                base = urljoin(base, part[name])
+                known.add(urldefrag(base)[0])
+        for name in ("$ref", "$dynamicRef", "$recursiveRef"):
+            if isinstance(part.get(name), str):
+                references.append((part[name], urljoin(base, part[name])))
+        waiting += [(value, base) for name, value in part.items() if name not in _DATA]
+    for written, absolute in references:
+        if not written.startswith("#") and urldefrag(absolute)[0] not in known and not _standard(absolute):
+            raise RequestError(
+                f"{where} refers to {written[:120]!r}, which is outside of it: only references within the schema"
+                " are followed (#/$defs/name), for nothing is fetched"
+            )
+
+
+def _standard(address: str) -> bool:
+    """Whether it is a metaschema of JSON Schema itself, which comes with the package."""
+    return urldefrag(address)[0].startswith(("http://json-schema.org/", "https://json-schema.org/"))
+
+
+def _pattern(seconds: float) -> Rule:
+    from jsonschema import ValidationError
+
+    def rule(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+        if validator.is_type(instance, "string") and not _found(pattern, instance, seconds):
+            yield ValidationError(f"{_clip(instance)} does not match {_clip(pattern)}")
+
+    return rule
+
+
+def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """The keyword `multipleOf`, in decimals as written: 19.99 is a multiple of 0.01, though not among floats."""
+    from jsonschema import ValidationError
+
+    if not validator.is_type(instance, "number"):
+        return
+    quotient = Fraction(Decimal(repr(instance))) / Fraction(Decimal(repr(divisor)))
+    if quotient.denominator != 1:
+        yield ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """The keyword `uniqueItems`, in time that grows with the size of the list and not with its square."""
+    from jsonschema import ValidationError
+
+    if not unique or not validator.is_type(instance, "array"):
+        return
+    seen = set()
+    for item in instance:
+        key = _hashable(item)
+        if key in seen:
+            yield ValidationError(f"{_clip(item)} occurs more than once")
+            return
+        seen.add(key)
+
+
+def _hashable(value: Any) -> Any:
+    """A key that two JSON values share when JSON Schema calls them equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, bool) or value is None:
+        return ("constant", value)
+    if isinstance(value, Mapping):
+        return ("object", frozenset((name, _hashable(each)) for name, each in value.items()))
+    if isinstance(value, (list, tuple)):
+        return ("array", tuple(_hashable(each) for each in value))
+    return value
+
+
+def _pattern_properties(seconds: float) -> Rule:
+    def rule(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not validator.is_type(instance, "object"):
+            return
+        for pattern, subschema in patterns.items():
+            for name, value in instance.items():
+                if _found(pattern, name, seconds):
+                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+    return rule
+
+
+def _additional_properties(usual: Any, seconds: float) -> Rule:
+    """The usual rule, except where names are told apart by patterns, which then have the time limit too."""
+    from jsonschema import ValidationError
+
+    def rule(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        patterns = list(schema.get("patternProperties", ()))
+        if usual is None or not patterns or not validator.is_type(instance, "object"):
+            yield from usual(validator, allowed, instance, schema) or () if usual else ()
+            return
+        for name, value in instance.items():
+            if name in schema.get("properties", {}) or any(_found(each, name, seconds) for each in patterns):
+                continue
+            if validator.is_type(allowed, "object"):
+                yield from validator.descend(value, allowed, path=name)
+            elif not allowed:
+                yield ValidationError(f"{_clip(name)} is neither a known property nor matched by a pattern")
+
+    return rule
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> Any:
+    import regex
+
+    return regex.compile(pattern)
+
+
+def _found(pattern: str, text: str, seconds: float) -> bool:
+    try:
+        # Without the interpreter lock: other threads go on meanwhile.
+        return _compiled(pattern).search(text, timeout=seconds, concurrent=True) is not None
+    except TimeoutError:
+        raise PatternUndecided(f"the pattern {_clip(pattern)} had not decided after {seconds:g} s") from None
+    except Exception as error:  # what `regex` raises for a bad pattern is not exported as one type
+        raise PatternUndecided(f"the pattern {_clip(pattern)} cannot be used: {error}") from None
+
+
+def _clip(value: Any, limit: int = 60) -> str:
+    try:
+        text = repr(value[: limit + 1] if isinstance(value, str) else value)
+    except Exception:  # an integer of thousands of digits
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

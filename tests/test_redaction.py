@@ -1,0 +1,86 @@
+"""A secret is removed in every form in which a program may repeat it, and nothing else is."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from karat.redaction import MASK, Redactor
+
+SECRETS = ["sk-canary-5f3a9b7c1d2e", 'p@w"or\\d/+=&?é😀 12', "a" * 40, "päßwörd-1234"]
+
+
+def forms(secret: str) -> dict[str, str]:
+    raw = secret.encode()
+    found = {
+        "plain": secret,
+        "json": json.dumps(secret),
+        "json, unicode": json.dumps(secret, ensure_ascii=False),
+        "json in json": json.dumps(json.dumps(secret)),
+        "json in json in json": json.dumps(json.dumps(json.dumps(secret))),
+        "slash escaped": json.dumps(secret).replace("/", "\\/"),
+        "all \\u": "".join(f"\\u{int.from_bytes(c, 'big'):04x}" for c in units(secret)),
+        "all \\u, upper case": "".join(f"\\u{int.from_bytes(c, 'big'):04X}" for c in units(secret)),
+        "quote": quote(secret),
+        "quote, all": quote(secret, safe=""),
+        "every byte": "".join(f"%{b:02X}" for b in raw),
+        "every byte, lower case": "".join(f"%{b:02x}" for b in raw),
+        "hex": raw.hex(),
+        "HEX": raw.hex().upper(),
+    }
+    if " " not in secret:
+        found["form"] = quote_plus(secret)
+    for before in ("", "u:", "us:", "user:"):
+        for after in ("", "x", "xy"):
+            whole = (before + secret + after).encode()
+            found[f"base64 {before}…{after}"] = base64.b64encode(whole).decode()
+            found[f"url-safe base64 {before}…{after}"] = base64.urlsafe_b64encode(whole).decode()
+    return found
+
+
+def units(text: str) -> list[bytes]:
+    encoded = text.encode("utf-16-be")
+    return [encoded[i : i + 2] for i in range(0, len(encoded), 2)]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_every_form_is_removed(secret):
+    redactor = Redactor([secret])
+    for name, form in forms(secret).items():
+        out = redactor.in_text(f'{{"said": "the key is {form} or so"}}')
+        assert MASK in out, name
+        # At most the edges of a base64 text remain, which its neighbours share.
+        assert len(out) < len(f'{{"said": "the key is {MASK} or so"}}') + 16, (name, out)
+
+
+@given(secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=40), data=st.data())
+def test_any_mixture_of_escapes_is_removed(secret, data):
+    ways = [
+        lambda c: c if c not in '"\\' and ord(c) >= 32 else json.dumps(c)[1:-1],
+        lambda c: quote(c, safe=""),
+        lambda c: "".join(f"\\u{int.from_bytes(u, 'big'):04x}" for u in units(c)),
+    ]
+    written = "".join(data.draw(st.sampled_from(ways))(character) for character in secret)
+    assert secret not in Redactor([secret]).in_text(f"<{written}>")
+    assert MASK in Redactor([secret]).in_text(f"<{written}>")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
+def test_json_stays_json_and_other_text_as_it_is(text):
+    redactor = Redactor(["sk-canary-5f3a9b7c1d2e", 'quote"back\\slash'])
+    document = json.dumps({"text": text, "key": 'quote"back\\slash'})
+    assert json.loads(redactor.in_text(document)) == {"text": text, "key": MASK}
+
+
+def test_a_short_value_is_no_secret():
+    assert Redactor(["abc", ""]).in_text("abc") == "abc"
+    assert not Redactor(["abc"])
+
+
+def test_a_longer_secret_wins_over_one_inside_of_it():
+    assert Redactor(["abcdefgh", "abcdefghijkl"]).in_text("abcdefghijkl") == MASK

@@ -38,7 +38,7 @@ async def records(spec: str, place: Path, count: int, concurrency: int, number: 
     run = await karat.run_async(task, dataset, store=store, concurrency=concurrency)
     evaluation = await karat.evaluate_async(run, ["exact_match"])
     aggregation = await karat.aggregate_async(evaluation, ["accuracy"])
-    estimate = aggregation.estimates["exact_match-accuracy"]
+    estimate = aggregation.estimates.get(evaluator="exact_match", aggregator="accuracy")
     assert (estimate.n, estimate.value) == (count, 1.0), estimate
     store.close()
 

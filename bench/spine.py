@@ -79,7 +79,7 @@ def measure(count: int, sync: bool) -> dict[str, float]:
         clock.append(time.perf_counter())
         aggregation = karat.aggregate(evaluation, ["accuracy"])
         clock.append(time.perf_counter())
-        value = aggregation.estimates["exact_match-accuracy"].value
+        value = aggregation.estimates.get(evaluator="exact_match", aggregator="accuracy").value
         assert value == sum(1 for i in range(count) if i % 4) / count, value
         files = len([f for f in place.iterdir() if f.name.startswith("karat")])
         size = sum(f.stat().st_size for f in place.iterdir() if f.name.startswith("karat")) / 2**20

@@ -107,7 +107,7 @@ def measure(n: int) -> bool:
             rounds = [(timed(lambda: scan(evaluation)), timed(all_of_them)) for _ in range(ROUNDS)]
             scanned, taken = (min(column) for column in zip(*rounds, strict=True))
             grown = peak() - before
-    estimate = made[0].estimates["label-f1_score"]
+    estimate = made[0].estimates.get(aggregator="f1_score")
     print(f"{n:,} stored results: scan and decode {scanned:.2f} s ({n / scanned:,.0f}/s)")
     print(f"  {', '.join(AGGREGATORS)} with intervals {taken:.2f} s, {taken / scanned:.2f} × the scan")
     print(f"  peak memory {peak():.0f} MiB, {grown:+.0f} MiB by aggregating; macro F1 {estimate}")

@@ -20,8 +20,8 @@ class RequestError(KaratError):
     """The request was wrong: a bad configuration, an unknown name, a bad file. Nothing was started."""
 
 
-class UnknownName(RequestError):
-    """A name that nothing is registered under."""
+class UnknownName(RequestError, LookupError):
+    """A name under which nothing is known."""
 
 
 class ConfigError(RequestError):
@@ -104,12 +104,6 @@ class BudgetReached(Stopped):
 
 class Aborted(KaratError):
     """`abort_on_error` was asked for and an item failed."""
-
-    exit_code = 1
-
-
-class GateFailed(KaratError):
-    """A gate did not hold, or is undecided."""
 
     exit_code = 1
 

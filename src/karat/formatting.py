@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from karat.records import Counts, Estimate
-
-if TYPE_CHECKING:
-    from karat.store.handles import Aggregation
+from karat.records import AggregationHeader, Counts, Estimate, group_text, interval_text, missing_text
 
 
 def clean(text: Any, longest: int = 200) -> str:
@@ -61,30 +58,9 @@ def number(value: float | None, digits: int = 3) -> str:
     return "—" if value is None else f"{value:.{digits}f}"
 
 
-def estimate_row(name: str, estimate: Estimate) -> list[str]:
-    """A row of the table of estimates."""
-    interval = "—"
-    if estimate.low is not None and estimate.high is not None:
-        interval = f"[{estimate.low:.3f}, {estimate.high:.3f}]"
-    notes = [bounds_text(estimate), effect_text(estimate)]
-    return [
-        clean(name, 80),
-        number(estimate.value),
-        interval,
-        f"{estimate.n:,} of {estimate.of:,}",
-        "; ".join(note for note in notes if note),
-    ]
-
-
 def bounds_text(estimate: Estimate, sign: str = "") -> str:
-    """What missing items could make of a number; empty where none is missing."""
-    missing = estimate.of - estimate.n
-    if not missing or estimate.lowest is None or estimate.highest is None:
-        return ""
-    return (
-        f"between {estimate.lowest:{sign}.3f} and {estimate.highest:{sign}.3f}"
-        f" whatever the {missing:,} {'was' if missing == 1 else 'were'}"
-    )
+    """What missing items could do to a number; empty where none is missing."""
+    return missing_text(estimate, signed=bool(sign))
 
 
 def effect_text(estimate: Estimate) -> str:
@@ -96,66 +72,66 @@ def effect_text(estimate: Estimate) -> str:
 
 
 MOST_NUMBERS = 20
-"""Of one aggregator, in a terminal: classes of free text are as many as there are answers."""
+"""Estimates of one aggregator that a terminal shows; free text has as many classes as answers."""
 
 
-def aggregation_report(aggregation: Aggregation, most: int | None = MOST_NUMBERS) -> str:
-    """Estimates with their intervals and denominators, tables by name, failures in their place.
+def aggregation_report(
+    header: AggregationHeader, runs: Mapping[str, str], most: int | None = MOST_NUMBERS
+) -> str:
+    """Estimates with their intervals and denominators, then tables by name and failures.
 
-    Of each aggregator over each evaluator the first `most` numbers are shown, and it is said how many more there are.
+    Of each aggregator over each evaluator at most `most` numbers are shown. `runs` are the labels of several runs.
     """
-    header = aggregation.header
-    lines = [f"aggregation {aggregation.id}  {header.status}  {counts_text(header.counts)}", ""]
-    runs = _run_labels(aggregation)
-    rows = [["metric", "value", "interval", "n", "", *(["run"] if runs else [])]]
-    confidences = {e.confidence for e in header.estimates.values()}
-    if len(confidences) == 1:
-        rows[0][2] = f"{100 * confidences.pop():g} % interval"
-    keys = sorted((spec.key for spec in header.aggregators), key=len, reverse=True)
-    seen: dict[str, int] = {}
-    for name, estimate in header.estimates.items():
-        whose = _aggregated(name, keys)
+    lines = [f"aggregation {header.id}  {header.status}  {counts_text(header.counts)}", ""]
+    seen: dict[tuple[str, str, str | None], int] = {}
+    shown: list[Estimate] = []
+    for estimate in header.estimates:
+        whose = (estimate.evaluator, estimate.aggregator, estimate.run)
         seen[whose] = seen.get(whose, 0) + 1
         if most is None or seen[whose] <= most:
-            row = estimate_row(name, estimate)
-            rows.append([*row, clean(_label(name, runs), 80)] if runs else row)
-    lines.append(table(rows, right=(1, 3)))
-    for whose, count in seen.items():
+            shown.append(estimate)
+    if shown:
+        lines.append(as_text([estimate_table(shown, runs)]))
+    for (evaluator, aggregator, _), count in seen.items():
         if most is not None and count > most:
-            lines.append(
-                f"{clean(whose, 80)}: {count - most:,} more numbers (karat show {aggregation.id} has all)"
-            )
+            whose_text = clean(f"{evaluator} {aggregator}", 80)
+            lines.append(f"{whose_text}: {count - most:,} more numbers (karat show {header.id} shows all)")
     if header.tables:
-        names = ", ".join(clean(name, 80) for name in list(header.tables)[:20])
-        lines.append(f"tables: {names} (karat report {aggregation.id} shows them)")
-    for name, failure in header.failures.items():
-        lines.append(f"{clean(name, 80)} failed: {clean(failure.type, 60)}: {clean(failure.message)}")
+        names = ", ".join(clean(table.label, 80) for table in header.tables[:20])
+        lines.append(f"tables: {names} (karat report {header.id} shows them)")
+    for failure in header.failures:
+        error = failure.error
+        lines.append(f"{clean(failure.label, 80)} failed: {clean(error.type, 60)}: {clean(error.message)}")
     return "\n".join(lines)
 
 
-def _run_labels(aggregation: Aggregation) -> dict[str, str]:
-    """What to call the runs that names such as `accuracy@run-1a2b` speak of; empty where they speak of none."""
-    if not any("@" in name for name in aggregation.estimates):
-        return {}
-    from karat.analysis.run_labels import run_labels
-
-    found = {run.id: run.header for each in aggregation.evaluations for run in each.runs}
-    return run_labels(list(found.values())) if len(found) > 1 else {}
-
-
-def _label(name: str, runs: dict[str, str]) -> str:
-    """The label of the run that an estimate's name ends in, before what it is split by."""
-    _, _, tail = name.rpartition("@")
-    return next((label for run, label in runs.items() if tail == run or tail.startswith(f"{run}.")), "")
-
-
-def _aggregated(name: str, keys: Sequence[str]) -> str:
-    """The part of an estimate's name that says whose it is: `match-precision` of `match-precision.class=Paris`."""
-    for key in keys:
-        found = re.search(rf"(^|-){re.escape(key)}(@[^.]*)?(?=\.)", name)
-        if found:
-            return name[: found.end()]
-    return name
+def estimate_table(estimates: Sequence[Estimate], runs: Mapping[str, str]) -> Table:
+    """A table of estimates: the columns that distinguish them, then value, interval, n and notes."""
+    several = len({each.run for each in estimates}) > 1
+    columns: list[tuple[str, Callable[[Estimate], str]]] = [
+        ("evaluator", lambda each: each.evaluator),
+        ("metric", lambda each: each.metric),
+    ]
+    if any(each.group for each in estimates):
+        columns.append(("group", lambda each: group_text(each.group)))
+    if several:
+        columns.append(("run", lambda each: runs.get(each.run or "", each.run or "")))
+    confidences = {each.confidence for each in estimates}
+    head = [name for name, _ in columns] + ["value"]
+    head += [f"{percent(confidences.pop())} interval" if len(confidences) == 1 else "interval", "n"]
+    notes = ["; ".join(filter(None, [bounds_text(each), effect_text(each)])) for each in estimates]
+    rows = [
+        [
+            *(text(each) for _, text in columns),
+            number(each.value),
+            interval_text(each) or "—",
+            f"{each.n:,} of {each.of:,}",
+            *([note] if any(notes) else []),
+        ]
+        for each, note in zip(estimates, notes, strict=True)
+    ]
+    right = len(columns)
+    return Table([*head, *(["notes"] if any(notes) else [])], rows, [right, right + 2])
 
 
 CELL = 200
@@ -239,11 +215,8 @@ def escape(text: Any, longest: int = CELL) -> str:
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = False, digits: int = 3) -> str:
-    """`[0.82, 0.86]`, or a dash."""
-    if low is None or high is None:
-        return "—"
-    sign = "+" if signed else ""
-    return f"[{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]"
+    """`[0.82, 0.86]`, with a side that has no limit named, or a dash where there is no interval."""
+    return interval_text(Estimate(None, low, high), digits, signed=signed) or "—"
 
 
 def probability(p: float | None) -> str:

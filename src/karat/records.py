@@ -7,12 +7,14 @@ succeeded, failed or was skipped is a tag (`Ok`, `Failed`, `Skipped`), never gue
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
 import msgspec
 
-FORMAT = 1
+from karat.errors import UnknownName, did_you_mean
+
+FORMAT = 2
 """Version of the stored records. A reader of a newer karat understands every older one."""
 
 T = TypeVar("T")
@@ -171,41 +173,249 @@ class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A number with its interval and its denominator: over `n` of `of` items."""
+    """A number with its interval and its denominator: over `n` of `of` items, and what it is about."""
 
     value: float | None
     low: float | None = None
+    """The lower limit of the interval; None where none can be given."""
     high: float | None = None
+    """The upper limit of the interval; None where none can be given."""
     n: int = 0
     of: int = 0
     method: str = ""
     confidence: float = 0.95
     lowest: float | None = None
-    """What the value would be had every missing item been as bad as possible."""
+    """The value if every missing item were as low as possible."""
     highest: float | None = None
-    """… and as good as possible."""
+    """The value if every missing item were as high as possible."""
     metadata: dict[str, Any] = {}
-    """What belongs beside it: design effect, number of clusters, standard error."""
+    """Further facts: design effect, number of clusters, standard error."""
+    evaluator: str = ""
+    """The key of the evaluator whose results it summarises."""
+    aggregator: str = ""
+    """The key of the aggregator that computed it."""
+    name: str = ""
+    """What the aggregator calls it, where it computes several numbers: `macro_f1`, `q95`."""
+    run: str | None = None
+    """The id of the run it is about; None where it is about several."""
+    group: dict[str, str] | None = None
+    """The part of the items it is about: `{"topic": "Music"}`, `{"class": "spam"}`."""
+
+    def about(
+        self,
+        *,
+        name: str | None = None,
+        run: str | None = None,
+        group: Mapping[str, str] | None = None,
+        evaluator: str | None = None,
+        aggregator: str | None = None,
+    ) -> Estimate:
+        """Return a copy that says what it is about; groups are added to those it has."""
+        given = {"name": name, "run": run, "evaluator": evaluator, "aggregator": aggregator}
+        changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+        if group:
+            changes["group"] = {**(self.group or {}), **group}
+        return msgspec.structs.replace(self, **changes)
+
+    @property
+    def metric(self) -> str:
+        """The aggregator and its own name for the number, for people: `classification macro_f1`."""
+        return metric_text(self)
+
+    @property
+    def label(self) -> str:
+        """Evaluator, metric and group, for people: `exact_match accuracy, topic=Music`."""
+        return label_text(self)
 
     def __str__(self) -> str:
         return format_estimate(self)
 
 
+class AggregateTable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an aggregator computes that is not a single number, such as a confusion matrix."""
+
+    value: Any
+    name: str = ""
+    evaluator: str = ""
+    aggregator: str = ""
+    run: str | None = None
+    group: dict[str, str] | None = None
+
+    @property
+    def label(self) -> str:
+        """Evaluator, aggregator, name and group, for people."""
+        return label_text(self)
+
+
+class AggregatorFailure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An aggregator that raised an error; the others are not affected."""
+
+    error: Failure
+    evaluator: str = ""
+    aggregator: str = ""
+    run: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Evaluator and aggregator, for people."""
+        return f"{self.evaluator} {self.aggregator}".strip()
+
+
+def metric_text(part: Estimate | AggregateTable) -> str:
+    """The aggregator and its own name for a number or table."""
+    return part.aggregator if part.name in ("", part.aggregator) else f"{part.aggregator} {part.name}".strip()
+
+
+def group_text(group: Mapping[str, str] | None) -> str:
+    """A group for people: `topic=Music, class=spam`."""
+    return ", ".join(f"{field}={value}" for field, value in (group or {}).items())
+
+
+def label_text(part: Estimate | AggregateTable) -> str:
+    """What a number or table is about, without its run."""
+    group = group_text(part.group)
+    return f"{part.evaluator} {metric_text(part)}".strip() + (f", {group}" if group else "")
+
+
+class Estimates(Sequence[Estimate]):
+    """The estimates of an aggregation: a sequence that can be searched.
+
+    `estimates.get(evaluator=…, aggregator=…, name=…, run=…, group=…)` returns the one estimate that matches;
+    `estimates["accuracy"]` looks a name up among aggregators, evaluators and names, where one estimate has it.
+    """
+
+    __slots__ = ("_estimates",)
+
+    def __init__(self, estimates: Iterable[Estimate] = ()) -> None:
+        self._estimates = list(estimates)
+
+    def __len__(self) -> int:
+        return len(self._estimates)
+
+    @overload
+    def __getitem__(self, index: int | str) -> Estimate: ...
+    @overload
+    def __getitem__(self, index: slice) -> Estimates: ...
+    def __getitem__(self, index: int | str | slice) -> Estimate | Estimates:
+        if isinstance(index, str):
+            for field in ("aggregator", "evaluator", "name"):
+                if any(getattr(each, field) == index for each in self._estimates):
+                    return self._only([e for e in self._estimates if getattr(e, field) == index], index)
+            known = {
+                getattr(e, field) for e in self._estimates for field in ("aggregator", "evaluator", "name")
+            }
+            raise UnknownName(f"no estimate is called {index!r}: {did_you_mean(index, known - {''})}")
+        if isinstance(index, slice):
+            return Estimates(self._estimates[index])
+        return self._estimates[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Estimates) and self._estimates == other._estimates
+
+    __hash__ = None  # type: ignore[assignment]  # a list inside
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n  {each.label}: {each}" for each in self._estimates[:20])
+        more = f"\n  … {len(self) - 20} more" if len(self) > 20 else ""
+        return f"<{len(self)} estimate{'' if len(self) == 1 else 's'}{lines}{more}>"
+
+    def select(
+        self,
+        *,
+        evaluator: str | None = None,
+        aggregator: str | None = None,
+        name: str | None = None,
+        run: str | None = None,
+        group: Mapping[str, str] | None = None,
+    ) -> Estimates:
+        """Return all estimates that match what is given."""
+        wanted = {"evaluator": evaluator, "aggregator": aggregator, "name": name, "run": run}
+        wanted = {field: value for field, value in wanted.items() if value is not None}
+        return Estimates(
+            each
+            for each in self._estimates
+            if all(getattr(each, field) == value for field, value in wanted.items())
+            and (group is None or (each.group or {}) == dict(group))
+        )
+
+    def get(
+        self,
+        *,
+        evaluator: str | None = None,
+        aggregator: str | None = None,
+        name: str | None = None,
+        run: str | None = None,
+        group: Mapping[str, str] | None = None,
+    ) -> Estimate:
+        """Return the one estimate that matches; without `name` and `group`, the main number over all items."""
+        for field, value in (
+            ("evaluator", evaluator),
+            ("aggregator", aggregator),
+            ("name", name),
+            ("run", run),
+        ):
+            known = {getattr(each, field) or "" for each in self._estimates}
+            if value is not None and value not in known:
+                raise UnknownName(
+                    f"no estimate has the {field} {value!r}: {did_you_mean(value, known - {''})}"
+                )
+        found = self.select(evaluator=evaluator, aggregator=aggregator, name=name, run=run, group=group)
+        asked = ", ".join(str(each) for each in (evaluator, aggregator, name, run, group) if each is not None)
+        return self._only(list(found), asked or "estimates")
+
+    def _only(self, found: list[Estimate], asked: str) -> Estimate:
+        """The one of several that is an aggregator's main number over all items."""
+        if len(found) > 1:
+            found = [each for each in found if each.group is None] or found
+        if len(found) > 1:
+            found = [each for each in found if not each.name] or found
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise UnknownName(f"no estimate matches {asked}: the aggregation has {self._known()}")
+        fields = [
+            f"{field} ({', '.join(sorted(values)[:6])}{', …' if len(values) > 6 else ''})"
+            for field in ("evaluator", "aggregator", "name", "run", "group")
+            if len(values := {str(getattr(each, field) or "none") for each in found}) > 1
+        ]
+        raise UnknownName(
+            f"{len(found)} estimates match {asked!r}: say which with get(), by {' or '.join(fields) or 'index'}"
+        )
+
+    def _known(self) -> str:
+        labels = [each.label for each in self._estimates]
+        return ", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "") or "none"
+
+
+def interval_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) -> str:
+    """The interval for people: `[0.82, 0.86]`; a side without a limit says so; empty without any."""
+    low, high = estimate.low, estimate.high
+    if low is None and high is None:
+        return ""
+    sign = "+" if signed else ""
+    lower = "no lower limit" if low is None else f"{low:{sign}.{digits}f}"
+    upper = "no upper limit" if high is None else f"{high:{sign}.{digits}f}"
+    return f"[{lower}, {upper}]"
+
+
+def missing_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) -> str:
+    """What missing items could do to the value: `0.80–0.85 allowing for the 50 missing`; empty without any."""
+    missing = estimate.of - estimate.n
+    if not missing or estimate.lowest is None or estimate.highest is None:
+        return ""
+    sign = "+" if signed else ""
+    dash = " to " if signed or estimate.lowest < 0 or estimate.highest < 0 else "–"
+    span = f"{estimate.lowest:{sign}.{digits}f}{dash}{estimate.highest:{sign}.{digits}f}"
+    return f"{span} allowing for the {missing:,} missing"
+
+
 def format_estimate(estimate: Estimate, digits: int = 3) -> str:
-    """`0.84 [0.82, 0.86], n 950 of 1000; between 0.80 and 0.85 whatever the 50 were`."""
+    """`0.84 [0.82, 0.86], n 950 of 1000; 0.80–0.85 allowing for the 50 missing`."""
     if estimate.value is None:
         return f"none, n {estimate.n} of {estimate.of}"
-    text = f"{estimate.value:.{digits}f}"
-    if estimate.low is not None and estimate.high is not None:
-        text += f" [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
-    text += f", n {estimate.n} of {estimate.of}"
-    missing = estimate.of - estimate.n
-    if missing and estimate.lowest is not None and estimate.highest is not None:
-        text += (
-            f"; between {estimate.lowest:.{digits}f} and {estimate.highest:.{digits}f}"
-            f" whatever the {missing} {'was' if missing == 1 else 'were'}"
-        )
-    return text
+    interval, missing = interval_text(estimate, digits), missing_text(estimate, digits)
+    text = f"{estimate.value:.{digits}f}" + (f" {interval}" if interval else "")
+    return f"{text}, n {estimate.n} of {estimate.of}" + (f"; {missing}" if missing else "")
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -329,10 +539,9 @@ class AggregationHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     evaluations: list[str]
     aggregators: list[AggregatorSpec]
     configuration: str
-    estimates: dict[str, Estimate] = {}
-    tables: dict[str, Any] = {}
-    failures: dict[str, Failure] = {}
-    """Aggregators that raised; the others stand."""
+    estimates: list[Estimate] = []
+    tables: list[AggregateTable] = []
+    failures: list[AggregatorFailure] = []
     labels: list[str] = []
     metadata: dict[str, Any] = {}
     description: str = ""

@@ -13,36 +13,34 @@ from karat.errors import RequestError
 
 
 def test_accuracy_is_wilsons_of_statsmodels(make):
-    made = make.folded("accuracy", [[make.item(float(i < 84))] for i in range(100)]).estimates[""]
+    made = make.folded("accuracy", [[make.item(float(i < 84))] for i in range(100)]).get()
     assert (made.low, made.high) == pytest.approx(proportion_confint(84, 100, method="wilson"), abs=1e-12)
     assert (made.value, made.n, made.of) == (0.84, 100, 100)
 
 
 def test_accuracy_counts_from_the_threshold_up_and_says_so(make):
-    made = make.folded("accuracy", [[make.item(s)] for s in (0.2, 0.7, 0.8, 1.0)], threshold=0.75).estimates[
-        ""
-    ]
+    made = make.folded("accuracy", [[make.item(s)] for s in (0.2, 0.7, 0.8, 1.0)], threshold=0.75).get()
     assert made.value == 0.5
     assert made.metadata["threshold"] == 0.75
 
 
 def test_the_mean_is_scipys_t_interval(make):
     scores = [0.1, 0.4, 0.35, 0.8, 0.95, 0.5]
-    made = make.folded("mean", [[make.item(s)] for s in scores]).estimates[""]
+    made = make.folded("mean", [[make.item(s)] for s in scores]).get()
     low, high = scipy_stats.t.interval(0.95, 5, sum(scores) / 6, scipy_stats.sem(scores))
     assert (made.low, made.high) == pytest.approx((low, high))
 
 
 def test_failed_items_bound_the_number(make):
     rows = [[make.item(1.0)]] * 3 + [[make.item(failed=True)]]
-    made = make.folded("accuracy", rows).estimates[""]
+    made = make.folded("accuracy", rows).get()
     assert (made.n, made.of, made.lowest, made.highest) == (3, 4, 0.75, 1.0)
 
 
 def test_examples_of_a_conversation_are_a_cluster(make):
     rows = [({"conversation": i // 5}, [make.item(float(i // 5 % 2))]) for i in range(50)]
-    plain = make.folded("accuracy", rows).estimates[""]
-    clustered = make.folded("accuracy", rows, cluster="conversation").estimates[""]
+    plain = make.folded("accuracy", rows).get()
+    clustered = make.folded("accuracy", rows, cluster="conversation").get()
     assert clustered.metadata["clusters"] == 10
     assert clustered.metadata["design_effect"] == pytest.approx(5.44, abs=0.1)
     assert clustered.high - clustered.low > 2 * (plain.high - plain.low)
@@ -55,19 +53,28 @@ def test_any_aggregator_by_a_metadata_field(make):
         ({"topic": "Music" if i % 2 else "Art", "deep": {"level": 1}}, [make.item(float(i % 4 == 1))])
         for i in range(20)
     ]
-    made = make.folded("accuracy", rows, by="topic").estimates
-    assert made[""].n == 20
-    assert (made["by.topic=Music"].value, made["by.topic=Music"].n) == (0.5, 10)
-    assert made["by.topic=Art"].value == 0.0
-    assert "by.deep.level=1" in make.folded("mean", rows, by=["topic", "deep.level"]).estimates
+    made = make.folded("accuracy", rows, by="topic")
+    assert made.get().n == 20
+    music = made.get(group={"topic": "Music"})
+    assert (music.value, music.n) == (0.5, 10)
+    assert made.get(group={"topic": "Art"}).value == 0.0
+    assert make.folded("mean", rows, by=["topic", "deep.level"]).get(group={"deep.level": "1"}).n == 20
     with pytest.raises(ValueError, match="no example has the metadata field 'topci': did you mean 'topic'"):
         make.folded("accuracy", rows, by="topci")
 
 
 def test_examples_without_the_field_are_a_group_of_their_own(make):
     rows = [({"topic": "Art"}, [make.item(1.0)]), ({}, [make.item(0.0)])]
-    made = make.folded("accuracy", rows, by="topic").estimates
-    assert made["by.topic=(none)"].value == 0.0
+    made = make.folded("accuracy", rows, by="topic")
+    assert made.get(group={"topic": "(none)"}).value == 0.0
+
+
+def test_an_example_with_a_list_belongs_to_the_group_of_each_value(make):
+    rows = [({"tags": ["a", "b", "a"]}, [make.item(1.0)]), ({"tags": ["b"]}, [make.item(0.0)])]
+    made = make.folded("accuracy", [*rows, ({"tags": []}, [make.item(1.0)])], by="tags")
+    found = {each.group["tags"]: (each.value, each.n) for each in made.estimates if each.group}
+    assert found == {"a": (1.0, 1), "b": (0.5, 2), "(none)": (1.0, 1)}
+    assert made.get().n == 3
 
 
 def test_a_field_with_too_many_values_is_refused(make):
@@ -77,15 +84,11 @@ def test_a_field_with_too_many_values_is_refused(make):
 
 def test_rate_is_the_share_of_a_value(make):
     rows = [[make.item(value=value)] for value in ("yes", "no", "unsure", None)]
-    assert make.folded("rate", rows, values=["yes", "unsure"]).estimates[""].value == 0.5
+    assert make.folded("rate", rows, values=["yes", "unsure"]).get().value == 0.5
     assert (
-        make.folded("rate", [[make.item(1.0, value=True)], [make.item(0.0, value=False)]]).estimates[""].value
-        == 0.5
+        make.folded("rate", [[make.item(1.0, value=True)], [make.item(0.0, value=False)]]).get().value == 0.5
     )
-    assert (
-        make.folded("rate", [[make.item(tone="warm")]], values="warm", field="tone").estimates[""].value
-        == 1.0
-    )
+    assert make.folded("rate", [[make.item(tone="warm")]], values="warm", field="tone").get().value == 1.0
 
 
 def test_count_by_counts_every_value_with_its_share(make):
@@ -93,36 +96,38 @@ def test_count_by_counts_every_value_with_its_share(make):
         [make.item(failed=True)]
     ]
     made = make.folded("count_by", rows)
-    assert made.tables[""] == [{"value": "yes", "count": 4}, {"value": "no", "count": 2}]
-    share = made.estimates["value=yes"]
+    assert made.tables[0].value == [{"value": "yes", "count": 4}, {"value": "no", "count": 2}]
+    share = made.get(group={"value": "yes"})
     assert (share.value, share.n, share.of, share.metadata["clusters"]) == (pytest.approx(4 / 6), 6, 7, 3)
-    same = make.folded("rate", rows, values="yes").estimates[""]
+    same = make.folded("rate", rows, values="yes").get()
     assert (share.low, share.high) == (same.low, same.high)
     by_document = [({"d": 1}, row) for row in rows[:2]] + [({"d": 2}, rows[2])]
-    one, other = (make.folded("count_by", by_document, cluster="d").estimates["value=no"],
-                  make.folded("rate", by_document, values="no", cluster="d").estimates[""])  # fmt: skip
+    one, other = (make.folded("count_by", by_document, cluster="d").get(group={"value": "no"}),
+                  make.folded("rate", by_document, values="no", cluster="d").get())  # fmt: skip
     assert (one.value, one.low, one.high) == (other.value, other.low, other.high)
 
 
 def test_quantiles_are_order_statistics_with_woodruffs_interval(make):
-    made = make.folded("quantiles", [[make.item(i / 100)] for i in range(1, 101)]).estimates
-    assert made["q50"].value == 0.5
-    assert made["q50"].low == pytest.approx(0.41, abs=0.011)
-    assert made["q50"].high == pytest.approx(0.60, abs=0.011)
-    assert (made["q5"].value, made["q95"].value) == (0.05, 0.95)
+    made = make.folded("quantiles", [[make.item(i / 100)] for i in range(1, 101)])
+    assert made.get("q50").value == 0.5
+    assert made.get("q50").low == pytest.approx(0.41, abs=0.011)
+    assert made.get("q50").high == pytest.approx(0.60, abs=0.011)
+    assert (made.get("q5").value, made.get("q95").value) == (0.05, 0.95)
 
 
 def test_many_different_scores_are_rounded_and_it_is_said(make, monkeypatch):
     monkeypatch.setattr("karat.aggregators.distributions.MOST_DISTINCT", 100)
-    made = make.folded("quantiles", [[make.item(i / 1000)] for i in range(1001)]).estimates["q50"]
+    made = make.folded("quantiles", [[make.item(i / 1000)] for i in range(1001)]).get("q50")
     assert made.value == pytest.approx(0.5, rel=1 / 4096)
     assert made.metadata["rounded"]
 
 
 def test_a_histogram_counts_what_is_outside_too(make):
-    table = make.folded(
-        "histogram", [[make.item(s)] for s in (-1.0, 0.0, 0.1, 0.5, 1.0, 3.0)], bins=2
-    ).tables[""]
+    table = (
+        make.folded("histogram", [[make.item(s)] for s in (-1.0, 0.0, 0.1, 0.5, 1.0, 3.0)], bins=2)
+        .tables[0]
+        .value
+    )
     assert [row["count"] for row in table["bins"]] == [2, 2]
     assert (table["below"], table["above"], table["n"]) == (1, 1, 6)
     with pytest.raises(RequestError, match="rising"):
@@ -133,24 +138,24 @@ def test_a_histogram_counts_what_is_outside_too(make):
 def test_pass_at_k_is_the_mean_over_all_choices_of_k_attempts(make, name, wins):
     problems = [[1, 0, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 0, 0]]
     rows = [[make.item(float(x), attempt=a) for a, x in enumerate(each)] for each in problems]
-    made = make.folded(name, rows, k=[1, 2, 5]).estimates
+    made = make.folded(name, rows, k=[1, 2, 5])
     for k in (1, 2, 5):
         each = [sum(wins(c) for c in combinations(p, k)) / len(list(combinations(p, k))) for p in problems]
-        assert made[f"k={k}"].value == pytest.approx(sum(each) / 4)
-    assert (made["k=2"].n, made["k=2"].of) == (4, 4)
+        assert made.get(f"k={k}").value == pytest.approx(sum(each) / 4)
+    assert (made.get("k=2").n, made.get("k=2").of) == (4, 4)
 
 
 def test_units_are_problems_of_their_own(make):
     rows = [[make.item(1.0, unit="q1"), make.item(0.0, unit="q2")]]
-    made = make.folded("pass_at_k", rows).estimates[""]
+    made = make.folded("pass_at_k", rows).get()
     assert (made.value, made.n) == (0.5, 2)
 
 
 def test_attempts_that_failed_bound_pass_at_k(make):
     rows = [[make.item(0.0), make.item(0.0, attempt=2), make.item(attempt=3, failed=True)]]
-    made = make.folded("pass_at_k", rows, k=2).estimates[""]
+    made = make.folded("pass_at_k", rows, k=2).get()
     assert (made.value, made.lowest, made.highest) == (0.0, 0.0, pytest.approx(2 / 3))
-    few = make.folded("pass_at_k", rows, k=3).estimates[""]
+    few = make.folded("pass_at_k", rows, k=3).get()
     assert (few.value, few.n, few.of, few.lowest, few.highest) == (None, 0, 1, 0.0, 1.0)
 
 
@@ -159,10 +164,10 @@ def test_the_majority_votes_for_answers(make):
         return [make.item(float(x == "a"), attempt=i, golden="a", predicted=x) for i, x in enumerate(answers)]
 
     # Two of five are right, and the three wrong ones disagree.
-    assert make.folded("majority_at_k", [attempts("a", "a", "b", "c", "d")], k=5).estimates[""].value == 1.0
-    assert make.folded("majority_at_k", [attempts("a", "b")], k=2).estimates[""].value == 0.5
+    assert make.folded("majority_at_k", [attempts("a", "a", "b", "c", "d")], k=5).get().value == 1.0
+    assert make.folded("majority_at_k", [attempts("a", "b")], k=2).get().value == 0.5
     silent = [[make.item(float(x), attempt=i) for i, x in enumerate((1, 1, 0, 0, 0))]]
-    assert make.folded("majority_at_k", silent, k=5).estimates[""].value == 0.0
+    assert make.folded("majority_at_k", silent, k=5).get().value == 0.0
 
 
 def test_step_efficiency_is_weighted_by_success(make):
@@ -171,9 +176,9 @@ def test_step_efficiency_is_weighted_by_success(make):
         ({"optimal_steps": 2}, [make.item(1.0, steps=[1, 2])]),
         ({"optimal_steps": 2}, [make.item(0.0, steps=2)]),
     ]
-    made = make.folded("step_efficiency", rows).estimates
-    assert made[""].value == pytest.approx((0.5 + 1 + 0) / 3)
-    assert made["passed"].value == 0.75
+    made = make.folded("step_efficiency", rows)
+    assert made.get().value == pytest.approx((0.5 + 1 + 0) / 3)
+    assert made.get("passed").value == 0.75
     with pytest.raises(ValueError, match="'steps' in the result's metadata"):
         make.folded("step_efficiency", [[make.item(1.0)]])
 
@@ -197,11 +202,13 @@ def test_in_a_stage_over_stored_results(tmp_path):
         run = karat.run(answer, karat.Dataset.from_examples(data, name="d"), store=store, progress=False)
         evaluation = karat.evaluate(run, [label], store=store)
         made = karat.aggregate(evaluation, [{"name": "f1_score", "params": {"by": "topic"}}, "metric:recall"])
-        assert made.header.failures == {}
-        assert made.estimates["label-f1_score"].of == 12
-        assert made.estimates["label-f1_score.by.topic=x"].n == 7
-        assert made.estimates["label-metric:recall.average_recall"].value == pytest.approx(0.5)
-        assert made.tables["label-metric:recall.confusion_matrix"]["labels"] == ["a", "b"]
+        assert made.header.failures == []
+        assert made.estimates.get(aggregator="f1_score").of == 12
+        assert made.estimates.get(aggregator="f1_score", group={"topic": "x"}).n == 7
+        assert made.estimates.get(aggregator="metric:recall", name="average_recall").value == pytest.approx(
+            0.5
+        )
+        assert {table.name: table.value for table in made.tables}["confusion_matrix"]["labels"] == ["a", "b"]
 
 
 def test_every_aggregator_and_metric_is_documented():

@@ -24,33 +24,32 @@ def test_values_and_averages_are_those_of_scikit_learn(make, pairs, metric):
     at = ["precision", "recall", "f1_score"].index(metric)
     for average in ("macro", "micro", "weighted"):
         want = precision_recall_fscore_support(golden, predicted, average=average, zero_division=0)[at]
-        estimate = made.estimates[average]
+        estimate = made.get(average)
         assert estimate.value == pytest.approx(want, abs=1e-12)
         assert estimate.low < want < estimate.high
         assert (estimate.n, estimate.of) == (400, 400)
     each = precision_recall_fscore_support(golden, predicted, labels=CLASSES, zero_division=0)[at]
     for name, want in zip(CLASSES, each, strict=True):
-        assert (made.estimates[f"class={name}"].value or 0.0) == pytest.approx(want, abs=1e-12)
-    assert made.estimates[""] == made.estimates["macro"]
-    assert made.tables["confusion"]["labels"] == CLASSES
-    assert made.tables["confusion"]["matrix"] == confusion_matrix(golden, predicted, labels=CLASSES).tolist()
+        assert (made.get(group={"class": name}).value or 0.0) == pytest.approx(want, abs=1e-12)
+    assert made.get().about(name="macro") == made.get("macro")
+    assert made.tables[0].value["labels"] == CLASSES
+    assert made.tables[0].value["matrix"] == confusion_matrix(golden, predicted, labels=CLASSES).tolist()
 
 
 def test_all_at_once(make, pairs):
     whole = make.folded("classification", make.labelled(pairs))
-    assert whole.estimates["macro_f1"] == make.folded("f1_score", make.labelled(pairs)).estimates["macro"]
-    assert whole.estimates["accuracy"].value == sum(g == p for g, p in pairs) / 400
-    assert whole.estimates["recall.class=Music"].n == sum(g == "Music" for g, _ in pairs)
+    alone = make.folded("f1_score", make.labelled(pairs)).get("macro")
+    assert whole.get("macro_f1") == alone.about(name="macro_f1")
+    assert whole.get("accuracy").value == sum(g == p for g, p in pairs) / 400
+    assert whole.get("recall", group={"class": "Music"}).n == sum(g == "Music" for g, _ in pairs)
 
 
 def test_the_average_of_the_seeds_is_over_what_was_predicted_or_is_golden(make):
     pairs = [("a", "a"), ("b", "a"), ("c", "c")]  # b is never predicted
-    assert make.folded("precision", make.labelled(pairs)).estimates[""].value == pytest.approx(
-        (0.5 + 0 + 1) / 3
-    )
-    seed = make.folded("precision", make.labelled(pairs), average="seed").estimates[""]
+    assert make.folded("precision", make.labelled(pairs)).get().value == pytest.approx((0.5 + 0 + 1) / 3)
+    seed = make.folded("precision", make.labelled(pairs), average="seed").get()
     assert seed.value == pytest.approx((0.5 + 1) / 2)
-    recall = make.folded("recall", make.labelled([("a", "a"), ("a", "b")]), average="seed").estimates[""]
+    recall = make.folded("recall", make.labelled([("a", "a"), ("a", "b")]), average="seed").get()
     assert recall.value == 0.5  # b is predicted and never golden
 
 
@@ -61,36 +60,36 @@ def test_labels_are_the_same_class_when_the_unit_metric_says_so(make):
         [make.item(1.0, golden="Art", predicted="Art", validator="exact_match", case_sensitive=False)],
     ]
     made = make.folded("recall", rows)
-    assert made.tables["confusion"]["labels"] == ["Art", "Music"]
-    assert made.tables["confusion"]["matrix"] == [[1, 1], [0, 1]]
+    assert made.tables[0].value["labels"] == ["Art", "Music"]
+    assert made.tables[0].value["matrix"] == [[1, 1], [0, 1]]
     strict = make.folded("recall", make.labelled([("Music", "music"), ("Music", "Music")]))
-    assert strict.tables["confusion"]["labels"] == ["Music", "music"]
+    assert strict.tables[0].value["labels"] == ["Music", "music"]
 
 
 def test_a_prediction_that_was_judged_right_is_of_the_golden_class(make):
     rows = [[make.item(1.0, golden="Politics", predicted="Politic", validator="fuzzy_match")]]
-    assert make.folded("precision", rows).tables["confusion"]["labels"] == ["Politics"]
+    assert make.folded("precision", rows).tables[0].value["labels"] == ["Politics"]
 
 
 def test_labels_are_fields_of_objects(make):
     rows = [[make.item(1.0, golden={"text": "a", "n": 1}, predicted={"text": "a"})],
             [make.item(0.0, golden={"text": "b"}, predicted={"other": "b"})]]  # fmt: skip
     made = make.folded("recall", rows, golden_key="text", predicted_key="text")
-    assert made.estimates["class=b"].value == 0.0
-    assert "(no prediction)" in made.tables["confusion"]["labels"]
+    assert made.get(group={"class": "b"}).value == 0.0
+    assert "(no prediction)" in made.tables[0].value["labels"]
 
 
 def test_no_prediction_is_wrong_and_is_no_class(make):
     pairs = [("a", "a"), ("b", "b"), ("a", None)]
     made = make.folded("recall", make.labelled(pairs))
-    assert made.estimates["macro"].value == pytest.approx((0.5 + 1.0) / 2)
-    assert made.estimates["micro"].value == pytest.approx(2 / 3)
-    assert "class=(no prediction)" not in made.estimates
+    assert made.get("macro").value == pytest.approx((0.5 + 1.0) / 2)
+    assert made.get("micro").value == pytest.approx(2 / 3)
+    assert {"class": "(no prediction)"} not in [each.group for each in made.estimates]
 
 
 def test_what_failed_stays_in_the_denominator(make):
     rows = [*make.labelled([("a", "a"), ("b", "a")]), [make.item(failed=True)], [make.item(1.0, value=True)]]
-    estimate = make.folded("f1_score", rows).estimates["micro"]
+    estimate = make.folded("f1_score", rows).get("micro")
     assert (estimate.n, estimate.of) == (2, 4)
 
 
@@ -109,17 +108,17 @@ def test_attempts_are_clustered_by_example_and_examples_by_a_field(make):
         [make.item(float(i % 2), attempt=a, golden="a", predicted="ab"[i % 2 == 0]) for a in range(4)]
         for i in range(30)
     ]
-    clustered = make.folded("recall", rows).estimates["micro"]
+    clustered = make.folded("recall", rows).get("micro")
     assert clustered.metadata["clusters"] == 30
     assert clustered.metadata["design_effect"] > 3
     alone = [
         ({"doc": f"d{i // 4}"}, row)
         for i, row in enumerate(make.labelled([("a", "ab"[i // 4 % 2]) for i in range(40)]))
     ]
-    by_document = make.folded("recall", alone, cluster="doc").estimates["micro"]
+    by_document = make.folded("recall", alone, cluster="doc").get("micro")
     assert by_document.metadata["clusters"] == 10
     assert by_document.high - by_document.low > 1.5 * (lambda e: e.high - e.low)(
-        make.folded("recall", alone).estimates["micro"]
+        make.folded("recall", alone).get("micro")
     )
 
 

@@ -22,7 +22,7 @@ def three(store):
 
 def test_the_difference_is_paired_and_tested_exactly(three):
     made = compare(three)
-    assert [each.metric for each in made.differences] == ["right-accuracy"] * 2
+    assert [each.metric for each in made.differences] == ["right accuracy"] * 2
     worse = made.differences[0].compared
     seen = [i for i in range(COUNT) if i not in (3, 4)]
     was, now = ([answer_at(i, rate) == answer_at(i, 1) for i in seen] for rate in (0.9, 0.6))
@@ -85,7 +85,7 @@ def test_runs_that_nothing_has_judged_say_which_command_does(store):
         RequestError, match=f"has not judged {runs[1].id}: karat evaluate {runs[1].id} -e exact_match"
     ):
         compare(runs)
-    assert compare(runs, evaluators=["exact_match"]).differences[0].metric == "exact_match-accuracy"
+    assert compare(runs, evaluators=["exact_match"]).differences[0].metric == "exact_match accuracy"
 
 
 def test_evaluations_made_one_by_one_are_as_good(store):
@@ -153,8 +153,8 @@ def test_graded_scores_are_compared_by_their_mean_or_by_a_threshold(store):
     runs = [run_at(store, 0.9), run_at(store, 0.6)]
     karat.evaluate(runs, [graded], store=store)
     mean = compare(runs).differences[0]
-    assert (mean.metric, mean.compared.test.method) == ("graded-mean", "paired t")
-    share = compare(runs, metrics="graded-accuracy").differences[0]
+    assert (mean.metric, mean.compared.test.method) == ("graded mean", "paired t")
+    share = compare(runs, metrics="graded accuracy").differences[0]
     assert share.compared.test.method == "McNemar, exact"
     assert mean.compared.difference.value == pytest.approx(0.7 * share.compared.difference.value)
     for test in ("permutation", "bootstrap"):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.analysis.run_labels import matrix_labels, run_labels
 from karat.records import FORMAT, Counts, RunHeader
+from karat.store.run_labels import matrix_labels, run_labels
 
 
 def header(number: int, parameters: dict[str, Any], **metadata: Any) -> RunHeader:

@@ -42,7 +42,7 @@ def test_evaluate_and_aggregate(karat, made):
         "--confidence",
         0.9,
     )
-    assert "close-mean" in said.out
+    assert "close        mean" in said.out
     assert "90 % interval" in said.out
     assert "5 of 6" in said.out
 
@@ -81,7 +81,7 @@ def test_show_walks_both_ways(karat, made):
     shown = karat("show", made["evaluation"], "--json").json
     assert shown["parents"] == [{"id": made["run"], "parents": [{"id": made["dataset"], "parents": []}]}]
     assert shown["children"][0]["id"] == made["aggregation"]
-    assert "exact_match-accuracy" in karat("show", made["aggregation"]).out
+    assert "exact_match  accuracy" in karat("show", made["aggregation"]).out
     assert "6 examples" in karat("show", "qa").out
 
 

@@ -28,26 +28,26 @@ def half_right(outputs, expected):
 
 def test_accuracy_and_mean_with_interval_and_denominator(store):
     aggregation = karat.aggregate(karat.evaluate(run_adding(store, 0), [half_right]), ["accuracy", "mean"])
-    accuracy = aggregation.estimates["half_right-accuracy"]
+    accuracy = aggregation.estimates.get(evaluator="half_right", aggregator="accuracy")
     assert (accuracy.value, accuracy.n, accuracy.of, accuracy.method) == (0.5, 6, 6, "wilson")
     assert accuracy.low < 0.5 < accuracy.high
-    assert aggregation.estimates["half_right-mean"].value == 0.5
+    assert aggregation.estimates.get(evaluator="half_right", aggregator="mean").value == 0.5
     assert "0.500  [0.188, 0.812]  6 of 6" in aggregation.report()
 
 
 def test_failures_stay_in_the_denominator_and_bound_the_number(store):
     run = run_adding(store, 0, broken={0, 1})
-    estimate = karat.aggregate(karat.evaluate(run, [equal]), ["accuracy"]).estimates["equal-accuracy"]
+    estimate = karat.aggregate(karat.evaluate(run, [equal]), ["accuracy"]).estimates.get(
+        evaluator="equal", aggregator="accuracy"
+    )
     assert (estimate.value, estimate.n, estimate.of) == (1.0, 4, 6)
     assert (estimate.lowest, estimate.highest) == (pytest.approx(4 / 6), 1.0)
-    assert "between 0.667 and 1.000 whatever the 2 were" in str(estimate)
+    assert "0.667–1.000 allowing for the 2 missing" in str(estimate)
 
 
 def test_attempts_of_an_example_are_a_cluster(store):
     run = run_adding(store, 0, attempts=5)
-    estimate = karat.aggregate(karat.evaluate(run, [half_right]), ["accuracy"]).estimates[
-        "half_right-accuracy"
-    ]
+    estimate = karat.aggregate(karat.evaluate(run, [half_right]), ["accuracy"]).estimates["accuracy"]
     assert estimate.n == 30
     assert estimate.metadata["clusters"] == 6
     assert estimate.metadata["design_effect"] > 4
@@ -56,21 +56,33 @@ def test_attempts_of_an_example_are_a_cluster(store):
 def test_several_runs_have_numbers_of_their_own(store):
     runs = [run_adding(store, 0), run_adding(store, 1)]
     aggregation = karat.aggregate(karat.evaluate(runs, [equal]), ["accuracy"])
-    assert {name: e.value for name, e in aggregation.estimates.items()} == {
-        f"equal-accuracy@{runs[0].id}": 1.0,
-        f"equal-accuracy@{runs[1].id}": 0.0,
+    assert {e.run: e.value for e in aggregation.estimates} == {runs[0].id: 1.0, runs[1].id: 0.0}
+    assert {(e.evaluator, e.aggregator, e.group) for e in aggregation.estimates} == {
+        ("equal", "accuracy", None)
     }
+    with pytest.raises(RequestError, match="2 estimates match 'accuracy'") as refused:
+        aggregation.estimates["accuracy"]
+    assert runs[0].id in str(refused.value)
+    assert aggregation.estimates.get(aggregator="accuracy", run=runs[1].id).value == 0.0
+    with pytest.raises(RequestError, match="did you mean 'accuracy'"):
+        aggregation.estimates["acuracy"]
+    with pytest.raises(LookupError, match="did you mean 'equal'"):
+        aggregation.estimates.get(evaluator="eqaul")
 
 
 def test_win_rates_of_runs(store):
     a, b, c = (run_adding(store, amount) for amount in (0, 1, 1 + 1))
     aggregation = karat.aggregate(karat.evaluate([a, b, c], [Closer()]), ["win_rate"])
-    rates = {name: e.value for name, e in aggregation.estimates.items()}
-    assert rates[f"closer-win_rate@{a.id}"] == 1.0
-    assert rates[f"closer-win_rate@{b.id}"] == 0.5
-    assert rates[f"closer-win_rate@{c.id}"] == 0.0
-    assert rates["closer-win_rate.shown_first"] == 1.0
-    assert len(aggregation.tables["closer-win_rate.pairs"]) == 3
+    rates = {e.run: e.value for e in aggregation.estimates.select(name="")}
+    assert rates == {a.id: 1.0, b.id: 0.5, c.id: 0.0}
+    assert aggregation.estimates["shown_first"].value == 1.0
+    [pairs] = aggregation.tables
+    assert (pairs.evaluator, pairs.aggregator, pairs.name, len(pairs.value)) == (
+        "closer",
+        "win_rate",
+        "pairs",
+        3,
+    )
 
 
 def test_aggregating_an_amended_comparison_with_the_old_one_counts_nothing_twice(store):
@@ -88,7 +100,7 @@ def test_several_evaluations_together_serve_a_comparison_that_grew(store):
     judge = Closer()
     parts = [karat.evaluate(pair, [judge]) for pair in ([a, b], [a, c], [b, c])]
     aggregation = karat.aggregate(parts, ["win_rate"])
-    assert aggregation.estimates[f"closer-win_rate@{a.id}"].n == 12
+    assert aggregation.estimates.get(evaluator="closer", aggregator="win_rate", run=a.id).n == 12
 
 
 def test_an_aggregator_that_raises_is_reported_and_the_others_stand(store):
@@ -107,13 +119,18 @@ def test_an_aggregator_that_raises_is_reported_and_the_others_stand(store):
             return a + b
 
         def finish(self, state):
-            return Aggregate({"": Estimate(1.0)})
+            return Aggregate([Estimate(1.0)])
 
     aggregation = karat.aggregate(karat.evaluate(run_adding(store, 0), [equal]), [Broken(), "accuracy"])
-    assert aggregation.header.failures["equal-broken"].type == "ZeroDivisionError"
-    assert aggregation.estimates["equal-accuracy"].value == 1.0
+    [failure] = aggregation.header.failures
+    assert (failure.evaluator, failure.aggregator, failure.error.type) == (
+        "equal",
+        "broken",
+        "ZeroDivisionError",
+    )
+    assert aggregation.estimates.get(evaluator="equal", aggregator="accuracy").value == 1.0
     assert aggregation.status == "partial"
-    assert "equal-broken failed: ZeroDivisionError: e3" in aggregation.report()
+    assert "equal broken failed: ZeroDivisionError: e3" in aggregation.report()
 
 
 def test_labels_without_scores_have_no_mean(store):
@@ -121,13 +138,14 @@ def test_labels_without_scores_have_no_mean(store):
         return "small" if outputs < 3 else "large"
 
     aggregation = karat.aggregate(karat.evaluate(run_adding(store, 0), [label]), ["mean"])
-    assert "labels and no scores" in aggregation.header.failures["label-mean"].message
+    assert "labels and no scores" in aggregation.header.failures[0].error.message
 
 
 def test_an_aggregator_for_certain_evaluators(store):
     evaluation = karat.evaluate(run_adding(store, 0), [equal, half_right])
     aggregation = karat.aggregate(evaluation, [{"name": "accuracy", "of": "equal"}, "mean"])
-    assert set(aggregation.estimates) == {"equal-accuracy", "equal-mean", "half_right-mean"}
+    found = {(e.evaluator, e.aggregator) for e in aggregation.estimates}
+    assert found == {("equal", "accuracy"), ("equal", "mean"), ("half_right", "mean")}
     with pytest.raises(RequestError, match=r"'equl': did you mean 'equal'"):
         karat.aggregate(evaluation, [{"name": "accuracy", "of": "equl"}])
 
@@ -136,7 +154,7 @@ def test_requests_that_make_no_sense_are_refused(store):
     evaluation = karat.evaluate(run_adding(store, 0), [equal])
     with pytest.raises(RequestError, match="did you mean 'accuracy'"):
         karat.aggregate(evaluation, ["acuracy"])
-    with pytest.raises(RequestError, match="folds results of pair evaluators, and there are none"):
+    with pytest.raises(RequestError, match="needs results of a pair evaluator"):
         karat.aggregate(evaluation, ["win_rate"])
     with pytest.raises(RequestError, match="confidence is 95"):
         karat.aggregate(evaluation, ["accuracy"], confidence=95)
@@ -151,7 +169,7 @@ def test_the_same_aggregation_is_returned_and_new_results_make_another(store):
     run = run_adding(store, 0, retry_failed=True)
     again = karat.aggregate(karat.evaluate(run, ["exact_match"]), ["accuracy"])
     assert again.id != first.id
-    assert again.estimates["exact_match-accuracy"].n == len(DATA)
+    assert again.estimates.get(evaluator="exact_match", aggregator="accuracy").n == len(DATA)
 
 
 def test_runs_of_several_datasets_have_denominators_of_their_own(store):
@@ -163,11 +181,8 @@ def test_runs_of_several_datasets_have_denominators_of_their_own(store):
 
     few, many = made(4, "few"), made(9, "many")
     aggregation = karat.aggregate([few, many], ["accuracy"])
-    found = {name: (e.n, e.of) for name, e in aggregation.estimates.items()}
-    assert found == {
-        f"equal-accuracy@{few.header.runs[0]}": (4, 4),
-        f"equal-accuracy@{many.header.runs[0]}": (9, 9),
-    }
+    found = {e.run: (e.n, e.of) for e in aggregation.estimates}
+    assert found == {few.header.runs[0]: (4, 4), many.header.runs[0]: (9, 9)}
     assert (aggregation.status, aggregation.counts.total) == ("success", 13)
 
 
@@ -179,7 +194,7 @@ def test_the_latest_word_counts_in_whatever_order_evaluations_are_given(store):
     second = karat.evaluate(run_adding(store, 2), [judge], amend=first)
     for given in ([first, second], [second, first]):
         aggregation = karat.aggregate(given, ["win_rate"], new=True)
-        assert {(e.n, e.of) for name, e in aggregation.estimates.items() if "@" in name} == {(12, 12)}
+        assert {(e.n, e.of) for e in aggregation.estimates if e.run} == {(12, 12)}
         assert (aggregation.counts.total, aggregation.counts.failed) == (18, 0), "each item once"
         assert aggregation.status == "success"
 
@@ -210,7 +225,7 @@ def test_comparisons_that_are_pending_are_in_the_denominator(store):
     with pytest.raises(StoreError):
         karat.evaluate(runs, [StopsAfter(2)], concurrency=1)
     aggregation = karat.aggregate(store.evaluations.get("latest"), ["win_rate"])
-    winner = aggregation.estimates[f"closer-win_rate@{runs[0].id}"]
+    winner = aggregation.estimates.get(evaluator="closer", aggregator="win_rate", run=runs[0].id)
     assert (winner.value, winner.n, winner.of) == (1.0, 2, 6)
     assert winner.lowest == pytest.approx(2 / 6)
 
@@ -232,11 +247,11 @@ def test_an_evaluation_that_grew_without_being_finished_is_folded_anew(store):
         with pytest.raises(StoreError):
             karat.evaluate(runs, [StopsAfter(count)], concurrency=1)
         aggregation = karat.aggregate(store.evaluations.get("latest"), ["win_rate"])
-        numbers.append(aggregation.estimates[f"closer-win_rate@{runs[0].id}"].n)
+        numbers.append(aggregation.estimates.get(evaluator="closer", aggregator="win_rate", run=runs[0].id).n)
     assert numbers == [2, 5]
 
 
-@pytest.mark.parametrize("given", [None, Aggregate({"": Estimate(float("nan"))})])
+@pytest.mark.parametrize("given", [None, Aggregate([Estimate(float("nan"))])])
 def test_an_aggregator_whose_answer_cannot_be_kept_is_reported_and_the_others_stand(store, given):
     class Odd(Aggregator):
         name = "odd"
@@ -252,14 +267,18 @@ def test_an_aggregator_whose_answer_cannot_be_kept_is_reported_and_the_others_st
 
     evaluation = karat.evaluate(run_adding(store, 0), [equal])
     aggregation = karat.aggregate(evaluation, [Odd(), "accuracy"])
-    assert list(aggregation.header.failures) == ["equal-odd"]
-    assert aggregation.estimates["equal-accuracy"].value == 1.0
+    assert [each.label for each in aggregation.header.failures] == ["equal odd"]
+    assert aggregation.estimates.get(evaluator="equal", aggregator="accuracy").value == 1.0
 
 
 def test_confidence_widens_the_interval(store):
     evaluation = karat.evaluate(run_adding(store, 0), [half_right])
-    narrow = karat.aggregate(evaluation, ["accuracy"], confidence=0.8).estimates["half_right-accuracy"]
-    wide = karat.aggregate(evaluation, ["accuracy"], confidence=0.99).estimates["half_right-accuracy"]
+    narrow = karat.aggregate(evaluation, ["accuracy"], confidence=0.8).estimates.get(
+        evaluator="half_right", aggregator="accuracy"
+    )
+    wide = karat.aggregate(evaluation, ["accuracy"], confidence=0.99).estimates.get(
+        evaluator="half_right", aggregator="accuracy"
+    )
     assert wide.low < narrow.low < narrow.high < wide.high
     assert "80 % interval" in karat.aggregate(evaluation, ["accuracy"], confidence=0.8).report()
 
@@ -277,7 +296,9 @@ def test_pending_items_are_in_the_denominator(store):
     with pytest.raises(StoreError):
         karat.run(task, karat.Dataset.from_examples(DATA), store=store, concurrency=1)
     evaluation = karat.evaluate(store.runs.get("latest"), [equal])
-    estimate = karat.aggregate(evaluation, ["accuracy"]).estimates["equal-accuracy"]
+    estimate = karat.aggregate(evaluation, ["accuracy"]).estimates.get(
+        evaluator="equal", aggregator="accuracy"
+    )
     assert (estimate.n, estimate.of, estimate.lowest, estimate.highest) == (3, 6, 0.5, 1.0)
 
 
@@ -291,5 +312,5 @@ def test_a_metric_that_only_calculates_speaks_over_what_was_judged(store):
 
     evaluation = karat.evaluate(run_adding(store, 0, broken={0, 1}), ["unit:exact_match"])
     estimates = karat.aggregate(evaluation, ["metric:share_right"]).estimates
-    (estimate,) = estimates.values()
+    (estimate,) = estimates
     assert (estimate.value, estimate.n, estimate.of) == (1.0, 4, 6)

@@ -59,7 +59,7 @@ def test_objects_without_params_are_told_apart_by_what_they_hold(run):
 def test_so_are_aggregators(run):
     evaluation = karat.evaluate(run, [Near(1)])
     found = [karat.aggregate(evaluation, [Share(add)]) for add in (0.0, 1.0, 0.0)]
-    values = [next(iter(each.estimates.values())).value for each in found]
+    values = [each.estimates[0].value for each in found]
     assert values == [0.75, 1.75, 0.75]
     assert found[0].id == found[2].id != found[1].id
 
@@ -89,5 +89,5 @@ def test_changed_code_of_an_aggregator_is_computed_again(run, tmp_path: Path, mo
                 {"name": "changing_share.Share", "key": "plain"},
             ],
         )
-        values.append(next(e.value for name, e in aggregation.estimates.items() if "plain" in name))
+        values.append(next(e.value for e in aggregation.estimates if "plain" in e.aggregator))
     assert values == [0.25, 0.5]

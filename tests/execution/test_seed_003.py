@@ -51,7 +51,9 @@ def test_absolute_evaluation_of_one_run(store):
     assert store.datasets.get("colours").id == dataset.id
     assert [o.value for o in store.runs.get(run.id).outputs()] == ["blue", "green", "black"]
     assert [r.score for r in store.evaluations.get(evaluation.id).results()] == [1.0, 1.0, 0.0]
-    estimate = store.aggregations.get(aggregation.id).estimates["exact_match-accuracy"]
+    estimate = store.aggregations.get(aggregation.id).estimates.get(
+        evaluator="exact_match", aggregator="accuracy"
+    )
     assert (estimate.value, estimate.n, estimate.of) == (2 / 3, 3, 3)
     assert aggregation.evaluations[0].runs[0].dataset.id == dataset.id
 
@@ -76,7 +78,7 @@ def test_relative_evaluation_of_several_runs_and_a_run_added_to_two_earlier_comp
     assert len(judge.asked) == len(set(judge.asked)) == 18
 
     rates = karat.aggregate(amended, ["win_rate"]).estimates
-    order = sorted(runs, key=lambda name: -rates[f"shorter-win_rate@{runs[name].id}"].value)
+    order = sorted(runs, key=lambda name: -rates.get(aggregator="win_rate", run=runs[name].id).value)
     assert order == ["letter", "short", "long", "longer"]
     # Aggregating over the earlier comparisons as well counts nothing twice.
     assert karat.aggregate([first, second, amended], ["win_rate"]).estimates == rates

@@ -238,8 +238,9 @@ def test_an_experiment_is_carried_out_and_then_returned(folder):
     with open_store("memory://") as store:
         outcome = carry_out(read_experiment("experiment.yaml"), store)
         assert outcome.status == "success"
-        assert set(outcome.aggregation.estimates) == {"exact_match-accuracy", "own-accuracy", "own-mean"}
-        assert outcome.aggregation.estimates["own-mean"].confidence == 0.9
+        found = {(e.evaluator, e.aggregator) for e in outcome.aggregation.estimates}
+        assert found == {("exact_match", "accuracy"), ("own", "accuracy"), ("own", "mean")}
+        assert outcome.aggregation.estimates.get(evaluator="own", aggregator="mean").confidence == 0.9
         assert outcome.runs[0].header.labels == ["first"]
         again = carry_out(read_experiment("experiment.yaml"), store)
         assert again.to_dict()["evaluation"]["id"] == outcome.evaluation.id
@@ -316,4 +317,4 @@ def test_parts_and_store_beside_the_experiment_are_found_from_anywhere(
     with open_store(plan.store) as store:
         aggregation = carry_out(plan, store).aggregation
         assert aggregation is not None
-        assert aggregation.estimates["same-accuracy"].value == 1.0
+        assert aggregation.estimates.get(evaluator="same", aggregator="accuracy").value == 1.0

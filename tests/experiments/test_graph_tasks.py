@@ -56,7 +56,7 @@ def test_a_graph_brings_its_data_and_its_metrics(karat, task):
     assert document["runs"][0]["counts"]["ok"] == 2
     assert document["runs"][0]["task"] == "qa"
     assert document["evaluation"]["counts"]["ok"] == 2
-    assert [e["value"] for e in document["aggregation"]["estimates"].values()] == [0.5]
+    assert [e["value"] for e in document["aggregation"]["estimates"]] == [0.5]
 
 
 def test_a_dataset_evaluators_and_aggregators_of_the_file(karat):
@@ -68,7 +68,7 @@ def test_a_dataset_evaluators_and_aggregators_of_the_file(karat):
     )
     code, document, _ = karat(text)
     assert code == 0
-    [estimate] = document["aggregation"]["estimates"].values()
+    [estimate] = document["aggregation"]["estimates"]
     assert (estimate["value"], estimate["n"]) == (1.0, 2)
 
 
@@ -129,7 +129,7 @@ def test_what_a_graph_judged_itself_is_an_evaluator_by_its_field_alone(karat):
         "task: {graph: qa}\nevaluators: [{from_output: exact_match}]\naggregators: [accuracy]\n"
     )
     assert code == 0, said
-    (estimate,) = [e for name, e in made["aggregation"]["estimates"].items() if name.endswith("accuracy")]
+    (estimate,) = [e for e in made["aggregation"]["estimates"] if e["aggregator"] == "accuracy"]
     assert (estimate["value"], estimate["n"]) == (0.5, 2)
 
 

@@ -67,7 +67,7 @@ def test_a_record_that_never_came_to_its_unit_metrics_is_skipped_and_counts(proj
     summary, accuracy = report["evaluation_summary"], report["results"]["exact_match-accuracy"]
     counts = [summary[f"{word}_records"] for word in ("total", "evaluated", "failed", "skipped")]
     assert counts == [2, 1, 0, 1]
-    estimate = aggregation.estimates["exact_match-accuracy"]
+    estimate = aggregation.estimates.get(evaluator="exact_match", aggregator="accuracy")
     assert (accuracy["n"], accuracy["of"]) == (estimate.n, estimate.of) == (1, 2)
     assert accuracy["accuracy_bounds"] == [estimate.lowest, estimate.highest] == [0.5, 1.0]
     assert (evaluation.counts.ok, evaluation.counts.skipped, evaluation.counts.not_applicable) == (1, 1, 0)
@@ -85,7 +85,7 @@ def test_so_it_is_where_the_output_is_the_whole_state(project, task):
     assert (run.counts.ok, run.status) == (2, "success")
     accuracy, estimate = (
         report["results"]["exact_match-accuracy"],
-        aggregation.estimates["exact_match-accuracy"],
+        aggregation.estimates.get(evaluator="exact_match", aggregator="accuracy"),
     )
     assert (accuracy["n"], accuracy["of"]) == (estimate.n, estimate.of) == (1, 2)
     assert [record["exact_match"] is None for record in json.loads(written.output.read_text())] == [
@@ -119,7 +119,7 @@ class Judged:
     report, evaluation, aggregation, _, _ = stages(project.folder)
     assert report["evaluation_summary"]["skipped_records"] == evaluation.counts.not_applicable == 1
     assert report["evaluation_summary"]["status"] == evaluation.status == "success"
-    assert aggregation.estimates["exact_match-accuracy"].of == 1
+    assert aggregation.estimates.get(evaluator="exact_match", aggregator="accuracy").of == 1
 
 
 def test_where_all_records_failed_the_report_is_partial_as_the_run_is(project, task):

@@ -161,7 +161,7 @@ def test_unit_metrics_become_an_evaluation_of_the_store(run):
     assert [r.score for r in results] == [1.0, 0.0]
     assert results[0].metadata["golden"] == {"text": "Music"}
     aggregation = karat.aggregate(evaluation, aggregators)
-    estimate = aggregation.estimates["exact_match-accuracy"]
+    estimate = aggregation.estimates.get(evaluator="exact_match", aggregator="accuracy")
     assert (estimate.value, estimate.n, estimate.of) == (0.5, 2, 3)
 
 

@@ -87,7 +87,7 @@ def _content(store: Store) -> list[object]:
         [[dataset.label, list(dataset)] for dataset in store.datasets.list()],
         [[run.id, run.counts, run.status, list(run.outputs(history=True))] for run in runs],
         [[each.id, each.counts, each.runs[0].id, list(each.results())] for each in evaluations],
-        [[each.id, each.estimates, each.evaluations[0].id] for each in aggregations],
+        [[each.id, list(each.estimates), each.evaluations[0].id] for each in aggregations],
     ]
 
 
@@ -107,7 +107,10 @@ def test_the_oldest_release_is_read(old: OldStore) -> None:
         ]
         assert [len(d) for d in (store.datasets.get("doubles@1"), store.datasets.get("doubles"))] == [1, 3]
         assert [r.score for r in store.evaluations.get("latest").results()] == [1.0, 1.0, 0.0]
-        assert store.aggregations.get("latest").estimates["exact_match-accuracy"].n == 3
+        assert (
+            store.aggregations.get("latest").estimates.get(evaluator="exact_match", aggregator="accuracy").n
+            == 3
+        )
         assert store.descendants(run.dataset.id) == [
             run.id,
             store.evaluations.list()[0].id,

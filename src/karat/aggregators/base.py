@@ -7,13 +7,14 @@ same code runs on one machine and on a cluster.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from karat.errors import RequestError
-from karat.records import Estimate, ItemResult, Ok, Skipped
+from karat.records import AggregateTable, Estimate, ItemResult, Ok, Result, Skipped
 from karat.registry import Registry, check_parameters, parameters_of
 
 S = TypeVar("S")
@@ -50,11 +51,35 @@ def not_applicable(result: ItemResult) -> bool:
 
 
 class Aggregate(msgspec.Struct):
-    """What an aggregator gives. The estimate under the empty name is its main one."""
+    """What an aggregator computes: estimates, of which the one without a name is the main one, and tables."""
 
-    estimates: dict[str, Estimate] = {}
-    tables: dict[str, Any] = {}
+    estimates: list[Estimate] = []
+    tables: list[AggregateTable] = []
     """JSON-able tables, such as a confusion matrix."""
+
+    def add(
+        self,
+        estimate: Estimate,
+        name: str = "",
+        *,
+        run: str | None = None,
+        group: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add a number: what it is called, the run and the group it is about."""
+        self.estimates.append(estimate.about(name=name, run=run, group=group))
+
+    def add_table(self, value: Any, name: str = "") -> None:
+        """Add a table."""
+        self.tables.append(AggregateTable(value, name))
+
+    def get(
+        self, name: str = "", *, run: str | None = None, group: Mapping[str, str] | None = None
+    ) -> Estimate:
+        """Return the estimate with this name, run and group."""
+        for each in self.estimates:
+            if each.name == name and each.run == run and (each.group or {}) == dict(group or {}):
+                return each
+        raise KeyError(name)
 
 
 class Aggregator(Generic[S]):
@@ -104,65 +129,131 @@ aggregators: Registry[Callable[..., Any]] = Registry(
 register_aggregator = aggregators.register
 
 
-def resolve_aggregator(
-    spec: Any, confidence: float = 0.95
-) -> tuple[str, str, dict[str, Any], Any, list[str] | None]:
-    """`(key, name, params, aggregator, evaluator keys it is for)` from a name, a mapping or an object.
+class Resolved(NamedTuple):
+    """An aggregator as a caller named it, built."""
+
+    key: str
+    name: str
+    params: dict[str, Any]
+    aggregator: Any
+    of: list[str] | None = None
+    """The evaluator keys it is for; None for all that fit."""
+
+
+def resolve_aggregator(spec: Any, confidence: float = 0.95) -> Resolved:
+    """Build an aggregator from a name, a mapping `{name, params, key, of}`, a function or an object.
 
     Every aggregator takes the parameter `by`, a field of the examples' metadata or a list of them.
     """
+    if isinstance(spec, Resolved):
+        return spec
     of: list[str] | None = None
     if isinstance(spec, str):
         name, params, key = spec, {}, spec
     elif isinstance(spec, Mapping):
         unknown = [k for k in spec if k not in ("name", "params", "key", "of")]
         if unknown or "name" not in spec:
-            problem = f"has no field {unknown[0]!r}" if unknown else "needs a name"
-            raise RequestError(
-                f"aggregator {dict(spec)!r} {problem}: it is written {{name, params, key, of}}"
-            )
+            problem = f"has an unknown field {unknown[0]!r}" if unknown else "needs a name"
+            raise RequestError(f"aggregator {dict(spec)!r} {problem}: write {{name, params, key, of}}")
         name, params = spec["name"], dict(spec.get("params") or {})
         key = spec.get("key") or name
         given = spec.get("of")
         of = [given] if isinstance(given, str) else list(given) if given else None
     else:
         name, built = _given_object(spec)
-        return name, name, dict(getattr(built, "params", {}) or {}), built, None
+        return Resolved(name, name, dict(getattr(built, "params", {}) or {}), built)
     part = aggregators.get(name)
     if "confidence" not in params and "confidence" in parameters_of(part):
         params = {**params, "confidence": confidence}
-    return key, name, params, _built(part, name, params), of
+    return Resolved(key, name, params, _built(part, name, params), of)
 
 
 def _built(part: Any, name: str, params: dict[str, Any]) -> Any:
     own, by = dict(params), None
     if "by" not in parameters_of(part):
         by = own.pop("by", None)
-    check_parameters(part, own, f"aggregator {name!r}")
-    try:
-        built = as_aggregator(part(**own))
-        if by is None:
-            return built
-        from karat.aggregators.grouping import Grouped
+    if inspect.isfunction(part):
+        if own:
+            raise RequestError(f"aggregator {name!r} is a function and takes no parameters but 'by'")
+        built: Any = FunctionAggregator(part)
+    else:
+        check_parameters(part, own, f"aggregator {name!r}")
+        try:
+            built = as_aggregator(part(**own))
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"aggregator {name!r}: {error}") from error
+    if by is None:
+        return built
+    from karat.aggregators.grouping import Grouped
 
+    try:
         return Grouped(built, by)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise RequestError(f"aggregator {name!r}: {error}") from error
 
 
 def _given_object(spec: Any) -> tuple[str, Any]:
     if isinstance(spec, type):
         spec = spec()
+    elif inspect.isfunction(spec):
+        spec = FunctionAggregator(spec)
     built = as_aggregator(spec)
     if not all(callable(getattr(built, method, None)) for method in ("start", "add", "merge", "finish")):
         raise RequestError(
-            f"{spec!r} is not an aggregator: give a name, {{name, params, key, of}} or an object"
+            f"{spec!r} is not an aggregator: give a name, {{name, params, key, of}}, a function or an object"
         )
     return getattr(built, "name", "") or type(built).__name__, built
 
 
+class _Results(msgspec.Struct):
+    """The results a function is called with, and how many items have none."""
+
+    results: list[Result] = []
+    missing: int = 0
+
+
+class FunctionAggregator(Aggregator[_Results]):
+    """A plain function of all results: `def worst(results: list[Result]) -> float`.
+
+    The function gets every result that is ok, in dataset order, and returns a number, an Estimate, an Aggregate, or
+    None where there is nothing to say. It holds all results in memory: for more than some 100,000 write the
+    streaming form, a class with `start`, `add`, `merge` and `finish`.
+    """
+
+    over = frozenset({"single", "pair", "joint"})
+
+    def __init__(self, function: Callable[[list[Result]], float | Estimate | Aggregate | None]) -> None:
+        self.function = self.wraps = function
+        self.name = function.__name__  # type: ignore[misc]  # of this object
+
+    def start(self) -> _Results:
+        return _Results()
+
+    def add(self, state: _Results, group: Group) -> _Results:
+        state.results += [r.outcome.value for r in group.results if isinstance(r.outcome, Ok)]
+        state.missing += group.missing
+        return state
+
+    def merge(self, a: _Results, b: _Results) -> _Results:
+        return _Results(a.results + b.results, a.missing + b.missing)
+
+    def finish(self, state: _Results) -> Aggregate:
+        given = self.function(state.results)
+        if isinstance(given, Aggregate):
+            return given
+        n, of = len(state.results), len(state.results) + state.missing
+        if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool)):
+            value = None if given is None else float(given)
+            return Aggregate([Estimate(value, n=n, of=of, method="function, no interval")])
+        if isinstance(given, Estimate):
+            return Aggregate([given if given.of else msgspec.structs.replace(given, n=n, of=of)])
+        raise TypeError(
+            f"{self.name} returned {type(given).__name__}: return a number, an Estimate or an Aggregate"
+        )
+
+
 def folding_part(aggregator: Any) -> Any:
-    """What somebody wrote to fold results: the metric, or the aggregator, inside of what wraps it."""
+    """The class or function that a user wrote, without the aggregators that wrap it."""
     while (inner := getattr(aggregator, "wraps", None)) is not None:
         aggregator = inner
     return aggregator

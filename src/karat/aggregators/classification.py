@@ -153,12 +153,12 @@ class OneMetric(_Classified):
 
     def finish(self, state: LabelState) -> Aggregate:
         metrics = self.metrics(state)
-        out = Aggregate({"": metrics.average(self.metric, self.average)})
+        out = Aggregate([metrics.average(self.metric, self.average)])
         for average in ("micro", "macro", "weighted"):
-            out.estimates[average] = metrics.average(self.metric, average)
+            out.add(metrics.average(self.metric, average), average)
         for name, each in metrics.classes.items():
-            out.estimates[f"class={name}"] = getattr(each, self.metric)
-        out.tables["confusion"] = metrics.confusion()
+            out.add(getattr(each, self.metric), group={"class": name})
+        out.add_table(metrics.confusion(), "confusion")
         return out
 
 
@@ -202,12 +202,13 @@ class ClassificationReport(_Classified):
 
     def finish(self, state: LabelState) -> Aggregate:
         metrics = self.metrics(state)
-        out = Aggregate({"accuracy": metrics.found.accuracy})
+        out = Aggregate()
+        out.add(metrics.found.accuracy, "accuracy")
         for metric in ("precision", "recall", "f1"):
             for average in ("micro", "macro", "weighted"):
-                out.estimates[f"{average}_{metric}"] = metrics.average(metric, average)
+                out.add(metrics.average(metric, average), f"{average}_{metric}")
         for name, each in metrics.classes.items():
             for metric in ("precision", "recall", "f1"):
-                out.estimates[f"{metric}.class={name}"] = getattr(each, metric)
-        out.tables["confusion"] = metrics.confusion()
+                out.add(getattr(each, metric), metric, group={"class": name})
+        out.add_table(metrics.confusion(), "confusion")
         return out

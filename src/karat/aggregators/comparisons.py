@@ -80,14 +80,13 @@ class WinRate(Aggregator[_State]):
         for run in sorted({*state.runs, *state.missing}):
             mean = state.runs.get(run) or MeanState()
             of = mean.n + state.missing.get(run, 0)
-            out.estimates[f"@{run}"] = mean.estimate(self.confidence, of=of, bounds=(0.0, 1.0))
+            out.add(mean.estimate(self.confidence, of=of, bounds=(0.0, 1.0)), run=run)
         first = state.first
-        out.estimates["shown_first"] = first.estimate(
-            self.confidence, of=first.n + state.absent, bounds=(0.0, 1.0)
-        )
+        shown_first = first.estimate(self.confidence, of=first.n + state.absent, bounds=(0.0, 1.0))
+        out.add(shown_first, "shown_first")
         rows: list[dict[str, Any]] = [
             {"first": a, "second": b, "wins": wins, "ties": ties, "losses": losses}
             for (a, b), (wins, ties, losses) in sorted(state.pairs.items())
         ]
-        out.tables["pairs"] = rows
+        out.add_table(rows, "pairs")
         return out

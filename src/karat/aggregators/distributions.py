@@ -120,7 +120,7 @@ class Quantiles(_Distribution):
                     _at(values, upto, p), _at(values, upto, low), _at(values, upto, high), n, of, "woodruff",
                     self.confidence, metadata=dict(metadata),
                 )  # fmt: skip
-            out.estimates[f"q{100 * p:g}"] = estimate
+            out.add(estimate, f"q{100 * p:g}")
         return out
 
 
@@ -174,7 +174,9 @@ class Histogram(_Distribution):
             for i, count in enumerate(counts)
         ]
         table = {"bins": rows, "below": below, "above": above, "n": n, "of": n + state.missing}
-        return Aggregate({}, {"": table})
+        out = Aggregate()
+        out.add_table(table)
+        return out
 
     def _share(self, count: int, sizes: Sizes) -> dict[str, Any]:
         if not sizes.items:

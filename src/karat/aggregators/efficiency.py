@@ -95,12 +95,9 @@ class StepEfficiency(Aggregator[_State]):
             )
         state.every.missing += state.untold
         try:
-            return Aggregate(
-                {
-                    "": state.every.estimate(self.confidence, self.cluster),
-                    "passed": state.passed.estimate(self.confidence, self.cluster),
-                }
-            )
+            out = Aggregate([state.every.estimate(self.confidence, self.cluster)])
+            out.add(state.passed.estimate(self.confidence, self.cluster), "passed")
+            return out
         finally:
             state.every.missing -= state.untold
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from karat.aggregators.base import Aggregate, Aggregator, Group
 from karat.aggregators.folding import FieldNames, field_of
 
@@ -27,7 +29,8 @@ class _State:
 class Grouped(Aggregator[_State]):
     """An aggregator over all examples and over the groups of one or more metadata fields.
 
-    The estimates of a group are named `by.topic=Music`, after the name the aggregator gives them.
+    The estimates of a group carry it: `{"topic": "Music"}`. An example whose field is a list belongs to the group
+    of each of its values.
     """
 
     def __init__(self, aggregator: Any, by: str | Sequence[str]) -> None:
@@ -47,11 +50,11 @@ class Grouped(Aggregator[_State]):
         for field, groups in state.groups.items():
             value = field_of(group.metadata, field)
             state.fields[field].note(group.metadata, value)
-            label = label_of(value)
-            have = groups.get(label)
-            if have is None:
-                have = self._room(field, groups)
-            groups[label] = inner.add(have, group)
+            for label in labels_of(value):
+                have = groups.get(label)
+                if have is None:
+                    have = self._room(field, groups)
+                groups[label] = inner.add(have, group)
         return state
 
     def _room(self, field: str, groups: dict[str, Any]) -> Any:
@@ -72,7 +75,7 @@ class Grouped(Aggregator[_State]):
 
     def finish(self, state: _State) -> Aggregate:
         whole: Aggregate = self.inner.finish(state.whole)
-        estimates, tables = dict(whole.estimates), dict(whole.tables)
+        estimates, tables = list(whole.estimates), list(whole.tables)
         for field, groups in state.groups.items():
             if groups:
                 state.fields[field].check(field, "by")
@@ -81,9 +84,20 @@ class Grouped(Aggregator[_State]):
                     part: Aggregate = self.inner.finish(groups[label])
                 except ValueError as error:
                     raise ValueError(f"{field}={label}: {error}") from error
-                estimates.update({_named(name, field, label): e for name, e in part.estimates.items()})
-                tables.update({_named(name, field, label): t for name, t in part.tables.items()})
+                here = {field: label}
+                estimates += [estimate.about(group=here) for estimate in part.estimates]
+                tables += [
+                    msgspec.structs.replace(table, group={**(table.group or {}), **here})
+                    for table in part.tables
+                ]
         return Aggregate(estimates, tables)
+
+
+def labels_of(value: Any) -> list[str]:
+    """The groups a metadata value belongs to: one, or one for each value of a list."""
+    if isinstance(value, (list, tuple)):
+        return list(dict.fromkeys(map(label_of, value))) or [NONE]
+    return [label_of(value)]
 
 
 def label_of(value: Any) -> str:
@@ -96,8 +110,3 @@ def label_of(value: Any) -> str:
         else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
     )
     return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"
-
-
-def _named(name: str, field: str, label: str) -> str:
-    group = f"by.{field}={label}"
-    return f"{name}.{group}" if name else group

@@ -103,7 +103,7 @@ class Mean(_Scores):
     def finish(self, state: _State) -> Aggregate:
         mean, of = self._total(state)
         bounds = None if state.graded else (self.low, self.high)
-        return Aggregate({"": mean.estimate(self.confidence, of=of, bounds=bounds)})
+        return Aggregate([mean.estimate(self.confidence, of=of, bounds=bounds)])
 
 
 @register_aggregator("accuracy")
@@ -129,4 +129,27 @@ class Accuracy(_Scores):
         estimate = mean.proportion(self.confidence, of=of)
         if state.graded:
             estimate.metadata["threshold"] = self.threshold
-        return Aggregate({"": estimate})
+        return Aggregate([estimate])
+
+
+class Headline(Aggregator[tuple[_State, _State]]):
+    """The number that is shown where no aggregator is named: accuracy where every score is 0 or 1, else the mean."""
+
+    name = "headline"
+
+    def __init__(self, confidence: float = 0.95) -> None:
+        self.mean, self.accuracy = Mean(confidence=confidence), Accuracy(confidence=confidence)
+
+    def start(self) -> tuple[_State, _State]:
+        return self.mean.start(), self.accuracy.start()
+
+    def add(self, state: tuple[_State, _State], group: Group) -> tuple[_State, _State]:
+        return self.mean.add(state[0], group), self.accuracy.add(state[1], group)
+
+    def merge(self, a: tuple[_State, _State], b: tuple[_State, _State]) -> tuple[_State, _State]:
+        return self.mean.merge(a[0], b[0]), self.accuracy.merge(a[1], b[1])
+
+    def finish(self, state: tuple[_State, _State]) -> Aggregate:
+        chosen, index = (self.mean, 0) if state[1].graded else (self.accuracy, 1)
+        found = chosen.finish(state[index])
+        return Aggregate([each.about(aggregator=chosen.name) for each in found.estimates])

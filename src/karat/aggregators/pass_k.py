@@ -181,7 +181,10 @@ class OverAttempts(Aggregator[_State], ABC):
         return a
 
     def finish(self, state: _State) -> Aggregate:
-        return Aggregate({f"k={k}" if self.several else "": self.of_k(state, k) for k in self.k})
+        out = Aggregate()
+        for k in self.k:
+            out.add(self.of_k(state, k), f"k={k}" if self.several else "")
+        return out
 
     def of_k(self, state: _State, k: int) -> Estimate:
         """The estimate for one k, over problems."""

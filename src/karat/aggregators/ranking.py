@@ -82,13 +82,10 @@ class Ranking(Aggregator[_State]):
             rows, clusters=clusters, names=names, prior=self.prior, ties=self.ties, confidence=self.confidence
         )
         replace = msgspec.structs.replace
-        out = Aggregate(
-            {
-                f"@{run.name}": replace(run.rating, of=run.rating.n + state.missing_of[run.name])
-                for run in made.runs
-            }
-        )
-        out.estimates["position_bias"] = replace(made.position_bias, of=made.n + state.missing)
+        out = Aggregate()
+        for run in made.runs:
+            out.add(replace(run.rating, of=run.rating.n + state.missing_of[run.name]), run=run.name)
+        out.add(replace(made.position_bias, of=made.n + state.missing), "position_bias")
         table: dict[str, Any] = {
             "runs": [msgspec.to_builtins(run) for run in made.runs],
             "components": made.components,
@@ -97,5 +94,5 @@ class Ranking(Aggregator[_State]):
             "of": made.n + state.missing,
             "ties": made.ties,
         }
-        out.tables["ranking"] = table
+        out.add_table(table, "ranking")
         return out

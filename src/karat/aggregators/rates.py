@@ -81,7 +81,7 @@ class Rate(Aggregator[Values]):
     def finish(self, state: Values) -> Aggregate:
         estimate = state.proportion(self.confidence, self.cluster)
         estimate.metadata["values"] = self.values
-        return Aggregate({"": estimate})
+        return Aggregate([estimate])
 
 
 class _Counts:
@@ -143,10 +143,10 @@ class CountBy(Aggregator[_Counts]):
         whole = state.everything.total(self.cluster)
         counts = {value: round(values.total(None).total.value) for value, values in state.values.items()}
         order: Sequence[str] = sorted(counts, key=lambda value: (-counts[value], value))
-        out = Aggregate({}, {"": [{"value": value, "count": counts[value]} for value in order]})
+        out = Aggregate()
+        out.add_table([{"value": value, "count": counts[value]} for value in order])
         for value in order[:MOST_SHARES]:
             share = state.values[value].within(state.everything, self.cluster)
-            out.estimates[f"value={value}"] = share.proportion(
-                self.confidence, of=whole.n + state.everything.missing
-            )
+            estimate = share.proportion(self.confidence, of=whole.n + state.everything.missing)
+            out.add(estimate, group={"value": value})
         return out

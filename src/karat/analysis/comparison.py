@@ -9,7 +9,6 @@ import msgspec
 
 from karat.analysis.gates import Gate, Limit, judge, read_limit, worst
 from karat.analysis.regressions import Worse, worse_examples
-from karat.analysis.run_labels import differing, run_labels
 from karat.analysis.scores import (
     Paired,
     Scores,
@@ -39,6 +38,7 @@ from karat.stats._paired import PairedComparison, holm, paired
 from karat.stats._validation import check_confidence
 from karat.store import Store
 from karat.store.handles import Run
+from karat.store.run_labels import differing, run_labels
 
 THRESHOLD = 0.5
 
@@ -57,9 +57,10 @@ class ComparedRun(msgspec.Struct, frozen=True):
 class Difference(msgspec.Struct, frozen=True):
     """One metric of one run against the baseline. Positive differences and wins are the run's."""
 
-    metric: str
-    """`exact_match-accuracy`: the evaluator's key, and the share that passes or the mean."""
-    key: str
+    evaluator: str
+    """The evaluator's key."""
+    aggregator: str
+    """`accuracy`, the share of items that pass, or `mean`."""
     baseline: str
     run: str
     compared: PairedComparison
@@ -67,6 +68,11 @@ class Difference(msgspec.Struct, frozen=True):
     """By Holm's method over all metrics and runs of the comparison."""
     note: str = ""
     """Over what it was compared, where that is not everything."""
+
+    @property
+    def metric(self) -> str:
+        """Evaluator and aggregator, for people: `exact_match accuracy`."""
+        return f"{self.evaluator} {self.aggregator}"
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -87,9 +93,9 @@ class Comparison(msgspec.Struct, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON-able values."""
         out = {"kind": "comparison", "verdict": self.verdict, **msgspec.to_builtins(self)}
-        for told, each in zip(out["differences"], self.differences, strict=True):
-            for name in ("wins", "losses", "ties", "smallest_effect", "power"):  # zeros are told too
-                told["compared"][name] = getattr(each.compared, name)
+        for written, each in zip(out["differences"], self.differences, strict=True):
+            for name in ("wins", "losses", "ties", "smallest_effect", "power"):  # zeros are written too
+                written["compared"][name] = getattr(each.compared, name)
         return out
 
     def report(self) -> str:
@@ -120,7 +126,7 @@ def compare_runs(
 ) -> Comparison:
     """Compares runs, or the runs of evaluations, with the first of them, by what evaluations already hold.
 
-    `metrics` are evaluator keys, or `key-accuracy` and `key-mean`; all that the runs share where left out.
+    `metrics` are evaluator keys, each alone or followed by ` accuracy` or ` mean`; all that the runs share by default.
     `cluster` is a field of the examples' metadata; several attempts are clustered by example in any case.
     """
     check_confidence(confidence)
@@ -172,7 +178,7 @@ def _spelled_out(limit: Limit, sources: dict[str, dict[str, Source]], plain: Col
     if limit.metric in sources or limit.metric not in ("accuracy", "mean"):
         return limit
     key = _key(limit.metric, sources, plain)
-    return Limit(f"{key}-{limit.metric}", limit.margin) if key in sources else limit
+    return Limit(f"{key} {limit.metric}", limit.margin) if key in sources else limit
 
 
 def _key(name: str, sources: dict[str, dict[str, Source]], plain: Collection[str]) -> str:
@@ -180,13 +186,13 @@ def _key(name: str, sources: dict[str, dict[str, Source]], plain: Collection[str
     if name in sources:
         return name
     for suffix in ("accuracy", "mean"):
-        if name.endswith(f"-{suffix}") and name[: -len(suffix) - 1] in sources:
+        if name.endswith(f" {suffix}") and name[: -len(suffix) - 1] in sources:
             return name[: -len(suffix) - 1]
         if name == suffix and len(plain) == 1:
             return next(iter(plain))
         if name == suffix and sources:
-            named = ", ".join(f"{key}-{suffix}" for key in plain)
-            raise RequestError(f"{name!r} of which evaluator: {named}?")
+            named = ", ".join(f"'{key} {suffix}'" for key in plain)
+            raise RequestError(f"{name!r} is ambiguous, several evaluators have results: choose {named}")
     if not sources:
         return name
     near = nearest(name, [*sources, "accuracy", "mean"]) or list(sources)
@@ -195,7 +201,7 @@ def _key(name: str, sources: dict[str, dict[str, Source]], plain: Collection[str
 
 def _form(name: str, key: str) -> str | None:
     """Whether a metric's name asks for `accuracy` or `mean`; None where it leaves that open."""
-    return next((word for word in ("accuracy", "mean") if name in (word, f"{key}-{word}")), None)
+    return next((word for word in ("accuracy", "mean") if name in (word, f"{key} {word}")), None)
 
 
 def _gates(
@@ -206,7 +212,7 @@ def _gates(
         key = _key(limit.metric, sources, sources)
         form = _form(limit.metric, key)
         for each in differences:
-            if each.key == key and (form is None or each.metric == f"{key}-{form}"):
+            if each.evaluator == key and (form is None or each.aggregator == form):
                 gates.append(judge(limit, each.baseline, each.run, each.compared.difference))
     return gates
 
@@ -277,7 +283,7 @@ class _Work:
             bounds=(0.0, 1.0) if within else None,
             confidence=self.confidence,
         )
-        return Difference(f"{key}-{form}", key, baseline.id, run.id, compared, note=pairs.note)
+        return Difference(key, form, baseline.id, run.id, compared, note=pairs.note)
 
     def worse(self, most: int) -> list[list[Worse]]:
         """The examples that got worse, the worst first."""

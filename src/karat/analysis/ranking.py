@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from karat.analysis.ranking_plan import RankingPlan, plan_ranking
-from karat.analysis.run_labels import run_labels
 from karat.analysis.scores import Scores, chosen_keys, current_results, read_scores, sources_of, things_of
 from karat.errors import RequestError, did_you_mean
 from karat.evaluators.base import evaluators
@@ -26,6 +25,7 @@ from karat.stats._bounds import with_bounds
 from karat.stats._ratings import BradleyTerry, bradley_terry, elo
 from karat.store import Store
 from karat.store.handles import Evaluation, Run
+from karat.store.run_labels import run_labels
 
 Method = Literal["bradley-terry", "elo"]
 SHUFFLES = 100
@@ -361,10 +361,10 @@ def comparing(evaluator: Any) -> Any:
 
 
 def _scored_key(store: Store, things: list[Any], metric: str) -> str:
-    """The evaluator key that a metric means, also as comparisons show it: `exact_match-accuracy`."""
+    """The evaluator key that a metric means, also as comparisons show it: `exact_match accuracy`."""
     _, evaluations = things_of(store, things)
     keys = {spec.key for each in evaluations for spec in each.header.evaluators if spec.kind == "single"}
-    key, _, form = metric.rpartition("-")
+    key, _, form = metric.rpartition(" ")
     return key if metric not in keys and form in ("accuracy", "mean") and key in keys else metric
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from karat.analysis.run_labels import run_labels
 from karat.analysis.scores import current_results
 from karat.records import Ok, usage_of
 from karat.store import Store
 from karat.store.backend import OK
 from karat.store.handles import CHUNK, Run
+from karat.store.run_labels import run_labels
 
 
 class MissingPair(msgspec.Struct, frozen=True):

@@ -12,13 +12,23 @@ from karat.aggregators.base import Aggregate, Group, not_applicable
 from karat.aggregators.distributions import Quantiles
 from karat.aggregators.ranking import Ranking
 from karat.analysis.failure_kinds import kind_of
-from karat.analysis.run_labels import run_labels, settings_of
 from karat.analysis.scores import current_results
 from karat.errors import RequestError
-from karat.records import Counts, Estimate, Failed, ItemResult, Output, Status, Usage
+from karat.records import (
+    AggregateTable,
+    Counts,
+    Estimate,
+    Failed,
+    ItemResult,
+    Output,
+    Status,
+    Usage,
+    group_text,
+)
 from karat.stats._means import MeanState
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation, Run
+from karat.store.run_labels import run_labels, settings_of
 
 SHOWN_FAILURES = 3
 
@@ -55,15 +65,16 @@ class FailureKind(msgspec.Struct, frozen=True):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One estimate, with the run it speaks of."""
+    """One estimate, and the aggregation or evaluation it comes from."""
 
-    name: str
     estimate: Estimate
-    run: str | None = None
-    group: str = ""
-    """`topic=Music`, where it speaks of a part of the examples."""
     source: str = ""
-    """The aggregation or the evaluation it comes from."""
+
+    @property
+    def identity(self) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
+        """What it is about, apart from the run."""
+        each = self.estimate
+        return each.evaluator, each.aggregator, each.name, tuple(sorted((each.group or {}).items()))
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -71,7 +82,7 @@ class Summary(msgspec.Struct, frozen=True):
 
     runs: list[RunSummary]
     metrics: list[Metric] = []
-    tables: dict[str, Any] = {}
+    tables: list[AggregateTable] = []
     failures: list[FailureKind] = []
     notes: list[str] = []
     evaluations: list[dict[str, Any]] = []
@@ -155,44 +166,46 @@ class _Gathering:
                 found_here = [a for a in every_aggregation if judged_by in a.header.evaluations]
                 self.aggregations.update({a.id: a for a in found_here[-1:]})
 
-    def _estimates(self) -> tuple[list[Metric], dict[str, Any]]:
+    def _estimates(self) -> tuple[list[Metric], list[AggregateTable]]:
         metrics: list[Metric] = []
-        tables: dict[str, Any] = {}
+        tables: list[AggregateTable] = []
         covered: set[str] = set()
         for aggregation in self.aggregations.values():
-            runs = [run for evaluation in aggregation.evaluations for run in evaluation.header.runs]
             covered.update(aggregation.header.evaluations)
-            for name, estimate in aggregation.estimates.items():
-                metrics.append(_metric(name, estimate, list(dict.fromkeys(runs)), aggregation.id))
-            for name, table in aggregation.tables.items():
-                # Aggregations of one run each name their tables alike.
-                alone = len(set(runs)) == 1 and len(self.runs) > 1
-                tables.setdefault(f"{name}@{runs[0]}" if alone else name, table)
-            for name, failure in aggregation.header.failures.items():
-                note = f"{name} could not be computed: {failure.type}: {failure.message}"
+            metrics += [Metric(estimate, aggregation.id) for estimate in aggregation.estimates]
+            tables += aggregation.tables
+            for failure in aggregation.header.failures:
+                error = failure.error
+                note = f"{failure.label} could not be computed: {error.type}: {error.message}"
                 self.notes += [] if note in self.notes else [note]
         for evaluation in self.evaluations.values():
             if evaluation.id not in covered:
                 metrics += self._means(evaluation)
-                for name, made in self._rankings(evaluation).items():
-                    metrics += [
-                        _metric(
-                            f"{name}{at if at[:1] in ('', '@') else f'.{at}'}",
-                            each,
-                            evaluation.header.runs,
-                            evaluation.id,
-                        )
-                        for at, each in made.estimates.items()
+                for key, made in self._rankings(evaluation).items():
+                    for each in made.estimates:
+                        metrics.append(Metric(each.about(evaluator=key, aggregator="ranking"), evaluation.id))
+                    tables += [
+                        msgspec.structs.replace(table, evaluator=key, aggregator="ranking")
+                        for table in made.tables
                     ]
-                    tables |= {f"{name}.{table}": rows for table, rows in made.tables.items()}
-        newest: dict[tuple[str, str, str | None], Metric] = {}
+        newest: dict[tuple[Any, ...], Metric] = {}
         for metric in metrics:
-            if metric.run is None or metric.run in self.runs:
-                newest.setdefault((metric.name, metric.group, metric.run), metric)
-        order = {name: place for place, name in enumerate(dict.fromkeys(metric.name for metric in metrics))}
+            run = metric.estimate.run
+            if run is None or run in self.runs:
+                newest.setdefault((*metric.identity, run), metric)
+        order = {
+            identity: place
+            for place, identity in enumerate(dict.fromkeys(metric.identity for metric in metrics))
+        }
         runs_in_order = {run: place for place, run in enumerate(self.runs)}
-        shown = sorted(newest.values(), key=lambda m: (order[m.name], runs_in_order.get(m.run or "", -1)))
-        return shown, tables
+        shown = sorted(
+            newest.values(),
+            key=lambda m: (order[m.identity], runs_in_order.get(m.estimate.run or "", -1)),
+        )
+        distinct = {
+            (t.evaluator, t.aggregator, t.name, t.run, group_text(t.group)): t for t in reversed(tables)
+        }
+        return shown, list(reversed(distinct.values()))
 
     def _rankings(self, evaluation: Evaluation) -> dict[str, Aggregate]:
         """Of an evaluation that nothing has aggregated yet: the ranking by each evaluator that compares."""
@@ -207,7 +220,7 @@ class _Gathering:
             for key in states.keys() & by_key.keys():
                 group = Group(by_key[key][0].example, {}, by_key[key])
                 states[key] = ranking.add(states[key], group)
-        return {f"{key}-ranking": ranking.finish(state) for key, state in states.items() if state.signatures}
+        return {key: ranking.finish(state) for key, state in states.items() if state.signatures}
 
     def _means(self, evaluation: Evaluation) -> list[Metric]:
         """Of an evaluation that nothing has aggregated yet: the mean score of each evaluator and run."""
@@ -243,7 +256,8 @@ class _Gathering:
                 form, estimate = "mean", mean.estimate(self.confidence, of=of)
             else:
                 form, estimate = "accuracy", mean.proportion(self.confidence, of=of)
-            found.append(Metric(f"{place[0]}-{form}", estimate, place[1], source=evaluation.id))
+            estimate = estimate.about(evaluator=place[0], aggregator=form, run=place[1])
+            found.append(Metric(estimate, evaluation.id))
         return found
 
     def _failures(self) -> list[FailureKind]:
@@ -267,18 +281,6 @@ class _Gathering:
                     note(evaluation.id, result.key, result)
         kinds = [FailureKind(*place, count, shown) for place, (count, shown) in found.items()]
         return sorted(kinds, key=lambda each: (each.where, -each.count, each.type))
-
-
-def _metric(name: str, estimate: Estimate, runs: Sequence[str], source: str) -> Metric:
-    """An estimate's name taken apart: `exact_match-accuracy@run-1a.by.topic=Music`."""
-    head, at, tail = name.rpartition("@")
-    run = next((each for each in runs if at and (tail == each or tail.startswith(f"{each}."))), None)
-    if run is not None:
-        name = head + tail[len(run) :]
-    elif len(runs) == 1:
-        run = runs[0]
-    name, by, group = name.partition(".by.")
-    return Metric(name, estimate, run, group if by else "", source)
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
@@ -325,10 +327,10 @@ def _seconds(run: Run) -> dict[str, float]:
         largest = max(largest, output.seconds)
     if not mean.n:
         return {}
-    found = quantiles.finish(spread).estimates
+    found = quantiles.finish(spread)
     return {
         "mean": mean.mean or 0.0,
-        "median": found["q50"].value or 0.0,
-        "95 %": found["q95"].value or 0.0,
+        "median": found.get("q50").value or 0.0,
+        "95 %": found.get("q95").value or 0.0,
         "largest": largest,
     }

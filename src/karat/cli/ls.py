@@ -88,7 +88,7 @@ def _datasets(store: Store, handles: list[Any]) -> list[list[str]]:
 
 
 def _runs(handles: list[Any]) -> list[list[str]]:
-    from karat.analysis.run_labels import matrix_labels
+    from karat.store.run_labels import matrix_labels
 
     matrix = matrix_labels([each.header for each in handles])
     rows = [["id", "task", *(["matrix"] if matrix else []), "status", "ok", "made", "description"]]

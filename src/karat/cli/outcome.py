@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.analysis.run_labels import matrix_labels
 from karat.formatting import clean, counts_text
 from karat.records import Status
 from karat.store.handles import Evaluation, Run
+from karat.store.run_labels import matrix_labels
 
 if TYPE_CHECKING:
     from karat.experiments.running import Outcome

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from karat.aggregators.base import Aggregate, Group, folding_part, resolve_aggregator
+from karat.aggregators.base import Aggregate, Group, Resolved, folding_part, resolve_aggregator
+from karat.aggregators.means import Headline
 from karat.errors import FAILURES, RequestError, did_you_mean
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, end_of, handle_of, store_of
 from karat.execution.environment import environment
@@ -23,7 +24,9 @@ from karat.execution.sync import plain
 from karat.keys import code_fingerprint, fingerprint
 from karat.records import (
     FORMAT,
+    AggregateTable,
     AggregationHeader,
+    AggregatorFailure,
     AggregatorSpec,
     Counts,
     Estimate,
@@ -39,7 +42,7 @@ from karat.store.repositories import count_items, latest, result_decoder
 
 async def aggregate_async(
     evaluations: EvaluationLike | Sequence[EvaluationLike],
-    aggregators: Any,
+    aggregators: Any = None,
     *,
     store: StoreLike | None = None,
     confidence: float = 0.95,
@@ -62,17 +65,16 @@ async def aggregate_async(
     the_store = store_of(store, given)
     handles = list({h.id: h for h in [handle_of(the_store.evaluations, each) for each in given]}.values())
     parts = [resolve_aggregator(spec, confidence) for spec in as_list(aggregators)]
-    if not parts:
-        raise RequestError("no aggregator: name at least one, such as 'accuracy'")
-    keys = [part[0] for part in parts]
+    parts = parts or _default_aggregators(handles, confidence)
+    keys = [part.key for part in parts]
     for key in keys:
         if keys.count(key) > 1:
             raise RequestError(f"two aggregators have the key {key!r}: give one of them another key")
-    specs = [AggregatorSpec(key, name, params) for key, name, params, _, _ in parts]
-    codes = [code_fingerprint(folding_part(aggregator)) for *_, aggregator, _ in parts]
+    specs = [AggregatorSpec(part.key, part.name, part.params) for part in parts]
+    codes = [code_fingerprint(folding_part(part.aggregator)) for part in parts]
     configuration = fingerprint(
         evaluations=[[handle.id, handle.header.finished] for handle in handles],
-        aggregators=[[part[0], part[1], part[2], part[4]] for part in parts],
+        aggregators=[[part.key, part.name, part.params, part.of] for part in parts],
         confidence=confidence,
         codes=codes,
     )
@@ -139,8 +141,10 @@ class _Together(NamedTuple):
 class _Target:
     """One aggregator over the results of one evaluator key: of one run, or of all its pairs."""
 
-    def __init__(self, name: str, aggregator: Any) -> None:
-        self.name = name
+    def __init__(self, evaluator: str, key: str, run: str | None, aggregator: Any) -> None:
+        self.evaluator = evaluator
+        self.key = key
+        self.run = run
         self.aggregator = aggregator
         self.state: Any = None
         self.failure: Failure | None = None
@@ -170,7 +174,7 @@ class _Target:
 
 
 class _AggregationStage:
-    def __init__(self, evaluations: list[Evaluation], parts: list[tuple[Any, ...]]) -> None:
+    def __init__(self, evaluations: list[Evaluation], parts: list[Resolved]) -> None:
         self.evaluations = evaluations
         self.store = evaluations[0].store
         self.runs = {run.id: run for evaluation in evaluations for run in evaluation.runs}
@@ -190,24 +194,24 @@ class _AggregationStage:
                 self.runs_of.setdefault(spec.key, {}).update(dict.fromkeys(evaluation.header.runs))
         self.targets: dict[tuple[str, str | None], list[_Target]] = {}
         for part in parts:
-            self._add_targets(*part)
+            self._add_targets(part)
 
-    def _add_targets(self, key: str, name: str, params: Any, aggregator: Any, of: list[str] | None) -> None:
-        over = getattr(aggregator, "over", frozenset({"single"}))
-        for wanted in of or ():
+    def _add_targets(self, part: Resolved) -> None:
+        over = getattr(part.aggregator, "over", frozenset({"single"}))
+        for wanted in part.of or ():
             if wanted not in self.specs:
-                raise RequestError(f"aggregator {key!r} is of {wanted!r}: {did_you_mean(wanted, self.specs)}")
-        fitting = [k for k in (of or self.specs) if self.specs[k].kind in over]
+                known = did_you_mean(wanted, self.specs)
+                raise RequestError(f"aggregator {part.key!r} is of an unknown evaluator {wanted!r}: {known}")
+        fitting = [k for k in (part.of or self.specs) if self.specs[k].kind in over]
         if not fitting:
+            kinds = " or ".join(sorted(over))
             raise RequestError(
-                f"aggregator {name!r} folds results of {' or '.join(sorted(over))} evaluators, and there are none"
+                f"aggregator {part.name!r} needs results of a {kinds} evaluator: these evaluations have none"
             )
         for evaluator in fitting:
-            several = len(self.runs_of[evaluator]) > 1
             single = self.specs[evaluator].kind == "single"
             for run in self.runs_of[evaluator] if single else [None]:
-                label = f"{evaluator}-{key}" + (f"@{run}" if several and single else "")
-                target = _Target(label, aggregator)
+                target = _Target(evaluator, part.key, run, part.aggregator)
                 self.targets.setdefault((evaluator, run), []).append(target)
 
     def fold(self, listen: Listener | None) -> None:
@@ -316,27 +320,42 @@ class _AggregationStage:
         pending = [max(0, each.counts.total - self._rows[each.id]) for each in self.evaluations]
         return count_items(self._statuses, sum(pending))
 
-    def finish(self) -> tuple[dict[str, Estimate], dict[str, Any], dict[str, Failure]]:
-        """All estimates, tables and failures, by name."""
-        estimates: dict[str, Estimate] = {}
-        tables: dict[str, Any] = {}
-        failures: dict[str, Failure] = {}
+    def finish(self) -> tuple[list[Estimate], list[AggregateTable], list[AggregatorFailure]]:
+        """All estimates, tables and failures, each with what it is about."""
+        estimates: list[Estimate] = []
+        tables: list[AggregateTable] = []
+        failures: list[AggregatorFailure] = []
         for targets in self.targets.values():
             for target in targets:
                 aggregate = target.finish()
                 if aggregate is None:
                     assert target.failure is not None
-                    failures[target.name] = target.failure
+                    failures.append(
+                        AggregatorFailure(target.failure, target.evaluator, target.key, target.run)
+                    )
                     continue
-                estimates.update({_named(target.name, n): e for n, e in aggregate.estimates.items()})
-                tables.update({_named(target.name, n): t for n, t in aggregate.tables.items()})
+                for each in aggregate.estimates:
+                    key = each.aggregator or target.key
+                    estimates.append(each.about(evaluator=target.evaluator, aggregator=key, run=target.run))
+                tables += [
+                    msgspec.structs.replace(
+                        each, evaluator=target.evaluator, aggregator=target.key, run=each.run or target.run
+                    )
+                    for each in aggregate.tables
+                ]
         return estimates, tables, failures
 
 
-def _named(base: str, name: str) -> str:
-    if not name or name.startswith("@"):
-        return base + name
-    return f"{base}.{name}"
+def _default_aggregators(evaluations: list[Evaluation], confidence: float) -> list[Resolved]:
+    """What is computed where no aggregator is named: accuracy or mean of scores, win rates of comparisons."""
+    kinds = {spec.kind for evaluation in evaluations for spec in evaluation.header.evaluators}
+    params = {"confidence": confidence}
+    parts = []
+    if kinds - {"pair"}:
+        parts.append(Resolved("headline", "headline", params, Headline(confidence)))
+    if "pair" in kinds:
+        parts.append(resolve_aggregator("win_rate", confidence))
+    return parts
 
 
 _status = attrgetter("status")

@@ -52,7 +52,11 @@ COLUMNS: dict[str, dict[str, str]] = {
         "metadata": ANY,
     },
     "aggregation": {
+        "evaluator": TEXT,
+        "aggregator": TEXT,
         "name": TEXT,
+        "run": TEXT,
+        "group": ANY,
         "value": NUMBER,
         "low": NUMBER,
         "high": NUMBER,
@@ -115,8 +119,7 @@ def rows(handle: Handle) -> Iterator[Row]:
     elif isinstance(handle, Evaluation):
         yield from _evaluation_rows(handle)
     else:
-        for name, estimate in handle.estimates.items():
-            yield {"name": name, **msgspec.structs.asdict(estimate)}
+        yield from map(msgspec.structs.asdict, handle.estimates)
 
 
 def _nothing(example: Any) -> Row:

@@ -17,18 +17,17 @@ from karat.formatting import (
     Table,
     as_markdown,
     as_text,
-    bounds_text,
     counts_text,
+    estimate_table,
     interval,
     matrix_table,
     number,
-    percent,
 )
-from karat.records import Usage
+from karat.records import Usage, group_text
 
 FORMATS = {".md": "markdown", ".markdown": "markdown", ".json": "json", ".csv": "csv", ".txt": "text"}
 COLUMNS = (
-    *("metric", "group", "run", "run_id", "value", "low", "high"),
+    *("evaluator", "aggregator", "name", "group", "run", "run_id", "value", "low", "high"),
     *("confidence", "n", "of", "lowest", "highest", "method", "source"),
 )
 MOST_CLASSES = 30
@@ -54,19 +53,19 @@ def summary_blocks(summary: Summary) -> list[Block]:
     blocks: list[Block] = [Heading(_title(summary), 1), _runs(summary.runs)]
     blocks += [Paragraph(f"{run.label}: {run.description}") for run in summary.runs if run.description]
     blocks += [Paragraph(note) for note in summary.notes]
-    whole = [metric for metric in summary.metrics if not metric.group]
+    whole = [metric for metric in summary.metrics if not metric.estimate.group]
     if whole:
-        blocks += [Heading("metrics"), _metrics(whole, labels), *_effects(whole, labels)]
+        table = estimate_table([metric.estimate for metric in whole], labels)
+        blocks += [Heading("metrics"), table, *_effects(whole, labels)]
     else:
         ids = " ".join(run.id for run in summary.runs)
         blocks.append(Paragraph(f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME."))
-    groups = [metric for metric in summary.metrics if metric.group]
+    groups = [metric.estimate for metric in summary.metrics if metric.estimate.group]
     if groups:
-        blocks += [Heading("groups"), _metrics(groups, labels)]
-    for name, table in summary.tables.items():
-        for run, label in labels.items():
-            name = name.replace(f"@{run}", f", {label}")
-        blocks += _table_blocks(name, table, labels)
+        blocks += [Heading("groups"), estimate_table(groups, labels)]
+    for each in summary.tables:
+        run = labels.get(each.run or "", "") if len(labels) > 1 else ""
+        blocks += _table_blocks(f"{each.label}, {run}" if run else each.label, each.value, labels)
     blocks += _cost(summary)
     if summary.failures:
         blocks += [Heading("failures"), _failures(summary, labels)]
@@ -103,39 +102,15 @@ def _settings(settings: dict[str, Any]) -> str:
     )
 
 
-def _metrics(metrics: list[Metric], labels: dict[str, str]) -> Table:
-    several = len({metric.run for metric in metrics}) > 1
-    grouped = any(metric.group for metric in metrics)
-    confidences = {metric.estimate.confidence for metric in metrics}
-    head = ["metric", *(["group"] if grouped else []), *(["run"] if several else []), "value"]
-    head += [f"{percent(confidences.pop())} interval" if len(confidences) == 1 else "interval", "n", "bounds"]
-    rows = []
-    for metric in metrics:
-        estimate = metric.estimate
-        rows.append(
-            [
-                metric.name,
-                *([metric.group] if grouped else []),
-                *([labels.get(metric.run or "", metric.run or "")] if several else []),
-                number(estimate.value),
-                interval(estimate.low, estimate.high),
-                f"{estimate.n:,} of {estimate.of:,}",
-                bounds_text(estimate),
-            ]
-        )
-    right = len(head) - 4
-    return Table(head, rows, [right, right + 2])
-
-
 def _effects(metrics: list[Metric], labels: dict[str, str]) -> list[Block]:
     """The design effects, where items came in clusters."""
-    told = [
-        f"{m.name}{f' of {labels[m.run]}' if m.run in labels and len(labels) > 1 else ''}"
-        f" {m.estimate.metadata['design_effect']:.2f} ({m.estimate.metadata['clusters']:,} clusters)"
-        for m in metrics
-        if "design_effect" in m.estimate.metadata
-    ]
-    return [Paragraph(f"Design effect: {'; '.join(told[:20])}.")] if told else []
+    shown = []
+    for estimate in (metric.estimate for metric in metrics):
+        if "design_effect" in estimate.metadata:
+            run = f" of {labels[estimate.run]}" if estimate.run in labels and len(labels) > 1 else ""
+            effect, clusters = estimate.metadata["design_effect"], estimate.metadata["clusters"]
+            shown.append(f"{estimate.label}{run} {effect:.2f} ({clusters:,} clusters)")
+    return [Paragraph(f"Design effect: {'; '.join(shown[:20])}.")] if shown else []
 
 
 def _table_blocks(name: str, table: Any, labels: dict[str, str]) -> list[Block]:
@@ -253,7 +228,14 @@ def _csv(summary: Summary) -> str:
     for metric in summary.metrics:
         e = metric.estimate
         numbers = [e.value, e.low, e.high, e.confidence, e.n, e.of, e.lowest, e.highest]
-        texts = [metric.name, metric.group, labels.get(metric.run or "", ""), metric.run or ""]
+        texts = [
+            e.evaluator,
+            e.aggregator,
+            e.name,
+            group_text(e.group),
+            labels.get(e.run or "", ""),
+            e.run or "",
+        ]
         cells = [
             *map(_cell, texts),
             *("" if n is None else n for n in numbers),

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from karat.records import (
+    AggregateTable,
     AggregationHeader,
     Counts,
     DatasetHeader,
-    Estimate,
+    Estimates,
     EvaluationHeader,
     Example,
     ItemResult,
@@ -213,26 +214,35 @@ class Aggregation(_Handle):
     kind = "aggregation"
     header: AggregationHeader
 
+    def to_dict(self) -> dict[str, Any]:
+        """All that is known of it; every estimate has every field."""
+        estimates = [msgspec.structs.asdict(each) for each in self.header.estimates]
+        tables = [msgspec.structs.asdict(each) for each in self.header.tables]
+        return {**super().to_dict(), "estimates": estimates, "tables": tables}
+
     @property
     def evaluations(self) -> list[Evaluation]:
-        """What it folded."""
+        """The evaluations it summarises."""
         return [self.store.evaluations.get(each) for each in self.header.evaluations]
 
     @property
-    def estimates(self) -> dict[str, Estimate]:
-        """Every number with its interval, by `evaluator-aggregator` (and `@run` where there are several)."""
-        return self.header.estimates
+    def estimates(self) -> Estimates:
+        """Every number with its interval, its denominator and what it is about."""
+        return Estimates(self.header.estimates)
 
     @property
-    def tables(self) -> dict[str, Any]:
-        """What is no single number, such as a confusion matrix."""
+    def tables(self) -> list[AggregateTable]:
+        """Everything computed that is not a single number, such as a confusion matrix."""
         return self.header.tables
 
     def report(self, *, whole: bool = False) -> str:
-        """The estimates as a table for a terminal: the first of each aggregator, or the whole."""
+        """Return the estimates as a table for a terminal: the first of each aggregator, or all of them."""
         from karat.formatting import MOST_NUMBERS, aggregation_report
+        from karat.store.run_labels import run_labels
 
-        return aggregation_report(self, None if whole else MOST_NUMBERS)
+        found = {run.id: run.header for each in self.evaluations for run in each.runs}
+        labels = run_labels(list(found.values())) if len(found) > 1 else {}
+        return aggregation_report(self.header, labels, None if whole else MOST_NUMBERS)
 
 
 def _payloads(store: Store, number: int, extent: int) -> Iterator[bytes]:

@@ -27,6 +27,7 @@ from karat.serialization import encode
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Backend, HeaderRow, Row, latest
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.lease import Held, holder_of, let_go, new_lease
+from karat.store.upgrades import upgrade_aggregation
 
 if TYPE_CHECKING:
     from karat.store import Store
@@ -297,12 +298,26 @@ class Evaluations(Staged[EvaluationHeader, Evaluation]):
         return "known" if all(spec.fingerprint for spec in header.evaluators) else None
 
 
+class _Formatted(msgspec.Struct):
+    format: int
+
+
 class Aggregations(Repository[AggregationHeader, Aggregation]):
     """Aggregations: small, all in the header."""
 
     kind = "aggregation"
     header_type = AggregationHeader
     handle_type = Aggregation
+
+    def _handle(self, row: HeaderRow) -> Aggregation:
+        if msgspec.json.decode(row.payload, type=_Formatted).format >= 2:
+            return super()._handle(row)
+        header = msgspec.json.decode(row.payload)
+        evaluations = [self.store.evaluations.get(each).header for each in header["evaluations"]]
+        keys = {spec.key for each in evaluations for spec in each.evaluators}
+        runs = dict.fromkeys(run for each in evaluations for run in each.runs)
+        header = upgrade_aggregation(header, keys, runs)
+        return Aggregation(self.store, row.number, msgspec.convert(header, AggregationHeader))
 
     def add(self, header: AggregationHeader) -> Aggregation:
         """Stores an aggregation, under an id of its own."""

@@ -231,11 +231,11 @@ class MetricAggregator(Aggregator[Any]):
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 if value is not None:
-                    out.tables[key] = value
+                    out.add_table(value, key)
             elif math.isfinite(value):
                 low, high = given.get(f"{key}_interval") or (None, None)
                 lowest, highest = given.get(f"{key}_bounds") or (None, None)
-                out.estimates[key] = Estimate(
+                estimate = Estimate(
                     float(value),
                     low,
                     high,
@@ -246,6 +246,7 @@ class MetricAggregator(Aggregator[Any]):
                     lowest=lowest,
                     highest=highest,
                 )
+                out.add(estimate, key)
         return out
 
 

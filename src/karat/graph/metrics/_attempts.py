@@ -331,8 +331,8 @@ class StepEfficiencyMetric(BaseAggregatorMetric):
                 "n": estimate.n,
                 "of": estimate.of,
             }
-        made = self.aggregator.finish(steps).estimates
-        every, passed = made[""], made["passed"]
+        made = self.aggregator.finish(steps)
+        every, passed = made.get(), made.get("passed")
         return {
             **with_siblings("step_efficiency", every),
             **with_siblings("step_efficiency_passed", passed),

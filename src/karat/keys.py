@@ -21,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from karat.errors import CodeChanged, StoreBusy, UnsupportedType
-from karat.serialization import canonical
+from karat.serialization import canonical, to_json_value
 
 __all__ = [
     "Decision",
@@ -261,17 +261,21 @@ def _imports(source: str, package: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _json_or_type(value: Any) -> str:
-    """JSON of a value; where a part of it has none, the type of that part stands in its place."""
+def json_or_types(value: Any) -> Any:
+    """Return a value as JSON; where a part of it has none, the name of its type stands in its place."""
     try:
-        return canonical(value).decode()
+        return to_json_value(value)
     except UnsupportedType:
         pass
     if isinstance(value, dict):
-        return "{" + ",".join(f"{k}:{_json_or_type(v)}" for k, v in sorted(value.items(), key=str)) + "}"
+        return {str(key): json_or_types(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_json_or_type(v) for v in value) + "]"
+        return [json_or_types(item) for item in value]
     return f"<{_qualified(type(value))}>"
+
+
+def _json_or_type(value: Any) -> str:
+    return canonical(json_or_types(value)).decode()
 
 
 # ---------------------------------------------------------------- the table of cases

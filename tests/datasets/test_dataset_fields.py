@@ -108,7 +108,7 @@ def test_a_field_with_dots_in_its_name_comes_before_the_path(read: Make) -> None
         ({"a": "text"}, {"input": "a.b"}, "there is no field 'b' .of 'a.b'. in text"),
         ([1], {"input": "a"}, "line 2: the row is an array, not an object, and has no field 'a'"),
         ("text", {"id": "a"}, "the row is text, not an object"),
-        ({}, {"input": "a"}, "there is no field 'a': none is known"),
+        ({}, {"input": "a"}, "there is no field 'a': the object is empty"),
         ({"q": 1}, {"input": "q", "metadata": ["topc"]}, "there is no field 'topc'"),
         (
             {"q": 1, "k": None},

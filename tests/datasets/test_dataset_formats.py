@@ -153,7 +153,7 @@ def test_parquet_values_become_json(tmp_path: Path) -> None:
         "day": "2024-02-29",
         "time": "2024-02-29T12:30:00",
         "price": "1.50",
-        "raw": "/w==",
+        "raw": "data:application/octet-stream;base64,/w==",
         "score": 0.5,
     }
     assert second.input is None

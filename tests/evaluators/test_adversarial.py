@@ -287,8 +287,8 @@ def test_values_of_numpy_are_the_numbers_and_lists_they_hold():
 
 def test_bytes_are_text_wherever_they_stand():
     assert score("exact_match", {"text": b"Paris"}, "Paris") == score("exact_match", [b"a"], ["a"]) == 1.0
-    with pytest.raises(KaratError, match="the output has in it bytes that are not UTF-8 text"):
-        score("exact_match", [b"\xff"], ["a"])
+    assert score("exact_match", [b"\xff"], ["a"]) == 0.0
+    assert score("exact_match", [b"\xff"], [b"\xff"]) == 1.0
 
 
 def test_mappings_that_are_no_dicts():

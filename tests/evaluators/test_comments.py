@@ -49,7 +49,7 @@ def test_one_is_one() -> None:
     assert comment("token_f1", "ab", "ab", tokens="characters").startswith("2 characters are shared")
     assert comment("chrf", "cat", "cat") == "chrF 1.000 against 1 reference"
     assert comment("bleu", "cat", "cat").startswith("BLEU 1.000: 1 word against 1")
-    with pytest.raises(CannotJudge, match="the output is an object, which is neither text nor JSON"):
+    with pytest.raises(CannotJudge, match="the output is an object, which cannot be stored"):
         comment("exact_match", object(), "x")
 
 
@@ -86,7 +86,7 @@ def test_unit_metrics_say_what_they_measured() -> None:
 
 @pytest.mark.parametrize(
     ("bbox", "said"),
-    [([1, 2, 3, 4], "is a list: say with format"), ({"x": 1}, "has no 'y'"), (5, "is no box but 5")],
+    [([1, 2, 3, 4], "is a list: say with format"), ({"x": 1}, "has no field 'y'"), (5, "is no box but 5")],
 )
 def test_a_box_is_named_by_its_key(bbox: Any, said: str) -> None:
     with pytest.raises(CannotJudge, match=rf"golden\[0\]: its 'bbox' {said}"):

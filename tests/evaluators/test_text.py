@@ -72,7 +72,6 @@ class TestExactMatch:
             (True, "true", 1.0),
             ({"text": "Paris"}, "Paris", 1.0),
             ({"other": "Paris"}, "Paris", 0.0),
-            (math.nan, math.nan, 0.0),
             ({"a": None}, {"a": None}, 1.0),
             ({"a": None}, {"a": "None"}, 0.0),
             ((1, 2), [1, 2], 1.0),
@@ -105,9 +104,9 @@ class TestExactMatch:
         assert score(ExactMatch(path="a"), {"a": "None"}, {"a": None}) == 0.0
 
     def test_a_missing_key_is_an_error_not_a_match(self):
-        with pytest.raises(CannotJudge, match=r"the output has no 'answr': did you mean 'answer'\?"):
+        with pytest.raises(CannotJudge, match=r"the output has no field 'answr': did you mean 'answer'\?"):
             ExactMatch(path="answr").evaluate(outputs={"answer": 1}, reference_outputs={"answr": None})
-        with pytest.raises(CannotJudge, match="the reference has no 'a'"):
+        with pytest.raises(CannotJudge, match="the reference has no field 'a'"):
             ExactMatch(path="a").evaluate(outputs={"a": None}, reference_outputs={})
 
     def test_several_acceptable_references(self):
@@ -140,16 +139,22 @@ class TestExactMatch:
         items = [{"outputs": o, "reference_outputs": r} for o, r in pairs]
         assert evaluator.evaluate_many(items) == [evaluator.evaluate(**item) for item in items]
 
+    @pytest.mark.parametrize("value", [math.nan, -math.inf, [math.nan], {"a": math.inf}])
+    def test_nan_and_infinities_cannot_be_stored_and_cannot_be_judged(self, value):
+        for evaluator in (ExactMatch(), NumericMatch()):
+            with pytest.raises(CannotJudge, match="NaN"):
+                evaluator.evaluate(outputs=value, reference_outputs=1)
+            with pytest.raises(CannotJudge, match="NaN"):
+                evaluator.evaluate(outputs=1, reference_outputs=value)
+
     def test_values_too_deep_or_unknown_cannot_be_judged(self):
         deep: list = []
         for _ in range(100_000):
             deep = [deep]
         with pytest.raises(CannotJudge, match="nested too deeply"):
             ExactMatch().evaluate(outputs=deep, reference_outputs=deep)
-        with pytest.raises(CannotJudge, match="neither text nor JSON"):
+        with pytest.raises(CannotJudge, match="which cannot be stored"):
             ExactMatch().evaluate(outputs=object(), reference_outputs="x")
-        with pytest.raises(CannotJudge, match="not UTF-8"):
-            ExactMatch().evaluate(outputs=b"\xff", reference_outputs="x")
         with pytest.raises(CannotJudge, match="say which with path"):
             ExactMatch().evaluate(outputs={"text": "a", "answer": "b"}, reference_outputs="a")
 
@@ -286,8 +291,6 @@ class TestNumericMatch:
             ({"units": ["kg", "lb"]}, "5 kg", "5 lb", 0.0),
             ({"units": ["kg"]}, "5", "5 kg", 1.0),
             ({"units": ["kg"], "require_unit": True}, "5", "5 kg", 0.0),
-            ({}, math.nan, 1, 0.0),
-            ({}, math.inf, 1, 0.0),
             ({}, True, 1, 0.0),
             ({}, None, 1, 0.0),
             ({}, "", 1, 0.0),
@@ -299,7 +302,7 @@ class TestNumericMatch:
         assert score(NumericMatch(**params), output, reference) == expected
 
     def test_a_reference_without_a_number_cannot_be_judged(self):
-        for reference in ("none", math.nan, True, ""):
+        for reference in ("none", True, ""):
             with pytest.raises(CannotJudge, match="no number can be read from the reference"):
                 NumericMatch().evaluate(outputs="1", reference_outputs=reference)
 
@@ -519,7 +522,6 @@ class TestTokenF1:
         ("1", True, 0.0),
         ("1.0", True, 0.0),
         ("0", False, 0.0),
-        ("NaN", math.nan, 1.0),
         ("1" * 5_000, 1, 0.0),
     ],
 )

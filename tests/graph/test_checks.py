@@ -70,7 +70,7 @@ def test_every_mistake_at_once_with_its_line(project):
         (24, "a path_map needs a condition"),
         (27, "output_config.output_map.id.form: unknown key: did you mean 'from'"),
         (28, "has both 'from' and 'value'"),
-        (29, "$data_config.sorce.type leads nowhere: did you mean 'source'?"),
+        (29, "$data_config.sorce.type is not in this file"),
         (34, "unknown aggregator metric 'acuracy': did you mean 'accuracy'"),
         (35, "unknown key: did you mean 'unit_metrics_results'?"),
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from karat import paths
 from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
-from karat.aggregators.folding import Values, field_of
+from karat.aggregators.folding import Values
 from karat.records import Ok
 
 Told = tuple[float | None, float | None, bool | None]
@@ -57,10 +58,10 @@ class StepEfficiency(Aggregator[_State]):
             if not isinstance(result.outcome, Ok):
                 continue
             said = result.outcome.value
-            taken = count_of(field_of(said.metadata, self.steps))
-            fewest = count_of(field_of(said.metadata, self.optimal))
+            taken = count_of(paths.get(said.metadata, self.steps))
+            fewest = count_of(paths.get(said.metadata, self.optimal))
             if fewest is None:
-                fewest = count_of(field_of(group.metadata, self.optimal))
+                fewest = count_of(paths.get(group.metadata, self.optimal))
             told.append((taken, fewest, None if said.score is None else said.score >= self.threshold))
         state.every.missing += group.missing
         return self.add_told(state, told, group.metadata)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from karat import paths
 from karat.errors import did_you_mean
 from karat.records import Estimate
 from karat.stats._classification import ConfusionState
@@ -17,18 +18,6 @@ from karat.stats._means import MeanState
 
 MOST_FIELDS = 50
 """Names of metadata fields that are remembered for a message about one that is not there."""
-
-
-def field_of(metadata: Mapping[str, Any], field: str) -> Any:
-    """A field of an example's metadata, by its name or a dotted path; None where it is not there."""
-    if field in metadata:
-        return metadata[field]
-    found: Any = metadata
-    for part in field.split("."):
-        if not isinstance(found, Mapping) or part not in found:
-            return None
-        found = found[part]
-    return found
 
 
 class FieldNames:
@@ -115,7 +104,7 @@ class Values:
         if cluster is None:
             self.mean.add(values)
             return
-        label = field_of(metadata, cluster)
+        label = paths.get(metadata, cluster)
         self.fields.note(metadata, label)
         if label is None:
             self.mean.add(values)

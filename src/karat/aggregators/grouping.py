@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from karat import paths
 from karat.aggregators.base import Aggregate, Aggregator, Group
-from karat.aggregators.folding import FieldNames, field_of
+from karat.aggregators.folding import FieldNames
 
 MOST_GROUPS = 1000
 LONGEST_LABEL = 80
@@ -48,7 +49,7 @@ class Grouped(Aggregator[_State]):
         inner = self.inner
         state.whole = inner.add(state.whole, group)
         for field, groups in state.groups.items():
-            value = field_of(group.metadata, field)
+            value = paths.get(group.metadata, field)
             state.fields[field].note(group.metadata, value)
             for label in labels_of(value):
                 have = groups.get(label)

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from karat.aggregators.folding import FieldNames, add_sizes, field_of
+from karat import paths
+from karat.aggregators.folding import FieldNames, add_sizes
 from karat.evaluators.normalise import TextRules, json_text, text_of
 from karat.evaluators.paths import value_at
 from karat.records import Result
@@ -146,7 +147,7 @@ class LabelState:
         self.unlabelled += len(said) - len(known)
         value = None
         if cluster is not None:
-            value = field_of(metadata, cluster)
+            value = paths.get(metadata, cluster)
             self.fields.note(metadata, value)
         if value is not None:
             self.parts.setdefault(str(value), Counter()).update(known)

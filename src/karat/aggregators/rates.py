@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from karat import paths
 from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
-from karat.aggregators.folding import Values, field_of
+from karat.aggregators.folding import Values
 from karat.records import Ok, Result
 
 MOST_VALUES = 1000
@@ -20,7 +21,7 @@ def said(result: Result, field: str) -> Any:
     """What a result says: its `value`, `score` or `comment`, or a field of its metadata."""
     if field in ("value", "score", "comment"):
         return getattr(result, field)
-    return field_of(result.metadata, field.removeprefix("metadata."))
+    return paths.get(result.metadata, field.removeprefix("metadata."))
 
 
 def value_text(value: Any) -> str:

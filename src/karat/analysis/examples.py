@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from karat.aggregators.folding import FieldNames, field_of
+from karat import paths
+from karat.aggregators.folding import FieldNames
 from karat.errors import RequestError
 from karat.keys import content_hash
 from karat.records import Example
@@ -43,7 +44,7 @@ def cluster_labels(store: Store, datasets: Sequence[str], field: str) -> dict[st
     for dataset in datasets:
         for _, payload in store.datasets.get(dataset).encoded():
             example = decode(payload)
-            value = field_of(example.metadata, field)
+            value = paths.get(example.metadata, field)
             fields.note(example.metadata, value)
             if value is not None:
                 labels[example.id] = f"{field}={value}"

@@ -135,7 +135,7 @@ def checked_name(name: str) -> str:
 
 
 def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    from karat.datasets.plain import plain
+    from karat.serialization import to_json_value
 
-    kept: dict[str, Any] = plain(dict(metadata or {}), "metadata")
+    kept: dict[str, Any] = to_json_value(dict(metadata or {}), "metadata")
     return kept

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from karat.datasets.rows import short
-from karat.errors import RequestError, did_you_mean
+from karat.errors import RequestError
+from karat.paths import MISSING, kind_of, parse
 
 Fields = str | Sequence[str] | None
 Parts = tuple[str | None, Any, Any, dict[str, Any]]
 """id (None: to be made of the content), input, expected, metadata."""
-
-_BRACKET = re.compile(r"\[(\d+)\]")
 
 
 class RowProblem(Exception):
@@ -22,40 +20,25 @@ class RowProblem(Exception):
 
 
 class Field:
-    """A field of a row, by its name or by a dotted path into it: `a`, `a.b[0].c`, `a.0.c`."""
+    """A field of a row, by its name or by a dotted path into it (see karat.paths)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.steps = [step for step in _BRACKET.sub(r".\1", name).split(".") if step]
-        self.is_path = len(self.steps) > 1
+        self._path = parse(name)
+        self.is_path = len(self._path.steps) > 1
 
     def of(self, row: Any) -> Any:
-        """The value of the field. A field whose whole name is the path comes before the path."""
+        """Return the value of the field; raises RowProblem where the row has none."""
         if type(row) is not dict:
             raise RowProblem(f"the row is {kind_of(row)}, not an object, and has no field {short(self.name)}")
-        if self.name in row:
-            return row[self.name]
-        value: Any = row
-        for step in self.steps if self.is_path else [self.name]:
-            value = self._step(value, step)
-        return value
+        found = self._path.find(row)
+        if found is MISSING:
+            raise RowProblem(f"there is {self._path.why_missing(row)}")
+        return found
 
     def used(self, row: dict[str, Any]) -> str:
-        """The top-level field of the row that `of` looks into."""
-        return self.name if self.name in row else self.steps[0]
-
-    def _step(self, value: Any, step: str) -> Any:
-        within = "" if step == self.name else f" (of {short(self.name)})"
-        if type(value) is dict:
-            if step in value:
-                return value[step]
-            known = [key for key in value if key]
-            raise RowProblem(f"there is no field {short(step)}{within}: {short_names(step, known)}")
-        if type(value) is list and step.isdecimal():
-            if int(step) < len(value):
-                return value[int(step)]
-            raise RowProblem(f"there is no element {step}{within}: the array has {len(value)}")
-        raise RowProblem(f"there is no field {short(step)}{within} in {kind_of(value)}")
+        """Return the top-level field of the row that `of` reads."""
+        return self._path.root(row)
 
 
 class Selection:
@@ -164,19 +147,6 @@ def checked_id(value: Any) -> str:
     if type(value) is int:
         return str(value)
     raise RowProblem(f"the id is {kind_of(value)}: an id is text or an integer")
-
-
-def kind_of(value: Any) -> str:
-    """What a JSON value is called in a message."""
-    if value is None:
-        return "null"
-    names = {dict: "an object", list: "an array", str: "text", bool: "a boolean"}
-    return names.get(type(value), "a number")
-
-
-def short_names(name: str, known: Sequence[str]) -> str:
-    """The nearest known fields, whatever a file may call its fields."""
-    return did_you_mean(name[:80], [key[:80] for key in known[:200]])
 
 
 def _value(fields: Field | list[Field], row: Any) -> Any:

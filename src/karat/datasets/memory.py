@@ -10,10 +10,10 @@ import msgspec
 
 from karat.datasets.fields import Parts, RowProblem, checked_id
 from karat.datasets.identity import Identities, content_of
-from karat.datasets.plain import plain
 from karat.datasets.spool import Spool
 from karat.errors import DataError, UnsupportedType, did_you_mean
 from karat.records import Example
+from karat.serialization import to_json_value
 
 _FIELDS = ("id", "input", "expected", "metadata")
 _FORMS = "give an Example, a mapping with 'input', or a tuple (input, expected, metadata)"
@@ -91,11 +91,11 @@ def _parts(given: Any) -> Parts:
     else:
         size = f" of {len(given)}" if isinstance(given, tuple) else ""
         raise RowProblem(f"it is a {type(given).__qualname__}{size}: {_FORMS}")
-    kept = plain(metadata, "metadata") if metadata is not None else {}
+    kept = to_json_value(metadata, "metadata") if metadata is not None else {}
     if not isinstance(kept, dict):
         raise RowProblem(f"metadata is a {type(metadata).__qualname__}, not a mapping")
-    checked = None if id is None else checked_id(plain(id, "id"))
-    return checked, plain(input, "input"), plain(expected, "expected"), kept
+    checked = None if id is None else checked_id(to_json_value(id, "id"))
+    return checked, to_json_value(input, "input"), to_json_value(expected, "expected"), kept
 
 
 def _refuse_unknown(given: Mapping[str, Any]) -> None:

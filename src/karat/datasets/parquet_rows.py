@@ -1,6 +1,7 @@
 """Rows of Parquet files, a row group at a time. Needs the extra `parquet`.
 
-Dates, times and decimals become text, as msgspec writes them; binary columns become base64 text.
+Values become JSON by the rules of karat.serialization: dates, times and decimals as text, binary columns as UTF-8
+text or a data URI.
 """
 
 from __future__ import annotations
@@ -8,11 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, BinaryIO
 
-import msgspec
-
-from karat.datasets.plain import plain
 from karat.datasets.rows import BadRow, Rows, short
 from karat.errors import DataError, MissingDependency, UnsupportedType
+from karat.serialization import to_json_value
 
 _BATCH = 1024
 
@@ -44,11 +43,9 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
 
 def _row(row: dict[str, Any], number: int) -> Any:
     try:
-        return plain(msgspec.to_builtins(row))
+        return to_json_value(row)
     except UnsupportedType as error:
         return BadRow(number, None, str(error))
-    except TypeError as error:
-        return BadRow(number, None, f"a value has no JSON form: {error}")
 
 
 def _refuse_double_columns(names: list[str], source: str) -> None:

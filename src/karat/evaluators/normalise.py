@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from karat.errors import CannotJudge
+from karat.errors import CannotJudge, UnsupportedType
 from karat.evaluators.jsontext import NotJSON, parse_json
 from karat.evaluators.parameters import ParameterCheck
+from karat.serialization import to_json_value
 
 Normaliser = Callable[[str], str]
 
 TEXT_FIELDS = ("output", "text", "content", "answer", "final_answer")
 """Where an object keeps its text, by the custom of many frameworks; read when exactly one is there."""
 
-SCALARS = frozenset({str, int, float, bool, type(None)})
+SCALARS = frozenset({str, int, bool, type(None)})
 
 
 class TextRules(msgspec.Struct, frozen=True):
@@ -106,52 +107,13 @@ def clip(value: Any, limit: int = 60) -> str:
 
 
 def plain(value: Any, what: str) -> Any:
-    """A value as text, numbers, lists and dicts; anything else is a `CannotJudge` that names its type."""
+    """Convert a value to JSON values, as storing it would; what has no JSON form is a `CannotJudge`."""
     if type(value) in SCALARS:
         return value
-    if isinstance(value, str):
-        return str.__str__(value)
     try:
-        if isinstance(value, (set, frozenset)):
-            value = sorted(value, key=repr)  # it has no order of its own: a verdict must not depend on one
-        return _lists(msgspec.to_builtins(value, str_keys=True, builtin_types=_BYTES, enc_hook=_encode))
-    except UnicodeDecodeError:
-        raise CannotJudge(f"{what} {_is_or_has(value, _BYTES)} bytes that are not UTF-8 text") from None
-    except RecursionError:
-        raise CannotJudge(f"{what} is nested too deeply to be judged") from None
-    except Exception as error:  # objects of other packages may raise anything when they are looked at
-        kind = type(value).__name__
-        why = f": {str(error)[:120]}" if str(error) else ""
-        raise CannotJudge(f"{what} is {article(kind)} {kind}, which is neither text nor JSON{why}") from None
-
-
-_BYTES = (bytes, bytearray, memoryview)
-
-
-def _is_or_has(value: Any, types: tuple[type, ...]) -> str:
-    return "is" if isinstance(value, types) else "has in it"
-
-
-def _lists(value: Any) -> Any:
-    """Tuples, which JSON does not have, as lists, and bytes as the text they are."""
-    if isinstance(value, dict):
-        return {key: _lists(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_lists(each) for each in value]
-    return bytes(value).decode() if isinstance(value, _BYTES) else value
-
-
-def _encode(value: Any) -> Any:
-    """What `msgspec` does not know: pydantic models, numbers and arrays of NumPy, mappings that are no dicts."""
-    dump, to_list = getattr(value, "model_dump", None), getattr(value, "tolist", None)
-    if callable(dump):
-        return dump(mode="json")
-    if callable(to_list):
-        return to_list()
-    if isinstance(value, Mapping):
-        return dict(value)
-    kind = type(value).__name__
-    raise NotImplementedError(f"{article(kind)} {kind} is in it, which has no JSON form; give what it holds")
+        return to_json_value(value, what)
+    except UnsupportedType as error:
+        raise CannotJudge(str(error)) from None
 
 
 def text_of(value: Any, what: str) -> str | None:
@@ -247,34 +209,3 @@ def _same_json(a: Any, b: Any, normalise: Normaliser) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same_json(a[key], b[key], normalise) for key in a)
     return a is None and b is None
-
-
-def jsonable(value: Any) -> Any:
-    """A value as it can be stored as JSON: half characters are replaced.
-
-    NaN, infinities and integers of more digits than Python writes become None.
-    """
-    if type(value) is str:
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    if type(value) is bool:
-        return value
-    if type(value) is float:
-        return value if value - value == 0 else None
-    if type(value) is int:
-        return value if value.bit_length() <= 14_000 else None
-    if type(value) in SCALARS:
-        return value
-    if isinstance(value, dict):
-        return {
-            # A call for each key would be most of the time that is spent on a small result.
-            key if type(key) is str and key.isascii() else _json_key(key): jsonable(each)
-            for key, each in value.items()
-        }
-    if isinstance(value, list):
-        return [jsonable(each) for each in value]
-    return jsonable(plain(value, "the value"))
-
-
-def _json_key(key: Any) -> str:
-    """A key as JSON writes it: always text."""
-    return str(jsonable(key) if isinstance(key, str) else json_text(jsonable(key), "a key"))

@@ -11,10 +11,11 @@ from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped
 from karat.evaluators.base import Item, register_evaluator
 from karat.evaluators.embedding import Embedder, cosine, embedder_of
 from karat.evaluators.functions import codes_in
-from karat.evaluators.normalise import clip, counted, jsonable, text_of
+from karat.evaluators.normalise import clip, counted, text_of
 from karat.evaluators.parameters import ParameterCheck, Paths
 from karat.evaluators.reference import ReferenceEvaluator, reference_text
 from karat.records import Result
+from karat.serialization import storable
 
 
 @register_evaluator("embedding_similarity")
@@ -67,7 +68,7 @@ class EmbeddingDistance(ReferenceEvaluator):
             return Result(
                 self.key, score, score, "both texts are empty" if score else "one of the texts is empty"
             )
-        first, second = self._embedder.embed([jsonable(text), jsonable(expected)])  # no half characters
+        first, second = self._embedder.embed([storable(text), storable(expected)])  # no half characters
         similarity = cosine(first, second, self.key)
         said = f"cosine {similarity:.3f} between the output {clip(text)} and the reference {clip(expected)}"
         return Result(self.key, min(1.0, max(0.0, similarity)), similarity, said)
@@ -105,7 +106,7 @@ class EmbeddingDistance(ReferenceEvaluator):
                 texts = [text_of(each, "the value") for each in (output, *references)]
             except CannotJudge:
                 continue
-            wanted.update((jsonable(text), None) for text in texts if text is not None and text.strip())
+            wanted.update((storable(text), None) for text in texts if text is not None and text.strip())
         return list(wanted)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,10 +11,11 @@ from karat.errors import CannotJudge, RequestError
 from karat.evaluators.base import Evaluator, register_evaluator
 from karat.evaluators.json_formats import output_formats, schema_formats
 from karat.evaluators.jsontext import NotJSON, looks_fenced, parse_json
-from karat.evaluators.normalise import clip, jsonable, plain
+from karat.evaluators.normalise import clip, plain
 from karat.evaluators.parameters import ParameterCheck
 from karat.evaluators.paths import value_at
 from karat.records import Result
+from karat.serialization import storable
 
 SHOWN_PROBLEMS = 20
 """How many violations of a schema are listed; a long list can have thousands."""
@@ -40,28 +40,12 @@ class _JSONEvaluator(Evaluator):
         if value is None:
             raise NotJSON("there is no output")
         if not isinstance(value, str):
-            if not _is_finite(value):
-                raise NotJSON("NaN and infinities are not JSON")
             return value
         try:
             return parse_json(value, fenced=self._fenced)
         except NotJSON as error:
             hint = "; fenced accepts a fenced block" if not self._fenced and looks_fenced(value) else ""
             raise NotJSON(f"{error}{hint}, in {clip(value)}") from None
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether no number in a plain value is NaN or infinite."""
-    waiting = [value]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, float) and not math.isfinite(each):
-            return False
-        if isinstance(each, dict):
-            waiting.extend(each.values())
-        elif isinstance(each, list):
-            waiting.extend(each)
-    return True
 
 
 @register_evaluator("json_valid")
@@ -192,7 +176,7 @@ class JSONSchemaMatch(_JSONEvaluator):
                 count += 1
                 if len(problems) < SHOWN_PROBLEMS:
                     problems.append(
-                        {"path": jsonable(error.json_path[:200]), "message": clip(error.message, 300)[1:-1]}
+                        {"path": storable(error.json_path[:200]), "message": clip(error.message, 300)[1:-1]}
                     )
         except json_schema.PatternUndecided as error:
             raise CannotJudge(f"{self.key}: {error}") from None

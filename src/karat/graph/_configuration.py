@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from karat import paths
 from karat.documents import Document, Place, read_document
 from karat.errors import ConfigError, RequestError, did_you_mean, nearest
 from karat.graph._data import Sink, check_data, missing_files
@@ -18,7 +19,6 @@ from karat.graph._plan import MOST_VISITS, Plan
 from karat.graph._postprocess import Processor, read_processors
 from karat.graph._reading import Problems, Section
 from karat.graph._schemas import read_schema_config
-from karat.graph._state import steps_of
 from karat.graph.metrics._node import UnitMetrics
 from karat.graph.nodes import build_node
 from karat.graph.nodes._base import Building, Node
@@ -233,7 +233,7 @@ def _check_fields(output: Output, processors: list[Processor]) -> None:
                     f"available columns: {', '.join(columns)} (add it to output_config.output_map)",
                 )
         for place, name in processor.filters:
-            if name not in columns and name.split(".")[0] not in columns:
+            if name not in columns and paths.parse(name).steps[0] not in columns:
                 processor.problems.add(place, f"no output record has it: {did_you_mean(name, columns)}")
 
 
@@ -302,7 +302,7 @@ def _check_sources(configuration: Configuration, have: set[str], problems: Probl
 
 
 def _given(source: str, have: set[str]) -> bool:
-    return source in have or steps_of(source)[0] in have
+    return source in have or paths.parse(source).steps[0] in have
 
 
 def _judged(configuration: Configuration) -> list[str]:

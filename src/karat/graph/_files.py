@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
+from karat import paths
 from karat.datasets import check_writable, record_file, whole_file
 from karat.errors import FAILURES, RequestError, Stopped
 from karat.graph._data import Sink
 from karat.graph._postprocess import Processor, as_report
-from karat.graph._state import steps_of
 from karat.graph._task import GraphTask
 from karat.records import Failed, Ok
 from karat.serialization import encode
@@ -337,7 +337,7 @@ def _owed(task: GraphTask) -> dict[str, str]:
     if task.output.is_whole_state:
         return {key: key for key in keys}
     fields = (task.output.fields or {}).items()
-    return {name: source for name, source in fields if source in keys or len(steps_of(source)) > 1}
+    return {name: source for name, source in fields if source in keys or len(paths.parse(source).steps) > 1}
 
 
 def _failure(output: Any) -> dict[str, Any]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from karat.errors import FAILURES, KaratError, RequestError, did_you_mean
+from karat import paths
+from karat.errors import FAILURES, KaratError, did_you_mean
 from karat.graph._functions import applied
 from karat.graph._lookup import TaskPlace
 from karat.graph._reading import Section
 from karat.graph._schemas import RecordSchema
-from karat.graph._state import SygraState, own, steps_of
-from karat.tasks.prompt import MISSING, look_up
+from karat.graph._state import SygraState, own
 
 FIELD_KEYS = ("from", "value", "transform")
-_STEP = re.compile(r"([^\[\]]+)((?:\[\d+\])*)")
 
 
 class BaseOutputGenerator:
@@ -40,10 +38,7 @@ class BaseOutputGenerator:
 
 def from_state(state: Mapping[str, Any], name: str) -> Any:
     """A variable of the state, or a path into one; None where it was never set."""
-    if name in state:
-        return state[name]
-    found = look_up(state, steps_of(name))
-    return None if found is MISSING else found
+    return paths.get(state, name)
 
 
 class Output:
@@ -229,22 +224,9 @@ def _static(value: Any, document: Any, entry: Section) -> Any:
         return [_static(item, document, entry) for item in value]
     if not (isinstance(value, str) and value.startswith("$") and len(value) > 1 and not value[1].isdigit()):
         return value
-    try:
-        return _walk(value[1:], document)
-    except RequestError as error:
-        entry.problem(str(error), "value")
+    path = paths.parse(value[1:])
+    found = path.find(document)
+    if found is paths.MISSING:
+        entry.problem(f"{value} is not in this file: {path.why_missing(document)}", "value")
         return None
-
-
-def _walk(path: str, value: Any) -> Any:
-    for step in path.split("."):
-        match = _STEP.fullmatch(step)
-        if match is None or not isinstance(value, Mapping) or match[1] not in value:
-            known = list(map(str, value)) if isinstance(value, Mapping) else []
-            raise RequestError(f"${path} leads nowhere: {did_you_mean(step, known)}")
-        value = value[match[1]]
-        for index in re.findall(r"\d+", match[2]):
-            if not isinstance(value, list) or int(index) >= len(value):
-                raise RequestError(f"${path} leads nowhere: there is no element {index} at {step}")
-            value = value[int(index)]
-    return value
+    return found

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from karat import paths
 from karat.errors import KaratError, Stopped
 from karat.graph._edges import Edges
-from karat.graph._state import END, START, SygraState, steps_of
+from karat.graph._state import END, START, SygraState
 from karat.graph.nodes._base import Node, Record
 
 MOST_VISITS = 25
@@ -119,7 +120,7 @@ class Plan:
             if not all(n.declared for n in before):
                 continue  # code may have set them: a record will tell
             have = {key for n in before for key in n.sets}
-            missing = [v for v in node.variables if v not in have and steps_of(v)[0] not in have]
+            missing = [v for v in node.variables if v not in have and paths.parse(v).steps[0] not in have]
             if missing:
                 out[name] = missing
         return out

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from karat import paths
 from karat.documents import Place
 from karat.errors import FAILURES, KaratError, RequestError
-from karat.evaluators.paths import value_at
 from karat.graph._functions import applied, positional
 from karat.graph._lookup import TaskPlace
 from karat.graph._reading import Problems, Section
@@ -209,11 +209,4 @@ def _filter(section: Section, place: TaskPlace) -> Callable[[dict[str, Any]], bo
         section.problem("has to be a function's dotted name, or fields with their values", "filter")
         return None
     wanted = [(str(path), value if isinstance(value, list) else [value]) for path, value in given.items()]
-    return lambda record: all(_at(record, path) in values for path, values in wanted)
-
-
-def _at(record: dict[str, Any], path: str) -> Any:
-    try:
-        return value_at(record, path, "the record")
-    except KaratError:
-        return None
+    return lambda record: all(paths.get(record, path) in values for path, values in wanted)

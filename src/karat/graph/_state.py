@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any
 
 START = "START"
@@ -15,14 +14,6 @@ CHAT_HISTORY = "__chat_history__"
 """Where the turns of nodes with `chat_history: true` are kept; names like this never reach an output."""
 
 _ROLES = {"human": "user", "ai": "assistant"}
-
-
-_STEP = re.compile(r"[^.\[\]]+")
-
-
-def steps_of(path: str) -> list[str]:
-    """The steps of a path into a variable: `d`, `e` and `1` of `d.e[1]`; there is always a first."""
-    return _STEP.findall(path) or [path]
 
 
 def own(value: Any) -> Any:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from karat import paths
 from karat.datasets.dataset import Dataset
 from karat.errors import KaratError, RequestError
 from karat.graph._configuration import Configuration, check_data_fields, read_configuration
 from karat.graph._lookup import find_task
 from karat.graph._plan import PASSED_ON, NodeFailed, failed
 from karat.graph._reading import Problems
-from karat.graph._state import SygraState, own, steps_of
+from karat.graph._state import SygraState, own
 from karat.graph.metrics._node import UnitMetrics
 from karat.graph.nodes._base import Record
 from karat.graph.sygra._task_modules import current_modules
@@ -109,7 +110,7 @@ class GraphTask(Task):
                 encode({field: value})
             except RequestError as found:
                 source = (self.output.fields or {}).get(str(field), "") or str(field)
-                key = steps_of(source)[0]
+                key = paths.parse(source).steps[0]
                 setters = [name for name, node in self.plan.nodes.items() if key in node.output_keys]
                 told = type(found)(f"output field {field!r}: {found}")
                 return failed(setters[0] if len(setters) == 1 else "output", told)

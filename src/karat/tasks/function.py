@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from karat.errors import RequestError
-from karat.keys import code_fingerprint
+from karat.keys import code_fingerprint, json_or_types
 from karat.records import Example
-from karat.serialization import annotations_of, canonical, converter
+from karat.serialization import annotations_of, converter
 from karat.tasks.base import Context, Task
 
 ASKED = ("example", "attempt", "context")
@@ -114,10 +114,10 @@ class FunctionTask(Task):
         if self.default_model is not None:
             extra["default_model"] = self.default_model
         if isinstance(function, functools.partial):
-            extra |= {"args": _jsonable(function.args), "keywords": _jsonable(function.keywords)}
+            extra |= {"args": json_or_types(function.args), "keywords": json_or_types(function.keywords)}
         elif not inspect.isroutine(function):
-            extra |= {"attributes": _jsonable(getattr(function, "__dict__", {}))}
-        return {"task": self.name, "parameters": _jsonable(self.parameters), **extra}
+            extra |= {"attributes": json_or_types(getattr(function, "__dict__", {}))}
+        return {"task": self.name, "parameters": json_or_types(self.parameters), **extra}
 
     def code(self) -> str | None:
         return code_fingerprint(self.function)
@@ -136,16 +136,3 @@ def _is_async(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or (
         callable(function) and inspect.iscoroutinefunction(type(function).__call__)
     )
-
-
-def _jsonable(value: Any) -> Any:
-    """The value, or the type in place of what has no JSON: its content then counts as code, not configuration."""
-    try:
-        canonical(value)
-        return value
-    except Exception:
-        if isinstance(value, dict):
-            return {str(key): _jsonable(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [_jsonable(item) for item in value]
-        return f"<{type(value).__module__}.{type(value).__qualname__}>"

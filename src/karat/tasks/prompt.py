@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 
 from karat.errors import RequestError, did_you_mean
+from karat.paths import MISSING, find
 from karat.records import Example
 from karat.tasks.base import Context, Task
 
 _FIELD = r"[^\W\d]\w*(?:\.\w+)*"
 _VARIABLE = re.compile(r"\{\{(" + _FIELD + r")\}\}|\{(" + _FIELD + r")\}")
 """`{name}` or `{name.field}`; doubled, it stands for itself. Any other brace is a brace."""
-
-MISSING: Any = object()
 
 
 class PromptTask(Task):
@@ -167,9 +166,9 @@ def _value(name: str, given: Any) -> Any:
     """The value of a variable: a field of the input (also inside of it), or for `input` the whole."""
     if name == "input" and not isinstance(given, Mapping):
         return given
-    found = look_up(given, name.split("."))
+    found = find(given, name)
     if found is MISSING and name.partition(".")[0] == "input":
-        found = look_up({"input": given}, name.split("."))
+        found = find({"input": given}, name)
     if found is not MISSING:
         return found
     known = ["input", *(str(key) for key in given)] if isinstance(given, Mapping) else ["input"]
@@ -177,14 +176,3 @@ def _value(name: str, given: Any) -> Any:
         f"the prompt asks for {{{name}}} and the input has no such field: {did_you_mean(name, known)}"
         f" ({{{{{name}}}}} for the braces themselves)"
     )
-
-
-def look_up(value: Any, path: Sequence[str]) -> Any:
-    for step in path:
-        if isinstance(value, Mapping) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return MISSING
-    return value

@@ -16,12 +16,12 @@ import msgspec
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators.functions import code_of, codes_in
 from karat.evaluators.trajectory._values import ATOMS, canonical, contains, equal
+from karat.paths import MISSING, find
 from karat.registry import load_object
 from karat.traces import TraceError
 
 ArgumentMode = Literal["exact", "ignore", "subset", "superset"]
 MODES: tuple[str, ...] = ("exact", "ignore", "subset", "superset")
-MISSING: Any = type("Missing", (), {"__repr__": lambda _: "missing", "__slots__": ()})()
 
 
 class Malformed(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class PathsRule:
         """Whether all paths lead to equal values."""
         if isinstance(agent, Malformed) or isinstance(reference, Malformed):
             return bool(agent == reference)
-        return all(equal(value_at(agent, path), value_at(reference, path)) for path in self.paths)
+        return all(equal(find(agent, path), find(reference, path)) for path in self.paths)
 
     def key(self, arguments: Any) -> Hashable | None:
         """The values at the paths."""
@@ -102,7 +102,7 @@ class PathsRule:
             return arguments
         keys = []
         for path in self.paths:
-            value = value_at(arguments, path)
+            value = find(arguments, path)
             key = MISSING if value is MISSING else canonical(value)
             if key is None:
                 return None
@@ -111,7 +111,7 @@ class PathsRule:
 
     def differences(self, agent: Any, reference: Any) -> list[Difference]:
         """The paths with unequal values."""
-        found = ((path, value_at(agent, path), value_at(reference, path)) for path in self.paths)
+        found = ((path, find(agent, path), find(reference, path)) for path in self.paths)
         return [Difference(path, a, b) for path, a, b in found if not equal(a, b)]
 
 
@@ -145,7 +145,7 @@ class FieldsRule:
     def differences(self, agent: Any, reference: Any) -> list[Difference]:
         """The fields that fail, and what differs in the rest."""
         found = [
-            Difference(path, value_at(agent, path), value_at(reference, path))
+            Difference(path, find(agent, path), find(reference, path))
             for path in self.fields
             if self._fails(path, agent, reference)
         ]
@@ -157,7 +157,7 @@ class FieldsRule:
         return arguments
 
     def _fails(self, path: str, agent: Any, reference: Any) -> bool:
-        a, b = value_at(agent, path), value_at(reference, path)
+        a, b = find(agent, path), find(reference, path)
         check, mode = self.fields[path], self.base.mode
         if check.always or (a is MISSING and b is MISSING and not check.agent_only):
             return False
@@ -203,25 +203,6 @@ class CallableRule:
         return [] if self.matches(agent, reference) else [Difference("", agent, reference)]
 
 
-def value_at(arguments: Any, path: str) -> Any:
-    """The value at a dotted path (`filter.city`, `items.0.id`), or MISSING; a key with dots comes first."""
-    if isinstance(arguments, Mapping) and path in arguments:
-        return arguments[path]
-    head, dot, tail = path.partition(".")
-    if isinstance(arguments, Mapping) and head in arguments:
-        found = arguments[head]
-    elif (
-        isinstance(arguments, (list, tuple))
-        and head.isdecimal()
-        and len(head) < 9
-        and int(head) < len(arguments)
-    ):
-        found = arguments[int(head)]
-    else:
-        return MISSING
-    return value_at(found, tail) if dot else found
-
-
 def without(arguments: Any, path: str) -> Any:
     """The arguments without the value at a path, as a copy; a dict that is left empty goes with it.
 
@@ -229,7 +210,7 @@ def without(arguments: Any, path: str) -> Any:
     """
     head, dot, tail = path.partition(".")
     if isinstance(arguments, (list, tuple)):
-        if value_at(arguments, head) is MISSING:
+        if find(arguments, head) is MISSING:
             return arguments
         position = int(head)
         inner = without(arguments[position], tail) if dot else None

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from karat.evaluators.trajectory._arguments import MISSING, Difference, Malformed, Rule
+from karat.evaluators.trajectory._arguments import Difference, Malformed, Rule
 from karat.evaluators.trajectory._calls import Calls
 from karat.evaluators.trajectory._pairing import Pairs
+from karat.paths import MISSING
 
 SHOWN = 300
 """Characters of a value that comments and metadata show."""

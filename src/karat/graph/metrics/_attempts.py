@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, ClassVar
 
+from karat import paths
 from karat.aggregators.efficiency import StepEfficiency, count_of
-from karat.aggregators.folding import Values, field_of
+from karat.aggregators.folding import Values
 from karat.aggregators.pass_k import MajorityAtK, OverAttempts, PassAtK, PassHatK, Problem
 from karat.graph.metrics._aggregator import (
     AggregatorMetricRegistry,
@@ -183,7 +184,7 @@ class _AttemptMetric(BaseAggregatorMetric):
         assert self.problem_key is not None
         metadata = unit.metadata if unit is not None else result.get("metadata") if result else None
         for place in (metadata, unit.golden if unit is not None else None):
-            found = field_of(place, self.problem_key) if isinstance(place, dict) else None
+            found = paths.get(place, self.problem_key) if isinstance(place, dict) else None
             if found is not None:
                 return str(found)
         raise ValueError(
@@ -344,7 +345,7 @@ class StepEfficiencyMetric(BaseAggregatorMetric):
 
 
 def _steps(key: str, *places: Any) -> float | None:
-    found = (count_of(field_of(place, key)) for place in places if isinstance(place, dict))
+    found = (count_of(paths.get(place, key)) for place in places if isinstance(place, dict))
     return next((steps for steps in found if steps is not None), None)
 
 

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from karat.errors import CannotJudge, RequestError
-from karat.evaluators.normalise import clip, jsonable
+from karat.evaluators.normalise import clip
 from karat.evaluators.paths import value_at
 from karat.registry import Registry, check_parameters
+from karat.serialization import storable
 
 
 def verdict(given: Any) -> Any:
@@ -45,9 +46,9 @@ class UnitMetricResult:
         """All four as valid JSON; NaN and infinities, which JSON does not have, become null."""
         return {
             "correct": self.correct,
-            "golden": jsonable(self.golden),
-            "predicted": jsonable(self.predicted),
-            "metadata": jsonable(self.metadata),
+            "golden": storable(self.golden),
+            "predicted": storable(self.predicted),
+            "metadata": storable(self.metadata),
         }
 
     @classmethod

@@ -14,6 +14,7 @@ from karat.graph.nodes._models import ModelUse, calls_of, message_of, read_model
 from karat.graph.nodes._prompts import Prompt, read_prompt
 from karat.graph.nodes._tools import Tool, read_tools
 from karat.models._messages import Reply
+from karat.serialization import to_json_value
 
 MESSAGES = "messages"
 TOOL_CALLS = "tool_calls"
@@ -129,8 +130,7 @@ def keep(
         state[MESSAGES] = [*(state.get(MESSAGES) or []), message]
         return
     value = parsed if parsed is not None else message.content
-    if hasattr(value, "model_dump"):
-        value = value.model_dump(mode="json")
+    value = to_json_value(value)
     if isinstance(value, Mapping) and all(key in value for key in keys):
         state.update({key: value[key] for key in keys})
     elif message.tool_calls and not message.content and TOOL_CALLS not in apart:

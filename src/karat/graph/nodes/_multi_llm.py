@@ -12,6 +12,7 @@ from karat.graph.nodes._llm import ModelNode, called
 from karat.graph.nodes._models import ModelUse, message_of, read_model
 from karat.graph.nodes._prompts import Prompt, read_prompt
 from karat.models._messages import Reply
+from karat.serialization import to_json_value
 
 
 class MultiLlmNode(ModelNode):
@@ -57,9 +58,7 @@ class MultiLlmNode(ModelNode):
         message = message_of(reply, self.role)
         if self.post_process is not None:
             return await called(self.post_process, SygraMessage(message), SygraState(state))
-        parsed = reply.parsed
-        if hasattr(parsed, "model_dump"):
-            parsed = parsed.model_dump(mode="json")
+        parsed = to_json_value(reply.parsed)
         return parsed if parsed is not None else message.content
 
 

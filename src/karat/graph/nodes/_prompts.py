@@ -14,9 +14,8 @@ import msgspec
 
 from karat.errors import RequestError, did_you_mean
 from karat.graph._reading import Section
-from karat.graph._state import steps_of
 from karat.models._messages import ROLES
-from karat.tasks.prompt import MISSING, look_up
+from karat.paths import MISSING, find
 
 _NAME = r"[^\W\d]\w*(?:(?:\.|->)\w+|\[\d+\])*"
 _VARIABLE = re.compile(r"\{\{(" + _NAME + r")\}\}|\{(" + _NAME + r")\}")
@@ -81,9 +80,7 @@ class Prompt:
 
 def value_of(name: str, state: Mapping[str, Any]) -> Any:
     """The value of a variable: a name of the state, or a path into it."""
-    value = state.get(name, MISSING)
-    if value is MISSING:
-        value = look_up(state, steps_of(name))
+    value = find(state, name)
     if value is MISSING:
         raise RequestError(
             f"the prompt asks for {{{name}}} and the record has no such field: {did_you_mean(name, map(str, state))}"

@@ -142,17 +142,19 @@ def _add_run(url: str) -> None:
         store.backend.insert_header(HeaderRow(0, "run", "run-0000000001", "c", 1.0, None, b"{}"), (), None)
 
 
-def open_as_nobody(url: str) -> list[str]:
-    """Opens a store as a user without rights, and says what came of it."""
+def open_as_nobody(url: str) -> list[Any]:
+    """Opens a store as a user without rights, reads it, tries to write, and says what came of it."""
     open_store("memory://").close()  # imports what is needed: a user without rights may not be able to
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
+    seen: tuple[int, ...] = ()
     try:
         with open_store(url) as store:
+            seen = len(store.runs.list()), sum(1 for run in store.runs.list() for _ in run.outputs())
             _add_run(store.url)
     except KaratError as error:
-        return [type(error).__name__, str(error)]
+        return [type(error).__name__, str(error), *seen]
     return ["opened", url]
 
 

@@ -26,7 +26,7 @@ class Counting:
         self.gate = threading.Event()
         self.gate.set()
 
-    def append(self, parent: int, rows: list[Row]) -> int:
+    def append(self, parent: int, rows: list[Row], owner: str | None = None) -> int:
         assert self.gate.wait(30)
         self.threads.add(threading.get_ident())
         if self.failures:

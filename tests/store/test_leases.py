@@ -6,14 +6,23 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
 from karat.errors import StoreBusy, StoreError
 from karat.store import Store, lease
-from karat.store.backend import LeaseRow
-from karat.store.lease import EXPIRES_AFTER_SECONDS, Held, holder_of, is_alive, new_lease, process_started
+from karat.store.backend import OK, LeaseRow, Row
+from karat.store.lease import (
+    EXPIRES_AFTER_SECONDS,
+    PERMIT_SECONDS,
+    Held,
+    holder_of,
+    is_alive,
+    new_lease,
+    process_started,
+)
 from karat.store.repositories import Runs
 from tests.store.conftest import Child, add_header
 from tests.store.faulty import FaultyBackend
@@ -22,6 +31,10 @@ from tests.store.faulty import FaultyBackend
 def elsewhere(heartbeat: float) -> LeaseRow:
     """A lease of a process on another machine."""
     return LeaseRow("another-machine-owner", "elsewhere", 1, 1.0, 0.0, heartbeat)
+
+
+def row(position: int) -> Row:
+    return Row(position, "1", 1, OK, None, b"{}")
 
 
 def test_a_live_holder_is_named_with_since_when(store: Store) -> None:
@@ -99,6 +112,57 @@ def test_a_lost_heartbeat_stops_the_stage(store: Store) -> None:
         held.check()
     held.release()
     assert store.backend.lease(run) is not None, "what another holds is not given back"
+
+
+def test_an_append_checks_the_owner_in_its_transaction(store: Store) -> None:
+    run = add_header(store)
+    held = Held.take(store.backend, run)
+    assert store.backend.append(run, [row(0)], held.owner) == 1
+    assert store.backend.take_lease(run, elsewhere(store.backend.now()), held.owner)
+    with pytest.raises(StoreBusy, match="run-0000000001 was taken over by process 1 on elsewhere"):
+        store.backend.append(run, [row(1)], held.owner)
+    store.backend.release(run, elsewhere(0).owner)
+    with pytest.raises(StoreBusy, match="was taken over"):
+        store.backend.append(run, [row(1)], held.owner)
+    assert [each.position for each in store.backend.scan(run, 0, 10)] == [0]
+    held.release()
+
+
+async def test_a_model_call_needs_a_recent_heartbeat(shared: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = add_header(shared)
+    now = [1000.0]
+    monkeypatch.setattr(lease, "clock", lambda: now[0])
+    held = Held.take(shared.backend, run)
+    beats = []
+    beat = shared.backend.beat
+    monkeypatch.setattr(shared.backend, "beat", lambda *given: beats.append(1) or beat(*given))
+    assert held.permit() is None
+    now[0] += PERMIT_SECONDS - 0.1
+    assert held.permit() is None
+    assert beats == []
+    now[0] += 0.2  # the process was stopped, or the machine suspended
+    waited = held.permit()
+    assert waited is not None
+    await waited
+    assert len(beats) == 1
+    assert held.permit() is None, "renewed"
+    mine = shared.backend.lease(run)
+    assert mine is not None
+    assert shared.backend.take_lease(run, elsewhere(shared.backend.now()), mine.owner)
+    assert held.permit() is None, "a takeover needs more than PERMIT_SECONDS of silence"
+    now[0] += EXPIRES_AFTER_SECONDS
+    waited = held.permit()
+    assert waited is not None
+    with pytest.raises(StoreBusy, match="run-0000000001 is held by process 1 on elsewhere"):
+        await waited
+    with pytest.raises(StoreBusy):
+        held.permit()
+    held.release()
+
+
+def test_the_clock_of_leases_runs_while_a_machine_is_suspended() -> None:
+    assert getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC) == lease._CLOCK
+    assert PERMIT_SECONDS < EXPIRES_AFTER_SECONDS
 
 
 def test_a_lease_of_what_was_removed_is_lost(store: Store) -> None:

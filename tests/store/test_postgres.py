@@ -6,6 +6,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import psycopg
 import pytest
 
 from karat.errors import RequestError, StoreError, StoreRefused
-from karat.store import Store, open_store
+from karat.store import Store, open_store, postgres, safe_url
 from karat.store.backend import OK, Row
-from karat.store.postgres import APPEND, columns, without_password
+from karat.store.lease import Held
+from karat.store.postgres import APPEND, PostgresBackend, columns, without_password
 from tests.conftest import start_postgres
 from tests.store.conftest import Child, add_header
 
@@ -41,7 +43,10 @@ def rows(first: int, count: int = 10) -> list[Row]:
     return [Row(n, "1", 1, OK, None, b"{}") for n in range(first, first + count)]
 
 
-def test_a_server_that_stops_is_an_error_and_after_a_restart_the_store_goes_on(own_server: Any) -> None:
+def test_a_server_that_stops_is_an_error_and_after_a_restart_the_store_goes_on(
+    own_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "LOST_SECONDS", 0.0)
     with open_store(own_server.get_uri()) as store:
         run = add_header(store)
         store.backend.append(run, rows(0))
@@ -60,6 +65,76 @@ def test_a_server_that_stops_is_an_error_and_after_a_restart_the_store_goes_on(o
         assert store.check() == []
         with open_store(own_server.get_uri()) as again:
             assert len(again.backend.scan(run, 0, 100)) == 25
+
+
+def test_a_server_that_is_lost_is_waited_for(own_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def start_at_the_third(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            own_server.start()
+
+    with open_store(own_server.get_uri()) as store:
+        monkeypatch.setattr(PostgresBackend, "_sleep", staticmethod(start_at_the_third))
+        run = add_header(store, "run-0000000002")
+        for action in (
+            lambda: store.backend.append(run, rows(0)),
+            lambda: store.backend.scan(run, 0, 100),
+            lambda: Held.take(store.backend, run).release(),
+        ):
+            waits.clear()
+            own_server.stop()
+            action()
+            assert len(waits) >= 3
+        assert len(store.backend.scan(run, 0, 100)) == 10
+    own_server.stop()
+    waits.clear()
+    with pytest.raises(StoreRefused, match="no connection to"):
+        open_store(own_server.get_uri())
+    assert waits == [], "a first connection that fails is reported at once"
+    own_server.start()
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
+def test_a_change_whose_commit_is_lost_is_made_again(postgres_url: str, committed: bool) -> None:
+    with open_store(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as other:
+        backend: Any = store.backend
+        run = add_header(store)
+
+        def lose_once() -> None:
+            transaction, lost = backend._transaction, []
+
+            @contextmanager
+            def losing() -> Iterator[Any]:
+                if lost:
+                    with transaction() as cursor:
+                        yield cursor
+                    return
+                lost.append(True)
+                me = backend._connection.info.backend_pid
+                with transaction() as cursor:
+                    yield cursor
+                    if not committed:
+                        other.execute("SELECT pg_terminate_backend(%s, 10000)", (me,))
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", (me,))
+                try:
+                    backend._connection.execute("SELECT 1")
+                except psycopg.Error as error:
+                    raise StoreError("lost") from error
+
+            backend._transaction = losing
+
+        lose_once()
+        held = Held.take(store.backend, run)
+        lose_once()
+        held.beat()
+        held.check()
+        lose_once()
+        assert backend.update_header(run, b"new", 2.0, held.owner)
+        held.let_go()
+        header = backend.header(run)
+        assert (header.payload, header.finished, backend.lease(run)) == (b"new", 2.0, None)
 
 
 def test_a_connection_that_breaks_inside_a_transaction_leaves_nothing_of_it(
@@ -117,14 +192,44 @@ def test_the_url_that_is_shown_never_has_the_password(own_server: Any) -> None:
         ("postgresql://user@host:5432/db", "postgresql://user@host:5432/db"),
         ("postgresql://user:secret@host/db?sslmode=require", "postgresql://user:***@host/db?sslmode=require"),
         ("postgresql://:secret@host/db", "postgresql://:***@host/db"),
-        ("postgresql://user:se?cr@et@host/db", "postgresql://user:***@host/db"),
-        ("postgresql://user@/db?password=secret&host=/run", "postgresql://user@/db?password=***&host=/run"),
+        ("postgresql://user:se?cr@et@host/db", "postgresql://user:***@***/db"),
+        ("postgresql://user@/db?password=secret&host=/run", "postgresql://user:***@/db?host=/run"),
         ("postgresql:///db?sslpassword=secret", "postgresql:///db?sslpassword=***"),
         ("postgresql://", "postgresql://"),
+        ("postgres://host/db", "postgresql://host/db"),
     ],
 )
 def test_passwords_are_starred(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user@host/db?password=s3cr%40et",
+        "postgresql://user@host/db?password=s3cr@et",
+        "postgresql://host?password=s3cr@et",
+        "postgresql://user@host/db?pass%77ord=s3cr@et",
+        "postgresql://user@host/db?%70%61%73%73%77%6f%72%64=s3cr%40et",
+        "postgresql://user@host/db?sslmode=require&password=s3cr&sslpassword=et",
+        "postgresql://user:s3cr%40et@host/db",
+        "postgresql://user:s3cr@et@host/db",
+        "postgresql://user:s3cr/et@host/db",
+        "postgresql://user:s3cr?et@host/db",
+        "postgresql://user:s3cr et@host/db",
+        "postgresql://user:s3cr#et@host/db",
+        "postgresql://user@host/db?PASSWORD=s3cr",
+        "postgresql://user@host/db?pass word=s3cr",
+    ],
+)
+def test_no_form_of_a_password_is_shown(url: str) -> None:
+    shown = [without_password(url), safe_url(url)]
+    with pytest.raises(RequestError) as refused:
+        open_store(url.replace("host", "127.0.0.1:1"))
+    shown.append(str(refused.value))
+    for text in shown:
+        assert "s3cr" not in text
+        assert "et@" not in text
 
 
 @pytest.mark.parametrize("url", ["postgresql://user:secret@host:port/db", "postgresql://user:secret@[::1/db"])

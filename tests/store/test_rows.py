@@ -178,10 +178,10 @@ def test_what_was_removed_cannot_be_appended_to(store: Store) -> None:
 
 def test_a_batch_that_fails_leaves_nothing(store: Store) -> None:
     run = add_header(store)
-    bad = Row(1, "1", 1, OK, None, None)  # type: ignore[arg-type]  # refused by the table: a payload is never null
+    bad = Row(50, "1", 1, OK, object(), b"{}")  # type: ignore[arg-type]  # refused by the driver
     with pytest.raises(StoreError, match="cannot be written"):
-        store.backend.append(run, [row(0), bad])
-    assert store.backend.scan(run, 0, 10) == []
+        store.backend.append(run, [*(row(n) for n in range(50)), bad])
+    assert store.backend.scan(run, 0, 100) == []
     assert store.backend.append(run, [row(0)]) == 1, "and the store goes on"
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import karat
 from karat.datasets import Dataset
 from karat.errors import StoreError, StoreRefused
 from karat.store import open_store
 from karat.store.backend import OK, Row
+from karat.store.lease import Held
 from karat.store.sqlite import APPLICATION
 from tests.store.conftest import Child, add_header
 
@@ -86,14 +88,19 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, child: Callable[..., C
         if folder.stat().st_mode & 0o005 != 0o005 and folder != Path("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o005)
     new, old = tmp_path / "new.db", Path(shutil.copy(FIXTURE, tmp_path / "old.db"))
-    before = old.read_bytes()
-    for path in (new, old):
-        kind, sentence = child("open_as_nobody", f"sqlite:///{path}").result()
+    current = Path(shutil.copy(FIXTURE, tmp_path / "current.db"))
+    open_store(current).close()  # upgrades it
+    for path in (old, current):
+        path.chmod(0o644)
+    before = old.read_bytes(), current.read_bytes()
+    refusals = {path: child("open_as_nobody", f"sqlite:///{path}").result() for path in (new, old, current)}
+    for path, (kind, sentence, *_) in refusals.items():
         assert kind == "StoreRefused"
         assert sentence == f"{path} cannot be written: check that you may write to it and to its folder"
+    assert [seen for _, _, *seen in refusals.values()] == [[], [1, 3], [1, 3]], "what is there can be read"
     assert not new.exists()
-    assert old.read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == ["old.db"]
+    assert (old.read_bytes(), current.read_bytes()) == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["current.db", "old.db"]
 
 
 def test_a_file_may_not_grow_any_more(tmp_path: Path, child: Callable[..., Child]) -> None:
@@ -154,6 +161,71 @@ def test_opening_a_store_twice_in_a_process_keeps_its_locks(
     with open_store(url) as again:
         assert again.backend.counts(run) == {OK: 2}
         assert again.check() == []
+
+
+def test_a_new_store_is_for_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with open_store(tmp_path / "karat.db") as store:
+            add_header(store)
+            modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"karat.db": 0o600, "karat.db-wal": 0o600, "karat.db-shm": 0o600}
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced", "log deleted"])
+def test_a_store_that_is_deleted_or_replaced_is_noticed(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "karat.db"
+    with open_store(path) as store:
+        run = add_header(store)
+        store.backend.append(run, [Row(0, "1", 1, OK, None, b"{}")])
+        held = Held.take(store.backend, run)
+        held.beat()
+        held.check()
+        if how == "log deleted":
+            Path(f"{path}-wal").unlink()
+        else:
+            path.unlink()
+        if how == "replaced":
+            open_store(path).close()
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            store.backend.ensure_present()
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            held.beat()
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            held.check()
+        if how != "log deleted":
+            with pytest.raises(StoreError, match="deleted or replaced"):
+                store.backend.append(run, [Row(1, "1", 1, OK, None, b"{}")])
+
+
+def _flip_a_bit(path: Path, marker: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    place = content.index(marker)
+    content[place + len(marker) - 3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("marker", "found"),
+    [(b'"input":"needle-input', "ds-"), (b"needle-output", "run-"), (b"needle-label", "header")],
+)
+def test_a_flipped_bit_is_found(tmp_path: Path, marker: bytes, found: str) -> None:
+    path = tmp_path / "karat.db"
+    with open_store(path) as store:
+        data = [{"id": str(n), "input": f"needle-input {n}"} for n in range(20)]
+        run = karat.run(lambda input: f"needle-output {input}", data, store=store, labels=["needle-label"])
+        assert store.verify() == []
+        dataset = run.dataset.id
+    _flip_a_bit(path, marker)
+    with open_store(path) as store:
+        assert store.check() == [], "the structure of the file is intact"
+        (problem,) = store.verify()
+        assert {"ds-": dataset, "run-": run.id, "header": f"header of {run.id}"}[found] in problem
+        if found == "run-":
+            with pytest.raises(StoreError, match=f"{run.id} in .* has 1 record with damaged content"):
+                list(store.runs.get(run.id).outputs())
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -26,8 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code; without one, that of this process, which ends when interrupted."""
     if argv is not None:
         return _exit_code(list(argv))
+    from karat.execution.signals import ending_signals
+
     try:
-        code = _exit_code(sys.argv[1:])
+        with ending_signals():
+            code = _exit_code(sys.argv[1:])
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
@@ -73,5 +76,7 @@ def _same_command(given: list[str]) -> str:
     import re
     import shlex
 
-    words = [re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:…@", each) for each in given if each != "--new"]
+    from karat.store import safe_url
+
+    words = [re.sub(r"\w+://\S*", lambda url: safe_url(url[0]), each) for each in given if each != "--new"]
     return shlex.join(["karat", *words])

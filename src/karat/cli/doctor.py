@@ -138,13 +138,13 @@ def _store(url: str | None) -> dict[str, Any]:
             raise RequestError(f"{path} cannot be made: {folder} is not a folder that can be written")
         return {"found": f"{path} will be made by the first run"}
     with open_existing(url) as store:
-        problems = store.check()
+        problems = store.verify()
         if problems:
             remedy = "restore it from a copy, or export what can be read"
             return {"state": "broken", "found": f"{store.url}: {'; '.join(problems[:3])}", "remedy": remedy}
         kinds = ("datasets", "runs", "evaluations", "aggregations")
         counted = ", ".join(f"{len(getattr(store, kind).list()):,} {kind}" for kind in kinds)
-        return {"found": f"{store.url}: {counted}; its integrity check found nothing wrong"}
+        return {"found": f"{store.url}: {counted}; its integrity check and checksums found nothing wrong"}
 
 
 def _cache() -> dict[str, Any]:

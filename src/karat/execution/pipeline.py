@@ -96,7 +96,9 @@ class Stage:
     def recording(self, example: str, attempt: int, scope: str = "") -> recording:
         """The record of model and tool calls of one item."""
         options, replicate = self.options, self.handle.header.replicate
-        return recording(example, attempt, replicate, options.cache, options.budget, scope, stored=True)
+        return recording(
+            example, attempt, replicate, options.cache, options.budget, scope, True, self.lease.permit
+        )
 
     async def work(self, phases: Iterable[Phase]) -> None:
         """Compute what is missing, store it, and close; or leave it so that it can be continued."""
@@ -108,6 +110,8 @@ class Stage:
                     await self._work_phase(phase)
                     if self._aborted is not None:
                         raise self._abortion(*self._aborted)
+                self.lease.check()
+                self.backend.ensure_present()
         except BaseException as raised:
             error = raised
             raise
@@ -116,9 +120,8 @@ class Stage:
 
     async def _work_phase(self, phase: Phase) -> None:
         engine = phase.engine
-        self._appender = Appender(
-            self.backend, self.handle.number, engine.concurrency if phase.work.is_async else 1
-        )
+        slots = engine.concurrency if phase.work.is_async else 1
+        self._appender = Appender(self.backend, self.handle.number, slots, self.lease.owner)
 
         async def deliver(done: Sequence[tuple[Any, Done]]) -> None:
             await self.append([each for _, each in done])
@@ -150,7 +153,7 @@ class Stage:
     def append_known(self, rows: list[Row]) -> None:
         """Store items that need no work: skipped, or copied from an earlier evaluation."""
         if rows:
-            self.backend.append(self.handle.number, rows)
+            self.backend.append(self.handle.number, rows, self.lease.owner)
             self._count([Done(rows)])
 
     def _count(self, done: Sequence[Done]) -> None:

@@ -1,4 +1,4 @@
-"""The plain twin of an async function: works in a script, in a notebook, and inside a running event loop."""
+"""The synchronous twin of an async function: for scripts, for notebooks, and inside a running event loop."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing import Any, ParamSpec, TypeVar
 
 from karat.errors import nearest
 from karat.execution.abandoned import any_left, leave_behind
+from karat.execution.signals import ending_signals
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 WAKE_SECONDS = 1.0
-"""How often a thread that waits for a stage looks whether Ctrl-C was pressed."""
+"""How often a thread that waits for a stage checks for Ctrl-C."""
 
 PATIENCE_SECONDS = 1.0
-"""How long what a task has started itself may take to clean up when the stage is over."""
+"""How long asyncio tasks that a user's task started may take to clean up when the stage is over."""
 
 
 def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The plain twin of an async function, with the same parameters: `run` of `run_async`."""
+    """The synchronous twin of an async function, with the same parameters: `run` of `run_async`."""
 
     name = function.__name__.removesuffix("_async")
 
@@ -43,7 +44,7 @@ def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def _in_words_of(name: str, function: Callable[..., Any], error: TypeError) -> str:
-    """What Python says of wrong arguments, about the function that was called; with the nearest right name."""
+    """Python's message about wrong arguments, naming the function that was called and the nearest right name."""
     said = str(error).partition(". Did you mean")[0].replace(f"{function.__name__}()", f"{name}()")
     unexpected = re.search(r"unexpected keyword argument '(\w+)'$", said)
     close = nearest(unexpected[1], inspect.signature(function).parameters, 1) if unexpected else []
@@ -51,18 +52,19 @@ def _in_words_of(name: str, function: Callable[..., Any], error: TypeError) -> s
 
 
 def run_plain(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end; in a thread of its own where a loop is running already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _run(work)
-    return _in_thread(work)
+    """Run a coroutine to its end; in a thread of its own where a loop is running already."""
+    with ending_signals():
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return _run(work)
+        return _in_thread(work)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, but neither a task that swallows its cancellation nor a thread that is stuck is waited for.
+    """Like `asyncio.run`, but without waiting for tasks that ignore cancellation or for threads that are stuck.
 
-    The first Ctrl-C cancels the work; a second one, while it ends, comes here as KeyboardInterrupt.
+    The first Ctrl-C cancels the work; a second one, while the work ends, raises KeyboardInterrupt here.
     """
     runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
     loop = runner.get_loop()
@@ -80,7 +82,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _end(tasks: set[asyncio.Task[Any]]) -> None:
-    """Waits a while for what was cancelled, and leaves the rest behind."""
+    """Wait PATIENCE_SECONDS for cancelled tasks, and abandon the rest."""
     if tasks:
         await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
     leave_behind(tasks)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
-from karat.errors import RequestError, StoreBusy, UnknownName, did_you_mean, nearest
+from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean, nearest
 from karat.registry import Registry
 from karat.store.backend import OK, Backend, HeaderRow
 
@@ -109,8 +109,16 @@ class Store:
             raise _made_from(target.id, left)
         return doomed
 
+    def verify(self) -> list[str]:
+        """Read everything and return the problems: those of `check`, and content that does not match its checksum."""
+        problems = self.check()
+        try:
+            return problems + self.backend.damaged()
+        except StoreError as error:
+            return problems or [str(error)]
+
     def check(self) -> list[str]:
-        """The problems of an integrity check; empty when all is well."""
+        """The problems that an integrity check of the structure finds; empty when there are none."""
         problems = self.backend.check()
         for dataset in [] if problems else self.datasets.list():
             have = self.backend.counts(dataset.number).get(OK, 0)
@@ -146,14 +154,24 @@ def open_store(url: str | os.PathLike[str] | Store | None = None) -> Store:
     if isinstance(url, Store):
         return url
     text = os.fspath(url) if url is not None else os.environ.get("KARAT_STORE") or DEFAULT_URL
-    scheme, separator, rest = text.partition("://")
+    scheme, separator, _ = text.partition("://")
     if not separator:
         scheme, text = "sqlite", f"sqlite:///{quote(os.fsencode(text))}"
     if not stores.has(scheme):
-        raise RequestError(
-            f"unknown kind of store {scheme!r} in {rest.rpartition('@')[2]!r}: {did_you_mean(scheme, stores.list())}"
-        )
+        raise RequestError(f"unknown kind of store {scheme!r}: {did_you_mean(scheme, stores.list())}")
     return Store(stores.get(scheme)(text))
+
+
+def safe_url(url: str) -> str:
+    """A URL as it may be shown: without the password, in whatever form it is written."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from karat.store.postgres import without_password
+        except ImportError:
+            return f"{scheme}://***"
+        return without_password(url)
+    return f"{scheme}://***" if separator and "@" in rest and scheme != "sqlite" else url
 
 
 @stores.register("memory")
@@ -167,11 +185,12 @@ def _memory(_: str) -> Backend:
 def _sqlite(url: str) -> Backend:
     from karat.store.sqlite import SqliteBackend
 
-    parts = urlsplit(url)
-    path = os.fsdecode(unquote_to_bytes(parts.netloc + parts.path if parts.netloc else parts.path[1:]))
+    # Not `urlsplit`: to it, what follows a # is no part of the path.
+    place, _, query = url.partition("://")[2].partition("?")
+    path = os.fsdecode(unquote_to_bytes(place.removeprefix("/")))
     if not path:
         raise RequestError(f"{url} names no file: write sqlite:///karat.db")
-    options = dict(parse_qsl(parts.query))
+    options = dict(parse_qsl(query, keep_blank_values=True))
     synchronous = options.pop("synchronous", "normal").upper()
     if options or synchronous not in ("NORMAL", "FULL", "EXTRA"):
         raise RequestError(f"{url}: the only option is synchronous=normal, full or extra")

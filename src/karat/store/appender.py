@@ -21,14 +21,15 @@ LARGEST_BYTES = 4 << 20
 
 
 class Appender:
-    """Collects rows of one parent and commits them together.
+    """Collects rows of one parent and commits them together, while `owner` holds its lease.
 
     A group is committed when everyone who could add to it is already waiting for it (`slots`), when it has
     become large, or when its time is up. Only one commit is under way at a time.
     """
 
-    def __init__(self, backend: Backend, parent: int, slots: int) -> None:
+    def __init__(self, backend: Backend, parent: int, slots: int, owner: str | None = None) -> None:
         self._backend = backend
+        self._owner = owner
         self._parent = parent
         self._slots = slots
         self._rows: list[Row] = []
@@ -107,7 +108,7 @@ class Appender:
         rows, waiting = self._take()
         start = time.perf_counter()
         try:
-            self._backend.append(self._parent, rows)
+            self._backend.append(self._parent, rows, self._owner)
         except BaseException as error:
             _tell(waiting, error)
             raise
@@ -120,7 +121,7 @@ class Appender:
     async def _commit_in_thread(self, rows: list[Row], waiting: list[asyncio.Future[None]]) -> None:
         start = time.perf_counter()
         try:
-            await asyncio.to_thread(self._backend.append, self._parent, rows)
+            await asyncio.to_thread(self._backend.append, self._parent, rows, self._owner)
         except asyncio.CancelledError:
             self._commit = None
             raise

@@ -11,8 +11,9 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
+from zlib import crc32
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the tables. A store with a newer one is refused untouched; an older one is upgraded."""
 
 OK, FAILED, SKIPPED, NOT_APPLICABLE, REUSED = range(5)
@@ -28,6 +29,21 @@ class Row(NamedTuple):
     status: int
     reuse: bytes | None
     payload: bytes
+
+
+@functools.lru_cache(4096)
+def item_key(item: str) -> tuple[bytes, int]:
+    """An item as it is stored, and its part of the checksum of a row.
+
+    Bytes, because a text column of PostgreSQL cannot hold NUL or half a surrogate pair.
+    """
+    stored = item.encode("utf-8", "surrogatepass")
+    return stored, crc32(stored)
+
+
+def checksum(item: int, position: int, try_number: int, status: int, payload: bytes) -> int:
+    """CRC-32 of a row: `item` is that of its item, as `item_key` gives it."""
+    return crc32(payload, (item + 64 * position + 8 * try_number + status) & 0xFFFFFFFF)
 
 
 @functools.lru_cache(4096)
@@ -96,19 +112,29 @@ class Backend(Protocol):
         """Lets go of connections and files."""
 
     def check(self) -> list[str]:
-        """The problems of an integrity check; empty when all is well."""
+        """The problems that an integrity check of the structure finds; empty when there are none."""
+
+    def damaged(self) -> list[str]:
+        """Headers and records whose content does not match its checksum; reads everything."""
+
+    def ensure_present(self) -> None:
+        """Raise where the store was deleted or replaced since it was opened."""
 
     def now(self) -> float:
         """The clock that leases are measured by."""
 
-    def append(self, parent: int, rows: Sequence[Row]) -> int:
-        """Commits a batch as a whole and returns how many were new; an identity that exists stays as it is.
+    def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
+        """Commit a batch as a whole and return how many were new; an identity that exists stays as it is.
 
-        A batch for a header that has been deleted is refused.
+        A batch for a header that has been deleted is refused, and so is one of an `owner` that no longer holds the
+        lease: both are checked in the transaction of the batch.
         """
 
     def scan(self, parent: int, start: int, stop: int) -> list[Row]:
-        """All rows with start ≤ position < stop, by position, item (in `item_order`) and try."""
+        """All rows with start ≤ position < stop, by position, item (in `item_order`) and try.
+
+        A row whose content does not match its checksum raises.
+        """
 
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
         """The same without payloads, the tries of an item in their order."""

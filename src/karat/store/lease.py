@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import functools
 import hashlib
 import os
@@ -10,6 +11,7 @@ import platform
 import threading
 import time
 import uuid
+from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +22,18 @@ from karat.store.backend import Backend, LeaseRow
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_AFTER_SECONDS = 30.0
 """A holder that this process cannot look up, and that has been silent for so long, is taken for dead."""
+
+PERMIT_SECONDS = 20.0
+"""So long after a confirmed heartbeat nobody can have taken the lease over, and model calls may be made without asking
+the store. Less than EXPIRES_AFTER_SECONDS, because a request takes a while to be sent."""
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def clock() -> float:
+    """Seconds on a clock that also runs while the machine is suspended or this process is stopped."""
+    return time.clock_gettime(_CLOCK)
+
 
 UNKNOWN, ENDED = 0.0, -1.0
 
@@ -75,17 +89,21 @@ def holder_of(backend: Backend, number: int) -> Holder | None:
 
 
 class Held:
-    """A lease that is kept alive by a thread of its own until it is released.
+    """A lease that a thread of its own keeps alive until it is released.
 
     A thread, because a task that blocks the event loop must not cost the run its lease.
     """
 
-    def __init__(self, backend: Backend, number: int, lease: LeaseRow) -> None:
+    def __init__(self, backend: Backend, number: int, lease: LeaseRow, asked: float | None = None) -> None:
         self._backend = backend
         self._number = number
         self.owner = lease.owner
         self._stop = threading.Event()
+        self._confirmed = clock() if asked is None else asked
+        """When the last heartbeat that the store confirmed was sent."""
+        self._renewing = threading.Lock()
         self.lost = False
+        self._gone: StoreError | None = None
         _held[self.owner] = self
         if backend.shared:
             # `Thread.start` waits until the thread runs, which took a third of opening a run.
@@ -93,7 +111,8 @@ class Held:
 
     @classmethod
     def take(cls, backend: Backend, number: int) -> Held:
-        """Takes a free lease or that of a dead process; refuses if a live one has it."""
+        """Take a free lease or that of a dead process; raise StoreBusy if a live one has it."""
+        asked = clock()
         old = backend.lease(number)
         now = backend.now()
         if old is not None and is_alive(old, now):
@@ -101,31 +120,58 @@ class Held:
         lease = new_lease(now)
         if not backend.take_lease(number, lease, old.owner if old else None):
             raise _busy(backend, number)
-        return cls(backend, number, lease)
+        return cls(backend, number, lease, asked)
 
     def _keep(self) -> None:
-        while not self._stop.wait(HEARTBEAT_SECONDS) and not self.lost:
-            with suppress(StoreError):  # the stage meets the same trouble at its next commit, and tells it
+        while not self._stop.wait(HEARTBEAT_SECONDS) and not self.lost and self._gone is None:
+            with suppress(StoreError):  # the stage meets the same problem at its next commit, and reports it
                 self.beat()
 
     def beat(self) -> None:
-        """Says that this process still works, and learns whether another took the lease."""
-        if not self._backend.beat(self._number, self.owner, self._backend.now()) and not self._stop.is_set():
+        """Renew the lease in the store, and learn whether another process took it or the store was replaced."""
+        try:
+            self._backend.ensure_present()
+        except StoreError as error:
+            self._gone = error
+            raise
+        asked = clock()
+        if self._backend.beat(self._number, self.owner, self._backend.now()):
+            self._confirmed = asked
+        elif not self._stop.is_set():
             self.lost = True
 
     def check(self) -> None:
-        """Raises when another process took the lease, because this one was silent for too long."""
+        """Raise when another process took the lease because this one was silent, or the store was replaced."""
+        if self._gone is not None:
+            raise self._gone
         if self.lost:
             raise _busy(self._backend, self._number)
 
+    def permit(self) -> Awaitable[None] | None:
+        """Raise unless a model call may be made now; where the last heartbeat is too old, ask the store first.
+
+        A process that was stopped or suspended finds out here, before it makes further calls, that another one works
+        on the same run.
+        """
+        self.check()
+        if not self._backend.shared or clock() - self._confirmed < PERMIT_SECONDS:
+            return None
+        return asyncio.to_thread(self._renew)
+
+    def _renew(self) -> None:
+        with self._renewing:
+            if clock() - self._confirmed >= PERMIT_SECONDS:
+                self.beat()
+        self.check()
+
     def release(self) -> None:
-        """Gives the lease back. Where the store cannot be told, the lease ends with this process."""
+        """Release the lease. Where the store cannot be written, the lease ends with this process."""
         self.let_go()
         with suppress(StoreError):
             self._backend.release(self._number, self.owner)
 
     def let_go(self) -> None:
-        """Holds it no longer, without telling the store: this process may take it again."""
+        """Stop holding it, without a write to the store: this process may take it again."""
         self._stop.set()
         _held.pop(self.owner, None)
 
@@ -135,12 +181,12 @@ class Held:
 
 
 _held: dict[str, Held] = {}
-"""The leases of this process by their owners. One that the store has and this has not is of a stage that
-ended without being able to say so, or of an earlier process with the same number."""
+"""The leases of this process by their owners. One that is in the store and not here belongs to a stage that ended
+while the store could not be written, or to an earlier process with the same number."""
 
 
 def let_go(backend: Backend, number: int) -> None:
-    """Ends this process's lease of a header that could not be written: the stage that held it is over."""
+    """End this process's lease of a header that could not be written: the stage that held it is over."""
     for held in list(_held.values()):
         if held.is_of(backend, number):
             held.let_go()
@@ -149,6 +195,6 @@ def let_go(backend: Backend, number: int) -> None:
 def _busy(backend: Backend, number: int) -> StoreBusy:
     header, holder = backend.header(number), holder_of(backend, number)
     if header is None:
-        return StoreBusy(f"what was being worked on was removed from {backend.url} by another process: --new")
+        return StoreBusy(f"this was removed from {backend.url} by another process: --new makes another")
     who = f"{holder.who} since {holder.since}" if holder else "another process"
     return StoreBusy(f"{header.id} is held by {who}: --wait or --new")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
-from karat.errors import MissingDependency, StoreRefused
-from karat.store.backend import SCHEMA, Row
-from karat.store.sql import SqlBackend, as_bytes
+from karat.errors import MissingDependency, StoreError, StoreRefused
+from karat.redaction import Redactor
+from karat.store.backend import SCHEMA, Row, checksum, item_key
+from karat.store.sql import SqlBackend
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,7 +30,7 @@ TABLES = [
         number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL UNIQUE,
         configuration TEXT NOT NULL, created DOUBLE PRECISION NOT NULL, finished DOUBLE PRECISION,
         payload BYTEA NOT NULL, owner TEXT, host TEXT, process BIGINT, process_started DOUBLE PRECISION,
-        since DOUBLE PRECISION, heartbeat DOUBLE PRECISION)""",
+        since DOUBLE PRECISION, heartbeat DOUBLE PRECISION, checksum BIGINT)""",
     "CREATE INDEX karat_headers_configuration ON karat_headers (kind, configuration)",
     "CREATE TABLE karat_links (child TEXT NOT NULL, parent TEXT NOT NULL, PRIMARY KEY (child, parent))",
     "CREATE INDEX karat_links_parent ON karat_links (parent)",
@@ -35,14 +39,20 @@ TABLES = [
     f"CREATE UNIQUE INDEX karat_names_dataset ON karat_names (dataset, {_indexed('name')})",
     """CREATE TABLE karat_rows (
         parent BIGINT NOT NULL, position BIGINT NOT NULL, item BYTEA NOT NULL, try_number BIGINT NOT NULL,
-        status SMALLINT NOT NULL, reuse BYTEA, payload BYTEA NOT NULL)""",
+        status SMALLINT NOT NULL, reuse BYTEA, payload BYTEA NOT NULL, checksum BIGINT)""",
     "CREATE UNIQUE INDEX karat_rows_identity ON karat_rows"
     f" (parent, position, {_indexed('item')}, try_number)",
     "CREATE INDEX karat_rows_reuse ON karat_rows (reuse) WHERE reuse IS NOT NULL",
 ]
 """The tables of the newest schema."""
 
-UPGRADES: dict[int, list[str]] = {}
+UPGRADES: dict[int, list[str]] = {
+    # Records of schema 1 stay without a checksum: to compute one now would confirm damage that is there already.
+    1: [
+        "ALTER TABLE karat_headers ADD COLUMN checksum BIGINT",
+        "ALTER TABLE karat_rows ADD COLUMN checksum BIGINT",
+    ],
+}
 """Schema n → the statements that make it n + 1."""
 
 _TABLES_LOCK, _HEADERS_LOCK = 0x6B61726174, 0x6B61726175
@@ -50,12 +60,18 @@ _TABLES_LOCK, _HEADERS_LOCK = 0x6B61726174, 0x6B61726175
 
 CONNECT_SECONDS = 10
 
+LOST_SECONDS = 60.0
+"""How long a server that was there and is lost is waited for."""
+FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
+
 APPEND = (
-    "WITH header AS (SELECT number FROM karat_headers WHERE number = %s FOR KEY SHARE)"
+    "WITH header AS (SELECT number FROM karat_headers WHERE number = %s AND (%s::text IS NULL OR owner = %s)"
+    " FOR SHARE)"
     " INSERT INTO karat_rows SELECT header.number, batch.* FROM header, unnest(%b::bigint[], %b::bytea[],"
-    " %b::bigint[], %b::smallint[], %b::bytea[], %b::bytea[]) AS batch ON CONFLICT DO NOTHING"
+    " %b::bigint[], %b::smallint[], %b::bytea[], %b::bytea[], %b::bigint[]) AS batch ON CONFLICT DO NOTHING"
 )
-"""A batch as one statement, which is a transaction and a round trip, and holds the header against deletion."""
+"""A batch as one statement, which is a transaction and a round trip. FOR SHARE: until it is committed the header can
+neither be deleted nor taken over."""
 
 _identity = itemgetter(0, 1, 2)
 
@@ -73,13 +89,17 @@ class PostgresBackend(SqlBackend):
         self._psycopg = psycopg
         self._failures = (psycopg.Error,)
         self.url = without_password(url)
+        self._is_open = False
         try:
             defaults: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "application_name": "karat"}
             self._where = {**defaults, **conninfo_to_dict(url), "client_encoding": "utf8"}
-        except psycopg.Error:
+            self._redactor = Redactor(passwords_of(self._where), shortest=1)
+            _refuse_misread(self._where)
+        except (psycopg.Error, ValueError):
             # What libpq says of a URL it cannot read quotes the URL, and with it perhaps the password.
             raise StoreRefused(
-                f"{self.url} cannot be read as a URL: write postgresql://user:password@host:5432/database"
+                f"{self.url} cannot be read as a URL: write postgresql://user:password@host:5432/database, and what is"
+                " not a letter or a digit in a password percent-encoded (@ as %40)"
             ) from None
         try:
             self._connection = self._connect()
@@ -134,17 +154,49 @@ class PostgresBackend(SqlBackend):
         return self._execute("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def _execute(self, statement: str, parameters: Sequence[Any] = (), *, binary: bool = False) -> Any:
-        """A statement outside any transaction, made again where the server was restarted since the last one.
+        """Execute a statement outside any transaction, again where the server was lost.
 
-        Only statements that may be made twice come here: BEGIN, queries, and appending, which is first come
-        first served.
+        Only statements that may be executed twice come here: BEGIN, queries, and appending, where the first commit of
+        an identity wins.
         """
+        return self._persist(lambda: self._fresh().execute(statement, parameters, binary=binary))
+
+    def _write(self, work: Callable[[Any], T]) -> T:
+        # All of them may be done twice: see the conditions in SqlBackend.
         try:
-            return self._fresh().execute(statement, parameters, binary=binary)
-        except self._psycopg.OperationalError:
-            if not self._connection.closed:
-                raise
-        return self._fresh().execute(statement, parameters, binary=binary)
+            return self._persist(lambda: self._in_transaction(work))
+        except self._failures as error:
+            raise self._not_written(error) from error
+
+    def _in_transaction(self, work: Callable[[Any], T]) -> T:
+        try:
+            with self._transaction() as cursor:
+                return work(cursor)
+        except StoreError as error:
+            if isinstance(error.__cause__, self._psycopg.Error):
+                raise error.__cause__ from None
+            raise
+
+    def _persist(self, action: Callable[[], T]) -> T:
+        """Do an action, again until it succeeds or LOST_SECONDS have passed, where the connection is lost."""
+        with self._lock:
+            deadline: float | None = None
+            pause = FIRST_WAIT
+            while True:
+                try:
+                    return action()
+                except self._psycopg.OperationalError:
+                    if not self._connection.closed or not self._is_open:
+                        raise
+                    if deadline is None:
+                        deadline = time.monotonic() + LOST_SECONDS
+                    elif time.monotonic() > deadline:
+                        raise
+                    else:
+                        self._sleep(pause)
+                        pause = min(2 * pause, LONGEST_WAIT)
+
+    _sleep = staticmethod(time.sleep)
 
     def _rollback(self) -> None:
         try:
@@ -173,22 +225,24 @@ class PostgresBackend(SqlBackend):
     def _one_at_a_time(self, cursor: Any) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_HEADERS_LOCK,))
 
-    def append(self, parent: int, rows: Sequence[Row]) -> int:
+    def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
         if not rows:
             return 0
-        with self._lock:
-            try:
-                new = int(self._execute(APPEND, columns(parent, rows)).rowcount)
-            except self._failures as error:
-                raise self._not_written(error) from error
-        if new == 0 and self.header(parent) is None:
-            raise self._removed()
+        try:
+            new = int(self._execute(APPEND, columns(parent, rows, owner)).rowcount)
+        except self._failures as error:
+            raise self._not_written(error) from error
+        if new == 0:
+            if self.header(parent) is None:
+                raise self._removed()
+            held = self.lease(parent) if owner is not None else None
+            if owner is not None and (held is None or held.owner != owner):
+                raise self._taken_over(parent)
         return new
 
     def _reason(self, error: Exception) -> str:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        password = self._where.get("password")
-        return text.replace(password, "***") if password else text
+        return self._redactor.in_text(text)
 
     def now(self) -> float:
         return float(self._read("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0])
@@ -199,17 +253,77 @@ class PostgresBackend(SqlBackend):
             self._connection.close()
 
 
-def columns(parent: int, rows: Sequence[Row]) -> tuple[Any, ...]:
+def columns(parent: int, rows: Sequence[Row], owner: str | None = None) -> tuple[Any, ...]:
     """A batch as APPEND takes it: sorted, so that two with the same rows cannot wait for each other."""
-    positions, items, *others = zip(*sorted(rows, key=_identity), strict=True)
-    return parent, list(positions), [as_bytes(item) for item in items], *map(list, others)
+    ordered = sorted(rows, key=_identity)
+    positions, items, tries, statuses, reuses, payloads = zip(*ordered, strict=True)
+    keys = [item_key(item) for item in items]
+    checksums = [
+        checksum(key[1], row.position, row.try_number, row.status, row.payload)
+        for key, row in zip(keys, ordered, strict=True)
+    ]
+    stored = [key[0] for key in keys]
+    lists = (list(positions), stored, list(tries), list(statuses), list(reuses), list(payloads), checksums)
+    return parent, owner, owner, *lists
+
+
+SECRET_OPTIONS = ("password", "passfile", "sslpassword", "sslkey", "oauth_client_secret", "scram_client_key")
+SHOWN_OPTIONS = ("host", "hostaddr", "port", "user", "dbname", "sslmode", "options", "target_session_attrs")
+
+
+def passwords_of(options: Mapping[str, Any]) -> list[str]:
+    """Every secret among the options of a connection."""
+    return [str(value) for name, value in options.items() if name in SECRET_OPTIONS and value]
+
+
+def _refuse_misread(options: Mapping[str, Any]) -> None:
+    """Raise where libpq has taken a part of a password for something else, which its messages would then quote."""
+    host, user, port = (str(options.get(name) or "") for name in ("host", "user", "port"))
+    if any(sign in host for sign in "@?=&") or ("?" in user and "=" in user):
+        raise ValueError("host or user")
+    if not all(each.isdigit() for each in port.split(",") if each):
+        raise ValueError("port")
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown: whatever could be a password is starred."""
-    scheme, _, rest = url.partition("://")
-    credentials, at, place = rest.rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    place, question, query = place.partition("?")
-    options = "&".join(re.sub(r"(password)=.*", r"\1=***", option) for option in query.split("&"))
-    return f"{scheme}://{user}{colon and ':***'}{at}{place}{question}{options}"
+    """A URL as it may be shown: built from the parts that are known to be no secrets, not by removing secrets.
+
+    libpq percent-decodes the names of options too, and takes everything before the first @ for the user; what it makes
+    of a URL is therefore the only thing that can be trusted.
+    """
+    from psycopg import Error
+    from psycopg.conninfo import conninfo_to_dict
+
+    scheme = "postgresql"
+    try:
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
+    except Error:
+        return f"{scheme}://***"
+    for name in ("user", "host", "dbname"):
+        # `host?password=p@w` makes libpq take `host?password=p` for the user: what looks like an option is not shown.
+        if any(sign in parts.get(name, "") for sign in "?=&@:") and not parts.get(name, "").startswith("/"):
+            parts[name] = "***"
+    if not all(each.isdigit() for each in parts.get("port", "").split(",") if each):
+        parts["port"] = "***"
+    credentials = quote(parts.get("user", ""), safe="*")
+    if "password" in parts:
+        credentials += ":***"
+    host = parts.get("host", "")
+    in_path = not host.startswith("/")
+    place = host if in_path else ""
+    if "port" in parts:
+        place += f":{parts['port']}"
+    shown = {
+        name: value
+        for name, value in parts.items()
+        if name in SHOWN_OPTIONS
+        and name not in ("user", "port", "dbname")
+        and not (name == "host" and in_path)
+    }
+    secrets = [name for name in parts if name in SECRET_OPTIONS and name != "password"]
+    options = [f"{name}={quote(value, safe='/*')}" for name, value in shown.items()]
+    options += [f"{name}=***" for name in secrets]
+    query = f"?{'&'.join(options)}" if options else ""
+    at = "@" if credentials else ""
+    path = f"/{quote(parts['dbname'], safe='*')}" if "dbname" in parts else ""
+    return f"{scheme}://{credentials}{at}{place}{path}{query}"

@@ -24,6 +24,7 @@ from karat.records import (
     RunHeader,
 )
 from karat.serialization import encode
+from karat.store import lease as leases
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Backend, HeaderRow, Row, latest
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.lease import Held, holder_of, let_go, new_lease
@@ -90,6 +91,7 @@ class Repository(Generic[H, B]):
     def _insert(
         self, header: H, parents: Sequence[str], *, leased: bool, siblings: int | None = None
     ) -> tuple[int, Held | None] | None:
+        asked = leases.clock()
         lease = new_lease(self._backend.now()) if leased else None
         row = HeaderRow(
             0,
@@ -103,7 +105,7 @@ class Repository(Generic[H, B]):
         number = self._backend.insert_header(row, parents, lease, siblings)
         if number is None:
             return None
-        return number, Held(self._backend, number, lease) if lease else None
+        return number, Held(self._backend, number, lease, asked) if lease else None
 
     def save(self, number: int, header: H, held: Held | None = None) -> None:
         """Replaces what a header says; with its lease, refuses when another process took that."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
+from zlib import crc32
 
-from karat.errors import RequestError, StoreError
-from karat.store.backend import OK, REUSED, HeaderRow, LeaseRow, Mark, Row, item_order
+from karat.errors import RequestError, StoreBusy, StoreError
+from karat.store.backend import OK, REUSED, HeaderRow, LeaseRow, Mark, Row, checksum, item_order
 
 _HEADER = "number, kind, id, configuration, created, finished, payload"
 _RANGE = (
@@ -21,7 +22,11 @@ _LATEST = (
     " l.position = r.position AND l.item = r.item AND l.try_number > r.try_number)"
 )
 _KEYS_AT_ONCE = 500
+MOST_PROBLEMS = 20
+"""Damaged records that are listed one by one."""
 _position = itemgetter(0)
+
+T = TypeVar("T")
 
 
 class SqlBackend:
@@ -33,6 +38,8 @@ class SqlBackend:
 
     _failures: tuple[type[Exception], ...]
     """What the driver raises."""
+    _checksum = "checksum"
+    """The column; NULL in a store of schema 1 that cannot be upgraded because it is read-only."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -78,6 +85,11 @@ class SqlBackend:
             except self._failures as error:
                 raise self._not_written(error) from error
 
+    def _write(self, work: Callable[[Any], T]) -> T:
+        """Do `work` with the cursor of a write transaction. It may be done twice, where a server was lost."""
+        with self._transaction() as cursor:
+            return work(cursor)
+
     def _not_written(self, error: Exception) -> StoreError:
         return StoreError(f"the store {self.url} cannot be written: {self._reason(error)}")
 
@@ -90,30 +102,58 @@ class SqlBackend:
 
     # Rows --------------------------------------------------------------------
 
-    def append(self, parent: int, rows: Sequence[Row]) -> int:
+    def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
         raise AssertionError("a dialect provides this")
+
+    def ensure_present(self) -> None:
+        """A server reports by itself that a database is gone."""
 
     def _removed(self) -> StoreError:
         return StoreError(f"what is being appended to was removed from {self.url}: start it again")
 
+    def _taken_over(self, parent: int) -> StoreBusy:
+        header, lease = self.header(parent), self.lease(parent)
+        id = header.id if header is not None else "it"
+        by = f"process {lease.process} on {lease.host}" if lease is not None else "another process"
+        return StoreBusy(f"{id} was taken over by {by}, because this process was silent: --wait or --new")
+
     def scan(self, parent: int, start: int, stop: int) -> list[Row]:
+        rows, damaged = self._scan(parent, start, stop)
+        if damaged:
+            header = self.header(parent)
+            what = header.id if header else "a header"
+            raise StoreError(
+                f"{what} in {self.url} has {_records(len(damaged))} with damaged content:"
+                " restore the store from a copy (karat doctor lists the damage)"
+            )
+        return rows
+
+    def _scan(self, parent: int, start: int, stop: int) -> tuple[list[Row], list[Row]]:
+        """All rows of a range, and those that do not match their checksum."""
         found = self._read(
-            f"SELECT position, item, try_number, status, reuse, payload{_RANGE}",
+            f"SELECT position, item, try_number, status, reuse, payload, {self._checksum}{_RANGE}",
             (parent, start, stop),
         )
-        text, make = _Texts(), Row._make
-        rows = [make((p, text[i], t, s, r, d)) for p, i, t, s, r, d in found]
+        items, make = _Items(), Row._make
+        rows, damaged = [], []
+        for position, item, try_number, status, reuse, payload, expected in found:
+            text, seed = items[item]
+            row = make((position, text, try_number, status, reuse, payload))
+            rows.append(row)
+            # A record of schema 1 has no checksum.
+            if expected != checksum(seed, position, try_number, status, payload) and expected is not None:
+                damaged.append(row)
         if len(set(map(_position, rows))) < len(rows):
             rows.sort(key=lambda row: (row.position, item_order(row.item), row.try_number))
-        return rows
+        return rows, damaged
 
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
         found = self._read(
             f"SELECT position, item, try_number, status{_RANGE}",
             (parent, start, stop),
         )
-        text, make = _Texts(), Mark._make
-        return [make((p, text[i], t, s)) for p, i, t, s in found]
+        items, make = _Items(), Mark._make
+        return [make((p, items[i][0], t, s)) for p, i, t, s in found]
 
     def extent(self, parent: int) -> int:
         found = self._read("SELECT max(position) FROM karat_rows WHERE parent = ?", (parent,))
@@ -142,7 +182,7 @@ class SqlBackend:
     def insert_header(
         self, header: HeaderRow, parents: Sequence[str], lease: LeaseRow | None, siblings: int | None = None
     ) -> int | None:
-        with self._transaction() as cursor:
+        def work(cursor: Any) -> int | None:
             self._one_at_a_time(cursor)
             for parent in parents:
                 cursor.execute(self._sql("SELECT 1 FROM karat_headers WHERE id = ?"), (parent,))
@@ -157,10 +197,10 @@ class SqlBackend:
             cursor.execute(
                 self._sql(
                     "INSERT INTO karat_headers (kind, id, configuration, created, finished, payload,"
-                    " owner, host, process, process_started, since, heartbeat)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+                    " owner, host, process, process_started, since, heartbeat, checksum)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
                 ),
-                (*header[1:], *(lease or (None,) * 6)),
+                (*header[1:], *(lease or (None,) * 6), crc32(header.payload)),
             )
             for parent in dict.fromkeys(parents):
                 cursor.execute(
@@ -170,19 +210,25 @@ class SqlBackend:
             cursor.execute(self._sql("SELECT number FROM karat_headers WHERE id = ?"), (header.id,))
             return int(cursor.fetchone()[0])
 
+        return self._write(work)
+
     def update_header(
         self, number: int, payload: bytes, finished: float | None, owner: str | None = None
     ) -> bool:
-        given_back = "" if finished is None else ", owner = NULL"
-        held_by, whose = ("", ()) if owner is None else (" AND owner = ?", (owner,))
-        with self._transaction() as cursor:
-            cursor.execute(
-                self._sql(
-                    f"UPDATE karat_headers SET payload = ?, finished = ?{given_back} WHERE number = ?{held_by}"  # noqa: S608 - no value in it
-                ),
-                (payload, finished, number, *whose),
-            )
+        released = "" if finished is None else ", owner = NULL"
+        # Released with the same content: the same update made twice, because a server was lost in between.
+        held_by = "" if owner is None else " AND (owner = ? OR (owner IS NULL AND payload = ?))"
+        values = (payload, finished, crc32(payload), number, *(() if owner is None else (owner, payload)))
+        sql = self._sql(
+            f"UPDATE karat_headers SET payload = ?, finished = ?, checksum = ?{released}"  # noqa: S608 - no value in it
+            f" WHERE number = ?{held_by}"
+        )
+
+        def work(cursor: Any) -> bool:
+            cursor.execute(sql, values)
             return int(cursor.rowcount) == 1
+
+        return self._write(work)
 
     def headers(
         self, kind: str | None = None, *, id_prefix: str | None = None, configuration: str | None = None
@@ -217,7 +263,7 @@ class SqlBackend:
         return [row[0] for row in rows]
 
     def delete(self, ids: Sequence[str]) -> list[str]:
-        with self._transaction() as cursor:
+        def work(cursor: Any) -> list[str]:
             self._one_at_a_time(cursor)
             made_from = {each: None for id in ids for each in self._children(cursor, id) if each not in ids}
             if made_from:
@@ -229,7 +275,9 @@ class SqlBackend:
                     cursor.execute(self._sql("DELETE FROM karat_headers WHERE number = ?"), (number,))
                     cursor.execute(self._sql("DELETE FROM karat_rows WHERE parent = ?"), (number,))
                 cursor.execute(self._sql("DELETE FROM karat_links WHERE child = ?"), (id,))
-        return []
+            return []
+
+        return self._write(work)
 
     def _children(self, cursor: Any, id: str) -> list[str]:
         cursor.execute(self._sql("SELECT child FROM karat_links WHERE parent = ? ORDER BY child"), (id,))
@@ -237,7 +285,8 @@ class SqlBackend:
 
     def name_dataset(self, name: str, dataset: str) -> int:
         of_name = (as_bytes(name),)
-        with self._transaction() as cursor:
+
+        def work(cursor: Any) -> int:
             self._one_at_a_time(cursor)
             cursor.execute(self._sql("SELECT version, dataset FROM karat_names WHERE name = ?"), of_name)
             versions = {known: int(version) for version, known in cursor.fetchall()}
@@ -248,6 +297,8 @@ class SqlBackend:
                     (*of_name, versions[dataset], dataset),
                 )
             return versions[dataset]
+
+        return self._write(work)
 
     def named(self, name: str | None = None, dataset: str | None = None) -> list[tuple[str, int, str]]:
         condition, parameters = "1 = 1", []
@@ -273,28 +324,32 @@ class SqlBackend:
         return LeaseRow._make(rows[0]) if rows else None
 
     def take_lease(self, number: int, lease: LeaseRow, from_owner: str | None) -> bool:
-        return self._lease_changed(
+        return self._change_lease(
             "owner = ?, host = ?, process = ?, process_started = ?, since = ?, heartbeat = ?",
             lease,
             number,
-            from_owner,
+            # Ours already: the same change made twice, because a server was lost in between.
+            "(owner IS NULL OR owner = ?)" if from_owner is None else "owner IN (?, ?)",
+            (lease.owner,) if from_owner is None else (from_owner, lease.owner),
         )
 
     def beat(self, number: int, owner: str, heartbeat: float) -> bool:
-        return self._lease_changed("heartbeat = ?", (heartbeat,), number, owner)
+        return self._change_lease("heartbeat = ?", (heartbeat,), number, "owner = ?", (owner,))
 
     def release(self, number: int, owner: str) -> None:
-        self._lease_changed("owner = NULL", (), number, owner)
+        self._change_lease("owner = NULL", (), number, "owner = ?", (owner,))
 
-    def _lease_changed(self, change: str, values: Sequence[Any], number: int, owner: str | None) -> bool:
-        """Changes a lease that `owner` (None: nobody) has, and says whether it was so."""
-        held_by = "owner IS NULL" if owner is None else "owner = ?"
-        with self._transaction() as cursor:
-            cursor.execute(
-                self._sql(f"UPDATE karat_headers SET {change} WHERE number = ? AND {held_by}"),  # noqa: S608 - no value in it
-                (*values, number, *(() if owner is None else (owner,))),
-            )
+    def _change_lease(
+        self, change: str, values: Sequence[Any], number: int, held_by: str, owners: Sequence[str]
+    ) -> bool:
+        """Change a lease while the right owner has it; False where another has."""
+        sql = self._sql(f"UPDATE karat_headers SET {change} WHERE number = ? AND {held_by}")  # noqa: S608 - no value in it
+
+        def work(cursor: Any) -> bool:
+            cursor.execute(sql, (*values, number, *owners))
             return int(cursor.rowcount) == 1
+
+        return self._write(work)
 
     # The integrity of what is stored --------------------------------------------
 
@@ -309,13 +364,38 @@ class SqlBackend:
         found = {"rows": rows, "links": links}
         return [f"{count:,} {what} belong to no header" for what, count in found.items() if count]
 
+    def damaged(self) -> list[str]:
+        from karat.store.handles import Chunks
 
-class _Texts(dict[bytes, str]):
-    """Items of one scan as text, each decoded once: most scans see very few different ones."""
+        problems: list[str] = []
+        columns = f"number, id, payload, {self._checksum}"
+        headers = self._read(f"SELECT {columns} FROM karat_headers ORDER BY number")  # noqa: S608 - no value in it
+        for number, id, payload, expected in headers:
+            if expected is not None and crc32(payload) != expected:
+                problems.append(f"the header of {id} has damaged content")
+            found: list[Row] = []
+            chunks = Chunks(0, self.extent(number))
+            for start, stop in chunks:
+                rows, damaged = self._scan(number, start, stop)
+                chunks.saw(rows)
+                found += damaged
+            if found:
+                where = ", ".join(str(row.position) for row in found[:MOST_PROBLEMS])
+                more = ", …" if len(found) > MOST_PROBLEMS else ""
+                problems.append(f"{id} has {_records(len(found))} with damaged content, at {where}{more}")
+        return problems
 
-    def __missing__(self, key: bytes) -> str:
-        text = self[key] = _text(key)
-        return text
+
+def _records(count: int) -> str:
+    return f"{count:,} record{'s' if count != 1 else ''}"
+
+
+class _Items(dict[bytes, tuple[str, int]]):
+    """Items of one scan as text and checksum, each decoded once: most scans see very few different ones."""
+
+    def __missing__(self, key: bytes) -> tuple[str, int]:
+        found = self[key] = _text(key), crc32(key)
+        return found
 
 
 def _text(value: bytes) -> str:
@@ -323,5 +403,5 @@ def _text(value: bytes) -> str:
 
 
 def as_bytes(value: str) -> bytes:
-    """A name or an item as it is kept: a text column of PostgreSQL cannot hold NUL, nor half a surrogate pair."""
+    """A name as it is stored: a text column of PostgreSQL cannot hold NUL, nor half a surrogate pair."""
     return value.encode("utf-8", "surrogatepass")

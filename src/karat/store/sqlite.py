@@ -9,15 +9,16 @@ from __future__ import annotations
 import functools
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from karat.errors import KaratError, StoreError, StoreRefused
-from karat.store.backend import SCHEMA, Row
-from karat.store.sql import SqlBackend, as_bytes
+from karat.store.backend import SCHEMA, Row, checksum, item_key
+from karat.store.sql import SqlBackend
 
 APPLICATION = 0x6B617261
 """`kara`, in the field of the file's header that says whose file it is."""
@@ -27,7 +28,8 @@ TABLES = [
     """CREATE TABLE karat_headers (
         number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL UNIQUE,
         configuration TEXT NOT NULL, created REAL NOT NULL, finished REAL, payload BLOB NOT NULL,
-        owner TEXT, host TEXT, process INTEGER, process_started REAL, since REAL, heartbeat REAL)""",
+        owner TEXT, host TEXT, process INTEGER, process_started REAL, since REAL, heartbeat REAL,
+        checksum INTEGER)""",
     "CREATE INDEX karat_headers_configuration ON karat_headers (kind, configuration)",
     """CREATE TABLE karat_links (
         child TEXT NOT NULL, parent TEXT NOT NULL, PRIMARY KEY (child, parent)) WITHOUT ROWID""",
@@ -37,13 +39,19 @@ TABLES = [
         PRIMARY KEY (name, version), UNIQUE (name, dataset)) WITHOUT ROWID""",
     """CREATE TABLE karat_rows (
         parent INTEGER NOT NULL, position INTEGER NOT NULL, item BLOB NOT NULL, try_number INTEGER NOT NULL,
-        status INTEGER NOT NULL, reuse BLOB, payload BLOB NOT NULL,
+        status INTEGER NOT NULL, reuse BLOB, payload BLOB NOT NULL, checksum INTEGER,
         PRIMARY KEY (parent, position, item, try_number)) WITHOUT ROWID""",
     "CREATE INDEX karat_rows_reuse ON karat_rows (reuse) WHERE reuse IS NOT NULL",
 ]
 """The tables of the newest schema."""
 
-UPGRADES: dict[int, list[str]] = {}
+UPGRADES: dict[int, list[str]] = {
+    # Records of schema 1 stay without a checksum: to compute one now would confirm damage that is there already.
+    1: [
+        "ALTER TABLE karat_headers ADD COLUMN checksum INTEGER",
+        "ALTER TABLE karat_rows ADD COLUMN checksum INTEGER",
+    ],
+}
 """Schema n → the statements that make it n + 1."""
 
 BUSY_SECONDS = 60.0
@@ -56,7 +64,7 @@ ROWS_AT_ONCE = 16
 """Rows in one statement: 1.3 × the rate of executemany, which makes one for each; more bring no more, and a statement
 for what is left over takes longer to prepare."""
 
-_COLUMNS = 7
+_COLUMNS = 8
 
 
 @functools.cache
@@ -75,21 +83,41 @@ class SqliteBackend(SqlBackend):
         super().__init__()
         self.path = path
         self.shared = path is not None
+        self.read_only = False
         self.url = "memory://" if path is None else f"sqlite:///{quote(os.fsencode(path))}"
+        self._log_path = Path(f"{path}-wal")
+        self._log: tuple[int, int] | None = None
         if path is not None:
-            _refuse_what_is_no_store(path)
+            _refuse_foreign(path)
         try:
-            self._connection = _connect(":memory:" if path is None else path)
+            self._open(synchronous)
         except sqlite3.Error as error:
-            raise _refusal(path, error) from error
+            if path is None or not path.is_file() or _code(error) not in _NOT_WRITABLE:
+                raise _refusal(path, error) from error
+            self._open_to_read(path)
+        self._identity = _identity_of(path) if path is not None else None
+
+    def _open(self, synchronous: str) -> None:
+        with _opening:
+            if self.path is not None:
+                _create_private(self.path)
+            self._connection = _connect(":memory:" if self.path is None else self.path)
         try:
             self._prepare(synchronous)
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise _refusal(path, error) from error
         except BaseException:
             self._connection.close()
             raise
+
+    def _open_to_read(self, path: Path) -> None:
+        """Open a file that may not be written, or lies in such a folder: everything in it can be read."""
+        self.read_only = True
+        try:
+            self._connection = _connect_to_read(path)
+            self._connection.execute("SELECT count(*) FROM karat_headers").fetchone()
+        except sqlite3.Error as error:
+            raise StoreRefused(f"{path} cannot be read: {error}") from error
+        if self._connection.execute("PRAGMA user_version").fetchone()[0] < 2:
+            self._checksum = "NULL"
 
     def _prepare(self, synchronous: str) -> None:
         execute = self._connection.execute
@@ -100,20 +128,30 @@ class SqliteBackend(SqlBackend):
         execute("PRAGMA temp_store = MEMORY")
         if execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
             return
-        with self._transaction() as cursor:
-            # Asked again: another process may have made or upgraded the tables while this one waited.
-            version = cursor.execute("PRAGMA user_version").fetchone()[0]
-            _refuse_newer(self.path, version)
-            if version == 0:
-                cursor.execute(f"PRAGMA application_id = {APPLICATION}")
-            for statement in TABLES if version == 0 else ():
-                cursor.execute(statement)
-            for old in range(version or SCHEMA, SCHEMA):
-                for statement in UPGRADES[old]:
-                    cursor.execute(statement)
-            cursor.execute(f"PRAGMA user_version = {SCHEMA}")
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._make_tables(execute)
+            execute("COMMIT")
+        except BaseException:
+            self._rollback()
+            raise
+
+    def _make_tables(self, execute: Callable[[str], sqlite3.Cursor]) -> None:
+        # Asked again: another process may have made or upgraded the tables while this one waited.
+        version = execute("PRAGMA user_version").fetchone()[0]
+        _refuse_newer(self.path, version)
+        if version == 0:
+            execute(f"PRAGMA application_id = {APPLICATION}")
+        for statement in TABLES if version == 0 else ():
+            execute(statement)
+        for old in range(version or SCHEMA, SCHEMA):
+            for statement in UPGRADES[old]:
+                execute(statement)
+        execute(f"PRAGMA user_version = {SCHEMA}")
 
     def _begin(self) -> Any:
+        if self.read_only:
+            raise _not_writable(self.path)
         if self._connection.in_transaction:  # an interrupt came just as the last one was to be ended
             self._rollback()
         return self._connection.execute("BEGIN IMMEDIATE")
@@ -128,23 +166,46 @@ class SqliteBackend(SqlBackend):
     def _fetch(self, sql: str, parameters: Sequence[Any]) -> list[Any]:
         return self._connection.execute(sql, parameters).fetchall()
 
-    def append(self, parent: int, rows: Sequence[Row]) -> int:
+    def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
+        self._ensure_file()
         with self._transaction() as cursor:
-            if cursor.execute("SELECT 1 FROM karat_headers WHERE number = ?", (parent,)).fetchone() is None:
+            held = cursor.execute("SELECT owner FROM karat_headers WHERE number = ?", (parent,)).fetchone()
+            if held is None:
                 raise self._removed()
-            values = [
-                value
-                for position, item, try_number, status, reuse, payload in rows
-                for value in (parent, position, as_bytes(item), try_number, status, reuse, payload)
-            ]
+            if owner is not None and held[0] != owner:
+                raise self._taken_over(parent)
+            values: list[Any] = []
+            for position, item, try_number, status, reuse, payload in rows:
+                stored, seed = item_key(item)
+                values += (
+                    parent,
+                    position,
+                    stored,
+                    try_number,
+                    status,
+                    reuse,
+                    payload,
+                    checksum(seed, position, try_number, status, payload),
+                )
             new = 0
             for start in range(0, len(values), _COLUMNS * ROWS_AT_ONCE):
                 some = values[start : start + _COLUMNS * ROWS_AT_ONCE]
                 new += cursor.execute(_append(len(some) // _COLUMNS), some).rowcount
             return int(new)
 
+    def ensure_present(self) -> None:
+        self._ensure_file()
+        if self._log is None:
+            self._log = _identity_of(self._log_path)
+        elif _identity_of(self._log_path) != self._log:
+            raise StoreError(f"{self._log_path}, the log of the store, was deleted or replaced: start again")
+
+    def _ensure_file(self) -> None:
+        if self.path is not None and _identity_of(self.path) != self._identity:
+            raise StoreError(f"{self.path} was deleted or replaced while it was in use: start again")
+
     def _reason(self, error: Exception) -> str:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        code = _code(error)  # type: ignore[arg-type]  # of this driver
         if code == sqlite3.SQLITE_BUSY:
             return f"another process has been writing for more than {BUSY_SECONDS:g} s"
         if code == sqlite3.SQLITE_FULL:
@@ -164,6 +225,38 @@ class SqliteBackend(SqlBackend):
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+_opening = threading.Lock()
+"""Held while a file is created: see `_create_private`."""
+
+
+def _create_private(path: Path) -> None:
+    """Create a new store's file for its owner alone; SQLite gives its log the same mode.
+
+    Under a lock: closing this descriptor drops the locks that another thread has on the file (see `_refuse_foreign`).
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    except OSError:
+        return  # SQLite meets the same problem, and reports it
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    # Without a log nobody writes to it in WAL mode: `immutable` then leaves no log and no lock behind either.
+    settled = "" if Path(f"{path}-wal").exists() else "&immutable=1"
+    return _connect(f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{settled}", uri=True)
 
 
 def _connect(path: Path | str, *, uri: bool = False) -> sqlite3.Connection:
@@ -193,7 +286,7 @@ def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
         return
 
 
-def _refuse_what_is_no_store(path: Path) -> None:
+def _refuse_foreign(path: Path) -> None:
     """Refuses a foreign, damaged or newer file through a read-only connection, before anything could touch it.
 
     The file is never opened but by SQLite: closing any other descriptor of it would drop the locks that this
@@ -213,10 +306,8 @@ def _refuse_what_is_no_store(path: Path) -> None:
         return
     if size < SMALLEST_BYTES:
         raise _not_a_store(path)
-    # Without a log nobody writes to it in WAL mode: `immutable` then leaves no log and no lock behind either.
-    settled = "" if Path(f"{path}-wal").exists() else "&immutable=1"
     try:
-        connection = _connect(f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{settled}", uri=True)
+        connection = _connect_to_read(path)
         try:
             _refuse_by_content(path, connection)
         finally:
@@ -252,12 +343,23 @@ def _not_a_store(path: Path | None) -> StoreRefused:
     return StoreRefused(f"{path} is not a karat store (not an SQLite file): choose another path")
 
 
+_NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
 def _refusal(path: Path | None, error: sqlite3.Error) -> KaratError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = _code(error)
     if code == sqlite3.SQLITE_NOTADB:
         return _not_a_store(path)
     if code == sqlite3.SQLITE_CORRUPT:
         return StoreRefused(f"{path} is damaged or truncated ({error}): restore it from a copy")
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        return StoreRefused(f"{path} cannot be written: check that you may write to it and to its folder")
+    if code in _NOT_WRITABLE:
+        return _not_writable(path)
     return StoreError(f"{path} cannot be opened as a store: {error}")
+
+
+def _not_writable(path: Path | None) -> StoreRefused:
+    return StoreRefused(f"{path} cannot be written: check that you may write to it and to its folder")

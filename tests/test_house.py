@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,63 +13,105 @@ import pytest
 import karat
 
 SOURCE = Path(karat.__file__).parent
-EVERYWHERE = {"records", "keys", "errors", "registry", "serialization", "progress", "documents", "lazy"}
-ABOVE = {"execution", "cli", "web", "pytest_plugin", "experiments", "__main__"}
-"""What no room may import: the stages and what is built on them."""
-MAY_USE_STAGES = {
-    "execution",
-    "analysis",
-    "reporting",
-    "cli",
-    "web",
-    "pytest_plugin",
-    "experiments",
-    "__init__",
-    "__main__",
+EVERYWHERE = {
+    *("records", "keys", "errors", "registry", "serialization", "paths", "documents", "formatting", "lazy"),
+    *("redaction", "json_schema"),
 }
+"""Modules that every room may use; they use each other only."""
+UPPER = ["execution", "analysis", "reporting", "experiments", "view", "cli", "__main__"]
+"""The rooms that connect the others, lowest first; each may use those before it and nothing below may use them."""
+PLUG_INS = {"graph", "memory", "shipped", "demo"}
+"""Rooms written on the public API alone: `cli` and `experiments` may use them."""
 HEAVY = {
     "numpy", "aiohttp", "ray", "rich", "pydantic", "yaml", "pyarrow", "psycopg", "jsonschema", "rapidfuzz", "regex",
     "sqlite3", "asyncio", "xllamacpp", "wordllama", "flask", "starlette", "msgspec.inspect",
 }  # fmt: skip
 
 
-def imports(path: Path, *, lazy: bool) -> set[str]:
-    """The karat rooms a module imports; lazily imported ones only when asked for."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = ast.walk(tree) if lazy else _top_level(tree)
-    found = set()
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("karat"):
-            parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("karat.")}
-    return found
+def imports(path: Path) -> set[str]:
+    """The rooms that a module imports, lazily or not; `if TYPE_CHECKING` imports nothing when karat runs."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            if (
+                isinstance(node, ast.If)
+                and isinstance(node.test, ast.Name)
+                and node.test.id == "TYPE_CHECKING"
+            ):
+                continue
+            pending.append(node)
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "karat":
+                parts = node.module.split(".")
+                found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("karat.")}
+    return found - {"__version__", "__doc__"}
 
 
-def _top_level(tree: ast.Module):
-    for node in tree.body:
-        if isinstance(node, ast.If):  # `if TYPE_CHECKING`
-            continue
-        yield node
-
-
-def modules():
-    return sorted(path for path in SOURCE.rglob("*.py"))
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
 
 
 def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+def house() -> dict[str, set[str]]:
+    """The rooms that each room uses."""
+    rooms: dict[str, set[str]] = {}
+    for path in modules():
+        rooms.setdefault(room_of(path), set()).update(imports(path) - {room_of(path)})
+    return rooms
+
+
+def test_no_room_depends_on_itself():
+    rooms = house()
+
+    def used_by(room: str) -> set[str]:
+        found: set[str] = set()
+        pending = [room]
+        while pending:
+            new = rooms.get(pending.pop(), set()) - found
+            found |= new
+            pending += new
+        return found
+
+    assert [room for room in rooms if room in used_by(room)] == []
+
+
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_point_one_way(path):
-    room = room_of(path)
-    used = imports(path, lazy=True)
+    room, used = room_of(path), imports(path)
     if room in EVERYWHERE:
-        assert used <= EVERYWHERE | {"__version__"}
-    if room not in MAY_USE_STAGES:
-        assert not used & ABOVE
+        assert used <= EVERYWHERE
+    if room in UPPER:
+        assert not used & set(UPPER[UPPER.index(room) + 1 :])
+    elif room != "__init__":
+        assert not used & set(UPPER)
+    if room not in {*PLUG_INS, "cli", "experiments", "core", "__init__"}:
+        assert not used & PLUG_INS
+
+
+def lazy_packages() -> list[Path]:
+    return [path for path in SOURCE.rglob("__init__.py") if "_WHERE" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", lazy_packages(), ids=lambda p: p.parent.name)
+def test_every_lazily_exported_name_is_typed(path):
+    """A type checker knows a name that is imported when first used from the imports under TYPE_CHECKING."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typed = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.If)
+        for each in node.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    package = ".".join(["karat", *path.relative_to(SOURCE).parent.parts]).removesuffix(".")
+    where = importlib.import_module(package)._WHERE
+    assert set(where) - typed == set()
 
 
 def test_import_karat_is_light():

@@ -1,4 +1,4 @@
-"""karat measures how good an LLM system is, and keeps every step of the measurement."""
+"""karat measures how good an LLM system is, and stores every step of the measurement."""
 
 from __future__ import annotations
 
@@ -10,47 +10,76 @@ from karat.lazy import load
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from karat import aggregators, evaluators, models, stats, traces
-    from karat.analysis.comparison import compare, compare_async
-    from karat.analysis.ranking import rank, rank_async
+    from karat import aggregators, evaluators, graph, memory, models, stats, tasks, testing, traces
+    from karat.aggregators import Aggregator
+    from karat.analysis.comparison import Comparison, compare, compare_async
+    from karat.analysis.ranking import Ranking, rank, rank_async
     from karat.datasets import Dataset
     from karat.errors import KaratError, NotApplicable
+    from karat.evaluators import Evaluator
     from karat.execution.aggregate import aggregate, aggregate_async
     from karat.execution.evaluate import evaluate, evaluate_async
     from karat.execution.run import run, run_async
-    from karat.records import Estimate, Example, Output, Result
-    from karat.store import open_store
+    from karat.experiments.running import experiment, experiment_async
+    from karat.records import AggregateTable, Estimate, Estimates, Example, Output, Result
+    from karat.store import Store, open_store
+    from karat.store.handles import Aggregation, Evaluation, Run
+    from karat.tasks import Task
 
 _WHERE = {
+    "AggregateTable": "records",
+    "Aggregation": "store.handles",
+    "Aggregator": "aggregators",
+    "Comparison": "analysis.comparison",
     "Dataset": "datasets",
     "Estimate": "records",
+    "Estimates": "records",
+    "Evaluation": "store.handles",
+    "Evaluator": "evaluators",
     "Example": "records",
     "KaratError": "errors",
     "NotApplicable": "errors",
     "Output": "records",
+    "Ranking": "analysis.ranking",
     "Result": "records",
+    "Run": "store.handles",
+    "Store": "store",
+    "Task": "tasks",
     "aggregate": "execution.aggregate",
     "aggregate_async": "execution.aggregate",
     "compare": "analysis.comparison",
     "compare_async": "analysis.comparison",
     "evaluate": "execution.evaluate",
     "evaluate_async": "execution.evaluate",
+    "experiment": "experiments.running",
+    "experiment_async": "experiments.running",
     "open_store": "store",
     "rank": "analysis.ranking",
     "rank_async": "analysis.ranking",
     "run": "execution.run",
     "run_async": "execution.run",
 }
-_MODULES = ("aggregators", "evaluators", "models", "stats", "traces")
+_MODULES = ("aggregators", "evaluators", "graph", "memory", "models", "stats", "tasks", "testing", "traces")
 
 __all__ = [
+    "AggregateTable",
+    "Aggregation",
+    "Aggregator",
+    "Comparison",
     "Dataset",
     "Estimate",
+    "Estimates",
+    "Evaluation",
+    "Evaluator",
     "Example",
     "KaratError",
     "NotApplicable",
     "Output",
+    "Ranking",
     "Result",
+    "Run",
+    "Store",
+    "Task",
     "aggregate",
     "aggregate_async",
     "aggregators",
@@ -59,6 +88,10 @@ __all__ = [
     "evaluate",
     "evaluate_async",
     "evaluators",
+    "experiment",
+    "experiment_async",
+    "graph",
+    "memory",
     "models",
     "open_store",
     "rank",
@@ -66,6 +99,8 @@ __all__ = [
     "run",
     "run_async",
     "stats",
+    "tasks",
+    "testing",
     "traces",
 ]
 

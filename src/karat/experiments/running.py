@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from karat.analysis.comparison import Comparison, compare_runs
-from karat.errors import RequestError
-from karat.execution.aggregate import aggregate
-from karat.execution.evaluate import evaluate
-from karat.execution.progress import Listener
-from karat.execution.run import run
+from karat.errors import RequestError, did_you_mean
+from karat.execution.aggregate import aggregate_async
+from karat.execution.evaluate import evaluate_async
+from karat.execution.progress import Listener, listener
+from karat.execution.run import run_async
+from karat.execution.sync import plain
 from karat.experiments.graphs import export
 from karat.experiments.plan import Plan
 from karat.records import Status
-from karat.store import Store
+from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 
 Told = Callable[[Any], None]
@@ -66,7 +68,58 @@ def _dict(handle: Evaluation | Aggregation | None) -> dict[str, Any] | None:
     return None if handle is None else {**handle.to_dict(), "notice": handle.notice}
 
 
-def carry_out(
+class ExperimentOptions(TypedDict, total=False):
+    """Options of `karat.experiment`: what takes the place of the file's settings, and how the stages work."""
+
+    store: str | Path | Store | None
+    models: list[str]
+    params: Mapping[str, Any]
+    concurrency: int
+    attempts: int
+    limit: int
+    offset: int
+    timeout: float
+    retries: int
+    new: bool
+    retry_failed: bool
+    accept_code_change: bool
+    wait: bool
+    cache: str
+    budget: float
+    progress: bool | Listener | None
+
+
+async def experiment_async(file: str | Path, **options: Unpack[ExperimentOptions]) -> Outcome:
+    """Run an experiment file: its runs, its evaluation, its aggregation and, for a matrix, its comparison.
+
+    `store`, `models`, `params`, `concurrency`, `attempts`, `limit`, `offset`, `timeout` and `retries` take the place of
+    what the file says; `new`, `retry_failed`, `accept_code_change`, `wait`, `cache`, `budget` and `progress` are those
+    of `karat.run`. The results stay in the store, which the returned runs keep open.
+    """
+    from karat.experiments.checking import OPTIONS, read_experiment
+
+    given: dict[str, Any] = dict(options)
+    known = ExperimentOptions.__annotations__
+    for name in given:
+        if name not in known:
+            raise TypeError(f"experiment() has no option {name!r}: {did_you_mean(name, known)}")
+    store = given.pop("store", None)
+    progress = listener(given.pop("progress", None))
+    plan = read_experiment(
+        file,
+        store=None if isinstance(store, Store) or store is None else str(store),
+        models=given.pop("models", None),
+        params=given.pop("params", None),
+        options={name: given.pop(name) for name in OPTIONS if name in given},
+    )
+    opened = store if isinstance(store, Store) else open_store(plan.store)
+    return await carry_out_async(plan, opened, progress=progress, **given)
+
+
+experiment = plain(experiment_async)
+
+
+async def carry_out_async(
     plan: Plan,
     store: Store,
     *,
@@ -96,7 +149,9 @@ def carry_out(
         if planned.matrix:
             metadata["matrix"] = planned.matrix
         options: Mapping[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
-        made = run(planned.task, data, store=store, accept_code_change=accept_code_change, **options)
+        made = await run_async(
+            planned.task, data, store=store, accept_code_change=accept_code_change, **options
+        )
         outcome.runs.append(made)
         outcome.models.append(planned.model)
         if tell is not None:
@@ -110,13 +165,13 @@ def carry_out(
         judging = {
             name: plan.options[name] for name in ("concurrency", "abort_on_error") if name in plan.options
         }
-        outcome.evaluation = evaluate(
+        outcome.evaluation = await evaluate_async(
             outcome.runs, plan.evaluators, store=store, metadata=said, **judging, **again, **about
         )
         if tell is not None:
             tell(outcome.evaluation)
     if plan.aggregators and outcome.evaluation is not None:
-        outcome.aggregation = aggregate(
+        outcome.aggregation = await aggregate_async(
             outcome.evaluation,
             plan.aggregators,
             store=store,
@@ -128,6 +183,9 @@ def carry_out(
     if outcome.evaluation is not None and len(outcome.runs) > 1 and any(p.matrix for p in plan.runs):
         outcome.comparison = _compared(outcome.evaluation, plan.confidence)
     return outcome
+
+
+carry_out = plain(carry_out_async)
 
 
 def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from karat.aggregators import Group
-from karat.aggregators.base import resolve_aggregator
+from karat.aggregators._base import resolve_aggregator
 from karat.records import FORMAT, Failed, Failure, ItemResult, Ok, Result
 
 

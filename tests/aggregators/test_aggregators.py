@@ -116,7 +116,7 @@ def test_quantiles_are_order_statistics_with_woodruffs_interval(make):
 
 
 def test_many_different_scores_are_rounded_and_it_is_said(make, monkeypatch):
-    monkeypatch.setattr("karat.aggregators.distributions.MOST_DISTINCT", 100)
+    monkeypatch.setattr("karat.aggregators._distributions.MOST_DISTINCT", 100)
     made = make.folded("quantiles", [[make.item(i / 1000)] for i in range(1001)]).get("q50")
     assert made.value == pytest.approx(0.5, rel=1 / 4096)
     assert made.metadata["rounded"]

@@ -123,7 +123,7 @@ def test_attempts_are_clustered_by_example_and_examples_by_a_field(make):
 
 
 def test_an_average_that_is_not_known_names_the_nearest():
-    from karat.aggregators.base import resolve_aggregator
+    from karat.aggregators._base import resolve_aggregator
     from karat.errors import RequestError
 
     with pytest.raises(RequestError, match="did you mean 'macro'"):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from karat.aggregators import Group, aggregators
-from karat.aggregators.base import resolve_aggregator
+from karat.aggregators._base import resolve_aggregator
 from karat.records import FORMAT, Failed, Failure, ItemResult, Ok, Result, Skipped
 
 PARAMS = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import karat
-from karat.aggregators.base import Aggregate, Aggregator
+from karat.aggregators._base import Aggregate, Aggregator
 from karat.errors import RequestError, UnknownName
 from karat.evaluators.base import resolve_evaluator
 

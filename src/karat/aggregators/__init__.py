@@ -2,37 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.lazy import load
 
+if TYPE_CHECKING:
+    from karat.aggregators._base import Aggregate as Aggregate
+    from karat.aggregators._base import Aggregator as Aggregator
+    from karat.aggregators._base import FunctionAggregator as FunctionAggregator
+    from karat.aggregators._base import Group as Group
+    from karat.aggregators._base import aggregators as aggregators
+    from karat.aggregators._base import register_aggregator as register_aggregator
+    from karat.aggregators._classification import ClassificationReport as ClassificationReport
+    from karat.aggregators._classification import F1Score as F1Score
+    from karat.aggregators._classification import Precision as Precision
+    from karat.aggregators._classification import Recall as Recall
+    from karat.aggregators._comparisons import Ranking as Ranking
+    from karat.aggregators._comparisons import WinRate as WinRate
+    from karat.aggregators._distributions import Histogram as Histogram
+    from karat.aggregators._distributions import Quantiles as Quantiles
+    from karat.aggregators._efficiency import StepEfficiency as StepEfficiency
+    from karat.aggregators._grouping import Grouped as Grouped
+    from karat.aggregators._means import Accuracy as Accuracy
+    from karat.aggregators._means import Mean as Mean
+    from karat.aggregators._pass_k import MajorityAtK as MajorityAtK
+    from karat.aggregators._pass_k import PassAtK as PassAtK
+    from karat.aggregators._pass_k import PassHatK as PassHatK
+    from karat.aggregators._rates import CountBy as CountBy
+    from karat.aggregators._rates import Rate as Rate
+    from karat.graph.metrics import AggregatorMetricRegistry as AggregatorMetricRegistry
+    from karat.graph.metrics import BaseAggregatorMetric as BaseAggregatorMetric
+    from karat.graph.metrics import aggregator_metric as aggregator_metric
+    from karat.records import AggregateTable as AggregateTable
+
 _WHERE = {
-    "Aggregate": "base",
-    "Aggregator": "base",
-    "Group": "base",
-    "aggregators": "base",
-    "register_aggregator": "base",
-    "Accuracy": "means",
+    "Aggregate": "_base",
+    "Aggregator": "_base",
+    "AggregateTable": "karat.records",
+    "FunctionAggregator": "_base",
+    "Group": "_base",
+    "aggregators": "_base",
+    "register_aggregator": "_base",
+    "Accuracy": "_means",
     # Aggregator metrics are a built-in plug-in: they are named here and never imported by this package.
     "AggregatorMetricRegistry": "karat.graph.metrics",
     "BaseAggregatorMetric": "karat.graph.metrics",
     "aggregator_metric": "karat.graph.metrics",
-    "ClassificationReport": "classification",
-    "CountBy": "rates",
-    "F1Score": "classification",
-    "Grouped": "grouping",
-    "Histogram": "distributions",
-    "MajorityAtK": "pass_k",
-    "Mean": "means",
-    "PassAtK": "pass_k",
-    "PassHatK": "pass_k",
-    "Precision": "classification",
-    "Quantiles": "distributions",
-    "Ranking": "ranking",
-    "Rate": "rates",
-    "Recall": "classification",
-    "StepEfficiency": "efficiency",
-    "WinRate": "comparisons",
+    "ClassificationReport": "_classification",
+    "CountBy": "_rates",
+    "F1Score": "_classification",
+    "Grouped": "_grouping",
+    "Histogram": "_distributions",
+    "MajorityAtK": "_pass_k",
+    "Mean": "_means",
+    "PassAtK": "_pass_k",
+    "PassHatK": "_pass_k",
+    "Precision": "_classification",
+    "Quantiles": "_distributions",
+    "Ranking": "_comparisons",
+    "Rate": "_rates",
+    "Recall": "_classification",
+    "StepEfficiency": "_efficiency",
+    "WinRate": "_comparisons",
 }
 
 __all__ = sorted(_WHERE)

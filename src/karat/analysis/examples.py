@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from karat import paths
-from karat.aggregators.folding import FieldNames
+from karat.aggregators._folding import FieldNames
 from karat.errors import RequestError
 from karat.keys import content_hash
 from karat.records import Example

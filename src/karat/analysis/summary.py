@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from karat.aggregators.base import Aggregate, Group, not_applicable
-from karat.aggregators.distributions import Quantiles
-from karat.aggregators.ranking import Ranking
+from karat.aggregators._base import Aggregate, Group, not_applicable
+from karat.aggregators._comparisons import Ranking
+from karat.aggregators._distributions import Quantiles
 from karat.analysis.failure_kinds import kind_of
 from karat.analysis.scores import current_results
 from karat.errors import RequestError

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from karat.aggregators.base import Aggregate, Group, Resolved, folding_part, resolve_aggregator
-from karat.aggregators.means import Headline
+from karat.aggregators._base import Aggregate, Group, Resolved, folding_part, resolve_aggregator
+from karat.aggregators._means import Headline
 from karat.errors import FAILURES, RequestError, did_you_mean
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, end_of, handle_of, store_of
 from karat.execution.environment import environment

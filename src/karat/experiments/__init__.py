@@ -5,9 +5,17 @@ Names are imported where they are used, so that importing this package costs nex
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.lazy import load
+
+if TYPE_CHECKING:
+    from karat.experiments.checking import read_experiment as read_experiment
+    from karat.experiments.plan import Plan as Plan
+    from karat.experiments.plan import PlannedRun as PlannedRun
+    from karat.experiments.running import Outcome as Outcome
+    from karat.experiments.running import carry_out as carry_out
+    from karat.experiments.schema import experiment_schema as experiment_schema
 
 _WHERE = {
     "Outcome": "running",

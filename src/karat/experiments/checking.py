@@ -354,7 +354,7 @@ class _Check:
 
     def _aggregators(self, kinds: dict[str, str]) -> None:
         """Builds every aggregator, and sees that there is something for it to fold."""
-        from karat.aggregators.base import resolve_aggregator
+        from karat.aggregators._base import resolve_aggregator
 
         graph = says_graph(self.document.value.get("task"), self.folder)
         from_where = ("evaluators", "task") if graph else ("evaluators",)

@@ -11,9 +11,9 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from karat import paths
-from karat.aggregators.efficiency import StepEfficiency, count_of
-from karat.aggregators.folding import Values
-from karat.aggregators.pass_k import MajorityAtK, OverAttempts, PassAtK, PassHatK, Problem
+from karat.aggregators._efficiency import StepEfficiency, count_of
+from karat.aggregators._folding import Values
+from karat.aggregators._pass_k import MajorityAtK, OverAttempts, PassAtK, PassHatK, Problem
 from karat.graph.metrics._aggregator import (
     AggregatorMetricRegistry,
     BaseAggregatorMetric,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
-from karat.aggregators.classification import F1Score, OneMetric, Precision, Recall
-from karat.aggregators.labels import LabelState
+from karat.aggregators._classification import F1Score, LabelState, OneMetric, Precision, Recall
 from karat.graph.metrics._aggregator import BaseAggregatorMetric, aggregator_metric, unit_result
 from karat.records import Estimate
 from karat.stats._proportions import wilson

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from karat.aggregators.base import aggregators
+from karat.aggregators._base import aggregators
 from karat.evaluators.from_output import FromOutput
 from karat.graph._task import GraphTask
 from karat.graph.metrics._aggregator import AggregatorMetricRegistry

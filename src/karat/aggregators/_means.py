@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
-from karat.aggregators.folding import Values, add_sizes
+from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
+from karat.aggregators._folding import Values, add_sizes
 from karat.records import Ok
 from karat.stats._exact import ExactSum
 from karat.stats._means import MeanState

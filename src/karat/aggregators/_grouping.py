@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from karat import paths
-from karat.aggregators.base import Aggregate, Aggregator, Group
-from karat.aggregators.folding import FieldNames
+from karat.aggregators._base import Aggregate, Aggregator, Group
+from karat.aggregators._folding import FieldNames
 
 MOST_GROUPS = 1000
 LONGEST_LABEL = 80

@@ -112,14 +112,13 @@ aggregators: Registry[Callable[..., Any]] = Registry(
         *(
             f"karat.aggregators.{module}"
             for module in (
-                "means",
-                "comparisons",
-                "rates",
-                "classification",
-                "pass_k",
-                "distributions",
-                "efficiency",
-                "ranking",
+                "_means",
+                "_comparisons",
+                "_rates",
+                "_classification",
+                "_pass_k",
+                "_distributions",
+                "_efficiency",
             )
         ),
         "karat.graph.metrics",
@@ -184,7 +183,7 @@ def _built(part: Any, name: str, params: dict[str, Any]) -> Any:
             raise RequestError(f"aggregator {name!r}: {error}") from error
     if by is None:
         return built
-    from karat.aggregators.grouping import Grouped
+    from karat.aggregators._grouping import Grouped
 
     try:
         return Grouped(built, by)

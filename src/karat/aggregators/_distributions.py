@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
+from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
 from karat.records import Estimate
 from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from karat.aggregators.base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
-from karat.aggregators.folding import Values
+from karat.aggregators._base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
+from karat.aggregators._folding import Values
 from karat.records import Estimate, Ok
 from karat.stats._exact import ExactSum
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from karat import paths
-from karat.aggregators.base import Aggregate, Aggregator, Group, register_aggregator
-from karat.aggregators.folding import Values
+from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
+from karat.aggregators._folding import Values
 from karat.records import Ok
 
 Told = tuple[float | None, float | None, bool | None]

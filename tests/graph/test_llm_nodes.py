@@ -206,7 +206,7 @@ graph_config:
         second: {{name: "two@{server.url}"}}
 """)  # fmt: skip
         [record] = project.run("m").records
-        assert record["answers"] == {"first": "one", "second": "two"}
+        assert record["answers"] == [{"first": "one", "second": "two"}]
         assert server.most_in_flight == 2
 
 

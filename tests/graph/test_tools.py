@@ -83,7 +83,9 @@ def test_a_history_can_be_an_output_field(project):
         text = text.replace("tool_calls: {from: tool_calls}", "said: {from: __chat_history__}")
         project.write("calc/graph_config.yaml", text.replace("model:", "chat_history: true\n      model:"))
         [record] = project.run("calc").records
-    assert [turn["content"] for turn in record["said"]] == ["5 - 3", "two"]
+    assert record["said"] == [
+        {"name": "ask", "request": [{"role": "user", "content": "5 - 3"}], "response": "two"}
+    ]
 
 
 CLASS = """

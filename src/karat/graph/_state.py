@@ -10,8 +10,17 @@ END = "END"
 ENDINGS = (END, "__end__")
 """What a condition may return to end: the word of the YAML, and the constant of tasks written for SyGra."""
 
+MESSAGES = "messages"
+"""The conversation of a record. A node that returns messages adds to it."""
+
 CHAT_HISTORY = "__chat_history__"
-"""Where the turns of nodes with `chat_history: true` are kept; names like this never reach an output."""
+"""What nodes with `chat_history: true` asked and were answered: `{name, request, response}` each, in order.
+
+Data may bring earlier turns as `{role, content}`. Names like this reach an output only when `output_map` names them.
+"""
+
+APPENDED = (MESSAGES, CHAT_HISTORY)
+"""Variables that grow: what a node returns for them is appended, as the reducers of LangGraph do it."""
 
 _ROLES = {"human": "user", "ai": "assistant"}
 
@@ -22,13 +31,45 @@ def own(value: Any) -> Any:
 
 
 class SygraState(dict[str, Any]):
-    """The variables of one record. Nodes read and change it; no two records share one."""
+    """The variables of one record. Nodes read and change it; no two records share one.
+
+    `messages` and `__chat_history__` are empty lists until something is added to them.
+    """
+
+    def __missing__(self, key: str) -> Any:
+        if key not in APPENDED:
+            raise KeyError(key)
+        found: list[Any] = []
+        self[key] = found
+        return found
+
+    def merge(self, given: Any, who: str) -> None:
+        """Add what a function of the task returned: a mapping, this state itself, or nothing.
+
+        Lists that are given for `messages` and `__chat_history__` are appended to those that are there; the same
+        list object again, as in a state that is handed back, adds nothing.
+        """
+        if given is None or given is self:
+            return
+        if not isinstance(given, dict):
+            raise TypeError(
+                f"{who} returned {type(given).__name__}: return the state, or a mapping of what it adds"
+            )
+        before = [(key, self[key]) for key in APPENDED if key in given and key in self]
+        self.update(given)
+        for key, old in before:
+            new = given[key]
+            if new is not old:
+                self[key] = [*(old or ()), *(new if isinstance(new, (list, tuple)) else [new])]
 
 
 class Message(dict[str, Any]):
     """`{role, content}`, whose parts are also attributes, as the functions of tasks ask for them."""
 
     def __init__(self, content: Any = "", role: str = "assistant", tool_calls: Any = (), **more: Any) -> None:
+        if isinstance(content, Message):
+            super().__init__({**content, **more})
+            return
         super().__init__(role=role, content=content, **more)
         if tool_calls:
             self["tool_calls"] = list(tool_calls)
@@ -47,6 +88,11 @@ class Message(dict[str, Any]):
     def type(self) -> str:
         """The role in the words that tasks written for SyGra compare with: `ai`, `human`, `system`."""
         return {"user": "human", "assistant": "ai"}.get(self.role, self.role)
+
+    @property
+    def name(self) -> str | None:
+        """The node, or the agent, that said it."""
+        return self.get("name")
 
     @property
     def tool_calls(self) -> list[Any]:

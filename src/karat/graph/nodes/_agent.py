@@ -15,6 +15,8 @@ from karat.graph.nodes._prompts import Prompt, read_prompt
 from karat.graph.nodes._tools import Tool, read_tools
 
 STEPS = 10
+AGENT_PROMPT, AGENT_NAME = "_agent_prompt", "_agent_name"
+"""Variables with which a pre-processor gives an agent its instructions and its name."""
 
 
 class AgentOutOfSteps(Exception):
@@ -23,6 +25,8 @@ class AgentOutOfSteps(Exception):
 
 class AgentNode(ModelNode):
     """A bounded loop of model and tools. Every call of either is in the trace of the record."""
+
+    strips = False
 
     def __init__(
         self,
@@ -44,15 +48,19 @@ class AgentNode(ModelNode):
         self.injected = _injected(section)
 
     async def run_async(self, state: SygraState, record: Record) -> None:
-        messages = await self.prepare(state)
+        local, asked = await self.prepare(state)
         described = [tool.described for tool in self.tools.values()]
-        before = len(state.get(CHAT_HISTORY, ())) // 2
+        before = len(state.get(CHAT_HISTORY) or ()) // 2
+        messages = self._instructed(asked, local, before)
         for turn in range(before, before + self.steps):
-            if turn in self.injected:
+            if turn > before and turn in self.injected:
                 messages.append({"role": "system", "content": self.injected[turn]})
             reply = await self.use.ask(messages, tools=described or None)
             if not reply.tool_calls:
-                await self.finish(state, message_of(reply, self.role), reply.parsed, messages)
+                message = message_of(reply, self.role, self.strips)
+                if local.get(AGENT_NAME):
+                    message["name"] = str(local[AGENT_NAME])
+                await self.finish(state, local, message, reply.parsed, asked)
                 return
             messages.append(
                 {"role": "assistant", "content": reply.text or None, "tool_calls": calls_of(reply)}
@@ -61,6 +69,18 @@ class AgentNode(ModelNode):
             for call, text in zip(reply.tool_calls, told, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})
         raise AgentOutOfSteps(f"no answer within {self.steps} steps: raise max_steps, or look at the trace")
+
+    def _instructed(self, asked: list[dict[str, Any]], state: SygraState, turn: int) -> list[dict[str, Any]]:
+        """The messages with the agent's instructions first: its prompt's, or `_agent_prompt` of the state.
+
+        What `inject_system_messages` says for the turn is added to them.
+        """
+        own = next((at for at, message in enumerate(asked) if message["role"] == "system"), None)
+        text = state.get(AGENT_PROMPT) if own is None else asked[own]["content"]
+        parts = [text if isinstance(text, str) else str(text)] if text else []
+        parts += [self.injected[turn]] if turn in self.injected else []
+        rest = [message for at, message in enumerate(asked) if at != own]
+        return [{"role": "system", "content": "\n".join(parts)}, *rest] if parts else rest
 
     async def _call(self, call: Any) -> str:
         tool = self.tools.get(call.name)

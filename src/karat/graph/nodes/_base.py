@@ -90,17 +90,6 @@ class Node:
         self.run(state, record)
 
 
-def merge(state: SygraState, given: Any, who: str) -> None:
-    """Puts what a function returned into the state: a mapping, the state itself, or nothing."""
-    if given is None or given is state:
-        return
-    if not isinstance(given, dict):
-        raise TypeError(
-            f"{who} returned {type(given).__name__}: return the state, or a mapping of what it adds"
-        )
-    state.update(given)
-
-
 def output_keys_of(section: Section) -> list[str]:
     """`output_keys`, also under the older names."""
     for key in ("output_keys", "output_vars", "output_key"):

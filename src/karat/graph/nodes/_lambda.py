@@ -17,7 +17,7 @@ from karat.graph._functions import applied, is_async, positional
 from karat.graph._reading import Section
 from karat.graph._state import SygraState
 from karat.graph.metrics._node import UnitMetrics
-from karat.graph.nodes._base import COMMON, Building, Node, Record, merge, output_keys_of
+from karat.graph.nodes._base import COMMON, Building, Node, Record, output_keys_of
 
 LANGUAGE = (*COMMON, "lambda", "blocking")
 """Keys of a lambda node that are the language's; all others are its function's."""
@@ -42,7 +42,7 @@ class LambdaNode(Node):
     def run(self, state: SygraState, record: Record) -> None:
         given = self.call(state)
         if given is not None and given is not state:
-            merge(state, given, self.name)
+            state.merge(given, self.name)
 
     async def run_async(self, state: SygraState, record: Record) -> None:
         if self._blocking:
@@ -51,7 +51,7 @@ class LambdaNode(Node):
             given = self.call(state)
         if inspect.isawaitable(given):
             given = await given
-        merge(state, given, self.name)
+        state.merge(given, self.name)
 
 
 def build_lambda(name: str, section: Section, building: Building) -> Node | None:

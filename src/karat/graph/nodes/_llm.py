@@ -8,23 +8,28 @@ from typing import Any
 
 from karat.graph._functions import Applied
 from karat.graph._reading import Section
-from karat.graph._state import CHAT_HISTORY, Message, SygraMessage, SygraState, as_message
-from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, merge, output_keys_of
+from karat.graph._state import CHAT_HISTORY, MESSAGES, Message, SygraMessage, SygraState, as_message
+from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, output_keys_of
 from karat.graph.nodes._models import ModelUse, calls_of, message_of, read_model
 from karat.graph.nodes._prompts import Prompt, read_prompt
 from karat.graph.nodes._tools import Tool, read_tools
 from karat.models._messages import Reply
 from karat.serialization import to_json_value
 
-MESSAGES = "messages"
 TOOL_CALLS = "tool_calls"
 """Where an llm node with tools puts those that the model wants called."""
 
 
 class ModelNode(Node):
-    """What nodes that ask a model share: the prompt, the functions around it, the conversation."""
+    """What nodes that ask a model share: the prompt, the functions around it, the conversation.
+
+    A node works on its own copy of the state. What a pre-processor changes is seen by the prompt and the
+    post-processor of the node and by nobody else; what the node adds to the record is what its post-processor returns.
+    """
 
     is_async = True
+    strips = True
+    """Whether whitespace around an answer is dropped."""
 
     def __init__(self, name: str, section: Section, building: Building, prompt: Prompt) -> None:
         super().__init__(name, output_keys_of(section) or [MESSAGES])
@@ -41,40 +46,92 @@ class ModelNode(Node):
         self.window: int = building.properties["chat_history_window_size"]
         self.multiturn = building.properties["chat_conversation"] == "multiturn"
 
-    async def prepare(self, state: SygraState) -> list[dict[str, Any]]:
-        """The messages to be asked: the prompt, what was said before, the conversation in the state."""
+    async def prepare(self, state: SygraState) -> tuple[SygraState, list[dict[str, Any]]]:
+        """The node's own state, and the messages to be asked: the prompt, the history, the conversation."""
+        local = SygraState(state)
         if self.pre_process is not None:
-            merge(state, await called(self.pre_process, state), f"pre_process of {self.name}")
-        messages = self.prompt.fill(state)
+            given = await called(self.pre_process, local)
+            if given is not None and given is not local:
+                if not isinstance(given, dict):
+                    raise TypeError(
+                        f"pre_process of {self.name} returned {type(given).__name__}:"
+                        " return the state, or a mapping of what it changes"
+                    )
+                local.update(given)
+        messages = self.prompt.fill(local)
         if self.history:
-            messages = self._with_history(messages, state)
-        conversation = state.get(self.input_key)
+            messages = self._with_history(messages, local)
+        conversation = local.get(self.input_key)
         if isinstance(conversation, list):
             messages += [as_message(each) for each in conversation]
-        return messages
+        return local, messages
 
     def _with_history(self, messages: list[dict[str, Any]], state: SygraState) -> list[dict[str, Any]]:
-        turns: list[dict[str, Any]] = state.get(CHAT_HISTORY, [])[-2 * self.window :]
+        entries = state.get(CHAT_HISTORY) or []
+        if not entries:
+            return messages
         first = next((at for at, m in enumerate(messages) if m["role"] != "system"), len(messages))
-        if self.multiturn or not turns:
-            return [*messages[:first], *turns, *messages[first:]]
-        told = "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
-        return [*messages[:first], {"role": "user", "content": told}, *messages[first:]]
+        recent = entries[-self.window :] if self.window else []
+        turns = _turns(recent) if self.multiturn else [self._transcript(entries, recent)]
+        return [*messages[:first], *turns, *messages[first:]]
+
+    def _transcript(self, entries: list[Any], recent: list[Any]) -> dict[str, Any]:
+        """The conversation as one message: what began it, then who said what."""
+        turns = _turns(entries[:1])
+        lines = [f"Organizer: {turns[0]['content']}"] if turns and turns[0]["role"] == "user" else []
+        shown = recent if entries[0] in recent else [entries[0], *recent]
+        for entry in shown:
+            said = entry.get("response") if "request" in entry else entry.get("content")
+            lines.append(f"{entry.get('name') or entry.get('role') or ''}: {said}")
+        text = "\n".join(
+            ["The conversation so far:", *lines, "", f"Give the next turn, that of {self.name}."]
+        )
+        return {"role": "user", "content": text}
 
     async def finish(
-        self, state: SygraState, message: Message, parsed: Any, messages: list[dict[str, Any]]
+        self,
+        state: SygraState,
+        local: SygraState,
+        message: Message,
+        parsed: Any,
+        messages: list[dict[str, Any]],
     ) -> None:
-        """Puts an answer into the state."""
-        if self.history:
-            asked = [m for m in self.prompt.fill(state) if m["role"] == "user"]
-            said = {"role": message.role, "content": message.content}
-            state[CHAT_HISTORY] = [*state.get(CHAT_HISTORY, []), *asked[-1:], said]
+        """Put an answer into the state of the record."""
         if self.post_process is not None:
-            given = await called(self.post_process, SygraMessage(message), state)
-            merge(state, given, f"post_process of {self.name}")
+            who = f"post_process of {self.name}"
+            state.merge(await self.processed(message, local), who)
         else:
             apart = [key for key in self.output_keys if key in self.beside]
-            keep(state, self.output_keys, message, parsed, apart)
+            keep(state, self.output_keys, message, parsed, self.name, apart)
+        if self.history:
+            asked = [{"role": m["role"], "content": m["content"]} for m in messages]
+            entry = {"name": self.name, "request": asked, "response": message.content}
+            state[CHAT_HISTORY] = [*state[CHAT_HISTORY], entry]
+
+    async def processed(self, message: Message, local: SygraState) -> Any:
+        """What the post-processor returns; where it returns nothing, what it changed in its state."""
+        assert self.post_process is not None
+        before = dict(local)
+        given = await called(self.post_process, SygraMessage(message), local)
+        if given is None:
+            return {key: value for key, value in local.items() if value is not before.get(key, before)}
+        return given
+
+
+def _turns(entries: list[Any]) -> list[dict[str, Any]]:
+    """Entries of a chat history as messages. Turns that data brought begin with one of the user's."""
+    out: list[dict[str, Any]] = []
+    for entry in entries:
+        if not isinstance(entry, Mapping):
+            continue
+        if "role" in entry:
+            if out or entry["role"] == "user":
+                out.append(dict(entry))
+            continue
+        asked = [m for m in entry.get("request") or () if m.get("role") == "user"]
+        out += [{"role": "user", "content": m["content"]} for m in asked[-1:]]
+        out.append({"role": "assistant", "content": entry.get("response", "")})
+    return out
 
 
 class LlmNode(ModelNode):
@@ -103,11 +160,11 @@ class LlmNode(ModelNode):
             self.beside.append(TOOL_CALLS)
 
     async def run_async(self, state: SygraState, record: Record) -> None:
-        messages = await self.prepare(state)
+        local, messages = await self.prepare(state)
         reply: Reply = await self.use.ask(messages, **self._more)
         if self.tools:
-            state[TOOL_CALLS] = calls_of(reply)
-        await self.finish(state, message_of(reply, self.role), reply.parsed, messages)
+            state[TOOL_CALLS] = local[TOOL_CALLS] = calls_of(reply)
+        await self.finish(state, local, message_of(reply, self.role, self.strips), reply.parsed, messages)
 
 
 async def called(function: Applied, *arguments: Any) -> Any:
@@ -117,7 +174,12 @@ async def called(function: Applied, *arguments: Any) -> Any:
 
 
 def keep(
-    state: SygraState, keys: list[str], message: Message, parsed: Any, apart: Collection[str] = ()
+    state: SygraState,
+    keys: list[str],
+    message: Message,
+    parsed: Any,
+    node: str,
+    apart: Collection[str] = (),
 ) -> None:
     """Where no post-processor reads the answer: fields of a structured one by name, else the text.
 
@@ -127,7 +189,7 @@ def keep(
     if not keys:
         return
     if keys == [MESSAGES]:
-        state[MESSAGES] = [*(state.get(MESSAGES) or []), message]
+        state[MESSAGES] = [*(state.get(MESSAGES) or []), Message(message, name=node)]
         return
     value = parsed if parsed is not None else message.content
     value = to_json_value(value)

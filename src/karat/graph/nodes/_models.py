@@ -94,7 +94,7 @@ def calls_of(reply: Reply) -> list[dict[str, Any]]:
     ]
 
 
-def message_of(reply: Reply, role: str = "assistant") -> Message:
-    """A reply as the message that post-processors get."""
+def message_of(reply: Reply, role: str = "assistant", strips: bool = True) -> Message:
+    """A reply as the message that post-processors get; whitespace around its text is dropped unless told."""
     calls = [{"id": call.id, "name": call.name, "args": call.arguments} for call in reply.tool_calls]
-    return Message(reply.text, role, calls)
+    return Message(reply.text.strip() if strips else reply.text, role, calls)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from karat.graph._reading import Section
-from karat.graph._state import SygraMessage, SygraState
-from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, merge, output_keys_of
+from karat.graph._state import MESSAGES, Message, SygraState
+from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, output_keys_of
 from karat.graph.nodes._llm import ModelNode, called
 from karat.graph.nodes._models import ModelUse, message_of, read_model
 from karat.graph.nodes._prompts import Prompt, read_prompt
 from karat.models._messages import Reply
-from karat.serialization import to_json_value
 
 
 class MultiLlmNode(ModelNode):
-    """Asks its models in parallel; the answers go into the state as one mapping, by the models' labels."""
+    """Asks its models in parallel; the answers go into the state as a list with one mapping, by the models' labels.
+
+    An answer is the text of the model, also where it was asked for structured output. `multi_llm_post_process` gets a
+    mapping of labels to what each model would add to the state alone, and the state.
+    """
 
     def __init__(
         self, name: str, section: Section, building: Building, prompt: Prompt, uses: dict[str, ModelUse]
@@ -33,13 +37,17 @@ class MultiLlmNode(ModelNode):
             self.declared = "output_keys" in section
 
     async def run_async(self, state: SygraState, record: Record) -> None:
-        messages = await self.prepare(state)
+        local, messages = await self.prepare(state)
         replies = await self._ask_all(messages)
-        answers = {label: await self._read(reply, state) for label, reply in replies.items()}
+        key = self.output_keys[0]
+        updates = {label: await self._read(reply, local) for label, reply in replies.items()}
         if self.gather is not None:
-            merge(state, await called(self.gather, answers, state), f"multi_llm_post_process of {self.name}")
-        elif len(self.output_keys) == 1:
-            state[self.output_keys[0]] = answers
+            given = await called(self.gather, updates, local)
+            state.merge(given, f"multi_llm_post_process of {self.name}")
+            return
+        answers = {label: _at(update, key) for label, update in updates.items()}
+        if len(self.output_keys) == 1:
+            state.merge({key: [answers]}, self.name)
         else:
             state.update(zip(self.output_keys, answers.values(), strict=False))
 
@@ -54,12 +62,19 @@ class MultiLlmNode(ModelNode):
             await asyncio.gather(*asked, return_exceptions=True)
             raise
 
-    async def _read(self, reply: Reply, state: SygraState) -> Any:
-        message = message_of(reply, self.role)
+    async def _read(self, reply: Reply, local: SygraState) -> Any:
+        """What one model adds: what the post-processor returns, else its answer under the node's output key."""
+        message = message_of(reply, self.role, self.strips)
         if self.post_process is not None:
-            return await called(self.post_process, SygraMessage(message), SygraState(state))
-        parsed = to_json_value(reply.parsed)
-        return parsed if parsed is not None else message.content
+            return await self.processed(message, SygraState(local))
+        key = self.output_keys[0]
+        if key == MESSAGES:
+            return {key: [Message(message, name=self.name)]}
+        return {key: message.content}
+
+
+def _at(update: Any, key: str) -> Any:
+    return update[key] if isinstance(update, Mapping) and key in update else update
 
 
 def build_multi_llm(name: str, section: Section, building: Building) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from karat.errors import RequestError
 from karat.graph._state import Message, as_message
 from karat.graph.nodes._tools import marked
 from karat.registry import load_object
+
+MOST_STARTS = 1000
+"""Places in an answer at which JSON is looked for."""
 
 SYGRA_START = "__start__"
 SYGRA_END = "__end__"
@@ -77,20 +80,49 @@ def parse_response_as_json(s: Any) -> dict[str, Any] | None:
         return parsed if isinstance(parsed, dict) else {"value": parsed}
     except (ValueError, RecursionError):
         pass
-    decoder = json.JSONDecoder()
-    at = text.find("{")
-    while at >= 0:
+    return next((found for found in _decoded(text, "{") if isinstance(found, dict)), None)
+
+
+def extract_and_load_json(text: Any) -> Any:
+    """The JSON object or array in a model's answer, alone or inside other text; None where there is none.
+
+    An object, or an array of objects, is preferred to other arrays.
+    """
+    if not isinstance(text, str):
+        return None
+    try:
+        whole = json.loads(text)
+        return whole if isinstance(whole, (dict, list)) else None
+    except (ValueError, RecursionError):
+        pass
+    first, last = text.find("{"), text.rfind("}")
+    if 0 <= first < last:
+        before = len(text[:first].rstrip("[ \t\r\n"))
+        after = len(text) - len(text[last + 1 :].lstrip("] \t\r\n"))
         try:
-            parsed, _ = decoder.raw_decode(text, at)
-            return parsed if isinstance(parsed, dict) else None
+            return json.loads(text[before:after])
         except (ValueError, RecursionError):
-            at = text.find("{", at + 1)
-    return None
+            pass
+    found = list(_decoded(text, "{["))
+    objects = [each for each in found if isinstance(each, dict) or (each and isinstance(each[0], dict))]
+    return next(iter(objects or found), None)
 
 
-def extract_and_load_json(text: str) -> Any:
-    """As `parse_response_as_json`."""
-    return parse_response_as_json(text)
+def _decoded(text: str, openings: str) -> Iterator[Any]:
+    """The JSON values that begin with one of these characters, outside of each other."""
+    decoder = json.JSONDecoder()
+    at, tried = 0, 0
+    while tried < MOST_STARTS:  # an answer of nothing but brackets would be read once for each of them
+        places = [place for opening in openings if (place := text.find(opening, at)) >= 0]
+        if not places:
+            return
+        at = min(places)
+        tried += 1
+        try:
+            value, at = decoder.raw_decode(text, at)
+            yield value
+        except (ValueError, RecursionError):
+            at += 1
 
 
 def get_func_from_str(func_str: str) -> Any:

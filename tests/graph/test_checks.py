@@ -139,7 +139,10 @@ CASES = [
     ),
     (graph(const("a"), rest="data_config: {source: [{examples: [{a: 1}]}]}\n"), "needs 'alias'"),
     (graph(const("a"), rest=HUB), "a secret has no place in a file"),
-    (graph(const("a"), rest="data_config: {sink: {type: hf, file_path: a/b}}\n"), "karat writes files"),
+    (
+        graph(const("a"), rest="data_config: {sink: {type: hf, file_path: a/b}}\n"),
+        "not supported: writing to the Hugging Face hub",
+    ),
     (graph(const("a"), rest="schema_config: {fields: [{name: a, type: whole}]}\n"), "unknown type 'whole'"),
     ("- a\n", "has to be a mapping"),
     ("data_config: {}\n", "needs graph_config"),

@@ -1,4 +1,4 @@
-"""Draws the graph of a task: its nodes, and every way that a record can go.
+"""Draw the graph of a task: its nodes, and every way that a record can go.
 
 TASK is tasks.eval.x.y, eval/x/y, or the path of a folder or file. The drawing is Mermaid text, which many pages show
 as a picture, or an SVG.
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from karat.cli.commands import UsageError
 from karat.cli.parser import Parser
-from karat.cli.run_graph import NO_MODEL
 from karat.cli.terminal import Terminal
 
 ENDINGS = {".mmd": "mermaid", ".mermaid": "mermaid", ".md": "mermaid", ".txt": "mermaid", ".svg": "svg"}
@@ -27,20 +26,21 @@ def add_arguments(parser: Parser) -> None:
         "--format", choices=("mermaid", "svg"), help="how it is drawn (default: mermaid, or as FILE ends)"
     )
     parser.option("--out", metavar="FILE", help="write it to a file instead of showing it")
-    parser.option("--model", metavar="MODEL", help="stands in for the models that the task names")
+    parser.option(
+        "--model", metavar="MODEL", help="accepted for symmetry with `karat run`: a drawing asks no model"
+    )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Reads, checks and draws a task."""
-    from karat.graph import arrows, load_task, mermaid, svg
+    """Draw a task from its file alone: its code is not imported."""
+    from karat.graph import arrows, load_outline, mermaid, svg
     from karat.reporting.files import unwritable
 
     wanted = given.format or _form(given.out)
-    task = load_task(given.task, model=given.model or NO_MODEL)
-    plan = task.plan
+    name, plan = load_outline(given.task)
     drawn = svg(plan) if wanted == "svg" else mermaid(plan)
     document = {
-        "task": task.name,
+        "task": name,
         "nodes": {name: node.kind for name, node in plan.nodes.items()},
         "edges": [{"from": a, "to": b, **({"when": c} if c else {})} for a, b, c in arrows(plan)],
         wanted: drawn,

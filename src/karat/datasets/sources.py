@@ -91,16 +91,19 @@ def _rows(source: Mapping[str, Any], folder: Path, load: Load) -> Iterator[Row]:
 
 
 def source_file(path: str, folder: Path) -> Path:
-    """A data file: as it is named from the working folder, else from the task's folder or those around it."""
+    """A data file of a task: as it is named from the task's folder or those around it, else from the working folder."""
     given = Path(path).expanduser()
-    if given.is_absolute() or given.exists():
+    if given.is_absolute():
         return given
-    for base in (folder, *folder.parents):
-        if (base / given).exists():
-            return base / given
-        if base.name == "tasks":
-            beside = base.parent / given
-            return beside if beside.exists() else given
+    if (folder / given).exists():
+        return folder / given
+    if "tasks" in folder.parts:
+        for base in folder.parents:
+            if (base / given).exists():
+                return base / given
+            if base.name == "tasks":
+                beside = base.parent / given
+                return beside if beside.exists() else given
     return given
 
 
@@ -210,6 +213,8 @@ def _source_problems(source: Mapping[str, Any], load: Load) -> list[tuple[Place,
             if kind
             else f"needs a type: {', '.join(KEYS)}"
         )
+        if kind == "servicenow":  # a source of SyGra
+            wrong = "not supported: data from ServiceNow; export it to a file"
         return [(("type",), wrong)]
     found: list[tuple[Place, str]] = []
     known = (*COMMON_KEYS, *KEYS[kind])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from karat.graph._plan import NodeFailed
     from karat.graph._postprocess import GraphPostProcessor
     from karat.graph._state import SygraMessage, SygraState
-    from karat.graph._task import GraphTask, load_task
+    from karat.graph._task import GraphTask, load_outline, load_task
     from karat.graph.metrics._collator import MetricCollatorPostProcessor
     from karat.graph.metrics._node import UnitMetrics
     from karat.graph.metrics._stored import stored_metrics
@@ -51,6 +51,7 @@ _WHERE = {
     "find_task": "_lookup",
     "is_shipped": "_lookup",
     "known_tasks": "_lookup",
+    "load_outline": "_task",
     "load_task": "_task",
     "mermaid": "_drawing",
     "names_graph": "_lookup",
@@ -81,6 +82,7 @@ __all__ = [
     "find_task",
     "is_shipped",
     "known_tasks",
+    "load_outline",
     "load_task",
     "mermaid",
     "names_graph",

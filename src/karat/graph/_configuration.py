@@ -13,6 +13,7 @@ from karat.documents import Document, Place, read_document
 from karat.errors import ConfigError, RequestError, did_you_mean, nearest
 from karat.graph._data import Sink, check_data, missing_files
 from karat.graph._edges import check_edges, read_edges
+from karat.graph._functions import Applied
 from karat.graph._lookup import TaskPlace, find_task
 from karat.graph._output import Output, read_output
 from karat.graph._plan import MOST_VISITS, Plan
@@ -20,7 +21,7 @@ from karat.graph._postprocess import Processor, read_processors
 from karat.graph._reading import Problems, Section
 from karat.graph._schemas import read_schema_config
 from karat.graph.metrics._node import UnitMetrics
-from karat.graph.nodes import build_node
+from karat.graph.nodes import KINDS, build_node
 from karat.graph.nodes._base import Building, Node
 
 TOP = ("data_config", "graph_config", "output_config", "schema_config", "graph_post_process", "description")
@@ -119,6 +120,36 @@ def _read(
         _tell_unknown(read, known, problems)
     problems.raise_all()
     return read
+
+
+class _Outline(Building):
+    """A building that imports nothing: the functions that a file names are left alone."""
+
+    def function(self, section: Section, key: str, most: int) -> Applied | None:
+        return Applied(None, lambda state: None, most) if section.text(key) else None
+
+
+def read_outline(place: TaskPlace) -> Plan:
+    """The nodes and edges of a task's file, as they are drawn. No code of the task is imported, no model looked for."""
+    document = read_document(place.file)
+    problems = Problems(document)
+    graph = _graph(Section(jsonable(document.value), (), problems))
+    section = graph.section("nodes")
+    nodes: dict[str, Node] = {}
+    for name in section.given:
+        nodes[name] = node = Node(name)
+        entry = section.section(name)
+        kind = entry.text("node_type", needed=True)
+        if kind is not None and kind not in KINDS:
+            entry.problem(f"unknown node type {kind!r}: {did_you_mean(kind, KINDS)}", "node_type")
+        node.kind = "idle" if entry.text("node_state") == "idle" else kind or ""
+    if not nodes and not problems:
+        graph.problem("needs nodes")
+    edges, understood = read_edges(graph, list(nodes), _Outline(place))
+    if understood and nodes:
+        check_edges(edges, nodes, graph)
+    problems.raise_all()
+    return Plan(nodes, edges)
 
 
 def jsonable(value: Any) -> Any:

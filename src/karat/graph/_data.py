@@ -21,6 +21,8 @@ from karat.errors import RequestError, did_you_mean, nearest
 from karat.graph._lookup import TaskPlace
 from karat.graph._reading import Section
 
+ELSEWHERE = {"hf": "the Hugging Face hub", "servicenow": "ServiceNow"}
+"""Sinks of SyGra that are no files."""
 SINKS = ("json", "jsonl", "csv", "parquet", "disk")
 SINK_KEYS = ("type", "file_path", "file_format", "file_type", "encoding", "alias")
 
@@ -50,12 +52,15 @@ def check_data(section: Section, place: TaskPlace) -> list[Sink]:
 
 
 def _sink(section: Section) -> Sink | None:
+    kind = section.text("type", "disk") or "disk"
+    if kind in ELSEWHERE:
+        section.problem(
+            f"not supported: writing to {ELSEWHERE[kind]}; leave the sink out and upload the output file",
+            "type",
+        )
+        return None
     section.known(SINK_KEYS)
     section.without_effect("alias", "encoding", instead="every sink gets all records, in UTF-8")
-    kind = section.text("type", "disk") or "disk"
-    if kind == "hf":
-        section.problem("karat writes files: leave the sink out, and upload the output file", "type")
-        return None
     if kind not in SINKS:
         section.problem(f"has to be one of {', '.join(SINKS)}, not {kind!r}", "type")
         return None

@@ -10,9 +10,9 @@ from typing import Any
 from karat import paths
 from karat.datasets.dataset import Dataset
 from karat.errors import KaratError, RequestError
-from karat.graph._configuration import Configuration, check_data_fields, read_configuration
+from karat.graph._configuration import Configuration, check_data_fields, read_configuration, read_outline
 from karat.graph._lookup import find_task
-from karat.graph._plan import PASSED_ON, NodeFailed, failed
+from karat.graph._plan import PASSED_ON, NodeFailed, Plan, failed
 from karat.graph._reading import Problems
 from karat.graph._state import SygraState, own
 from karat.graph.metrics._node import UnitMetrics
@@ -145,6 +145,12 @@ def _fields(examples: Iterable[Example]) -> list[str]:
         if isinstance(example.input, dict):
             found.update(dict.fromkeys(map(str, example.input)))
     return list(found)
+
+
+def load_outline(name: str) -> tuple[str, Plan]:
+    """The name of a graph task and its nodes and edges, as they are drawn; none of its code is imported."""
+    place = find_task(name)
+    return place.name, read_outline(place)
 
 
 def load_task(

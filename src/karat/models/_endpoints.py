@@ -18,6 +18,7 @@ import msgspec
 from karat.errors import RequestError, UnknownName, nearest
 from karat.models._prices import Price, find_price
 from karat.models._recording import _default_model
+from karat.models._sygra_models import SygraEntry
 from karat.models.providers import Provider, providers
 
 
@@ -129,8 +130,9 @@ def default_spec(role: Literal["task", "judge"] = "task") -> str:
 
 
 def models_file() -> Path:
-    """Where named models are looked for: `KARAT_MODELS`, else models.yaml in the current folder."""
-    return Path(os.environ.get("KARAT_MODELS") or "models.yaml")
+    """Where named models are looked for: `KARAT_MODELS`, else models.yaml in the current folder, else SyGra's."""
+    own, theirs = Path(os.environ.get("KARAT_MODELS") or "models.yaml"), Path("sygra/config/models.yaml")
+    return theirs if not own.is_file() and theirs.is_file() and not os.environ.get("KARAT_MODELS") else own
 
 
 def defined_names() -> list[str]:
@@ -217,6 +219,13 @@ def _endpoint(spec: str, name: str, model: str, base_url: str = "", **given: Any
 
 
 def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
+    if isinstance(entry, SygraEntry):
+        fields = entry.fields()
+        model, base_url = fields.pop("model"), fields.pop("base_url", "")
+        if not base_url:
+            return _endpoint(name, *model.split("/", 1), **fields)
+        check_url(base_url, f"the address of {name}")
+        return _endpoint(name, "openai", model, base_url, **fields)
     given: dict[str, Any] = {
         "key_env": entry.api_key_env,
         "parameters": entry.parameters,

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.models._messages import check_parameters, is_secret
+from karat.models._sygra_models import SygraEntry
 
 
 def _is_variable(name: str) -> str:
@@ -103,8 +104,8 @@ class ModelEntry(_Part):
         return given
 
 
-def read_models_file(path: Path) -> dict[str, ModelEntry]:
-    """The named models of a file; every mistake in it is told at once."""
+def read_models_file(path: Path) -> dict[str, ModelEntry | SygraEntry]:
+    """The named models of a file; every mistake in it is told at once. Entries of SyGra's are checked when used."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -115,8 +116,12 @@ def read_models_file(path: Path) -> dict[str, ModelEntry]:
         raise ConfigError(
             ["is a list of names, each with its model: NAME: {model: PROVIDER/NAME, …}"], str(path)
         )
-    found, problems = {}, []
+    found: dict[str, ModelEntry | SygraEntry] = {}
+    problems: list[str] = []
     for name, entry in document.items():
+        if isinstance(entry, dict) and "model_type" in entry:
+            found[str(name)] = SygraEntry(str(name), entry, str(path))
+            continue
         try:
             found[str(name)] = ModelEntry.model_validate(entry)
         except ValidationError as error:

@@ -16,6 +16,8 @@ from karat.graph.nodes._base import Building
 from karat.models._messages import Reply, check_extra
 
 OWN = ("temperature", "max_tokens", "seed", "stop", "n", "tool_choice")
+ELSEWHERE = ("output_type", "input_type", "provider", "model_type", "backend")
+"""Keys of SyGra that say what a model is; karat's models have that in their name or in models.yaml."""
 OTHERS = (
     "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logprobs",
     "reasoning_effort", "response_format",
@@ -50,7 +52,11 @@ def read_model(section: Section, building: Building, node: Section) -> ModelUse:
     """
     from karat import models
 
-    section.known(("name", "parameters", "structured_output", *OWN, *OTHERS))
+    section.known(("name", "parameters", "structured_output", *OWN, *OTHERS, *ELSEWHERE))
+    for key in ("output_type", "input_type"):
+        if (kind := section.text(key)) not in (None, "text"):
+            section.problem(f"not supported: {kind} {key.removesuffix('_type')}", key)
+    section.without_effect("provider", "model_type", "backend", instead="its name says where a model is")
     given = {key: section.given[key] for key in (*OWN, *OTHERS) if section.given.get(key) is not None}
     parameters = {**given, **section.mapping("parameters")}
     for key in parameters:

@@ -71,10 +71,16 @@ class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         theirs = self._name(fullname)
         if theirs is None:
             return None
-        inside = any(name.startswith(theirs + ".") for name in TABLE)
+        # the folders of `tasks` are found as usual; of the other packages only what the table lacks is
+        inside = first != "tasks" and any(name.startswith(theirs + ".") for name in TABLE)
         if not inside and theirs not in TABLE:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, origin="karat", is_package=inside)
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin="karat", is_package=inside)
+        if (
+            inside and not self._renamed
+        ):  # what the table lacks may be in a clone of SyGra, or beside the task
+            spec.submodule_search_locations = _folders_of(fullname)
+        return spec
 
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = "Names of karat's own parts, under the names that tasks written for SyGra import."
@@ -89,6 +95,12 @@ class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         file = None if self._renamed else _file_of(module.__name__)
         if file is not None or asked_anew:
             module.__getattr__ = functools.partial(_otherwise, asked_anew, file)  # type: ignore[method-assign]  # PEP 562
+
+
+def _folders_of(name: str) -> list[str]:
+    """The folders of the working folder and of the task's tree that have a package's name."""
+    folders = [root.joinpath(*name.split(".")) for root in (Path.cwd(), _tasks.root) if root is not None]
+    return [str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
 
 
 def _file_of(name: str) -> Path | None:
@@ -124,7 +136,7 @@ def task_imports(root: Path | None) -> None:
         stands_in(module)  # decided before the table can answer for itself
     if _tasks not in sys.meta_path:
         sys.meta_path.insert(0, _tasks)
-        sys.meta_path.append(_table)
+        sys.meta_path.insert(1, _table)  # before a clone of SyGra in the working folder is found
     importlib.invalidate_caches()
     if root is not None and root != _tasks.root:
         _tasks.root = root

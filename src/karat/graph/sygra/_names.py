@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
 
 _METRICS = "karat.graph.metrics"
 _MATCH = "karat.graph.metrics._match"
@@ -134,17 +136,24 @@ TABLE: dict[str, dict[str, str]] = {
 """Module → its names → karat's module. `theirs=ours` where the name differs too."""
 
 
-@functools.cache
 def is_installed(package: str) -> bool:
-    """Whether a real package of this name is on the import path; it is then left alone, and so are its names.
+    """Whether a package of this name is installed; it is then left alone, and so are its names.
 
-    A folder that happens to have the name, without being a package, is none.
+    A folder of that name in the working folder, such as that of a clone of SyGra, is not installed, nor is one
+    elsewhere on the import path that has no `__init__.py`.
     """
+    return _is_installed(package, os.getcwd())
+
+
+@functools.cache
+def _is_installed(package: str, folder: str) -> bool:
+    here = os.path.realpath(folder)
+    places = [entry for entry in sys.path if entry and os.path.realpath(entry) != here]
     try:
-        spec = importlib.util.find_spec(package)
+        spec = PathFinder.find_spec(package, places)
     except (ImportError, ValueError):
         return False
-    return spec is not None and spec.origin not in (None, "karat")
+    return spec is not None and spec.origin is not None
 
 
 def stands_in(module: str) -> bool:

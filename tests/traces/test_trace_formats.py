@@ -532,15 +532,16 @@ def test_action_lines_one_to_a_line() -> None:
     ]
 
 
-def test_an_action_that_is_no_call_is_kept_as_text_and_listed() -> None:
+def test_an_action_in_raw_text_is_a_call_with_that_text() -> None:
     read = normalize([{"speaker": "Agent (Action)", "text": "I look around."}])
     assert read.steps[0].text == "I look around."
-    assert "name(arguments)" in read.unused[0].reason
+    assert [(call.name, call.arguments) for call in read.calls] == [("I look around.", {})]
+    assert read.unused == []
 
 
 def test_what_cannot_be_used_is_listed_with_its_place() -> None:
-    read = normalize([*OPENAI_CHAT, 42, {"role": "assistant", "tool_calls": [{"id": "x"}]}])
-    assert [part.where for part in read.unused] == ["[4]", "[5].tool_calls[0]"]
+    read = normalize([*OPENAI_CHAT, 42])
+    assert [part.where for part in read.unused] == ["[4]"]
     assert read.calls == normalize(OPENAI_CHAT).calls
 
 

@@ -5,7 +5,14 @@
 
 from __future__ import annotations
 
-from karat.traces.detection import Format, list_formats, normalize, register_format, unregister_format
+from karat.traces.detection import (
+    Format,
+    list_formats,
+    normalize,
+    normalize_trajectory,
+    register_format,
+    unregister_format,
+)
 from karat.traces.steps import Step, ToolCall, ToolResult, TraceError, Trajectory, Unused
 
 __all__ = [
@@ -18,6 +25,7 @@ __all__ = [
     "Unused",
     "list_formats",
     "normalize",
+    "normalize_trajectory",
     "register_format",
     "unregister_format",
 ]

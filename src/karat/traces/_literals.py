@@ -1,7 +1,8 @@
-"""Reads arguments written as text: JSON, Python literals, `name(json)` and `name(key="value", n=3)`.
+"""Read arguments written as text: JSON, Python literals, `name(json)` and `name(key="value", n=3)`.
 
-Nothing is evaluated: a small parser of its own reads strings, numbers, constants, lists and dicts, with a
-bound on their depth. It is linear in the length of the text.
+Nothing is evaluated. The parser is linear in the length of the text and bounds the depth of nesting. Python's `ast` is
+not used: it can exhaust the C stack on hostile text, warns about unknown escapes, and does not read `true`, `null`,
+JSON's surrogate pairs or line breaks in quotes.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import Any
 
 import msgspec
 
+from karat.traces.steps import TraceError
+
 DEPTH = 64
-"""How deep lists and dicts may be nested in a literal."""
+"""The maximum nesting of lists and dicts in a literal."""
 
 _decode = msgspec.json.Decoder().decode
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
@@ -26,18 +29,30 @@ _CLOSING = {"[": "]", "(": ")"}
 
 
 def read_arguments(value: Any) -> tuple[Any, str | None]:
-    """`(arguments, None)`, or `({}, text)` where the text is no JSON."""
+    """Return `(arguments, None)`, or `({}, text)` where the text is not JSON.
+
+    JSON that the parser cannot hold, because it is nested too deeply or has a number out of range, is a `TraceError`:
+    as text it would never equal the same values written differently.
+    """
     if not isinstance(value, str):
         return ({} if value is None else value), None
     try:
         decoded = _decode(value)
-    except (ValueError, RecursionError):
+    except (RecursionError, msgspec.ValidationError) as error:
+        raise unreadable(value, error) from error
+    except ValueError:
         return ({}, None) if not value.strip() else ({}, value)
     return ({} if decoded is None else decoded), None
 
 
+def unreadable(text: str, error: Exception) -> TraceError:
+    """Return the error for JSON that is too much for the parser."""
+    problem = "is nested too deeply" if isinstance(error, RecursionError) else "has a number out of range"
+    return TraceError(f"JSON of {len(text):,} characters {problem} to be read: {text[:60]!r}…")
+
+
 def read_loose_arguments(value: Any) -> tuple[Any, str | None]:
-    """The same, and a Python dict as some exporters write it (`{'city': 'Oslo'}`)."""
+    """Read arguments that may also be a Python dict, as some exporters write it (`{'city': 'Oslo'}`)."""
     arguments, raw = read_arguments(value)
     if raw is not None:
         try:
@@ -48,7 +63,7 @@ def read_loose_arguments(value: Any) -> tuple[Any, str | None]:
 
 
 def read_literal(text: str) -> Any:
-    """The value of a JSON or Python literal; ValueError where it is none."""
+    """Return the value of a JSON or Python literal. Raises ValueError for anything else."""
     reader = _Reader(text)
     value = reader.value(0)
     reader.end()
@@ -56,7 +71,7 @@ def read_literal(text: str) -> Any:
 
 
 def read_call(text: str) -> tuple[str, Any, str | None] | None:
-    """`(name, arguments, raw)` of one `name(…)` or bare `name`; None where the text is no call at all."""
+    """Return `(name, arguments, raw)` of one `name(…)` or bare `name`; None where the text is not a call."""
     text = text.strip()
     match = _NAME.match(text)
     if match is None:
@@ -76,20 +91,64 @@ def read_call(text: str) -> tuple[str, Any, str | None] | None:
         return name, {}, inside
 
 
+def read_calls(text: str) -> list[tuple[str, Any]] | None:
+    """Return `(name, arguments)` of each call in `[f(a=1), g(b=2)]` or in a single `f(a=1)`; None for other text."""
+    reader = _Reader(text)
+    listed = reader.peek() == "["
+    reader.at += listed
+    calls: list[tuple[str, Any]] = []
+    try:
+        while reader.peek() != ("]" if listed else ""):
+            calls.append(reader.call())
+            if listed:
+                reader.separator("]")
+        reader.at += listed
+        reader.end()
+    except ValueError:
+        return None
+    return calls if calls or listed else None
+
+
 def _paired(text: str) -> str:
-    """Surrogates written as two escapes become their character; a single one is an error."""
+    """Join surrogates written as two escapes. Raises ValueError for a single one."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16")
 
 
 class _Reader:
-    """A position in a text of literals."""
+    """A parser at a position in a text of literals."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
 
+    def call(self) -> tuple[str, dict[str, Any]]:
+        """Read `name(key=value, …)`; positional values get the names `arg0`, `arg1`, …"""
+        self.space()
+        match = _NAME.match(self.text, self.at)
+        if match is None:
+            raise ValueError("a call without a name")
+        self.at = match.end()
+        self.expect("(")
+        given: dict[str, Any] = {}
+        while self.peek() != ")":
+            word = _WORD.match(self.text, self.at)
+            key, start = f"arg{len(given)}", self.at
+            if word is not None:
+                self.at = word.end()
+                if self.peek() == "=":
+                    self.at += 1
+                    key = word.group()
+                else:
+                    self.at = start
+            if key in given:
+                raise ValueError("duplicate argument")
+            given[key] = self.value(0)
+            self.separator(")")
+        self.at += 1
+        return match.group(), given
+
     def arguments(self) -> Any:
-        """`key=value, …`; or a single positional literal, which is then the arguments."""
+        """Read `key=value, …`, or a single positional literal, which is then the arguments."""
         self.space()
         start, word = self.at, _WORD.match(self.text, self.at)
         if word is not None:
@@ -108,11 +167,11 @@ class _Reader:
             self.space()
             word = _WORD.match(self.text, self.at)
             if word is None:
-                raise ValueError("an argument without a name")
+                raise ValueError("argument without a name")
             self.at = word.end()
             self.expect("=")
             if word.group() in out:
-                raise ValueError("an argument given twice")
+                raise ValueError("duplicate argument")
             out[word.group()] = self.value(0)
             if self.peek() != ",":
                 self.end()
@@ -158,7 +217,7 @@ class _Reader:
                 self.at = stop + 1
                 return _paired("".join(parts)) if len(parts) > 1 else parts[0]
             if not mark:
-                raise ValueError("a text without its end")
+                raise ValueError("unterminated string")
             at = self.escape(stop + 1, parts)
 
     def escape(self, at: int, parts: list[str]) -> int:
@@ -171,7 +230,7 @@ class _Reader:
         digits = self.text[at + 1 : at + 1 + width]
         code = int(digits, 16) if len(digits) == width and digits.isalnum() else -1
         if not 0 <= code <= 0x10FFFF:
-            raise ValueError("a broken escape")
+            raise ValueError("invalid escape")
         parts.append(chr(code))
         return at + 1 + width
 
@@ -190,7 +249,7 @@ class _Reader:
         while self.peek() != "}":
             key = self.value(depth + 1)
             if not isinstance(key, str):
-                raise ValueError("a key that is no text")
+                raise ValueError("key that is not a string")
             self.expect(":")
             out[key] = self.value(depth + 1)
             self.separator("}")
@@ -202,11 +261,11 @@ class _Reader:
         if mark == ",":
             self.at += 1
         elif mark != closing:
-            raise ValueError("a missing comma")
+            raise ValueError("missing comma")
 
     def expect(self, mark: str) -> None:
         if self.peek() != mark:
-            raise ValueError(f"{mark} is missing")
+            raise ValueError(f"missing {mark}")
         self.at += 1
 
     def peek(self) -> str:
@@ -220,4 +279,4 @@ class _Reader:
 
     def end(self) -> None:
         if self.peek():
-            raise ValueError("something follows")
+            raise ValueError("unexpected text at the end")

@@ -15,8 +15,20 @@ import msgspec
 
 from karat.errors import RequestError
 from karat.registry import load_plugins
+from karat.traces._guard import check_calls
+from karat.traces._literals import unreadable
 from karat.traces._objects import plain
-from karat.traces.steps import Step, TraceError, Trajectory, Unused, plain_text, rest, system_steps
+from karat.traces._text_calls import may_hold_calls, read_text
+from karat.traces.steps import (
+    Step,
+    TraceError,
+    Trajectory,
+    UnreadCall,
+    Unused,
+    plain_text,
+    rest,
+    system_steps,
+)
 
 DEPTH = 16
 """The maximum nesting of lists and envelopes around the messages."""
@@ -42,15 +54,28 @@ SYSTEM = ("system", "instructions")
 
 BUILTIN = (
     "native",
+    "vercel",
     "openinference",
     "opentelemetry",
     "langsmith",
     "langfuse",
+    "inspect_ai",
+    "tau_bench",
+    "langchain_agents",
     "langgraph",
     "potato",
+    "autogen",
+    "openai_agents",
     "langchain",
+    "pydantic_ai",
+    "adk",
     "gemini",
+    "bedrock",
     "openai_responses",
+    "claude",
+    "mcp",
+    "smolagents",
+    "bfcl",
     "anthropic",
     "openai_chat",
 )
@@ -131,7 +156,14 @@ def normalize(value: Any) -> Trajectory:
     unused: list[Unused] = []
     try:
         for part in read(value):
-            (steps if isinstance(part, Step) else unused).append(part)  # type: ignore[arg-type]  # sorted here
+            if isinstance(part, Step):
+                steps.append(part)
+            elif isinstance(part, UnreadCall):
+                place = f"{part.where}: " if part.where else ""
+                raise TraceError(f"step {len(steps) + 1} cannot be read: {place}{part.reason}")
+            else:
+                unused.append(part)
+        check_calls(steps, unused)
     except TraceError:
         raise
     except RecursionError as error:
@@ -167,7 +199,8 @@ def fast_calls(items: Any) -> tuple[list[str], list[Any], bool] | None:
             if found is not None:
                 names, arguments = found
                 kinds = set(map(type, arguments))
-                if set(map(type, names)) <= _NAME and kinds <= _GIVEN:
+                # A name that is not text, or is blank, is an error that `normalize` reports.
+                if kinds <= _GIVEN and all(type(name) is str and name.strip() for name in set(names)):
                     return names, arguments, dict not in kinds
                 return None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
@@ -175,7 +208,6 @@ def fast_calls(items: Any) -> tuple[list[str], list[Any], bool] | None:
     return None
 
 
-_NAME = frozenset((str,))
 _GIVEN = frozenset((str, dict))
 
 
@@ -212,6 +244,11 @@ def read_items(items: Iterable[Any], depth: int = 0) -> Iterator[Step | Unused]:
             yield from placed(read(item, depth + 1), f"[{position}]")
 
 
+def normalize_trajectory(value: Any) -> Trajectory:
+    """Do the same as `normalize`, under the name that Potato uses; iterating the result gives the steps."""
+    return normalize(value)
+
+
 def placed(parts: Iterable[Step | Unused], place: str) -> Iterator[Step | Unused]:
     """Yield the same parts, with their place prepended to the path of each unused one."""
     for part in parts:
@@ -229,7 +266,8 @@ def _read_text(value: str | bytes, depth: int) -> Iterator[Step | Unused]:
         return
     document = _decode(text)
     if document is None:
-        yield plain_text(text)
+        found = read_text("assistant", text, {}) if may_hold_calls(text) else None
+        yield from [plain_text(text)] if found is None else found
     elif depth >= DEPTH:
         yield Unused("", "it is nested too deeply", text)
     else:
@@ -242,14 +280,18 @@ def _decode(text: str) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+    except (RecursionError, msgspec.ValidationError) as error:
+        raise unreadable(text, error) from error
+    except ValueError:
         pass
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) < 2:
         return None
     try:
         return [msgspec.json.decode(line) for line in lines]
-    except (ValueError, RecursionError):
+    except (RecursionError, msgspec.ValidationError) as error:
+        raise unreadable(text, error) from error
+    except ValueError:
         return None
 
 
@@ -265,7 +307,7 @@ def _read_envelope(value: dict[str, Any], depth: int) -> Iterator[Step | Unused]
             yield from placed(read(inside, depth + 1), key)
             others = rest(value, key, *((system,) if system else ()))
             if others:
-                yield Unused("", f"it stands beside {key!r}, where the messages are", others, harmless=True)
+                yield Unused("", f"the fields beside {key!r}", others, harmless=True)
             return
     keys = ", ".join(str(key)[:40] for key in list(value)[:8])
     yield Unused("", f"a dict with the keys {keys or '(none)'} is in no known format", value)

@@ -1,8 +1,8 @@
-"""What a trajectory is made of: steps, tool calls and their results, whatever format they came from."""
+"""The parts of a trajectory: steps, tool calls and their results, independent of the format they came from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -11,20 +11,25 @@ from karat.errors import CannotJudge, RequestError
 
 
 class TraceError(RequestError, CannotJudge):
-    """A value that cannot be read as a trajectory, or a trajectory that cannot be judged."""
+    """A value cannot be read as a trajectory, or a trajectory cannot be judged."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A tool the agent asked for, with the arguments it gave."""
+    """A request of the agent to run a tool, with its arguments."""
 
     id: str | None
     name: str
     arguments: Any = {}
     """The arguments as values, nearly always a dict."""
     raw: str | None = None
-    """The arguments as they were written, where they could not be read; `arguments` is then empty."""
+    """The text of the arguments where it is not valid JSON; `arguments` is then empty."""
     extra: dict[str, Any] = {}
-    """Whatever else the format said about the call."""
+    """The other fields of the call."""
+
+    @property
+    def args(self) -> Any:
+        """The same as `arguments`."""
+        return self.arguments
 
     @property
     def malformed(self) -> bool:
@@ -32,7 +37,7 @@ class ToolCall(msgspec.Struct, frozen=True):
         return self.raw is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as a dict."""
+        """Return all fields as a dict."""
         return {
             "id": self.id,
             "name": self.name,
@@ -43,38 +48,38 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """What a tool gave back."""
+    """The result of a tool call."""
 
     call_id: str | None = None
     name: str | None = None
     content: Any = None
     error: bool = False
-    """Whether the tool said that it failed."""
+    """Whether the tool reported a failure."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as a dict."""
+        """Return all fields as a dict."""
         return {"call_id": self.call_id, "name": self.name, "content": self.content, "error": self.error}
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One message of a trajectory: what was said, which tools were asked for, or what a tool gave back."""
+    """One message of a trajectory: its content, its tool calls, or a tool's result."""
 
     role: str
-    """`user`, `assistant`, `system`, `tool`, or the format's own word."""
+    """`user`, `assistant`, `system`, `tool`, or the format's own role."""
     content: Any = None
-    """Text, or the content blocks as they were given."""
+    """Text, or a list of content blocks in the format's own shape."""
     tool_calls: list[ToolCall] = []
     tool_result: ToolResult | None = None
     extra: dict[str, Any] = {}
-    """Whatever else the format said about the message."""
+    """The other fields of the message."""
 
     @property
     def text(self) -> str:
-        """The text of the content, without its other blocks."""
+        """The text of the content, without other blocks."""
         return text_of(self.content)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as dicts and lists; `normalize` reads it back."""
+        """Return all fields as dicts and lists, which `normalize` reads back."""
         return {
             "role": self.role,
             "content": self.content,
@@ -88,35 +93,59 @@ class Unused(msgspec.Struct, frozen=True):
     """A part of a trace that became no step, and why."""
 
     where: str
-    """The place, as a path: `[3].tool_calls[0]`."""
+    """The path of the part: `[3].tool_calls[0]`."""
     reason: str
     value: Any = None
     harmless: bool = False
     """Whether it holds no step of its own: a span that only groups others, the envelope of the messages."""
+    reviewed: bool = False
+    """Whether calls in it are known not to belong to the trajectory: another choice, a repeated state."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as a dict."""
-        return {"where": self.where, "reason": self.reason, "value": self.value, "harmless": self.harmless}
+        """Return all fields as a dict."""
+        return {
+            "where": self.where,
+            "reason": self.reason,
+            "value": self.value,
+            "harmless": self.harmless,
+            "reviewed": self.reviewed,
+        }
+
+
+class UnreadCall(Unused, frozen=True):
+    """A tool call that cannot be read. `normalize` raises a `TraceError` for it: it must not count as absent."""
 
 
 class Trajectory(msgspec.Struct, frozen=True):
-    """The steps of an agent in order, and the list of whatever could not be used."""
+    """The steps of an agent in order, and the parts that could not be used. Iterating gives the steps."""
 
     steps: list[Step] = []
     unused: list[Unused] = []
 
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, position: int) -> Step:
+        return self.steps[position]
+
+    def __bool__(self) -> bool:
+        return True
+
     @property
     def calls(self) -> list[ToolCall]:
-        """All tool calls, in order."""
+        """The tool calls of all steps, in order."""
         return [call for step in self.steps for call in step.tool_calls]
 
     @property
     def is_plain_text(self) -> bool:
-        """Whether it is nothing but bare text that came in no format: an answer, hardly a trajectory."""
+        """Whether it is only text without a format: an answer, not a trajectory."""
         return bool(self.steps) and all(step.extra.get("format") == "text" for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """All steps as dicts and lists; `normalize` reads it back."""
+        """Return all steps as dicts and lists, which `normalize` reads back."""
         return {
             "steps": [step.to_dict() for step in self.steps],
             "unused": [part.to_dict() for part in self.unused],
@@ -124,7 +153,7 @@ class Trajectory(msgspec.Struct, frozen=True):
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content, be it text or a list of blocks."""
+    """Return the text of a message's content, which is text or a list of blocks."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -143,17 +172,17 @@ def _texts(blocks: list[Any]) -> Iterable[str]:
 
 
 def _is_thought(block: dict[str, Any]) -> bool:
-    """Whether a block is what a model thought, which it did not say."""
+    """Return whether a block is reasoning, which is not part of the message's text."""
     return block.get("type") in ("reasoning", "thinking") or block.get("thought") is True
 
 
 def plain_text(text: str) -> Step:
-    """A step for bare text that came in no format."""
+    """Return a step for text without a format."""
     return Step("assistant", text, extra={"format": "text"})
 
 
 def system_steps(prompt: Any) -> list[Step]:
-    """The step of a system prompt that stands beside the messages: text, blocks, or parts."""
+    """Return the step of a system prompt beside the messages: text, blocks, or parts."""
     if isinstance(prompt, dict) and isinstance(prompt.get("parts"), list):
         parts, extra = prompt["parts"], rest(prompt, "parts", "role")
         only = parts[0] if len(parts) == 1 else None
@@ -163,11 +192,11 @@ def system_steps(prompt: Any) -> list[Step]:
 
 
 def rest(message: dict[str, Any], *used: str) -> dict[str, Any]:
-    """What a message says beside the fields that were used; empty fields say nothing."""
-    # Keys become text, as they would in JSON: what is kept has to be readable again.
+    """Return the fields of a message that were not used, without those that are None."""
+    # Keys become text, as in JSON, so that a trajectory can be read back.
     return {str(key): value for key, value in message.items() if key not in used and value is not None}
 
 
 def text_or_none(value: Any) -> str | None:
-    """An identifier as text: some exporters write numbers."""
+    """Return an identifier as text: some exporters write numbers."""
     return value if value is None or isinstance(value, str) else str(value)

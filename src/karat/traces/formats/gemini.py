@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from karat.traces._calls import named_call
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
+from karat.traces._parts import Found, read_parts
 from karat.traces.detection import placed
-from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, system_steps, text_or_none
+from karat.traces.steps import (
+    Step,
+    ToolCall,
+    ToolResult,
+    UnreadCall,
+    Unused,
+    rest,
+    system_steps,
+    text_or_none,
+)
 
 name = "gemini"
 
 _CALL = ("functionCall", "function_call")
+_TOOL_CALL = ("toolCall", "tool_call")
 _RESPONSE = ("functionResponse", "function_response")
 _CODE = ("executableCode", "executable_code")
 _CODE_RESULT = ("codeExecutionResult", "code_execution_result")
@@ -29,14 +41,18 @@ def detect(value: Any) -> bool:
     if isinstance(value.get("candidates"), list) or isinstance(value.get("contents"), list):
         return True
     parts = value.get("parts")
-    # Typed parts are OpenTelemetry's messages, not Gemini's.
-    return isinstance(parts, list) and not any(isinstance(p, dict) and "type" in p for p in map(plain, parts))
+    if not isinstance(parts, list):
+        return False
+    # Parts with a type are OpenTelemetry's or the Vercel AI SDK's, those with a part_kind Pydantic AI's.
+    return not any(
+        isinstance(part, dict) and ("type" in part or "part_kind" in part) for part in map(plain, parts)
+    )
 
 
 def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     """The steps of a content; of all contents of a request; of the first candidate of a response."""
     if "parts" in value:
-        yield from _read_content(value)
+        yield from read_content(value)
         return
     key = "contents" if isinstance(value.get("contents"), list) else "candidates"
     beside = _SYSTEM if key == "contents" else _HISTORY
@@ -51,14 +67,14 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         if key == "candidates":
             item = _candidate(item) if position == 0 else None
         if isinstance(item, dict) and isinstance(item.get("parts"), list):
-            yield from _read_content(item)
+            yield from read_content(item)
         else:
-            yield Unused(
-                f"{key}[{position}]", "not the content of the first candidate, or without parts", given
-            )
+            another = key == "candidates" and position > 0
+            reason = "not the content of the first candidate, or without parts"
+            yield Unused(f"{key}[{position}]", reason, given, reviewed=another)
     others = rest(value, key, *(beside if before else ()))
     if others:
-        yield Unused("", f"it stands beside {key!r}, where the parts are", others, harmless=True)
+        yield Unused("", f"the fields beside {key!r}", others, harmless=True)
 
 
 def _candidate(item: Any) -> Any:
@@ -67,30 +83,27 @@ def _candidate(item: Any) -> Any:
     return {**rest(item, "content"), **content} if isinstance(content, dict) else None
 
 
-def _read_content(value: dict[str, Any]) -> Iterator[Step | Unused]:
+def read_content(value: dict[str, Any]) -> Iterator[Step | Unused]:
     given = value.get("role")
     role = _ROLES.get(given, given) if isinstance(given, str) else "assistant"
     extra = rest(value, "role", "parts")
-    content: list[Any] = []
-    calls: list[ToolCall] = []
-    for position, part in enumerate(map(plain, value["parts"])):
-        call, result = _call(part), _result(part)
-        if call is not None:
-            calls.append(call)
-        elif result is not None:
-            if content or calls:
-                yield Step(role, _simple(content), calls, extra=extra)
-                content, calls, extra = [], [], {}
-            yield Step("tool", result.content, tool_result=result, extra=_beside_result(part))
-        elif isinstance(part, (dict, str)) and not _first(part, _CALL):
-            if calls:
-                yield Step(role, _simple(content), calls, extra=extra)
-                content, calls, extra = [], [], {}
-            content.append(part)
-        else:
-            yield Unused(f"parts[{position}]", "a part that is neither text nor a call with a name", part)
-    if content or calls or extra:
-        yield Step(role, _simple(content), calls, extra=extra)
+    yield from read_parts(role, value["parts"], extra, _part, "parts")
+
+
+def _part(part: Any) -> Found:
+    key = next(
+        (key for key in (*_CALL, *_TOOL_CALL) if isinstance(part, dict) and part.get(key) is not None), None
+    )
+    if key is not None:
+        return _call(part) or UnreadCall("", "a function call without a name", part)
+    if _first(part, _CODE) is not None:
+        return ToolCall(None, "code_execution", _first(part, _CODE), extra=rest(part, *_CODE))
+    result = _result(part)
+    if result is not None:
+        return Step("tool", result.content, tool_result=result, extra=_beside_result(part))
+    if not isinstance(part, (dict, str)):
+        return Unused("", "a part that is neither text nor an object", part)
+    return None
 
 
 def _first(part: Any, keys: tuple[str, ...]) -> Any:
@@ -99,15 +112,22 @@ def _first(part: Any, keys: tuple[str, ...]) -> Any:
     return next((plain(part[key]) for key in keys if part.get(key) is not None), None)
 
 
-def _call(part: Any) -> ToolCall | None:
+def _call(part: dict[str, Any]) -> ToolCall | None:
     call = _first(part, _CALL)
-    if isinstance(call, dict) and isinstance(call.get("name"), str):
-        arguments, raw = read_arguments(call.get("args"))
-        extra = {**rest(call, "id", "name", "args"), **rest(part, *_CALL)}
-        return ToolCall(text_or_none(call.get("id")), call["name"], arguments, raw, extra)
-    code = _first(part, _CODE)
-    beside = rest(part, *_CODE) if isinstance(part, dict) else {}
-    return ToolCall(None, "code_execution", code, extra=beside) if isinstance(code, dict) else None
+    if call is None:
+        # A tool that the server runs itself has a type and no name.
+        call = _first(part, _TOOL_CALL)
+        kind = next(
+            (key for key in ("toolType", "tool_type") if isinstance(call, dict) and key in call), None
+        )
+        call = (
+            {**rest(call, kind), "name": call[kind]} if isinstance(call, dict) and kind is not None else call
+        )
+    if not isinstance(call, dict):
+        return None
+    arguments, raw = read_arguments(call.get("args"))
+    extra = {**rest(call, "id", "name", "args"), **rest(part, *_CALL, *_TOOL_CALL)}
+    return named_call(call.get("id"), call.get("name"), arguments, raw, extra)
 
 
 def _result(part: Any) -> ToolResult | None:
@@ -127,14 +147,3 @@ def _beside_result(part: dict[str, Any]) -> dict[str, Any]:
     response = _first(part, _RESPONSE)
     inside = rest(response, "id", "name", "response") if isinstance(response, dict) else {}
     return {**inside, **rest(part, *_RESPONSE, *_CODE_RESULT)}
-
-
-def _simple(content: list[Any]) -> Any:
-    if not content:
-        return None
-    only = content[0]
-    if len(content) == 1 and isinstance(only, dict):
-        filled = {key: value for key, value in only.items() if value is not None}
-        if filled.keys() == {"text"}:
-            return filled["text"]
-    return content

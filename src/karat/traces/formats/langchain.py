@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 
+from karat.traces._calls import named_call, read_call
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
+from karat.traces._text_calls import may_hold_calls, read_text
+from karat.traces.formats.anthropic import is_tool_block, read_blocks
 from karat.traces.formats.openai_chat import calls_beside
-from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
+from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest, text_or_none
 
 name = "langchain"
 
@@ -66,8 +69,16 @@ def read(value: Any) -> Iterator[Step | Unused]:
         return
     calls, bad = _calls(fields, extra)
     yield from bad
+    if role == "assistant" and not calls and isinstance(content, str) and may_hold_calls(content):
+        found = read_text(role, content, extra)
+        if found is not None:
+            yield from found
+            return
     content, calls = _without_calls(content, calls)
-    yield Step(role, content, calls, extra=extra)
+    if isinstance(content, list) and not calls and any(map(is_tool_block, content)):
+        yield from read_blocks(role, content, extra)
+    else:
+        yield Step(role, content, calls, extra=extra)
 
 
 def tool_message(value: Any) -> dict[str, Any] | None:
@@ -111,26 +122,36 @@ def _calls(fields: dict[str, Any], extra: dict[str, Any]) -> tuple[list[ToolCall
     calls: list[ToolCall] = []
     bad: list[Unused] = []
     for key in ("tool_calls", "invalid_tool_calls"):
-        for position, call in enumerate(map(plain, fields.get(key) or [])):
+        given = plain(fields.get(key)) or []
+        if not isinstance(given, list):
+            bad.append(UnreadCall(key, f"{key} is not a list", given))
+            continue
+        for position, call in enumerate(map(plain, given)):
             read = _read_call(call, invalid=key.startswith("invalid"))
             if read is None:
-                bad.append(Unused(f"{key}[{position}]", "a tool call without a name", call))
+                reason = "a tool call without a name (merge the chunks of a stream into messages first)"
+                bad.append(UnreadCall(f"{key}[{position}]", reason, call))
             else:
                 calls.append(read)
+    chunks = plain(fields.get("tool_call_chunks")) or []
+    for position, chunk in enumerate(map(plain, chunks if isinstance(chunks, list) else [chunks])):
+        if not isinstance(chunk, dict) or not chunk.get("name"):
+            reason = "a piece of a tool call (merge the chunks of a stream into messages first)"
+            bad.append(UnreadCall(f"tool_call_chunks[{position}]", reason, chunk))
     if not calls:
         calls = _older_calls(extra)
     return calls, bad
 
 
 def _read_call(call: Any, *, invalid: bool) -> ToolCall | None:
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+    if not isinstance(call, dict):
         return None
     arguments, raw = read_arguments(call.get("args"))
     if invalid and raw is None:
         # LangChain could not use them: they are marked as malformed whatever they look like.
         arguments, raw = {}, str(call.get("args"))
     extra = rest(call, "id", "name", "args", "type")
-    return ToolCall(text_or_none(call.get("id")), call["name"], arguments, raw, extra)
+    return named_call(call.get("id"), call.get("name"), arguments, raw, extra)
 
 
 def _older_calls(extra: dict[str, Any]) -> list[ToolCall]:
@@ -138,13 +159,8 @@ def _older_calls(extra: dict[str, Any]) -> list[ToolCall]:
     beside = plain(extra.get("additional_kwargs"))
     if not isinstance(beside, dict):
         return []
-    out = []
-    for call in calls_beside(beside):
-        function = plain(call.get("function")) if isinstance(call, dict) else None
-        if isinstance(function, dict) and isinstance(function.get("name"), str):
-            arguments, raw = read_arguments(function.get("arguments"))
-            out.append(ToolCall(text_or_none(call.get("id")), function["name"], arguments, raw))
-    return out
+    read = (read_call(call) for call in calls_beside(beside))
+    return [call for call in read if call is not None]
 
 
 def _without_calls(content: Any, calls: list[ToolCall]) -> tuple[Any, list[ToolCall]]:

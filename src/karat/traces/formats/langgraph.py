@@ -51,16 +51,42 @@ def read(value: Any) -> Iterator[Step | Unused]:
 
 def _read_states(states: list[Any]) -> Iterator[Step | Unused]:
     newest = _newest(states) if _is_snapshot(states[0]) else len(states) - 1
-    yield from placed(read_any(states[newest]), f"[{newest}]")
+    told = [_is_part(_messages(state) or [], _messages(states[newest]) or []) for state in states]
+    if all(told):
+        yield from placed(read_any(states[newest]), f"[{newest}]")
+    else:
+        # Messages that the newest state no longer has were there all the same.
+        yield from read_any(_union(states))
     for position, state in enumerate(states):
-        if position != newest:
-            told = _is_part(_messages(state) or [], _messages(states[newest]) or [])
-            reason = (
-                "an earlier state"
-                if told
-                else "an earlier state, with messages that the newest no longer has"
-            )
-            yield Unused(f"[{position}]", reason, state, harmless=told)
+        if position != newest or not all(told):
+            yield Unused(f"[{position}]", "an earlier state", state, harmless=True)
+
+
+def _union(states: list[Any]) -> list[Any]:
+    """Return the messages of all states in the order of their first appearance; ids tell them apart."""
+    ordered = states
+    if _is_snapshot(states[0]):
+        times = [state.get("created_at") for state in states]
+        # A history begins with the newest.
+        ordered = (
+            sorted(states, key=lambda state: state["created_at"])
+            if all(isinstance(time, str) for time in times)
+            else states[::-1]
+        )
+    union: list[Any] = []
+    for state in ordered:
+        messages = [plain(message) for message in _messages(state) or ()]
+        known = {_identity(message) for message in union} - {None}
+        later = {_identity(message): message for message in messages}
+        union = [
+            later.get(_identity(message), message) if _identity(message) else message for message in union
+        ]
+        union += [
+            message
+            for message in messages
+            if (_identity(message) not in known if _identity(message) else message not in union)
+        ]
+    return union
 
 
 def _read_updates(updates: list[dict[str, Any]]) -> Iterator[Step | Unused]:

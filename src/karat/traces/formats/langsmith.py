@@ -31,8 +31,13 @@ def read(value: Any) -> Iterator[Step | Unused]:
     """The model and tool runs in the order in which they began."""
     given = value if isinstance(value, list) else [value]
     if given and all(_is_batch(plain(item)) for item in given):
-        given, earlier = _posted([plain(item) for item in given])
+        batches = [plain(item) for item in given]
+        given, earlier = _posted(batches)
         yield from earlier
+        for position, batch in enumerate(batches):
+            others = rest(batch, *_BATCH)
+            if others:
+                yield Unused(f"[{position}]", "the fields of a batch beside its runs", others, harmless=True)
     runs = [run for position, item in enumerate(given) for run in _flat(plain(item), f"[{position}]")]
     yield from (Unused(where, "it is no run", run) for run, where in runs if not _is_run(run))
     yield from combine(_observe(run, where) for run, where in runs if _is_run(run))
@@ -47,11 +52,12 @@ def _is_batch(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and ("post" in value or "patch" in value)
-        and value.keys() <= _BATCH
+        and "role" not in value
         and all(
-            isinstance(runs, list)
-            and all(isinstance(run, dict) and isinstance(run.get("id"), str) for run in runs)
-            for runs in value.values()
+            isinstance(value[key], list)
+            and all(isinstance(run, dict) and isinstance(run.get("id"), str) for run in value[key])
+            for key in _BATCH
+            if key in value
         )
     )
 

@@ -12,7 +12,7 @@ from karat.traces._calls import is_bare_call, read_bare_call
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._tool_runs import tool_run
 from karat.traces.detection import read as read_any
-from karat.traces.steps import Step, ToolCall, ToolResult, Trajectory, Unused, rest
+from karat.traces.steps import Step, ToolCall, ToolResult, Trajectory, UnreadCall, Unused, rest
 
 name = "karat"
 
@@ -46,7 +46,12 @@ def read(value: Any) -> Iterator[Step | Unused]:
         listed = recorded if isinstance(recorded, list) else [recorded]
         yield from combine(_observe(call, f"[{position}]") for position, call in enumerate(listed))
     elif is_bare_call(value):
-        yield Step("assistant", tool_calls=[read_bare_call(value)])
+        call = read_bare_call(value)
+        yield (
+            UnreadCall("", "a tool call without a name", value)
+            if call is None
+            else Step("assistant", tool_calls=[call])
+        )
     else:
         yield from _read_dict(value)
 
@@ -68,7 +73,7 @@ def _read_dict(value: dict[str, Any]) -> Iterator[Step | Unused]:
         else:
             yield msgspec.convert(value, Step)
     except msgspec.ValidationError as error:
-        yield Unused("", f"not a step: {error}", value)
+        yield UnreadCall("", f"not a step: {error}", value)
 
 
 def _is_recorded(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """OpenAI chat messages: `tool_calls`, the legacy `function_call`, tool messages, and whole completions.
 
-Nearly every framework can write these, so the reader also takes tool calls without the `function` envelope.
+Nearly every framework can write these, so the reader also accepts `toolCalls`, tool calls without the `function`
+envelope, Inspect's messages, and calls that are written in the assistant's text.
 """
 
 from __future__ import annotations
@@ -8,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import read_bare_call
-from karat.traces._literals import read_arguments
+from karat.traces._calls import read_call
 from karat.traces._objects import plain
+from karat.traces._parts import simple
+from karat.traces._text_calls import may_hold_calls, read_text
 from karat.traces.formats.anthropic import fast_blocks
-from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
+from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest, text_or_none
 
 name = "openai_chat"
 
+_LISTS = ("tool_calls", "toolCalls")
+_CALL_KEYS = (*_LISTS, "function_call", "functionCall")
 _FAST_KEYS = frozenset(("role", "content", "tool_calls", "tool_call_id", "name", "refusal", "annotations"))
+_FAST_ROLES = frozenset(("assistant", "user", "system", "developer", "tool", "function"))
 
 
 def detect(value: Any) -> bool:
@@ -56,7 +61,8 @@ def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any
             if not fast_blocks(message, content, names, arguments):
                 return None
         elif "tool_calls" not in message or (calls := message["tool_calls"]) is None:
-            if type(message["role"]) is not str:
+            role = message["role"]
+            if role not in _FAST_ROLES or (role == "assistant" and content and may_hold_calls(content)):
                 return None
         elif message["role"] != "assistant" or type(calls) is not list:
             return None
@@ -65,7 +71,7 @@ def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any
                 try:
                     function = call["function"]
                 except KeyError:
-                    if "raw" in call or "custom" in call:
+                    if "raw" in call or "custom" in call or "name" not in call:
                         return None
                     names.append(call["name"])
                     arguments.append(call["arguments" if "arguments" in call else "args"])
@@ -76,79 +82,85 @@ def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any
 
 
 def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
-    """One message as one step."""
+    """Yield the step of one message; text that holds calls (ReAct) may give several."""
     role, content = message["role"], message.get("content")
     if isinstance(content, (list, tuple)):
         content = [plain(block) for block in content]
     if role in ("tool", "function"):
         yield _tool_step(message, content)
         return
-    calls = message.get("tool_calls")
-    given = calls_beside(message)
-    if calls is not None and not isinstance(calls, (list, tuple)):
-        yield Unused("tool_calls", "the tool calls are no list", calls)
-    extra = rest(message, "role", "content", "tool_calls", "function_call")
+    given, unread = _given_calls(message)
+    yield from unread
+    extra = rest(message, "role", "content", *_CALL_KEYS)
     if isinstance(extra.get("invalid_tool_calls"), list):
-        # LangChain's word for calls whose arguments it could not read.
+        # LangChain's name for calls whose arguments it could not read.
         given = [*given, *map(plain, extra.pop("invalid_tool_calls"))]
-    yield from _assembled(role, content, given or _older_calls(extra), extra)
+    given = given or _older_calls(extra)
+    if not given and role == "assistant":
+        only = content if isinstance(content, str) else simple(content)
+        if isinstance(only, str) and may_hold_calls(only):
+            found = read_text(role, only, extra)
+            if found is not None:
+                yield from found
+                return
+    yield from _assembled(role, content, given, extra)
+
+
+def _given_calls(message: dict[str, Any]) -> tuple[list[Any], list[Unused]]:
+    """Return the calls under all keys that hold them, and the keys whose value is not what it should be."""
+    given: list[Any] = []
+    unread: list[Unused] = []
+    for key in _CALL_KEYS:
+        value = plain(message.get(key))
+        if value is None or value in ("", [], {}):
+            continue
+        if key in _LISTS:
+            if isinstance(value, list):
+                given.extend(map(plain, value))
+            else:
+                unread.append(UnreadCall(key, f"{key} is not a list", value))
+        elif isinstance(value, dict):
+            given.append({"function": value})
+        else:
+            unread.append(UnreadCall(key, f"{key} is not an object", value))
+    return given, unread
 
 
 def _older_calls(extra: dict[str, Any]) -> list[Any]:
-    """The provider's own calls, which messages that went through LangChain may keep beside."""
+    """Return the provider's own calls, which messages that went through LangChain may keep."""
     beside = plain(extra.get("additional_kwargs"))
-    return calls_beside(beside) if isinstance(beside, dict) else []
+    return _given_calls(beside)[0] if isinstance(beside, dict) else []
 
 
 def calls_beside(fields: dict[str, Any]) -> list[Any]:
-    """`tool_calls`, and the legacy `function_call` as one of them, as they are written in a dict."""
-    calls = fields.get("tool_calls")
-    given = [plain(call) for call in calls] if isinstance(calls, (list, tuple)) else []
-    legacy = plain(fields.get("function_call"))
-    return given if legacy is None else [*given, {"function": legacy}]
+    """Return the calls of a dict as they are written: `tool_calls`, and the legacy `function_call` as one of them."""
+    return _given_calls(fields)[0]
 
 
 def _tool_step(message: dict[str, Any], content: Any) -> Step:
-    called = message.get("name")
+    called = message.get("name", message.get("function"))
+    error = message.get("error")
     result = ToolResult(
-        text_or_none(message.get("tool_call_id")),
+        text_or_none(message.get("tool_call_id", message.get("toolCallId"))),
         called if isinstance(called, str) else None,
         content,
-        message.get("is_error") is True or message.get("status") == "error",
+        message.get("is_error") is True or message.get("status") == "error" or bool(error),
     )
-    extra = rest(message, "role", "content", "tool_call_id", "name", "is_error")
-    return Step("tool", content, tool_result=result, extra=extra)
+    used = ["role", "content", "tool_call_id", "toolCallId", "name", "is_error"]
+    if "name" not in message and isinstance(called, str):
+        used.append("function")
+    return Step("tool", content, tool_result=result, extra=rest(message, *used))
 
 
 def _assembled(role: str, content: Any, given: list[Any], extra: dict[str, Any]) -> Iterator[Step | Unused]:
     calls: list[ToolCall] = []
     for position, call in enumerate(given):
-        read = _read_call(call)
+        read = read_call(call)
         if read is None:
-            yield Unused(f"tool_calls[{position}]", "a tool call without a name", call)
+            yield UnreadCall(f"tool_calls[{position}]", "a tool call without a name", call)
         else:
             calls.append(read)
     yield Step(role, content, calls, extra=extra)
-
-
-def _read_call(call: Any) -> ToolCall | None:
-    if isinstance(call, ToolCall):
-        return call
-    if not isinstance(call, dict):
-        return None
-    function = plain(call.get("function"))
-    if isinstance(function, dict) and isinstance(function.get("name"), str):
-        arguments, raw = read_arguments(function.get("arguments"))
-        others = {**rest(call, "id", "type", "function"), **rest(function, "name", "arguments")}
-        return ToolCall(text_or_none(call.get("id")), function["name"], arguments, raw, others)
-    custom = plain(call.get("custom"))
-    if isinstance(custom, dict) and isinstance(custom.get("name"), str):
-        # A custom tool takes free text, which is its argument as it stands.
-        others = {**rest(call, "id", "custom"), **rest(custom, "name", "input")}
-        return ToolCall(text_or_none(call.get("id")), custom["name"], custom.get("input"), extra=others)
-    if any(isinstance(call.get(key), str) for key in ("name", "tool", "tool_name")):
-        return read_bare_call(call)
-    return None
 
 
 def _is_enveloped(value: dict[str, Any]) -> bool:
@@ -161,10 +173,12 @@ def _read_completion(value: dict[str, Any]) -> Iterator[Step | Unused]:
         message = plain(choice.get("message")) if isinstance(choice, dict) else None
         where = f"choices[{position}]"
         if position or not isinstance(message, dict):
-            yield Unused(where, "only the message of the first choice is the trajectory", choice)
+            yield Unused(
+                where, "only the message of the first choice is the trajectory", choice, reviewed=True
+            )
         else:
             # Why it ended and the like become the extras of the step.
             yield from read_message({**rest(choice, "message"), "role": "assistant", **message})
     others = rest(value, "choices")
     if others:
-        yield Unused("", "it stands beside 'choices', where the messages are", others, harmless=True)
+        yield Unused("", "the fields beside 'choices'", others, harmless=True)

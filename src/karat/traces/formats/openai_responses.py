@@ -7,7 +7,16 @@ from typing import Any
 
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
-from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, system_steps, text_or_none
+from karat.traces.steps import (
+    Step,
+    ToolCall,
+    ToolResult,
+    UnreadCall,
+    Unused,
+    rest,
+    system_steps,
+    text_or_none,
+)
 
 name = "openai_responses"
 
@@ -41,7 +50,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
             else:
                 yield Unused(f"output[{position}]", "not an item of a response", item)
         others = rest(value, "output", *(("instructions",) if system else ()))
-        yield Unused("", "it stands beside 'output'", others, harmless=True)
+        yield Unused("", "the fields beside 'output'", others, harmless=True)
         return
     kind = value["type"]
     if kind == "message":
@@ -58,8 +67,8 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
 
 
 def _named_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
-    if not isinstance(value.get("name"), str):
-        yield Unused("", "a tool call without a name", value)
+    if not isinstance(value.get("name"), str) or not value["name"].strip():
+        yield UnreadCall("", "a tool call without a name", value)
         return
     identity = text_or_none(value.get("call_id", value.get("id")))
     if value["type"] == "custom_tool_call":

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from karat.traces._calls import named_call
 from karat.traces._literals import read_arguments
 from karat.traces._objects import decoded, plain
 from karat.traces._observations import Observation, combine, messages
+from karat.traces._parts import Found, read_parts, result_step
 from karat.traces._spans import Event, Span, flat, spans_of, strays_of
 from karat.traces._tool_runs import ToolRun, tool_run
 from karat.traces.formats import langfuse
-from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest, text_or_none
+from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 
 name = "opentelemetry"
 
@@ -67,27 +69,27 @@ def observe(span: Span) -> Observation:
 
 def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
     """The steps of one message in typed parts."""
-    role, content, calls = message["role"], [], []
     extra = rest(message, "role", "parts")
-    for position, part in enumerate(map(plain, message["parts"])):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "tool_call" and isinstance(part.get("name"), str):
-            arguments, raw = read_arguments(part.get("arguments"))
-            beside = rest(part, "type", "id", "name", "arguments")
-            calls.append(ToolCall(text_or_none(part.get("id")), part["name"], arguments, raw, beside))
-        elif kind == "tool_call_response":
-            key = "response" if "response" in part else "result"
-            result = ToolResult(text_or_none(part.get("id")), None, part.get(key))
-            beside = rest(part, "type", "id", key)
-            yield Step("tool", result.content, tool_result=result, extra=beside)
-        elif isinstance(part, dict) and kind != "tool_call":
-            content.append(part)
-        else:
-            yield Unused(f"parts[{position}]", "a part without a type, or a call without a name", part)
-    if content or calls:
-        yield Step(role, _simple(content), calls, extra=extra)
-    elif extra:
-        yield Unused("", "what a message without content says beside", extra, harmless=True)
+    yield from read_parts(message["role"], message["parts"], extra, _part, "parts")
+
+
+def _part(part: Any) -> Found:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str):
+        return UnreadCall("", "a part without a type", part)
+    if kind.endswith("tool_call"):
+        inside = plain(part.get(kind)) if "arguments" not in part else None
+        given = part.get("arguments") if inside is None else inside
+        arguments, raw = read_arguments(given)
+        beside = rest(part, "type", "id", "name", "arguments", *((kind,) if inside is not None else ()))
+        call = named_call(part.get("id"), part.get("name"), arguments, raw, beside)
+        return call or UnreadCall("", "a tool call without a name", part)
+    if kind.endswith("tool_call_response"):
+        key = next((key for key in ("response", "result", kind) if key in part), "response")
+        return result_step(
+            text_or_none(part.get("id")), None, part.get(key), False, rest(part, "type", "id", key)
+        )
+    return None
 
 
 def _is_message(value: Any) -> bool:
@@ -152,7 +154,8 @@ def _output(span: Span) -> list[Step | Unused]:
             told += messages(_content_of(event, "gen_ai.completion"), "assistant")
         choices = [_event_message(event) for event in span.take_events("gen_ai.choice")]
         told += messages(choices[:1], "assistant")
-        told += [Unused("", "only the first choice is the trajectory", choice) for choice in choices[1:]]
+        reason = "only the first choice is the trajectory"
+        told += [Unused("", reason, choice, reviewed=True) for choice in choices[1:]]
     return told
 
 
@@ -203,12 +206,3 @@ def _event_message(event: Event) -> dict[str, Any]:
     if role == "tool" and "id" in message:
         message["tool_call_id"] = message.pop("id")
     return message
-
-
-def _simple(content: list[Any]) -> Any:
-    if not content:
-        return None
-    only = content[0]
-    if len(content) == 1 and only.keys() == {"type", "content"} and only["type"] == "text":
-        return only["content"]
-    return content

@@ -10,7 +10,7 @@ import msgspec
 
 from karat.traces._literals import read_call
 from karat.traces._objects import plain
-from karat.traces.steps import Step, ToolCall, ToolResult, Unused, rest
+from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest
 
 name = "potato"
 
@@ -40,10 +40,10 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         if isinstance(turn.get("speaker"), str) and "text" in turn:
             yield from _read_turn(turn, where)
         else:
-            yield Unused(where, "a turn needs a speaker and a text", turn)
+            yield UnreadCall(where, "a turn without a speaker or a text", turn)
     others = rest(value, "conversation")
     if others:
-        yield Unused("", "it stands beside 'conversation'", others, harmless=True)
+        yield Unused("", "the fields beside 'conversation'", others, harmless=True)
 
 
 def fast_calls(turns: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
@@ -74,11 +74,9 @@ def _read_turn(turn: dict[str, Any], where: str) -> Iterator[Step | Unused]:
     role = role_of(speaker.lower())
     extra = rest(turn, "text")
     if "(action)" in speaker.lower() and isinstance(text, str):
-        calls = _calls(text)
-        if not calls and text.strip():
-            reason = "an action that is not written name(arguments); it is kept as text"
-            yield Unused(where, reason, text)
-        yield Step("assistant", text, calls, extra=extra)
+        yield Step("assistant", text, _calls(text), extra=extra)
+    elif "(action)" in speaker.lower():
+        yield UnreadCall(where, "an action whose text is not text", turn)
     elif role == "tool":
         yield Step(role, text, tool_result=ToolResult(content=text), extra=extra)
     else:
@@ -87,21 +85,29 @@ def _read_turn(turn: dict[str, Any], where: str) -> Iterator[Step | Unused]:
 
 
 def _marked_calls(text: str) -> list[ToolCall]:
-    """The calls of the lines that are marked as actions in a text of other things: `(action) search(q="oslo")`."""
+    """Return the calls of the lines that are marked as actions: `(action) search(q="oslo")`."""
     lines = (line.strip() for line in text.splitlines() if "(action)" in line.lower())
     marked = (line[len("(action)") :] for line in lines if line.lower().startswith("(action)"))
-    return [ToolCall(None, *call) for line in marked if (call := read_call(line)) is not None]
+    return [_call(line) for line in marked if line.strip()]
 
 
 def _calls(text: str) -> list[ToolCall]:
-    """The one call that the text is, else one from each line; none where a line is no call."""
+    """Return the one call that the text is, else one for each line where all lines are calls.
+
+    Any other text is a call whose name is the text, as in Potato's own reader: `ls -la` is not `rm -rf /`.
+    """
     whole = read_call(text)
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and (whole is None or whole[2] is not None):
         each = [read_call(line) for line in lines]
         if all(call is not None for call in each):
             return [ToolCall(None, *call) for call in each if call is not None]
-    return [ToolCall(None, *whole)] if whole is not None else []
+    return [_call(text)] if lines else []
+
+
+def _call(text: str) -> ToolCall:
+    call = read_call(text)
+    return ToolCall(None, text.strip()) if call is None else ToolCall(None, *call)
 
 
 def role_of(speaker: str) -> str:

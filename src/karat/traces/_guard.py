@@ -1,0 +1,256 @@
+"""Refuse a trace that still holds a tool call which no reader has read.
+
+Every value of a trace ends up in a step's calls, in its content or extra fields, or among the unused parts. So what
+looks like a call outside the steps' calls was not read. It is accepted only where it repeats a call that was, as many
+frameworks write calls twice. Anything else is refused, because an evaluator would count it as absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from karat.traces._calls import IDS, NAMES, read_call
+from karat.traces._literals import read_arguments
+from karat.traces._objects import plain
+from karat.traces.steps import Step, ToolCall, TraceError, Unused
+
+_KEY = re.compile(
+    r".*(?:tool|function|mcp)(?:call|use|invocation|request)(?:request|chunk|part|block|event|item)?s?"
+)
+"""Keys under which formats store calls, in lower case and without punctuation: `tool_calls`, `toolUse`."""
+_OTHER_KEYS = frozenset(("invocation", "invocations", "agentaction", "agentactions", "intermediatesteps"))
+_KIND = re.compile(r"(?:tool|function|mcp)(?:call|use|invocation|request)|toolaction|agentaction|dynamictool")
+"""Kinds of parts that are calls: `tool-call`, `function_call`, `ToolUseBlock`."""
+_NO_CALL = re.compile(
+    r"result|response$|responses$|output|return|execution|summary|definition|approval|choice|chunk$"
+)
+"""Kinds of parts that only belong to a call: `tool_call_response`, `function_call_output`."""
+_KINDS = ("type", "kind", "part_kind", "role", "object", "event", "event_type", "_type", "@type")
+_SKIPPED = re.compile(
+    r"(?:expected|reference|gold|groundtruth|target|available|reward|evaluation).*"
+    r"|tools|functions|tooldefinitions?|toolschemas?|toolchoice|usage|.*usage|usagemetadata|tooluseresult|toolresults?"
+    r"|functionresponses?|jsonschema|inputschema|outputschema|.*config|.*configuration|.*settings"
+)
+"""Keys whose values are no calls of the agent: definitions of tools, the expected calls, counts."""
+_ACTIONS = frozenset(
+    ("action", "actions", "tool", "toolname", "command", "call", "calls", "function", "invoke")
+)
+"""Keys that make an item in an unknown format look like a call."""
+_NOT_LETTERS = re.compile(r"[^a-z0-9]+")
+_WORDS = frozenset(("auto", "none", "required", "any", ""))
+"""Values of `function_call` and `tool_choice` in a request, which name no tool."""
+
+
+def check_calls(steps: list[Step], unused: list[Unused]) -> None:
+    """Raise a TraceError where a part that looks like a tool call is not one of the steps' calls and repeats none."""
+    places = [place for place in _places(steps, unused) if place[0] is not None]
+    if not places:
+        return
+    known = _Known(call for step in steps for call in step.tool_calls)
+    for value, where, item in places:
+        found = _find(value, known, where, item)
+        if found is not None:
+            place, reason = found
+            raise TraceError(
+                f"{place}: {reason}. karat cannot read this tool call and does not count it as absent: "
+                "convert it to OpenAI messages, or register a format"
+            )
+
+
+def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str, bool]]:
+    """Yield the values in which an unread call may hide, with their place, and whether each is an unknown item."""
+    for position, step in enumerate(steps):
+        if not step.extra and type(step.content) in (str, type(None)):
+            continue
+        where = f"step {position + 1} ({step.role})"
+        if step.tool_result is None and not isinstance(step.content, str):
+            yield step.content, f"{where}, content", False
+        if step.extra:
+            # The kind of a step with calls (`mcp_call`) is that of a call that was read.
+            yield (
+                {k: v for k, v in step.extra.items() if k not in _KINDS} if step.tool_calls else step.extra,
+                where,
+                False,
+            )
+    for part in unused:
+        if not part.reviewed and not isinstance(part.value, (str, int, float, type(None))):
+            yield part.value, part.where or "the trace", not part.harmless
+
+
+class _Known:
+    """The calls that were read."""
+
+    def __init__(self, calls: Iterable[ToolCall]) -> None:
+        self.ids: set[str] = set()
+        self.by_name: dict[str, list[ToolCall]] = {}
+        for call in calls:
+            if call.id is not None:
+                self.ids.add(call.id)
+            self.by_name.setdefault(call.name, []).append(call)
+
+    def __contains__(self, call: ToolCall) -> bool:
+        if call.id is not None and call.id in self.ids:
+            return True
+        same = self.by_name.get(call.name, ())
+        return any(_says_the_same(call, other) for other in same)
+
+
+def _says_the_same(call: ToolCall, other: ToolCall) -> bool:
+    if call.raw is not None:
+        return call.raw in (other.raw, other.arguments) or other.arguments == {"input": call.raw}
+    return bool(call.arguments == other.arguments) or (call.arguments == {} and other.raw is not None)
+
+
+def _find(value: Any, known: _Known, where: str, item: bool) -> tuple[str, str] | None:
+    """Return place and reason of the first call in a value that is not known."""
+    stack = [(value, where)]
+    seen: set[int] = set()
+    while stack:
+        value, where = stack.pop()
+        if not isinstance(value, (dict, list, tuple)) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if not isinstance(value, dict):
+            stack.extend((part, f"{where}[{at}]") for at, part in enumerate(value) if type(part) is not str)
+            continue
+        value = _unflattened(value)
+        reason = _call_like(value, known) or (_action_like(value) if item else None)
+        item = False
+        if reason is not None:
+            return where, reason
+        for key, part in value.items():
+            if isinstance(part, (str, int, float, type(None))):
+                if (
+                    isinstance(part, str)
+                    and part not in _WORDS
+                    and _is_call_key(key)
+                    and not _repeated(part, known)
+                ):
+                    return f"{where}.{key}", f"{key!r} is text and not a tool call"
+                continue
+            letters = _letters(key)
+            if _SKIPPED.fullmatch(letters):
+                continue
+            place = f"{where}.{key}"
+            if _is_call_key(key):
+                unread = _unread_in(part, known)
+                if unread is not None:
+                    return place, unread
+            else:
+                stack.append((part, place))
+    return None
+
+
+def _call_like(value: dict[Any, Any], known: _Known) -> str | None:
+    """Return why a dict is a call that was not read; None where it is no call, or a known one."""
+    kinds = [value[key] for key in _KINDS if isinstance(value.get(key), str)]
+    kind = next((each for each in kinds if _is_call_kind(each)), None)
+    if kind is None and "toolCallId" in value and ("input" in value or "args" in value):
+        kind = "a part with a toolCallId"
+    if kind is None and any(isinstance(value.get(key), str) for key in NAMES):
+        if not any(key in value for key in ("arguments", "args", "tool_input", "toolInput")):
+            return None
+        kind = "a dict with a tool and its arguments"
+    if kind is None:
+        return None
+    call = _extract(value)
+    if call is not None and call in known:
+        return None
+    if call is None and any(str(value.get(key)) in known.ids for key in IDS if value.get(key) is not None):
+        return None
+    named = f" of {call.name[:60]!r}" if call is not None else ""
+    return f"a tool call{named} ({kind[:60]}) that is in no known format"
+
+
+def _unread_in(part: Any, known: _Known) -> str | None:
+    """Return why the value of a call-like key is not a list of known calls."""
+    part = plain(part)
+    if part == [] or part == {} or part == ():
+        return None
+    for each in part if isinstance(part, (list, tuple)) else [part]:
+        each = plain(each)
+        if each is None or each in ("", [], {}):
+            continue
+        call = _extract(each) if isinstance(each, dict) else None
+        if (
+            call is None
+            and isinstance(each, dict)
+            and any(str(each[k]) in known.ids for k in IDS if each.get(k))
+        ):
+            continue
+        if call is None or call not in known:
+            named = (
+                f"of {call.name[:60]!r} that is in no known format" if call is not None else "without a name"
+            )
+            return f"a tool call {named}"
+    return None
+
+
+def _extract(value: dict[str, Any]) -> ToolCall | None:
+    """Read a call from a dict whatever its format; the call may be nested one level deep."""
+    call = read_call(value)
+    if call is not None:
+        return call
+    for key, part in value.items():
+        part = plain(part)
+        if isinstance(part, dict) and (_is_call_key(key) or key in ("action", "call", "data", "function")):
+            call = read_call(part)
+            if call is not None:
+                return call
+    return None
+
+
+def _repeated(text: str, known: _Known) -> bool:
+    """Return whether a text under a call-like key is JSON of calls that are known."""
+    decoded, raw = read_arguments(text)
+    return raw is None and isinstance(decoded, (dict, list)) and _unread_in(decoded, known) is None
+
+
+def _action_like(value: dict[Any, Any]) -> str | None:
+    """Return why an item in an unknown format may be a call."""
+    key = next((key for key in value if _letters(key) in _ACTIONS and value[key]), None)
+    return None if key is None else f"an item in an unknown format with {str(key)[:40]!r}"
+
+
+def _is_call_key(key: Any) -> bool:
+    letters = _letters(key)
+    if letters in _OTHER_KEYS:
+        return True
+    return _KEY.fullmatch(letters) is not None and _SKIPPED.fullmatch(letters) is None
+
+
+def _is_call_kind(kind: str) -> bool:
+    letters = _letters(kind[:80])
+    return _KIND.search(letters) is not None and _NO_CALL.search(letters) is None
+
+
+def _letters(key: Any) -> str:
+    return _NOT_LETTERS.sub("", str(key)[:80].lower())
+
+
+def _unflattened(value: dict[Any, Any]) -> dict[Any, Any]:
+    """Return flat attributes (`ai.toolCall.name`) as nested dicts where one of them may be part of a call."""
+    flat = [key for key in value if isinstance(key, str) and "." in key]
+    if not any(_is_call_key(part) for key in flat for part in key.split(".")):
+        return value
+    nested: dict[Any, Any] = {key: part for key, part in value.items() if key not in flat}
+    for key in flat:
+        place = nested
+        *path, last = key.split(".")
+        for part in path:
+            inner = place.get(part)
+            if not isinstance(inner, dict):
+                inner = place[part] = {} if inner is None else {"": inner}
+            place = inner
+        place[last] = value[key]
+    return {key: _listed(part) for key, part in nested.items()}
+
+
+def _listed(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if tree and all(isinstance(key, str) and key.isdecimal() and len(key) < 10 for key in tree):
+        return [_listed(tree[key]) for key in sorted(tree, key=int)]
+    return {key: _listed(value) for key, value in tree.items()}

@@ -1,0 +1,45 @@
+"""Model Context Protocol: the JSON-RPC messages between a client and a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from karat.traces._calls import named_call
+from karat.traces._objects import plain
+from karat.traces._parts import result_step, simple
+from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
+
+name = "mcp"
+
+
+def detect(value: Any) -> bool:
+    """A JSON-RPC message of MCP."""
+    if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
+        return False
+    return "method" in value or "result" in value or "error" in value
+
+
+def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
+    """Yield the step of a tool call or of its result; other requests and notifications hold none."""
+    identity = text_or_none(value.get("id"))
+    if value.get("method") == "tools/call":
+        given = plain(value.get("params"))
+        params = given if isinstance(given, dict) else {}
+        arguments = plain(params.get("arguments"))
+        extra = rest(params, "name", "arguments")
+        call = named_call(identity, params.get("name"), {} if arguments is None else arguments, None, extra)
+        if call is None:
+            yield UnreadCall("params", "a tool call without a name", value)
+        else:
+            yield Step("assistant", tool_calls=[call], extra=rest(value, "jsonrpc", "id", "method", "params"))
+        return
+    result = plain(value.get("result"))
+    if isinstance(result, dict) and isinstance(plain(result.get("content")), list):
+        extra = {**rest(result, "content", "isError"), **rest(value, "jsonrpc", "id", "result")}
+        yield result_step(identity, None, simple(result["content"]), result.get("isError") is True, extra)
+    elif value.get("error") is not None:
+        yield result_step(identity, None, value["error"], True, rest(value, "jsonrpc", "id", "error"))
+    else:
+        label = value.get("method", "a result")
+        yield Unused("", f"{label} is no tool call", value, harmless=True)

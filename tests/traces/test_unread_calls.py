@@ -1,0 +1,400 @@
+"""A tool call that cannot be read is an error: it never counts as absent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from karat.evaluators import (
+    RedundantCallsEvaluator,
+    ToolCallAccuracyEvaluator,
+    ToolUseEvaluator,
+    TrajectoryMatchEvaluator,
+)
+from karat.traces import TraceError, normalize, normalize_trajectory
+from tests.traces.test_trace_laws import odd
+
+ASKED = {"role": "user", "content": "Clean up."}
+CALL = {"id": "c1", "name": "rm", "arguments": {"path": "/"}}
+OPENAI_CALL = {"id": "c1", "type": "function", "function": {"name": "rm", "arguments": '{"path": "/"}'}}
+
+UNREAD: dict[str, Any] = {
+    "tool calls that are text": [ASKED, {"role": "assistant", "content": "", "tool_calls": "oops"}],
+    "tool calls that are an object": [ASKED, {"role": "assistant", "tool_calls": {"rm": {"path": "/"}}}],
+    "a call without a name": [ASKED, {"role": "assistant", "tool_calls": [{"id": "x", "args": {}}]}],
+    "a call with a blank name": [ASKED, {"role": "assistant", "tool_calls": [{"name": " ", "args": {}}]}],
+    "a call that is null": [ASKED, {"role": "assistant", "tool_calls": [None]}],
+    "a function without a name": [
+        ASKED,
+        {"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]},
+    ],
+    "a legacy call that is text": [ASKED, {"role": "assistant", "function_call": "rm"}],
+    "a legacy call without a name": [ASKED, {"role": "assistant", "function_call": {"arguments": "{}"}}],
+    "a bare call with an empty name": [{"name": "", "arguments": {}}],
+    "an unmerged chunk": [
+        {
+            "type": "AIMessageChunk",
+            "content": "",
+            "tool_calls": [],
+            "tool_call_chunks": [{"name": None, "args": '{"path"', "id": None, "index": 0}],
+        }
+    ],
+    "chunks that LangChain could not read": [
+        {
+            "type": "AIMessageChunk",
+            "content": "",
+            "tool_calls": [],
+            "invalid_tool_calls": [{"name": None, "args": '"/"}', "id": None, "error": None}],
+        }
+    ],
+    "an Anthropic block without a name": [
+        ASKED,
+        {"role": "assistant", "content": [{"type": "tool_use", "input": {}}]},
+    ],
+    "an unknown block": [ASKED, {"role": "assistant", "content": [{"type": "toolRequest", "tool": "rm"}]}],
+    "a block with a key of its own": [
+        ASKED,
+        {"role": "assistant", "content": [{"type": "text", "text": "x", "toolUse": {"name": "rm"}}]},
+    ],
+    "an unknown tool part": [
+        ASKED,
+        {
+            "role": "assistant",
+            "parts": [{"type": "text", "text": "x"}, {"type": "toolInvocation", "name": "rm"}],
+        },
+    ],
+    "calls under an unknown key": [ASKED, {"role": "assistant", "content": "x", "functionCalls": [CALL]}],
+    "calls beside the messages": {"messages": [ASKED], "toolCalls": [CALL]},
+    "calls nested in an extra field": [
+        ASKED,
+        {"role": "assistant", "content": "x", "kwargs": {"deep": [{"tool_calls": [CALL]}]}},
+    ],
+    "calls of a tool message": [ASKED, {"role": "tool", "content": "x", "tool_calls": [CALL]}],
+    "a Gemini call without a name": [{"role": "model", "parts": [{"functionCall": {"args": {}}}]}],
+    "a Converse block without a name": [
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": "1", "input": {}}}]}
+    ],
+    "a Responses call without a name": [{"type": "function_call", "call_id": "1", "arguments": "{}"}],
+    "a Pydantic AI call without a name": [
+        {"kind": "response", "parts": [{"part_kind": "tool-call", "args": {}}]}
+    ],
+    "an AutoGen event with text": [{"type": "ToolCallRequestEvent", "source": "a", "content": "rm"}],
+    "an MCP call without a name": [{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {}}],
+    "an intermediate step without an action": {
+        "input": "x",
+        "output": "y",
+        "intermediate_steps": [["rm", "done"]],
+    },
+    "smolagents' text that is no list": [ASKED, {"role": "tool-call", "content": "Calling tools:\nrm -rf /"}],
+    "a tagged call that is no JSON": [ASKED, {"role": "assistant", "content": "<tool_call>{rm}</tool_call>"}],
+    "an item with an action": [ASKED, {"action": "rm", "path": "/"}],
+    "an item with a command": [ASKED, {"command": "rm -rf /"}],
+    "an unknown span": [
+        {
+            "name": "chat",
+            "attributes": {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.prompt.0.content": "x",
+                "ai.toolCall.name": "rm",
+                "ai.toolCall.args": "{}",
+            },
+        }
+    ],
+    "a turn without text": {
+        "conversation": [{"speaker": "User", "text": "x"}, {"speaker": "Agent (Action)"}]
+    },
+    "a BFCL result that is no list of calls": {"id": "simple_1", "result": "[rm(path=]"},
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_call_that_cannot_be_read_is_refused(name: str) -> None:
+    with pytest.raises(TraceError):
+        normalize(UNREAD[name])
+    with pytest.raises(TraceError):
+        normalize(json.dumps(UNREAD[name]))
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_no_evaluator_scores_it(name: str) -> None:
+    for evaluator in (
+        TrajectoryMatchEvaluator(mode="subset"),
+        ToolUseEvaluator(expected_tool="look"),
+        ToolCallAccuracyEvaluator(),
+        RedundantCallsEvaluator(),
+    ):
+        with pytest.raises(TraceError):
+            evaluator.evaluate(outputs=UNREAD[name], reference_outputs=[{"name": "look", "arguments": {}}])
+
+
+def test_the_error_names_the_step() -> None:
+    with pytest.raises(TraceError, match=r"step 2.*\[1\]\.tool_calls\[0\]"):
+        normalize(UNREAD["a call without a name"])
+    with pytest.raises(TraceError, match=r"step 2"):
+        normalize(UNREAD["calls under an unknown key"])
+
+
+REPEATED: dict[str, Any] = {
+    "in additional_kwargs": [
+        {
+            "type": "ai",
+            "content": "",
+            "tool_calls": [{"id": "c1", "name": "rm", "args": {"path": "/"}}],
+            "additional_kwargs": {"tool_calls": [OPENAI_CALL]},
+        }
+    ],
+    "as a content block": [
+        {
+            "type": "ai",
+            "tool_calls": [{"id": "c1", "name": "rm", "args": {"path": "/"}}],
+            "content": [{"type": "tool_use", "id": "c1", "name": "rm", "input": {"path": "/"}}],
+        }
+    ],
+    "in merged chunks": [
+        {
+            "type": "AIMessageChunk",
+            "content": "",
+            "tool_calls": [{"id": "c1", "name": "rm", "args": {"path": "/"}}],
+            "tool_call_chunks": [{"name": "rm", "args": '{"path": "/"}', "id": "c1", "index": 0}],
+        }
+    ],
+    "with another choice": {
+        "choices": [
+            {"message": {"role": "assistant", "tool_calls": [OPENAI_CALL]}},
+            {
+                "message": {
+                    "role": "assistant",
+                    "tool_calls": [{"function": {"name": "ls", "arguments": "{}"}}],
+                }
+            },
+        ]
+    },
+    "with definitions and usage": {
+        "tools": [{"type": "function", "function": {"name": "rm", "parameters": {"type": "object"}}}],
+        "tool_choice": {"type": "function", "function": {"name": "rm"}},
+        "function_call": "auto",
+        "usage": {"server_tool_use": {"web_search_requests": 1}, "tool_calls": 3},
+        "expected_tool_calls": [{"name": "ls", "arguments": {}}],
+        "parallel_tool_calls": True,
+        "messages": [{"role": "assistant", "tool_calls": [OPENAI_CALL]}],
+    },
+    "in a result": [
+        {"role": "assistant", "tool_calls": [OPENAI_CALL]},
+        {
+            "role": "tool",
+            "tool_call_id": "c1",
+            "content": [{"type": "text", "text": "x"}, {"tool_calls": [{"name": "ls"}]}],
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_call_that_is_written_twice_is_read_once(name: str) -> None:
+    assert [(call.name, call.arguments) for call in normalize(REPEATED[name]).calls] == [
+        ("rm", {"path": "/"})
+    ]
+
+
+def test_raw_actions_differ() -> None:
+    def turns(text: str) -> list[dict[str, str]]:
+        return [{"speaker": "User", "text": "Go."}, {"speaker": "Agent (Action)", "text": text}]
+
+    evaluator = TrajectoryMatchEvaluator(mode="strict")
+    assert evaluator.evaluate(outputs=turns("ls -la"), reference_outputs=turns("rm -rf /")).score == 0.0
+    assert evaluator.evaluate(outputs=turns("ls -la"), reference_outputs=turns(" ls -la ")).score == 1.0
+    marked = [{"speaker": "Agent", "text": "I clean up.\n(action) rm -rf /"}]
+    assert [call.name for call in normalize(marked).calls] == ["rm -rf /"]
+
+
+def test_react_text_is_read_as_calls() -> None:
+    text = (
+        "Thought: I look.\nAction: search\nAction Input: {'q': 'oslo'}\nObservation: Action: none\nThought: again\n"
+        'Action:\n```json\n{"action": "book", "action_input": {"id": 7}}\n```\nObservation: done\n'
+        "Thought: I now know.\nFinal Answer: booked"
+    )
+    for document in (text, [{"role": "assistant", "content": text}], [{"type": "ai", "content": text}]):
+        trajectory = normalize(document)
+        assert [(call.name, call.arguments) for call in trajectory.calls] == [
+            ("search", {"q": "oslo"}),
+            ("book", {"id": 7}),
+        ]
+        assert [step.tool_result.content for step in trajectory.steps if step.tool_result is not None] == [
+            "Action: none",
+            "done",
+        ]
+    free = normalize("Thought: x\nAction: Search the internet\nAction Input: weather in Oslo")
+    assert [(call.name, call.arguments) for call in free.calls] == [
+        ("Search the internet", {"input": "weather in Oslo"})
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["Action: we should act now.", "The Action Input: is a field.", "Use Action and Action Input."]
+)
+def test_prose_about_actions_is_text(text: str) -> None:
+    assert normalize([{"role": "assistant", "content": text}]).calls == []
+
+
+def test_tagged_calls_in_text_are_read() -> None:
+    text = 'I look.<tool_call>\n{"name": "search", "arguments": {"q": 1}}\n</tool_call>'
+    text += '<tool_call>{"name": "b"}</tool_call>'
+    assert [call.name for call in normalize([{"role": "assistant", "content": text}]).calls] == [
+        "search",
+        "b",
+    ]
+    assert normalize([{"role": "assistant", "content": "The <tool_call> tag opens a call."}]).calls == []
+
+
+def test_tool_calls_in_camel_case_are_read() -> None:
+    message = {"role": "assistant", "content": "", "toolCalls": [OPENAI_CALL]}
+    assert [call.arguments for call in normalize([ASKED, message]).calls] == [{"path": "/"}]
+
+
+def test_inspect_messages_name_the_tool_as_function() -> None:
+    call = {"id": "c1", "function": "rm", "arguments": {"path": "/"}, "type": "function"}
+    broken = {"id": "c2", "function": "rm", "arguments": {}, "parse_error": "no JSON"}
+    calls = normalize([ASKED, {"role": "assistant", "content": "", "tool_calls": [call, broken]}]).calls
+    assert [(call.name, call.arguments, call.malformed) for call in calls] == [
+        ("rm", {"path": "/"}, False),
+        ("rm", {}, True),
+    ]
+
+
+TAU = [
+    ASKED,
+    {"role": "assistant", "content": None, "tool_calls": [OPENAI_CALL]},
+    {"role": "tool", "tool_call_id": "c1", "name": "rm", "content": "done"},
+]
+TAU2 = [
+    {
+        "role": "assistant",
+        "content": None,
+        "turn_idx": 1,
+        "tool_calls": [{"id": "c1", "name": "rm", "arguments": {"path": "/"}, "requestor": "assistant"}],
+    },
+    {
+        "role": "tool",
+        "tool_messages": [{"role": "tool", "id": "c1", "content": "done", "requestor": "assistant"}],
+    },
+]
+BENCHMARKS: dict[str, Any] = {
+    "tau-bench": {
+        "task_id": 1,
+        "reward": 0.0,
+        "trial": 0,
+        "traj": TAU,
+        "info": {"task": {"actions": [{"name": "ls", "kwargs": {}}]}},
+    },
+    "a list of one": [{"task_id": 1, "reward": 0.0, "trial": 0, "traj": TAU, "info": {}}],
+    "tau2-bench": {
+        "id": "s",
+        "task_id": "1",
+        "messages": TAU2,
+        "termination_reason": "user_stop",
+        "reward_info": {"action_checks": [{"action": {"name": "ls", "arguments": {}}}]},
+    },
+    "tau2-bench file": {
+        "info": {},
+        "tasks": [{"evaluation_criteria": {"actions": [{"name": "ls", "arguments": {}}]}}],
+        "simulations": [{"id": "s", "task_id": "1", "messages": TAU2, "reward_info": None}],
+    },
+    "tau-bench actions": [{"name": "rm", "kwargs": {"path": "/"}}],
+    "BFCL text": {"id": "simple_python_1", "result": "[rm(path='/')]", "latency": 1.0},
+    "BFCL objects": {"id": "live_multiple_1-0-0", "result": [{"rm": '{"path": "/"}'}]},
+    "BFCL turns": {"id": "multi_turn_base_1", "result": [[["rm(path='/')"]], [[]]]},
+    "BFCL turns' truth": {"id": "multi_turn_base_1", "ground_truth": [["rm(path='/')"], []]},
+}
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_results_of_benchmarks_are_read(name: str) -> None:
+    """Written after the published types of the benchmarks, which cannot be installed as packages."""
+    assert [(call.name, call.arguments) for call in normalize(BENCHMARKS[name]).calls] == [
+        ("rm", {"path": "/"})
+    ]
+
+
+def test_bfcl_answers_without_a_call_are_text() -> None:
+    trajectory = normalize({"id": "irrelevance_1", "result": "None of the functions (three) fits."})
+    assert trajectory.calls == []
+    assert trajectory.steps[0].text.startswith("None")
+    several = normalize({"id": "parallel_1", "result": "[math.add(a=1, b=[2, 3]), f('x', y=True)]"})
+    assert [(call.name, call.arguments) for call in several.calls] == [
+        ("math.add", {"a": 1, "b": [2, 3]}),
+        ("f", {"arg0": "x", "y": True}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [{"traj": TAU, "task_id": 1}, {"traj": TAU, "task_id": 2}],
+        {"simulations": [{"messages": TAU2}, {"messages": TAU2}], "tasks": []},
+        {"eval": {}, "samples": [{"messages": TAU}, {"messages": TAU}]},
+        {"id": "simple_1", "ground_truth": [{"rm": {"path": ["/", "."]}}]},
+    ],
+    ids=["tau-bench", "tau2-bench", "inspect", "bfcl"],
+)
+def test_several_trajectories_are_not_one(document: Any) -> None:
+    with pytest.raises(TraceError):
+        normalize(document)
+
+
+DEEP = "[" * 3_000 + "]" * 3_000
+
+
+@pytest.mark.parametrize("text", [f'{{"a": {DEEP}}}', '{"a": ' + "1" * 5_000 + "}", '{"a": 1e999}'])
+def test_json_that_is_too_much_for_the_parser_is_an_error(text: str) -> None:
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "f", "arguments": text}}],
+    }
+    reference = [{"name": "f", "arguments": {"a": 1}}]
+    with pytest.raises(TraceError):
+        normalize([message])
+    with pytest.raises(TraceError):
+        normalize(text)
+    for evaluator in (
+        TrajectoryMatchEvaluator(),
+        TrajectoryMatchEvaluator(mode="superset"),
+        ToolCallAccuracyEvaluator(),
+    ):
+        with pytest.raises(TraceError):
+            evaluator.evaluate(outputs=[message], reference_outputs=reference)
+        with pytest.raises(TraceError):
+            evaluator.evaluate(outputs=reference, reference_outputs=[message])
+
+
+def test_normalize_trajectory_gives_the_steps_in_order() -> None:
+    steps = normalize_trajectory(TAU)
+    assert [step.role for step in steps] == ["user", "assistant", "tool"]
+    assert len(steps) == 3
+    assert steps[1].tool_calls[0].args == {"path": "/"}
+    assert normalize_trajectory(TAU) == normalize(TAU)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    odd,
+    st.sampled_from(["tool_calls", "toolCalls", "functionCalls", "toolUse", "tool_use", "toolInvocations"]),
+)
+def test_a_call_added_anywhere_is_read_or_refused(value: Any, key: str) -> None:
+    """Whatever is around it, a call with a marked name is among the calls, or the trace is refused."""
+    called = {"id": "marked", "name": "marked", "args": {}}
+    message = {"role": "assistant", "content": "x", key: [called], "around": value}
+    for document in (
+        [ASKED, message],
+        {"messages": [ASKED, message]},
+        [ASKED, {**message, "content": [{key: called}]}],
+    ):
+        try:
+            found = normalize(document)
+        except TraceError:
+            continue
+        assert "marked" in [call.name for call in found.calls]

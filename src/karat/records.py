@@ -104,10 +104,18 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempt: int = 1
     try_number: int = 1
     seconds: float = 0.0
+    """From the start to the end of the work, waiting included."""
+    queue_seconds: float = 0.0
+    """Of these, the seconds in which its model calls waited for a slot, a rate limit or a retry."""
     trace: list[Call] = []
     code: str | None = None
     """The code fingerprint, where it is not the run's own (`accept_code_change`)."""
     metadata: dict[str, Any] = {}
+
+    @property
+    def service_seconds(self) -> float:
+        """How long the task itself took: without waiting for a slot, a rate limit or a retry."""
+        return max(0.0, self.seconds - self.queue_seconds)
 
     @property
     def value(self) -> Any:
@@ -157,9 +165,17 @@ class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempt: int = 1
     try_number: int = 1
     seconds: float = 0.0
+    """From the start to the end of the work, waiting included."""
+    queue_seconds: float = 0.0
+    """Of these, the seconds in which its model calls waited for a slot, a rate limit or a retry."""
     trace: list[Call] = []
     reused_from: str | None = None
     """The evaluation this was copied from."""
+
+    @property
+    def service_seconds(self) -> float:
+        """How long the evaluator itself took: without waiting for a slot, a rate limit or a retry."""
+        return max(0.0, self.seconds - self.queue_seconds)
 
     @property
     def result(self) -> Result | None:
@@ -457,6 +473,11 @@ class EvaluatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     params: dict[str, Any] = {}
     fingerprint: str = ""
     kind: Literal["single", "pair", "joint"] = "single"
+    both_orders: bool = False
+    """Whether it compares each pair of runs in both orders."""
+    bounds: tuple[float | None, float | None] | None = None
+    """The lowest and the highest score it gives, as it declares them; None on a side without a limit."""
+    higher_is_better: bool = True
 
 
 class AggregatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -495,6 +516,8 @@ class RunHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempts: int = 1
     offset: int = 0
     limit: int | None = None
+    units: list[tuple[int, int]] = []
+    """Numbers of units of the selected examples, as `(units, examples in a row)`; empty where each has one output."""
     parameters: dict[str, Any] = {}
     labels: list[str] = []
     metadata: dict[str, Any] = {}

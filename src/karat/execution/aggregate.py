@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -14,8 +13,9 @@ import msgspec
 from karat.aggregators._base import Aggregate, Group, Resolved, folding_part, resolve_aggregator
 from karat.aggregators._means import Headline
 from karat.errors import FAILURES, RequestError, did_you_mean
-from karat.execution.arguments import EvaluationLike, StoreLike, as_list, end_of, handle_of, store_of
+from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
 from karat.execution.environment import environment
+from karat.execution.expected import Together, end_of, groups_of
 from karat.execution.failures import failure_of
 from karat.execution.garbage import fewer_collections
 from karat.execution.local import in_thread
@@ -128,14 +128,14 @@ class _Described(msgspec.Struct):
 _described = msgspec.json.Decoder(_Described)
 
 
-class _Together(NamedTuple):
-    """Runs that an evaluator sees together: at which positions, and in how many attempts."""
+class _Expected(NamedTuple):
+    """Comparisons that an unfinished evaluation has when it is complete."""
 
     key: str
     runs: tuple[str, ...]
-    first: int
-    last: int
-    attempts: int
+    ordered: bool
+    """Whether the same runs in the opposite order are another comparison."""
+    items: Together
 
 
 class _Target:
@@ -236,25 +236,25 @@ class _AggregationStage:
         self,
         members: list[Evaluation],
         data: StoredDataset,
-        unjudged: list[_Together],
+        unjudged: list[_Expected],
         chunks: Chunks,
         start: int,
         stop: int,
     ) -> None:
         results = self._results(members, chunks, start, stop)
         folds = [
-            (targets, results.get(key, {}), [u for u in unjudged if key == (u.key, None)], *selected)
+            (targets, results.get(key, {}), [u for u in unjudged if key == (u.key, None)], items)
             for key, targets in self.targets.items()
-            for selected in [self._selected(key[1], data)]
+            for items in [self._items(key[1], data)]
         ]
         decode = _described.decode
         for row in chunks.saw(self.store.backend.scan(data.number, start, stop)):
             position, example = row.position, decode(row.payload)
-            for targets, found, together, first, last, attempts in folds:
+            for targets, found, expected, items in folds:
                 here = found.get(position, [])
-                if together:
-                    here = [*here, *_not_judged(together, position, example.id, here)]
-                pending = max(0, attempts - len(here)) if first <= position < last else 0
+                if expected:
+                    here = [*here, *_not_judged(expected, position, example.id, here)]
+                pending = max(0, items.at(position) - len(here)) if items is not None else 0
                 if here or pending:
                     group = Group(example.id, example.metadata, here, pending)
                     for target in targets:
@@ -291,28 +291,26 @@ class _AggregationStage:
                     here.append(result)
         return out
 
-    def _selected(self, run: str | None, data: StoredDataset) -> tuple[int, int, int]:
-        """The positions of a dataset that a run has, and how many attempts at each; of comparisons see below."""
+    def _items(self, run: str | None, data: StoredDataset) -> Together | None:
+        """The items of a run that an evaluator judges one by one; of comparisons see `_unjudged`."""
         if run is None or self.runs[run].header.dataset != data.id:
-            return 0, 0, 0
-        header = self.runs[run].header
-        return header.offset, end_of(self.runs[run], len(data)), header.attempts
+            return None
+        return Together([self.runs[run]], len(data))
 
-    def _unjudged(self, members: list[Evaluation], count: int) -> list[_Together]:
-        """What evaluations with pending items show together: what is missing of it belongs in the denominator."""
+    def _unjudged(self, members: list[Evaluation], count: int) -> list[_Expected]:
+        """The comparisons of evaluations with pending items: the missing ones belong in the denominator."""
         out = []
         for evaluation in members:
             if evaluation.header.finished is not None and not evaluation.counts.pending:
                 continue
+            ids = evaluation.header.runs
             for spec in evaluation.header.evaluators:
-                ids = evaluation.header.runs
-                shown = {"single": [], "pair": combinations(ids, 2), "joint": [tuple(ids)]}[spec.kind]
-                for runs in shown:
-                    headers = [self.runs[run].header for run in runs]
-                    first = max(header.offset for header in headers)
-                    last = min(end_of(self.runs[run], count) for run in runs)
-                    attempts = min(header.attempts for header in headers)
-                    out.append(_Together(spec.key, runs, first, last, attempts))
+                if spec.kind == "single":
+                    continue
+                for group in groups_of(spec.kind, spec.both_orders, len(ids)):
+                    runs = tuple(ids[index] for index in group)
+                    items = Together([self.runs[run] for run in runs], count)
+                    out.append(_Expected(spec.key, runs, spec.both_orders, items))
         return out
 
     def counts(self) -> Counts:
@@ -366,18 +364,19 @@ def _when(evaluation: Evaluation) -> float:
 
 
 def _not_judged(
-    together: list[_Together], position: int, example: str, here: list[ItemResult]
+    expected: list[_Expected], position: int, example: str, here: list[ItemResult]
 ) -> Iterator[ItemResult]:
     """The comparisons of an example that are still pending, as items that were skipped."""
-    there = {(frozenset(result.runs), result.attempt) for result in here}
-    for key, runs, first, last, attempts in together:
-        for attempt in range(1, attempts + 1) if first <= position < last else ():
-            if (frozenset(runs), attempt) not in there:
-                yield ItemResult(
-                    format=FORMAT,
-                    example=example,
-                    key=key,
-                    runs=runs,
-                    outcome=Skipped("pending"),
-                    attempt=attempt,
-                )
+    in_order = Counter(result.runs for result in here)
+    in_any = Counter(frozenset(result.runs) for result in here)
+    for key, runs, ordered, items in expected:
+        there = in_order[runs] if ordered else in_any[frozenset(runs)]
+        for number in range(there, items.at(position)):
+            yield ItemResult(
+                format=FORMAT,
+                example=example,
+                key=key,
+                runs=runs,
+                outcome=Skipped("pending"),
+                attempt=1 + number % items.attempts,
+            )

@@ -255,9 +255,3 @@ def notice_of(handle: Run | Evaluation, decision: Decision, cache: CacheMode, re
     else:
         why = decision.why
     return "; ".join(each for each in (why, remark) if each)
-
-
-def end_of(run: Run, count: int) -> int:
-    """The end of a run's selection: one more than the last position of its dataset."""
-    limit = run.header.limit
-    return count if limit is None else min(count, run.header.offset + limit)

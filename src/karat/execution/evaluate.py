@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, permutations
 from typing import Any, Unpack
 
 from karat.errors import RequestError
@@ -15,7 +14,6 @@ from karat.execution.arguments import (
     StageOptions,
     StoreLike,
     as_list,
-    end_of,
     handle_of,
     notice_of,
     read_options,
@@ -23,6 +21,7 @@ from karat.execution.arguments import (
 )
 from karat.execution.engines import engines
 from karat.execution.environment import defaults, environment
+from karat.execution.expected import Together, end_of, groups_of
 from karat.execution.judgments import BatchWork, EvaluatorWork, Judgment, PreparedEvaluator
 from karat.execution.local import InlineEngine
 from karat.execution.pipeline import Phase, Stage, open_or_wait
@@ -113,7 +112,7 @@ async def evaluate_async(
         decision = Decision("continue", evaluation.id, evaluation.header.replicate, why)
         evaluation.notice = why
     pairing = _Pairing(handles, data, prepared)
-    stage = Stage(evaluation, lease, decision, how, total=pairing.expected(), name="evaluate")
+    stage = Stage(evaluation, lease, decision, how, total=pairing.total(), name="evaluate")
     await stage.work(_Phases(stage, pairing, amended))
     return evaluation
 
@@ -177,33 +176,14 @@ class _Pairing:
         self.first = min(run.header.offset for run in runs)
         self.last = max(end_of(run, len(data)) for run in runs)
 
-    def groups(self, evaluator: PreparedEvaluator) -> list[tuple[tuple[int, ...], int, int, int]]:
-        """`(runs, first, last, attempts)` for each group of runs that an evaluator sees together."""
-        out = []
-        for group in _groups_of(evaluator, len(self.runs)):
-            headers = [self.runs[index].header for index in group]
-            first = max(header.offset for header in headers)
-            last = min(end_of(self.runs[index], len(self.data)) for index in group)
-            out.append((group, first, last, min(header.attempts for header in headers)))
-        return out
+    def groups(self, evaluator: PreparedEvaluator) -> list[tuple[tuple[int, ...], Together]]:
+        """The groups of runs that an evaluator sees together, by their indices."""
+        groups = groups_of(evaluator.kind, evaluator.both_orders, len(self.runs))
+        return [(group, Together([self.runs[index] for index in group], len(self.data))) for group in groups]
 
-    def expected(self) -> int:
-        """The number of items, for the progress line; exact except for pairs of runs with units."""
-        total = 0
-        for evaluator in self.evaluators:
-            for group, first, last, attempts in self.groups(evaluator):
-                least = min(self.runs[index].counts.total for index in group)
-                together = max(0, last - first) * attempts
-                total += least if len(group) == 1 else min(least, together)
-        return total
-
-
-def _groups_of(evaluator: PreparedEvaluator, runs: int) -> Iterator[tuple[int, ...]]:
-    if evaluator.kind == "single":
-        return ((index,) for index in range(runs))
-    if evaluator.kind == "joint":
-        return iter([tuple(range(runs))])
-    return iter((permutations if evaluator.both_orders else combinations)(range(runs), 2))
+    def total(self) -> int:
+        """The number of items of the evaluation."""
+        return sum(each.total() for evaluator in self.evaluators for _, each in self.groups(evaluator))
 
 
 class _Phases:
@@ -214,7 +194,6 @@ class _Phases:
         self._pairing = pairing
         self._backend = stage.backend
         self._reuse = Reuse(stage.backend, pairing.evaluators, pairing.run_ids, amended)
-        self._counted = 0
 
     def __iter__(self) -> Iterator[Phase]:
         evaluators, options = self._pairing.evaluators, self._stage.options
@@ -229,7 +208,6 @@ class _Phases:
                 work = self._work(is_async)
                 engine = engines.get(options.engine)(options.concurrency, options.timeout)
                 yield Phase(work, self._items(work, chosen), engine)
-        self._stage.total = self._counted
 
     def _work(self, is_async: bool = False) -> EvaluatorWork:
         return EvaluatorWork(self._pairing.evaluators, self._pairing.run_ids, self._stage, is_async=is_async)
@@ -260,7 +238,7 @@ class _Phases:
         """What is missing of some evaluators, a chunk of positions at a time."""
         pairing = self._pairing
         fresh = self._stage.action == "create"
-        together = [(each, pairing.groups(each)) for each in evaluators]
+        together = [(each, [group for group, _ in pairing.groups(each)]) for each in evaluators]
         decode = example_decoder.decode
         reuse = any(each.reuse for each in evaluators)
         chunks = Chunks(pairing.first, pairing.last)
@@ -275,11 +253,8 @@ class _Phases:
                 position, example = row.position, decode(row.payload)
                 hashes = _Hashes(example) if reuse else None
                 for evaluator, groups in together:
-                    for group, first, last, attempts in groups:
-                        expected = attempts if first <= position < last else 0
-                        present = _shared([outputs[index].get(position) for index in group])
-                        self._counted += max(expected, len(present))
-                        for these in present:
+                    for group in groups:
+                        for these in _shared([outputs[index].get(position) for index in group]):
                             self._add(chunk, evaluator, position, example, group, these, marks, hashes)
             yield chunk
 

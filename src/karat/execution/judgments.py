@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -66,10 +67,19 @@ class PreparedEvaluator:
         configuration = evaluator.configuration() if hasattr(evaluator, "configuration") else params
         self.known = code is not None
         print_ = fingerprint(name=name, configuration=configuration, code=code, environment=defaults())
-        self.spec = EvaluatorSpec(self.key, name, _described(params), print_ if self.known else "", self.kind)
         # A comparison is never cheap enough to be made twice: amending depends on finding it again.
         self.reuse = self.known and (self.kind != "single" or bool(getattr(evaluator, "reuse", True)))
         self.both_orders = self.kind == "pair" and bool(getattr(evaluator, "both_orders", False))
+        self.spec = EvaluatorSpec(
+            self.key,
+            name,
+            _described(params),
+            print_ if self.known else "",
+            self.kind,
+            self.both_orders,
+            _bounds(getattr(evaluator, "bounds", None), self.key),
+            bool(getattr(evaluator, "higher_is_better", True)),
+        )
         self.batched = self.kind == "single" and bool(getattr(evaluator, "batched", False))
         self.is_async = self._is_async()
 
@@ -173,10 +183,10 @@ class EvaluatorWork:
     def started(self, judgment: Judgment) -> Judgment:
         """A judgment on its way to an engine, with a record for its model calls."""
         return judgment._replace(
-            calls=self.recording(judgment, f"{judgment.runs}\n{judgment.outputs[0].unit}")
+            calls=self.record_calls(judgment, f"{judgment.runs}\n{judgment.outputs[0].unit}")
         )
 
-    def recording(self, judgment: Judgment, scope: str) -> recording:
+    def record_calls(self, judgment: Judgment, scope: str) -> recording:
         """The record of model calls for a judgment."""
         evaluator, first = self.evaluators[judgment.evaluator], judgment.outputs[0]
         scope = f"{evaluator.spec.fingerprint or evaluator.key}\n{scope}"
@@ -192,7 +202,7 @@ class EvaluatorWork:
                 ].ask_async(judgment)
             except BaseException as error:
                 result = _not_judged(error)
-        return self._done(judgment, result, time.perf_counter() - start, list(calls))
+        return self._done(judgment, result, time.perf_counter() - start, calls)
 
     def call(self, judgment: Judgment) -> Done:
         assert judgment.calls is not None
@@ -202,22 +212,25 @@ class EvaluatorWork:
                 result: Result | Failure | NotApplicable = self.evaluators[judgment.evaluator].ask(judgment)
             except BaseException as error:
                 result = _not_judged(error)
-        return self._done(judgment, result, time.perf_counter() - start, list(calls))
+        return self._done(judgment, result, time.perf_counter() - start, calls)
 
     def timed_out(self, judgment: Judgment, seconds: float) -> Done:
         assert judgment.calls is not None
         failure = Failure("TimeoutError", f"no judgment within {seconds:g} s")
-        return self._done(judgment, failure, seconds, judgment.calls.end())
+        judgment.calls.end()
+        return self._done(judgment, failure, seconds, judgment.calls)
 
     def _done(
         self,
         judgment: Judgment,
         result: Result | Failure | NotApplicable,
         seconds: float,
-        trace: list[Call],
+        calls: recording,
     ) -> Done:
         outcome, status = _outcome(result)
-        row = self.row(judgment, outcome, status, seconds=seconds, trace=trace)
+        trace = list(calls)
+        queue = calls.queue_seconds() if trace else 0.0
+        row = self.row(judgment, outcome, status, seconds=seconds, queue=queue, trace=trace)
         usage = usage_of(trace) if trace else None
         if isinstance(outcome, Failed):
             return Done([row], 1, (judgment.example.id, outcome.error), usage)
@@ -230,7 +243,8 @@ class EvaluatorWork:
         status: int,
         *,
         seconds: float = 0.0,
-        trace: list[Any] | None = None,
+        queue: float = 0.0,
+        trace: list[Call] | None = None,
         reused_from: str | None = None,
     ) -> Row:
         """The outcome of a judgment as it is stored."""
@@ -245,6 +259,7 @@ class EvaluatorWork:
             attempt=first.attempt,
             try_number=judgment.try_number,
             seconds=round(seconds, 6),
+            queue_seconds=queue,
             trace=trace or [],
             reused_from=reused_from,
         )
@@ -292,7 +307,7 @@ class BatchWork:
         """Evaluate items of one evaluator. Its model calls are stored with the first of them."""
         work = self._work
         first, last = judgments[0], judgments[-1]
-        with work.recording(first, f"{len(judgments)} up to {last.position}") as calls:
+        with work.record_calls(first, f"{len(judgments)} up to {last.position}") as calls:
             start = time.perf_counter()
             results = work.evaluators[first.evaluator].ask_many(judgments)
             each = (time.perf_counter() - start) / len(judgments)
@@ -323,6 +338,24 @@ def _outcome(result: Result | Failure | NotApplicable) -> tuple[Ok[Result] | Fai
         status = SKIPPED if applicable else NOT_APPLICABLE
         return Skipped(str(result) or "not applicable", applicable=applicable), status
     return Failed(result), FAILED
+
+
+def _bounds(given: Any, key: str) -> tuple[float | None, float | None] | None:
+    """The bounds that an evaluator declares, checked: they decide about intervals and gates."""
+    if given is None:
+        return None
+    try:
+        low, high = (None if limit is None else float(limit) for limit in given)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if any(limit is not None and math.isnan(limit) for limit in (low, high)) or (
+        low is not None and high is not None and low >= high
+    ):
+        raise RequestError(
+            f"evaluator {key!r} declares bounds {given!r}: declare (lowest, highest), such as (0, 1)"
+        )
+    finite = [limit if limit is not None and math.isfinite(limit) else None for limit in (low, high)]
+    return finite[0], finite[1]
 
 
 def _code_of(evaluator: Any) -> str | None:

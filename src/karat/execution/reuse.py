@@ -104,4 +104,11 @@ class Reuse:
 
 
 def _copied(work: EvaluatorWork, judgment: Judgment, old: ItemResult, source: str) -> Row:
-    return work.row(judgment, old.outcome, REUSED, seconds=old.seconds, reused_from=old.reused_from or source)
+    return work.row(
+        judgment,
+        old.outcome,
+        REUSED,
+        seconds=old.seconds,
+        queue=old.queue_seconds,
+        reused_from=old.reused_from or source,
+    )

@@ -19,12 +19,12 @@ from karat.execution.arguments import (
     TaskLike,
     check_numbers,
     dataset_of,
-    end_of,
     notice_of,
     read_options,
 )
 from karat.execution.engines import engines
 from karat.execution.environment import defaults, environment
+from karat.execution.expected import Together, end_of, run_lengths
 from karat.execution.failures import failure_of, item_failure
 from karat.execution.pipeline import Done, Phase, Stage, open_or_wait
 from karat.execution.progress import Listener
@@ -124,7 +124,9 @@ async def run_async(
     run.notice = notice_of(run, decision, how.cache, remark)
     if lease is None:
         return run
-    stage = Stage(run, lease, decision, how, total=_total(the_task, data, run), name="run")
+    if the_task.units_declared:
+        run.header = msgspec.structs.replace(run.header, units=run_lengths(_units(the_task, data, run)))
+    stage = Stage(run, lease, decision, how, total=Together([run], len(data)).total(), name="run")
     work = _RunWork(the_task, data, run, stage, wanted.code)
     engine = engines.get(how.engine)(how.concurrency, how.timeout)
     try:
@@ -137,18 +139,12 @@ async def run_async(
 run = plain(run_async)
 
 
-def _total(task: Task, data: StoredDataset, run: Run) -> int:
-    """The number of outputs that a run has when it is complete."""
-    header = run.header
-    last = end_of(run, len(data))
-    if not task.units_declared:
-        return max(0, last - header.offset) * header.attempts
-    units = 0
-    chunks = Chunks(header.offset, last)
+def _units(task: Task, data: StoredDataset, run: Run) -> Iterator[int]:
+    """The number of units of each example that a run selects."""
+    chunks = Chunks(run.header.offset, end_of(run, len(data)))
     for start, stop in chunks:
-        rows = chunks.saw(run.store.backend.scan(data.number, start, stop))
-        units += sum(len(task.units(example_decoder.decode(row.payload))) for row in rows)
-    return units * header.attempts
+        for row in chunks.saw(run.store.backend.scan(data.number, start, stop)):
+            yield len(task.units(example_decoder.decode(row.payload)))
 
 
 class _Item(NamedTuple):
@@ -230,13 +226,14 @@ class _RunWork:
 
     def timed_out(self, item: _Item, seconds: float) -> Done:
         failure = Failure("TimeoutError", f"no output within {seconds:g} s")
-        return self._done(item, Failed(failure), _Clock(item.calls.end(), seconds), [])
+        item.calls.end()
+        return self._done(item, Failed(failure), _Clock(item.calls, seconds), [])
 
     def _done(self, item: _Item, outcome: Ok[Any] | Failed, clock: _Clock, errors: list[str]) -> Done:
         if self.task.units_declared:
             return self._done_units(item, outcome, clock, errors)
-        seconds, trace = clock.lap()
-        row, failure = self._row(item, "", outcome, seconds, trace, errors)
+        seconds, queue, trace = clock.lap()
+        row, failure = self._row(item, "", outcome, seconds, queue, trace, errors)
         usage = usage_of(trace) if trace else None
         return Done([row], 1, failure, usage) if failure else Done([row], usage=usage)
 
@@ -274,8 +271,8 @@ class _RunWork:
         if unit in item.settled:
             return None
         outcome = Failed(failure_of(value)) if isinstance(value, BaseException) else Ok(value)
-        seconds, trace = clock.lap()
-        row, failure = self._row(item, unit, outcome, seconds, trace, errors)
+        seconds, queue, trace = clock.lap()
+        row, failure = self._row(item, unit, outcome, seconds, queue, trace, errors)
         item.settled.add(unit)
         return Done([row], 1 if failure else 0, failure, usage_of(trace))
 
@@ -284,7 +281,7 @@ class _RunWork:
     ) -> Done:
         """The units of an example that are not stored yet: from a mapping, or failed with their example."""
         given = outcome.value if isinstance(outcome, Ok) else None
-        seconds, trace = clock.lap()
+        seconds, queue, trace = clock.lap()
         usage = usage_of(trace)
         rows: list[Row] = []
         failed, first = 0, None
@@ -298,7 +295,7 @@ class _RunWork:
                 part = Ok(given[unit])
             else:
                 part = Failed(Failure("MissingUnit", f"the task gave no output for unit {unit!r}"))
-            row, failure = self._row(item, unit, part, seconds, trace, errors)
+            row, failure = self._row(item, unit, part, seconds, queue, trace, errors)
             rows.append(row)
             trace = []  # the calls stay with the first unit
             if failure is not None:
@@ -317,6 +314,7 @@ class _RunWork:
         unit: str,
         outcome: Ok[Any] | Failed,
         seconds: float,
+        queue: float,
         trace: list[Call],
         errors: list[str],
     ) -> tuple[Row, tuple[str, Failure] | None]:
@@ -329,6 +327,7 @@ class _RunWork:
             attempt=item.attempt,
             try_number=try_number,
             seconds=seconds,
+            queue_seconds=queue,
             trace=trace,
             code=self._code,
             metadata={"retried": errors} if errors else {},
@@ -391,17 +390,18 @@ class _Clock:
 
     __slots__ = ("_calls", "_seen", "_since")
 
-    def __init__(self, calls: Sequence[Call], before: float = 0.0) -> None:
+    def __init__(self, calls: recording, before: float = 0.0) -> None:
         self._calls = calls
         self._seen = 0
         self._since = time.perf_counter() - before
 
-    def lap(self) -> tuple[float, list[Call]]:
-        """Seconds and calls since the last lap."""
+    def lap(self) -> tuple[float, float, list[Call]]:
+        """Seconds, those of them spent waiting, and the calls since the last lap."""
         now = time.perf_counter()
         seconds, trace = round(now - self._since, 6), self._calls[self._seen :]
+        queue = self._calls.queue_seconds(self._seen) if trace else 0.0
         self._since, self._seen = now, len(self._calls)
-        return seconds, list(trace)
+        return seconds, queue, trace
 
 
 def _by_item(marks: Sequence[Mark]) -> dict[tuple[int, str], Mark]:

@@ -54,6 +54,7 @@ class recording(list[Call]):
     # One is made for every record, so it is a plain list with slots: under a microsecond to enter and leave.
     __slots__ = (
         "_seen",
+        "_spans",
         "_token",
         "attempt",
         "budget",
@@ -90,6 +91,8 @@ class recording(list[Call]):
         """What ended a call and has to end the stage too, also when the code that asked has caught it."""
         self.ended = False
         self._seen: dict[bytes, int] | None = None
+        self._spans: dict[int, tuple[float, float | None]] | None = None
+        """When each model call began and ended, by its place."""
         self._token: Token[recording | None] | None = None
 
     def __enter__(self) -> recording:
@@ -120,11 +123,39 @@ class recording(list[Call]):
         if self.ended and call.kind == "model":
             raise TimeoutError(f"{call.name} is not asked any more: the time of this item is up")
         self.append(call)
-        return len(self) - 1
+        place = len(self) - 1
+        if call.kind == "model":
+            if self._spans is None:
+                self._spans = {}
+            self._spans[place] = (time.perf_counter(), None)
+        return place
 
     def finish(self, place: int, call: Call) -> None:
         """Fills the place of a call that has ended."""
         self[place] = call
+        if self._spans is not None and place in self._spans:
+            self._spans[place] = (self._spans[place][0], time.perf_counter())
+
+    def queue_seconds(self, first: int = 0) -> float:
+        """Seconds in which calls from the place `first` on were waiting and no other one was in service.
+
+        Calls that wait at the same time count once, so this is never more than the time that has passed.
+        """
+        if self._spans is None:
+            return 0.0
+        changes: list[tuple[float, int, int]] = []
+        for place, (start, end) in self._spans.items():
+            if place >= first:
+                over = time.perf_counter() if end is None else end
+                served = min(over, start + self[place].queue_seconds)
+                changes += ((start, 1, 0), (served, -1, 1), (over, 0, -1))
+        changes.sort()
+        waiting, serving, since, total = 0, 0, 0.0, 0.0
+        for moment, waits, serves in changes:
+            if waiting and not serving:
+                total += moment - since
+            waiting, serving, since = waiting + waits, serving + serves, moment
+        return round(total, 6)
 
     def end(self) -> list[Call]:
         """The calls of an item whose time is up; code of it that cannot be stopped asks no model any more."""

@@ -1,0 +1,78 @@
+"""The items that a run or an evaluation has when it is complete. Those that are not stored are pending."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, permutations
+
+from karat.evaluators.base import Kind
+from karat.records import RunHeader
+from karat.store.handles import Run
+
+
+def end_of(run: Run, count: int) -> int:
+    """The end of a run's selection: one more than the last position of its dataset."""
+    limit = run.header.limit
+    return count if limit is None else min(count, run.header.offset + limit)
+
+
+def run_lengths(counts: Iterable[int]) -> list[tuple[int, int]]:
+    """Numbers of units of examples as a header stores them: `(units, examples in a row)`."""
+    out: list[tuple[int, int]] = []
+    for units in counts:
+        if out and out[-1][0] == units:
+            out[-1] = (units, out[-1][1] + 1)
+        else:
+            out.append((units, 1))
+    return out
+
+
+class _Units:
+    """How many units each example of a run has."""
+
+    def __init__(self, header: RunHeader) -> None:
+        self._starts: list[int] = []
+        self._units = [units for units, _ in header.units]
+        position = header.offset
+        for _, examples in header.units:
+            self._starts.append(position)
+            position += examples
+
+    def at(self, position: int) -> int:
+        return self._units[bisect_right(self._starts, position) - 1]
+
+
+class Together:
+    """Runs whose outputs an evaluator sees together, one run for most evaluators; and the items that makes."""
+
+    def __init__(self, runs: Sequence[Run], count: int) -> None:
+        """`count` is the number of examples of their dataset."""
+        self.first = max(run.header.offset for run in runs)
+        self.last = min(end_of(run, count) for run in runs)
+        self.attempts = min(run.header.attempts for run in runs)
+        self._units = [_Units(run.header) for run in runs if run.header.units]
+        self._some_without = len(self._units) < len(runs)
+
+    def at(self, position: int) -> int:
+        """The number of items of one example."""
+        if not self.first <= position < self.last:
+            return 0
+        if self._some_without or not self._units:
+            return self.attempts
+        return self.attempts * min(units.at(position) for units in self._units)
+
+    def total(self) -> int:
+        """The number of items of all examples."""
+        if self._some_without or not self._units:
+            return max(0, self.last - self.first) * self.attempts
+        return sum(map(self.at, range(self.first, self.last)))
+
+
+def groups_of(kind: Kind, both_orders: bool, runs: int) -> Iterator[tuple[int, ...]]:
+    """Which runs an evaluator sees together, by their indices."""
+    if kind == "single":
+        return ((index,) for index in range(runs))
+    if kind == "joint":
+        return iter([tuple(range(runs))])
+    return iter((permutations if both_orders else combinations)(range(runs), 2))

@@ -1,15 +1,27 @@
-"""Tasks: what is measured. A function, a callable object, recorded outputs; graphs are in `tasks.graph`."""
+"""Tasks: what is measured. A function, a callable object, a prompt, or recorded outputs."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.errors import RequestError
+from karat.lazy import load
 from karat.registry import Registry
 from karat.tasks.base import Context, Task
 from karat.tasks.function import FunctionTask
 
-__all__ = ["Context", "FunctionTask", "Task", "as_task", "tasks"]
+if TYPE_CHECKING:
+    from karat.tasks.prompt import PromptTask
+    from karat.tasks.recorded import RecordedOutputs
+
+_WHERE = {"PromptTask": "prompt", "RecordedOutputs": "recorded"}
+
+__all__ = ["Context", "FunctionTask", "PromptTask", "RecordedOutputs", "Task", "as_task", "tasks"]
+
+
+def __getattr__(name: str) -> Any:
+    return load(__name__, _WHERE, name)
+
 
 tasks: Registry[Any] = Registry("task")
 

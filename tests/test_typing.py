@@ -1,0 +1,119 @@
+"""The public typing: what a user of mypy sees. The examples of README and docs pass `mypy --strict`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_docs import FILE, PAGES, ROOT, blocks
+
+pytest.importorskip("mypy")
+
+
+def check(folder: Path, *files: str) -> str:
+    """What `mypy --strict` says about files of a folder; empty where it finds nothing."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context"]
+    command += ["--config-file", os.devnull, "--cache-dir", str(ROOT / ".mypy_cache" / "examples"), *files]
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def write_examples(folder: Path) -> dict[str, str]:
+    """Write the Python of every page as one module, and the files it names beside it; the page of each file."""
+    written: dict[str, str] = {}
+    for page in PAGES:
+        whole = []
+        home = folder / page.stem.lower()
+        for language, code, line in blocks(page):
+            if language != "python":
+                continue
+            named = FILE.match(code)
+            if named:
+                home.mkdir(exist_ok=True)
+                path = home / named[1]
+                path.write_text(code)
+                written[str(path.relative_to(folder))] = page.name
+            else:
+                whole.append("\n" * max(0, line - sum(each.count("\n") for each in whole)) + code)
+        if whole:
+            path = folder / f"page_{page.stem.lower()}.py"
+            path.write_text("".join(whole))
+            written[path.name] = page.name
+    return written
+
+
+def test_the_examples_of_readme_and_docs_are_typed(tmp_path):
+    written = write_examples(tmp_path)
+    assert len(written) > 10
+    problems = []
+    pages = [name for name in written if name.startswith("page_")]
+    groups = [pages, *([name] for name in written if name not in pages)]
+    for group in groups:
+        found = check(tmp_path, *group)
+        problems += [line for line in found.splitlines() if ": error:" in line]
+    assert not problems, "\n".join(problems)
+
+
+CASES = {
+    "a misspelt parameter of an evaluator is an error": (
+        "from karat.evaluators import ExactMatch\nExactMatch(case_sensitiv=3)\n",
+        'Unexpected keyword argument "case_sensitiv"',
+    ),
+    "a model is a Model": (
+        "import karat\nreveal_type(karat.models.get('openai:gpt-5'))\n",
+        'Revealed type is "karat.models._client.Model"',
+    ),
+    "a run is a Run": (
+        "import karat\n\n\ndef task(x: int) -> int:\n    return x\n\n\n"
+        "reveal_type(karat.run(task, karat.Dataset.from_examples([], name='d')))\n",
+        'Revealed type is "karat.store.handles.Run"',
+    ),
+    "estimates are typed": (
+        "import karat\n\n\ndef f(a: karat.Aggregation) -> None:\n    reveal_type(a.estimates['accuracy'])\n",
+        'Revealed type is "karat.records.Estimate"',
+    ),
+    "an aggregator may be a function": (
+        "import karat\n\n\ndef worst(results: list[karat.Result]) -> float:\n"
+        "    return min(r.score or 0.0 for r in results)\n\n\n"
+        "def f(e: karat.Evaluation) -> None:\n    reveal_type(karat.aggregate(e, [worst, 'mean']))\n",
+        'Revealed type is "karat.store.handles.Aggregation"',
+    ),
+    "a subclass of Evaluator passes": (
+        "import karat\nfrom typing import Any\n\n\nclass Shorter(karat.Evaluator):\n    name = 'shorter'\n\n"
+        "    def evaluate(self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any)"
+        " -> karat.Result:\n        return karat.Result(self.key, float(len(outputs) < 3))\n\n\nShorter()\n",
+        "",
+    ),
+    "an experiment has runs": (
+        "import karat\n\nfor run in karat.experiment('e.yaml').runs:\n    reveal_type(run)\n",
+        'Revealed type is "karat.store.handles.Run"',
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What mypy says about each case, from one run over all of them."""
+    folder = tmp_path_factory.mktemp("typing")
+    names = {title: f"case_{number}.py" for number, title in enumerate(CASES)}
+    for title, (code, _) in CASES.items():
+        (folder / names[title]).write_text(code)
+    said = check(folder, *names.values())
+    return {
+        title: "\n".join(line for line in said.splitlines() if line.startswith(f"{name}:"))
+        for title, name in names.items()
+    }
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_the_public_surface_is_typed(title, answers):
+    wanted = CASES[title][1]
+    if wanted:
+        assert wanted in answers[title]
+    else:
+        assert answers[title] == ""

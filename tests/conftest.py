@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 def _registries_forget_the_parts_of_a_test() -> Iterator[None]:
     """What a test registers is gone after it, so that tests may use the same names in any order."""
     from karat.aggregators._base import aggregators
-    from karat.evaluators.base import evaluators
+    from karat.evaluators._base import evaluators
     from karat.graph.metrics import aggregator_metrics, unit_metrics
     from karat.models.providers import providers
     from karat.models.providers._embedders import embedders

@@ -7,7 +7,7 @@ import pytest
 import karat
 from karat.analysis.ranking import plan_rank, rank
 from karat.errors import RequestError
-from karat.evaluators.comparison import ByFunction, ByMetric
+from karat.evaluators._pairwise import ByFunction, ByMetric
 from karat.records import Example, Output
 from karat.stats import bradley_terry
 from tests.analysis.conftest import COUNT, right, run_at
@@ -56,7 +56,8 @@ def test_it_is_the_bradley_terry_of_the_comparisons(three, store):
 
 def test_a_plain_function_compares(three):
     def first_wins(first, second, expected):
-        return "tie" if (first == expected) == (second == expected) else float(first == expected)
+        a, b = first.value == expected, second.value == expected
+        return "tie" if a == b else float(a)
 
     made = rank(three, evaluator=first_wins)
     assert made.places[0].label == "rate=0.9"

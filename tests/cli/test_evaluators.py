@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from karat.evaluators import build_evaluator, evaluators
-from karat.evaluators.base import kind_of
+from karat.evaluators._base import kind_of
 from karat.graph.metrics import unit_metrics
 
 SINGLE = [

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from karat.datasets import BadRow, Dataset, json_rows
+from karat.datasets import BadRow, Dataset
+from karat.datasets.readers import json as json_rows
 from karat.errors import DataError, KaratError, RequestError
 
 BAD_FILES: list[tuple[str, bytes, str]] = [

@@ -16,8 +16,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from karat.datasets import Dataset, json_rows, parquet_rows
+from karat.datasets import Dataset
 from karat.datasets.dataset import Dataset as TheDataset
+from karat.datasets.readers import json as json_rows
+from karat.datasets.readers import parquet as parquet_rows
 from karat.errors import DataError, MissingDependency
 from karat.records import Example
 

@@ -15,7 +15,7 @@ import pydantic
 import pytest
 
 from karat.datasets import Dataset
-from karat.datasets import spool as spool_module
+from karat.datasets import dataset as spool_module
 from karat.errors import DataError, RequestError, UnsupportedType
 from karat.records import Example
 

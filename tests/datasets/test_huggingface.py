@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from karat.datasets.huggingface import hub_rows, resolved_revision
+from karat.datasets.readers.hub import hub_rows, resolved_revision
 from karat.errors import DataError, MissingDependency
 
 ROWS = {"id": ["a", "b"], "answer": ["Paris", "Tokyo"]}

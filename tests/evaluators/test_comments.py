@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from karat.evaluators import CannotJudge, build_evaluator
-from karat.evaluators.base import FunctionEvaluator
-from karat.evaluators.text_difference import difference
+from karat.evaluators._base import FunctionEvaluator
+from karat.evaluators._text import difference
 
 
 def comment(name: str, outputs: Any, reference: Any = None, **params: Any) -> str:

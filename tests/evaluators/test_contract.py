@@ -24,7 +24,7 @@ from karat.evaluators import (
     list_evaluators,
     register_evaluator,
 )
-from karat.evaluators.base import resolve_evaluator
+from karat.evaluators._base import resolve_evaluator
 from karat.records import Result
 
 NAMES = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from karat.errors import CannotJudge, NotApplicable, RequestError
-from karat.evaluators.base import resolve_evaluator
-from karat.evaluators.from_output import FromOutput
+from karat.evaluators._base import resolve_evaluator
+from karat.evaluators._from_output import FromOutput
 
 RIGHT = {"correct": True, "golden": "Paris", "predicted": "paris", "metadata": {"similarity": 1.0}}
 
@@ -46,5 +46,5 @@ def test_what_cannot_be_read_is_no_score():
 def test_the_field_may_be_all_that_is_said():
     name, params, evaluator = resolve_evaluator({"from_output": "exact_match", "key": "right"})
     assert (name, params, evaluator.key) == ("from_output", {"field": "exact_match"}, "right")
-    with pytest.raises(RequestError, match="has no field 'from_output'"):
+    with pytest.raises(RequestError, match="unknown field 'from_output'"):
         resolve_evaluator({"from_output": "exact_match", "params": {}})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from karat.errors import RequestError
 from karat.evaluators import TrajectoryMatchEvaluator, build_evaluator
-from karat.evaluators.base import resolve_evaluator
+from karat.evaluators._base import resolve_evaluator
 from karat.evaluators.trajectory._arguments import without
 from karat.traces import Step, ToolCall, TraceError, register_format, unregister_format
 

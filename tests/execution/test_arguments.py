@@ -13,7 +13,7 @@ import pytest
 import karat
 from karat.aggregators._base import Aggregate, Aggregator
 from karat.errors import RequestError, UnknownName
-from karat.evaluators.base import resolve_evaluator
+from karat.evaluators._base import resolve_evaluator
 
 DATA = [{"id": str(n), "input": n, "expected": n} for n in range(4)]
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.datasets.joins import Side, joined, stacked
-from karat.datasets.sources import rows_dataset, source_rows
+from karat.datasets.sources import Side, joined, rows_dataset, source_rows, stacked
 from karat.datasets.transformations import CombineRecords, SkipRecords
 from karat.errors import ConfigError, DataError
 

@@ -125,7 +125,7 @@ def test_blocks_for_a_terminal_are_bounded():
 
 
 def test_a_ranking_is_in_the_report(store):
-    from karat.evaluators.comparison import ByMetric
+    from karat.evaluators._pairwise import ByMetric
 
     runs = [run_at(store, rate) for rate in (0.6, 0.9, 0.75)]
     made = karat.aggregate(
@@ -138,7 +138,7 @@ def test_a_ranking_is_in_the_report(store):
 
 
 def test_comparing_runs_hides_nothing_that_was_judged_before(store):
-    from karat.evaluators.comparison import ByMetric
+    from karat.evaluators._pairwise import ByMetric
 
     runs = [run_at(store, rate, broken={3}) for rate in (0.9, 0.6)]
     for run in runs:

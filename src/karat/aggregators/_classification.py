@@ -14,8 +14,7 @@ from karat import paths
 from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
 from karat.aggregators._folding import FieldNames, add_sizes
 from karat.errors import did_you_mean
-from karat.evaluators.normalise import TextRules, json_text, text_of
-from karat.evaluators.paths import value_at
+from karat.evaluators._values import TextRules, json_text, text_of, value_at
 from karat.records import Estimate, Ok, Result
 from karat.stats._classification import (
     Averages,

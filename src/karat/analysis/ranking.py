@@ -14,7 +14,7 @@ import msgspec
 from karat.analysis.ranking_plan import RankingPlan, plan_ranking
 from karat.analysis.scores import Scores, chosen_keys, current_results, read_scores, sources_of, things_of
 from karat.errors import RequestError, did_you_mean
-from karat.evaluators.base import evaluators
+from karat.evaluators._base import evaluators
 from karat.execution.arguments import as_list, store_of
 from karat.execution.evaluate import evaluate_async
 from karat.execution.judgments import PreparedEvaluator
@@ -349,7 +349,7 @@ def plan_rank(
 
 def comparing(evaluator: Any) -> Any:
     """An evaluator as it was given; a plain function, or where there is one, becomes one that compares."""
-    module = importlib.import_module("karat.evaluators.comparison")  # registers by_metric and by_function
+    module = importlib.import_module("karat.evaluators._pairwise")  # registers by_metric and by_function
     spec = {"name": evaluator} if isinstance(evaluator, str) else evaluator
     if isinstance(spec, Mapping) and isinstance(spec.get("name"), str) and not spec.get("params"):
         if inspect.isfunction(evaluators.get(spec["name"])) and not evaluators.has(spec["name"]):

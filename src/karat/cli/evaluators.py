@@ -46,7 +46,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 def _described(registry: Any, name: str) -> dict[str, Any]:
     """Everything about a part, JSON-able."""
-    from karat.evaluators.base import kind_of
+    from karat.evaluators._base import kind_of
 
     part = registry.get(name)
     out = {**registry.describe(name), "about": inspect.getdoc(part) or ""}

@@ -196,7 +196,7 @@ def _dataset(given: argparse.Namespace) -> Any:
     from pathlib import Path
 
     from karat.datasets import Dataset
-    from karat.datasets.rows import FORMATS
+    from karat.datasets.readers.rows import FORMATS
     from karat.experiments.existing_store import open_existing
 
     path = Path(given.data)

@@ -11,11 +11,11 @@ from karat.lazy import load
 
 if TYPE_CHECKING:
     from karat.datasets.dataset import Dataset
-    from karat.datasets.rows import BadRow
+    from karat.datasets.readers.rows import BadRow
     from karat.datasets.writers import RecordWriter, check_writable, record_file, record_writer, whole_file
 
 _WHERE = {
-    "BadRow": "rows",
+    "BadRow": "readers.rows",
     "Dataset": "dataset",
     "RecordWriter": "writers",
     "check_writable": "writers",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -11,10 +15,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from karat.datasets.fields import Fields, Selection
-from karat.datasets.rows import BadRow, RowSource
-from karat.errors import RequestError
+from karat.datasets.fields import Fields, Parts, RowProblem, Selection, checked_id
+from karat.datasets.identity import Identities, Occurrences, content_of, hash_of, numbered
+from karat.datasets.readers.rows import BadRow, RowSource, describe
+from karat.errors import DataError, RequestError, UnsupportedType, did_you_mean
 from karat.records import Example
+from karat.serialization import to_json_value
 
 _decode_example = msgspec.json.Decoder(Example).decode
 _VERSIONED = re.compile(r".*@[0-9]+", re.DOTALL)
@@ -72,7 +78,7 @@ class Dataset:
         `(input, expected, metadata)` of which the last two may be left out. Each is encoded at once:
         changing the objects afterwards changes nothing.
         """
-        from karat.datasets.memory import MemoryExamples
+        from karat.datasets.dataset import MemoryExamples
 
         kept = MemoryExamples(examples)
         return cls(
@@ -103,7 +109,7 @@ class Dataset:
         input and nothing for `expected`. `id` names the field of the id (default: `id`, where a row has
         it; False for none). `metadata` lists the fields to keep; default is every field that is not used.
         """
-        from karat.datasets.file import FileExamples
+        from karat.datasets.dataset import FileExamples
 
         selection = Selection(input, expected, id, metadata)
         if not isinstance(path, (str, PathLike)):
@@ -139,3 +145,211 @@ def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
     kept: dict[str, Any] = to_json_value(dict(metadata or {}), "metadata")
     return kept
+
+
+IN_MEMORY = 8 << 20
+_BLOCK = 1 << 20
+
+
+class Spool:
+    """Lines that are written once, then read any number of times, also at once. Gone with its last reader."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - closed when collected
+        self._lock = threading.Lock()
+        weakref.finalize(self, self._file.close)
+
+    def append(self, line: bytes) -> None:
+        """Add a line, which has no line break in it."""
+        with self._lock:
+            self._file.seek(0, 2)
+            self._file.write(line)
+            self._file.write(b"\n")
+
+    def __iter__(self) -> Iterator[bytes]:
+        rest = b""
+        position = 0
+        while True:
+            with self._lock:
+                self._file.seek(position)
+                block = self._file.read(_BLOCK)
+            if not block:
+                return
+            position += len(block)
+            lines = (rest + block).split(b"\n")
+            rest = lines.pop()
+            yield from lines
+
+
+_FIELDS = ("id", "input", "expected", "metadata")
+_FORMS = "give an Example, a mapping with 'input', or a tuple (input, expected, metadata)"
+
+
+class _OnlyId(msgspec.Struct):
+    id: str
+
+
+_decode_id = msgspec.json.Decoder(_OnlyId).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class MemoryExamples:
+    """The examples of an iterable, which is gone through once."""
+
+    def __init__(self, examples: Iterable[Example | Mapping[str, Any] | tuple[Any, ...]]) -> None:
+        self._spool = Spool()
+        identities = Identities("examples", "example", self._look_back)
+        for place, given in enumerate(_iterable(examples), 1):
+            self._spool.append(_taken_in(given, place, identities))
+        self.dataset_id = identities.dataset_id
+        self.count = identities.total
+
+    def read(self, start: int) -> Iterator[tuple[str, bytes]]:
+        """The id and the JSON of each example from a position on."""
+        for line in itertools.islice(self._spool, start, None):
+            yield _decode_id(line).id, line
+
+    def _look_back(self, id: str, count: int) -> int | None:
+        for place, (earlier, _) in enumerate(itertools.islice(self.read(0), count), 1):
+            if earlier == id:
+                return place
+        return None
+
+
+def _iterable(examples: Any) -> Iterable[Any]:
+    if isinstance(examples, (str, bytes, Mapping, Example)) or not isinstance(examples, Iterable):
+        raise DataError(f"from_examples takes a list of examples, not a {type(examples).__qualname__}")
+    return examples
+
+
+def _taken_in(given: Any, place: int, identities: Identities) -> bytes:
+    try:
+        id, input, expected, metadata = _parts(given)
+        content = content_of(input, expected, metadata)
+        if id is not None:
+            id.encode()
+        id = identities.add(id, content, place)
+        return _encode(Example(id, input, expected, metadata))
+    except RowProblem as problem:
+        raise DataError(f"example {place}: {problem}") from None
+    except UnsupportedType as error:
+        raise UnsupportedType(f"example {place}: {error}") from None
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise UnsupportedType(
+            f"example {place}: a text or the id holds {half}, half of a character (a lone surrogate),"
+            " which UTF-8 cannot hold: replace it"
+        ) from None
+
+
+def _parts(given: Any) -> Parts:
+    id: Any
+    expected: Any
+    metadata: Any
+    if isinstance(given, Example):
+        id, input, expected, metadata = given.id, given.input, given.expected, given.metadata
+    elif isinstance(given, Mapping):
+        _refuse_unknown(given)
+        id, input = given.get("id"), given["input"]
+        expected, metadata = given.get("expected"), given.get("metadata")
+    elif isinstance(given, tuple) and 1 <= len(given) <= 3:
+        id, (input, expected, metadata) = None, (*given, None, None)[:3]
+    else:
+        size = f" of {len(given)}" if isinstance(given, tuple) else ""
+        raise RowProblem(f"it is a {type(given).__qualname__}{size}: {_FORMS}")
+    kept = to_json_value(metadata, "metadata") if metadata is not None else {}
+    if not isinstance(kept, dict):
+        raise RowProblem(f"metadata is a {type(metadata).__qualname__}, not a mapping")
+    checked = None if id is None else checked_id(to_json_value(id, "id"))
+    return checked, to_json_value(input, "input"), to_json_value(expected, "expected"), kept
+
+
+def _refuse_unknown(given: Mapping[str, Any]) -> None:
+    unknown = [key for key in given if key not in _FIELDS]
+    if unknown:
+        raise RowProblem(
+            f"an example has no field {unknown[0]!r:.60}: {did_you_mean(str(unknown[0]), _FIELDS)}"
+        )
+    if "input" not in given:
+        raise RowProblem(f"it has no 'input': {_FORMS}")
+
+
+SKIPPED_KEPT = 1000
+
+_encode = msgspec.json.Encoder().encode
+
+
+class FileExamples:
+    """The examples of a file. Of a row only a hash or two of 64 bits is kept, and only in the first pass."""
+
+    def __init__(self, source: RowSource, selection: Selection, *, skip_bad_rows: bool = False) -> None:
+        self._source = source
+        self._selection = selection
+        self._skip_bad_rows = skip_bad_rows
+        self.skipped: list[BadRow] = []
+        self.skipped_count = 0
+        identities = Identities(str(source.path), source.unit, self._look_back)
+        for line, parts in self._parts():
+            if isinstance(parts, BadRow):
+                self.skipped_count += 1
+                if self.skipped_count <= SKIPPED_KEPT:
+                    self.skipped.append(parts)
+            else:
+                id, input, expected, metadata = parts
+                identities.add(id, content_of(input, expected, metadata), line)
+        self.count = identities.total
+        self.dataset_id = identities.dataset_id
+        self._repeated = frozenset(identities.counts)
+        if not self.count:
+            self._refuse_empty()
+
+    def read(self, start: int) -> Iterator[tuple[str, bytes]]:
+        """The id and the JSON of each example from a position on."""
+        return itertools.islice(self._records(), start, None)
+
+    def _records(self) -> Iterator[tuple[str, bytes]]:
+        occurrences = Occurrences(self._repeated)
+        for _, parts in self._parts():
+            if isinstance(parts, BadRow):
+                continue
+            id, input, expected, metadata = parts
+            if id is None:
+                id = occurrences.id(hash_of(content_of(input, expected, metadata)))
+            yield id, _encode(Example(id, input, expected, metadata))
+
+    def _parts(self) -> Iterator[tuple[int, Parts | BadRow]]:
+        """What each row is; a bad one ends the reading unless it is to be skipped."""
+        parts_of = self._selection.parts
+        for line, row in self._source.read():
+            parts = row
+            if not isinstance(row, BadRow):
+                try:
+                    parts = parts_of(row)
+                except RowProblem as problem:
+                    parts = BadRow(line, None, str(problem))
+            if isinstance(parts, BadRow) and not self._skip_bad_rows:
+                raise DataError(describe(str(self._source.path), self._source.unit, parts))
+            yield line, parts
+
+    def _look_back(self, wanted: str, count: int) -> int | None:
+        """The line of the example that has this very id: asked only when one seems to be taken."""
+        hashed = wanted.partition("#")[0]
+        occurrence = 0
+        good = ((line, parts) for line, parts in self._parts() if not isinstance(parts, BadRow))
+        for line, parts in itertools.islice(good, count):
+            id, input, expected, metadata = parts
+            if id is None and hash_of(content_of(input, expected, metadata)) == hashed:
+                occurrence += 1
+                id = numbered(hashed, occurrence)
+            if id == wanted:
+                return line
+        return None
+
+    def _refuse_empty(self) -> None:
+        path = self._source.path
+        if self.skipped_count:
+            first = describe(str(path), self._source.unit, self.skipped[0])
+            raise DataError(f"{path}: all {self.skipped_count} rows are bad, the first one being {first}")
+        if self._source.format in ("csv", "tsv", "parquet"):
+            raise DataError(f"{path} has a header and no rows")
+        raise DataError(f"{path} is empty: it holds no rows")

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from karat.datasets.rows import short
+from karat.datasets.readers.rows import short
 from karat.errors import RequestError
 from karat.paths import MISSING, kind_of, parse
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from karat.datasets.rows import short
+from karat.datasets.readers.rows import short
 from karat.errors import DataError
 
 _GENERATED = re.compile(r"[0-9a-f]{32}(?:#([1-9][0-9]{0,18}))?")

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from karat.errors import MissingDependency
-from karat.evaluators.base import Evaluator, as_result
+from karat.evaluators._base import Evaluator, as_result
 from karat.records import Result
 from karat.traces import TraceError
 

@@ -13,14 +13,14 @@ from karat.errors import RequestError, UnknownName, nearest
 from karat.execution.progress import Listener, listener
 from karat.keys import Decision
 from karat.models._recording import CacheMode, cache_mode
-from karat.records import Example, Output
+from karat.records import Example
 from karat.store import Store, open_store
 from karat.store.handles import Evaluation, Run, StoredDataset
 from karat.store.repositories import Repository
 
 if TYPE_CHECKING:
     from karat.datasets import Dataset
-    from karat.evaluators.base import Evaluator, ResolvedEvaluator
+    from karat.evaluators._base import Evaluator, ResolvedEvaluator, RunOutput
     from karat.models._budget import Budget
     from karat.tasks import Task
 
@@ -30,15 +30,15 @@ DEFAULT_CONCURRENCY = 100
 class ComparesPairs(Protocol):
     """An object that compares the outputs of two runs."""
 
-    def compare(self, example: Example, first: Output, second: Output, /) -> Any:
+    def compare(self, example: Example, first: RunOutput, second: RunOutput, /) -> Any:
         """Return win, tie or loss of the first, a number from 0 to 1, or a Result."""
 
 
 class EvaluatesRuns(Protocol):
     """An object that judges the outputs of all runs of an example together."""
 
-    def evaluate_runs(self, example: Example, outputs: list[Output], /) -> Any:
-        """Return a Result, a number or a label."""
+    def evaluate_runs(self, example: Example, outputs: list[RunOutput], /) -> Any:
+        """Return a score for each run (`{run: score}`), the runs in order, best first, or a Result."""
 
 
 StoreLike: TypeAlias = str | PathLike[str] | Store
@@ -229,7 +229,7 @@ def dataset_of(given: Any, store: Store) -> Any:
 def _named_dataset(text: str, store: Store) -> Any:
     """A file with a known extension, else a stored dataset, else whatever file that is."""
     from karat.datasets import Dataset
-    from karat.datasets.rows import FORMATS
+    from karat.datasets.readers.rows import FORMATS
 
     path = Path(text)
     known = Path(text.removesuffix(".gz")).suffix.lower() in FORMATS

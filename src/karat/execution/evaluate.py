@@ -80,7 +80,10 @@ async def evaluate_async(
     ids = [run.id for run in handles]
     configuration = fingerprint(
         runs=ids,
-        evaluators=[[each.spec.key, each.spec.fingerprint] for each in prepared],
+        evaluators=[
+            [each.spec.key, each.spec.fingerprint, each.spec.bounds, each.spec.higher_is_better]
+            for each in prepared
+        ],
         amends=[each.id for each in amended],
         environment=defaults(),
     )

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, permutations
 
-from karat.evaluators.base import Kind
+from karat.evaluators._base import Kind
 from karat.records import RunHeader
 from karat.store.handles import Run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +10,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from karat.errors import NotApplicable, RequestError
-from karat.evaluators.base import Evaluator, Kind, as_result, kind_of, resolve_evaluator
+from karat.evaluators._base import (
+    Evaluator,
+    Kind,
+    RunOutput,
+    as_result,
+    checked_bounds,
+    kind_of,
+    resolve_evaluator,
+)
+from karat.evaluators._pairwise import joint_result
 from karat.execution.arguments import EvaluatorLike
 from karat.execution.environment import defaults
 from karat.execution.failures import STOPPING, failure_of, item_failure
@@ -77,7 +85,7 @@ class PreparedEvaluator:
             print_ if self.known else "",
             self.kind,
             self.both_orders,
-            _bounds(getattr(evaluator, "bounds", None), self.key),
+            checked_bounds(getattr(evaluator, "bounds", None), f"evaluator {self.key!r}"),
             bool(getattr(evaluator, "higher_is_better", True)),
         )
         self.batched = self.kind == "single" and bool(getattr(evaluator, "batched", False))
@@ -90,23 +98,25 @@ class PreparedEvaluator:
             return inspect.iscoroutinefunction(self.evaluator.evaluate_runs)
         return bool(getattr(self.evaluator, "is_async", False))
 
-    async def ask_async(self, judgment: Judgment) -> Result:
-        """Evaluate on the event loop."""
-        example, outputs = judgment.example, judgment.outputs
+    async def ask_async(self, judgment: Judgment, runs: tuple[str, ...]) -> Result:
+        """Evaluate on the event loop. `runs` are the ids of the judgment's runs."""
+        if self.kind == "single":
+            return as_result(await self.evaluator.evaluate_async(**arguments(judgment)), self.key)
+        outputs = [with_run(*each) for each in zip(judgment.outputs, runs, strict=True)]
         if self.kind == "pair":
-            return verdict(await self.evaluator.compare(example, *outputs), self.key)
-        if self.kind == "joint":
-            return as_result(await self.evaluator.evaluate_runs(example, list(outputs)), self.key)
-        return as_result(await self.evaluator.evaluate_async(**arguments(judgment)), self.key)
+            return verdict(await self.evaluator.compare(judgment.example, *outputs), self.key)
+        given = await self.evaluator.evaluate_runs(judgment.example, outputs)
+        return joint_result(given, self.key, runs, self.spec.higher_is_better)
 
-    def ask(self, judgment: Judgment) -> Result:
-        """Evaluate in a thread."""
-        example, outputs = judgment.example, judgment.outputs
+    def ask(self, judgment: Judgment, runs: tuple[str, ...]) -> Result:
+        """Evaluate in a thread. `runs` are the ids of the judgment's runs."""
+        if self.kind == "single":
+            return as_result(self.evaluator.evaluate(**arguments(judgment)), self.key)
+        outputs = [with_run(*each) for each in zip(judgment.outputs, runs, strict=True)]
         if self.kind == "pair":
-            return verdict(self.evaluator.compare(example, *outputs), self.key)
-        if self.kind == "joint":
-            return as_result(self.evaluator.evaluate_runs(example, list(outputs)), self.key)
-        return as_result(self.evaluator.evaluate(**arguments(judgment)), self.key)
+            return verdict(self.evaluator.compare(judgment.example, *outputs), self.key)
+        given = self.evaluator.evaluate_runs(judgment.example, outputs)
+        return joint_result(given, self.key, runs, self.spec.higher_is_better)
 
     def ask_many(self, judgments: Sequence[Judgment]) -> list[Result | BaseException]:
         """Evaluate many items at once. An exception, or a wrong number of results, fails all of them."""
@@ -140,6 +150,11 @@ def arguments(judgment: Judgment) -> dict[str, Any]:
         "example": example,
         "output": output,
     }
+
+
+def with_run(output: Output, run: str) -> RunOutput:
+    """An output with the id of its run."""
+    return RunOutput(**{name: getattr(output, name) for name in output.__struct_fields__}, run=run)
 
 
 def verdict(given: Any, key: str) -> Result:
@@ -199,7 +214,7 @@ class EvaluatorWork:
             try:
                 result: Result | Failure | NotApplicable = await self.evaluators[
                     judgment.evaluator
-                ].ask_async(judgment)
+                ].ask_async(judgment, self._shown(judgment.runs))
             except BaseException as error:
                 result = _not_judged(error)
         return self._done(judgment, result, time.perf_counter() - start, calls)
@@ -209,7 +224,9 @@ class EvaluatorWork:
         with judgment.calls as calls:
             start = time.perf_counter()
             try:
-                result: Result | Failure | NotApplicable = self.evaluators[judgment.evaluator].ask(judgment)
+                result: Result | Failure | NotApplicable = self.evaluators[judgment.evaluator].ask(
+                    judgment, self._shown(judgment.runs)
+                )
             except BaseException as error:
                 result = _not_judged(error)
         return self._done(judgment, result, time.perf_counter() - start, calls)
@@ -338,24 +355,6 @@ def _outcome(result: Result | Failure | NotApplicable) -> tuple[Ok[Result] | Fai
         status = SKIPPED if applicable else NOT_APPLICABLE
         return Skipped(str(result) or "not applicable", applicable=applicable), status
     return Failed(result), FAILED
-
-
-def _bounds(given: Any, key: str) -> tuple[float | None, float | None] | None:
-    """The bounds that an evaluator declares, checked: they decide about intervals and gates."""
-    if given is None:
-        return None
-    try:
-        low, high = (None if limit is None else float(limit) for limit in given)
-    except (TypeError, ValueError):
-        low = high = math.nan
-    if any(limit is not None and math.isnan(limit) for limit in (low, high)) or (
-        low is not None and high is not None and low >= high
-    ):
-        raise RequestError(
-            f"evaluator {key!r} declares bounds {given!r}: declare (lowest, highest), such as (0, 1)"
-        )
-    finite = [limit if limit is not None and math.isfinite(limit) else None for limit in (low, high)]
-    return finite[0], finite[1]
 
 
 def _code_of(evaluator: Any) -> str | None:

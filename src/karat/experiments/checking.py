@@ -153,7 +153,7 @@ class _Check:
 
     def _dataset(self) -> Any:
         from karat.datasets import Dataset
-        from karat.datasets.rows import RowSource
+        from karat.datasets.readers.rows import RowSource
 
         entry = self.file.dataset
         if entry is None:
@@ -176,7 +176,7 @@ class _Check:
 
     def _named_dataset(self, name: str) -> Any:
         from karat.datasets import Dataset
-        from karat.datasets.rows import FORMATS
+        from karat.datasets.readers.rows import FORMATS
 
         path = self._path(name)
         if path.is_file() or "/" in name or Path(name.removesuffix(".gz")).suffix in FORMATS:
@@ -315,7 +315,7 @@ class _Check:
 
     def _evaluators(self) -> dict[str, str]:
         """Builds every evaluator; the kind of each by its key."""
-        from karat.evaluators.base import kind_of, resolve_evaluator
+        from karat.evaluators._base import kind_of, resolve_evaluator
 
         kinds: dict[str, str] = {}
         for index, entry in zip(self.places.get("evaluators", ()), self.file.evaluators, strict=True):

@@ -124,6 +124,10 @@ class EvaluatorEntry(_Part):
     """What it is built with."""
     key: str | None = None
     """What its results are called, where two have the same name."""
+    bounds: tuple[float | None, float | None] | None = None
+    """The lowest and the highest score, where they are not those it declares; null for no limit."""
+    higher_is_better: bool | None = None
+    """Whether a higher score is a better one, where it declares otherwise."""
 
 
 class FromOutputEntry(_Part):
@@ -133,6 +137,10 @@ class FromOutputEntry(_Part):
     """The field of the output that holds it."""
     key: str | None = None
     """What its results are called; the field's name where it is left out."""
+    bounds: tuple[float | None, float | None] | None = None
+    """The lowest and the highest score, where they are not 0 and 1; null for no limit."""
+    higher_is_better: bool | None = None
+    """False where a lower score is a better one."""
 
 
 class AggregatorEntry(_Part):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from karat.datasets.dataset import Dataset
-from karat.datasets.joins import JOINER
 from karat.datasets.sources import (
+    JOINER,
     file_rows,
     kind_of_source,
     rows_dataset,
@@ -156,7 +156,7 @@ def _pinned(source: Any, metadata: dict[str, Any]) -> Any:
         return [_pinned(each, metadata) for each in source]
     if kind_of_source(source) != "hf":
         return source
-    from karat.datasets.huggingface import resolved_revision
+    from karat.datasets.readers.hub import resolved_revision
 
     revision = resolved_revision(source)
     if revision is None:

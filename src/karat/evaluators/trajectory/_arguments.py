@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from karat.errors import ConfigError, RequestError, did_you_mean
-from karat.evaluators.functions import code_of, codes_in
+from karat.evaluators._parameters import code_of, codes_in
 from karat.evaluators.trajectory._values import ATOMS, canonical, contains, equal
 from karat.paths import MISSING, find
 from karat.registry import load_object

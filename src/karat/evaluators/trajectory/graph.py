@@ -9,8 +9,8 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
-from karat.evaluators.base import Evaluator, register_evaluator
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators._base import Evaluator, register_evaluator
+from karat.evaluators._parameters import ParameterCheck
 from karat.evaluators.trajectory._arguments import ModeRule, Rule
 from karat.evaluators.trajectory._calls import Calls
 from karat.evaluators.trajectory._pairing import pair_in_any_order, pair_in_order

@@ -18,9 +18,8 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
-from karat.evaluators.base import Evaluator, register_evaluator
-from karat.evaluators.functions import named
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators._base import Evaluator, register_evaluator
+from karat.evaluators._parameters import ParameterCheck, named
 from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,

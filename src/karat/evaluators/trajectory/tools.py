@@ -7,9 +7,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from karat.errors import ConfigError, NotApplicable, did_you_mean
-from karat.evaluators.base import Evaluator, register_evaluator
-from karat.evaluators.functions import named
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators._base import Evaluator, register_evaluator
+from karat.evaluators._parameters import ParameterCheck, named
 from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,

@@ -6,14 +6,14 @@ import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from karat.errors import CannotJudge, RequestError
-from karat.evaluators.base import Evaluator, Item, build_evaluator, evaluators, kind_of
-from karat.evaluators.normalise import clip
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators._base import Evaluator, Item, build_evaluator, evaluators, kind_of
+from karat.evaluators._parameters import ParameterCheck
+from karat.evaluators._values import clip
 from karat.graph.metrics._unit import (
     BaseUnitMetric,
     UnitMetricRegistry,
@@ -30,13 +30,15 @@ LONGEST_LABEL = 1000
 class UnitMetricEvaluator(Evaluator):
     """A unit metric as an evaluator: the reference is golden, the output is predicted, correct scores 1."""
 
-    reuse: ClassVar[bool] = False
+    reuse = False
 
     def __init__(self, metric: BaseUnitMetric, name: str, params: dict[str, Any]) -> None:
         super().__init__(f"unit:{name}")
         self.metric = metric
+        self.bounds = type(metric).bounds
+        self.higher_is_better = type(metric).higher_is_better
         # a metric that others wrote may wait on something, and a batch is judged where nothing may wait
-        self.batched = type(metric).__module__.startswith("karat.")  # type: ignore[misc]  # of this instance
+        self.batched = type(metric).__module__.startswith("karat.")
         self.params = {"metric": name, **params}
 
     def evaluate(

@@ -9,10 +9,9 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 from karat.errors import CannotJudge
-from karat.evaluators.normalise import TextRules, clip, plain, text_of
-from karat.evaluators.numbers import EXACT
-from karat.evaluators.parameters import ParameterCheck
-from karat.evaluators.paths import value_at
+from karat.evaluators._answers import EXACT
+from karat.evaluators._parameters import ParameterCheck
+from karat.evaluators._values import TextRules, clip, plain, text_of, value_at
 from karat.graph.metrics._match import golden_text, similarity
 from karat.graph.metrics._unit import (
     BaseUnitMetric,

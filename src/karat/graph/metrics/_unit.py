@@ -15,8 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from karat.errors import CannotJudge, RequestError
-from karat.evaluators.normalise import clip
-from karat.evaluators.paths import value_at
+from karat.evaluators._values import clip, value_at
 from karat.registry import Registry, check_parameters
 from karat.serialization import storable
 
@@ -82,6 +81,10 @@ class BaseUnitMetric(ABC):
 
     name: ClassVar[str] = ""
     """The name it is registered under; the decorator `unit_metric` sets it where the class has none."""
+    bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
+    """The lowest and the highest score: a unit metric gives 1 for correct and 0 for wrong."""
+    higher_is_better: ClassVar[bool] = True
+    """False where `correct` marks what should not happen."""
 
     metadata: Any
 

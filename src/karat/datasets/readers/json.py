@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from karat.datasets.rows import BYTE_ORDER_MARK, BadRow, Rows, describe, short, undecodable
+from karat.datasets.readers.rows import BYTE_ORDER_MARK, BadRow, Rows, describe, short, undecodable
 from karat.errors import DataError
 
 _decode = msgspec.json.Decoder().decode

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from karat.errors import CannotJudge, NotApplicable
-from karat.evaluators.base import Evaluator, register_evaluator
-from karat.evaluators.normalise import clip
-from karat.evaluators.parameters import ParameterCheck
-from karat.evaluators.paths import value_at
+from karat.evaluators._base import Evaluator, register_evaluator
+from karat.evaluators._parameters import ParameterCheck
+from karat.evaluators._values import clip, value_at
 from karat.records import Result
 
 
@@ -28,8 +27,9 @@ class FromOutput(Evaluator):
     """
 
     name: ClassVar[str] = "from_output"
-    reuse: ClassVar[bool] = False
-    batched: ClassVar[bool] = True
+    reuse = False
+    batched = True
+    bounds = None  # a task may write any number
     example: ClassVar[Mapping[str, Any]] = {
         "params": {"field": "exact_match"},
         "outputs": {

@@ -1,22 +1,86 @@
-"""How values become text, and how two of them are compared.
-
-Outputs and references are text or parsed JSON (also structs, dataclasses, pydantic models, UTF-8 bytes).
-None is nothing: it equals None alone and never the text "None" or "null". True is not 1.
-"""
+"""Reading JSON from text that a model wrote: strict, with where and why when it is not JSON."""
 
 from __future__ import annotations
 
 import json
 import unicodedata
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from karat.errors import CannotJudge, UnsupportedType
-from karat.evaluators.jsontext import NotJSON, parse_json
-from karat.evaluators.parameters import ParameterCheck
+from karat.evaluators._parameters import ParameterCheck
+from karat.paths import MISSING, parse
 from karat.serialization import to_json_value
+
+
+class NotJSON(ValueError):
+    """The text is not JSON; the message says where it stops being so."""
+
+
+def parse_json(text: str, *, fenced: bool = False) -> Any:
+    """The value a JSON text stands for. NaN and Infinity, which Python would accept, are not JSON.
+
+    With `fenced` the text may also hold exactly one Markdown fence (```` ```json ````) with prose around it.
+    """
+    try:
+        return _loads(text)
+    except NotJSON:
+        inside = _fences(text) if fenced else []
+        if len(inside) > 1:
+            raise NotJSON(f"there are {len(inside)} fenced blocks, which one is meant is unclear") from None
+        if not inside:
+            raise
+        return _loads(inside[0])
+
+
+def looks_fenced(text: str) -> bool:
+    """Whether a text that is not JSON has a fence, so that a comment can name the option."""
+    return "```" in text or "~~~" in text
+
+
+def _fences(text: str) -> list[str]:
+    """What stands in Markdown fences that are unnamed or named json; line by line, so linear in the text."""
+    found: list[str] = []
+    fence = ""
+    lines: list[str] = []
+    for line in text.splitlines(keepends=True):
+        mark = line.strip()
+        if not fence:
+            if mark.startswith(("```", "~~~")):
+                name = mark.lstrip(mark[0])
+                fence = mark[: len(mark) - len(name)]
+                lines = []
+                wanted = name.strip().lower() in ("", "json", "jsonc", "json5")
+        elif len(mark) >= len(fence) and not mark.strip(fence[0]) and mark:
+            if wanted:
+                found.append("".join(lines))
+            fence = ""
+        else:
+            lines.append(line)
+    return found
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise NotJSON("it is empty") from None
+        said = error.msg.removesuffix(" at")  # one of Python's messages ends so
+        raise NotJSON(f"{said} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise NotJSON("it is nested too deeply to be read") from None
+    except NotJSON:
+        raise
+    except ValueError:  # the limit of Python's own
+        raise NotJSON("it has an integer of thousands of digits, too many to be read") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise NotJSON(f"{constant} is not JSON")
+
 
 Normaliser = Callable[[str], str]
 
@@ -209,3 +273,20 @@ def _same_json(a: Any, b: Any, normalise: Normaliser) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same_json(a[key], b[key], normalise) for key in a)
     return a is None and b is None
+
+
+def value_at(value: Any, path: str, what: str) -> Any:
+    """Return the value that a path leads to. Text, numbers and None have no fields and are taken as they are.
+
+    A path that leads nowhere is a `CannotJudge`, which names the fields that are there; it is never a match.
+    """
+    if type(value) is dict and type(found := value.get(path)) is str:
+        return found  # nearly always
+    value = plain(value, what)
+    if not isinstance(value, (dict, list)):
+        return value
+    parsed = parse(path)
+    found = parsed.find(value)
+    if found is MISSING:
+        raise CannotJudge(f"{what} has {parsed.why_missing(value)}")
+    return found

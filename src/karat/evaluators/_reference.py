@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from karat.errors import CannotJudge
-from karat.evaluators.base import Evaluator, Item
-from karat.evaluators.normalise import plain, text_of
-from karat.evaluators.parameters import ParameterCheck, Paths
-from karat.evaluators.paths import value_at
+from karat.evaluators._base import Evaluator, Item
+from karat.evaluators._parameters import ParameterCheck, Paths
+from karat.evaluators._values import plain, text_of, value_at
 from karat.records import Result
 
 
@@ -23,8 +22,8 @@ class ReferenceEvaluator(Evaluator):
     `any_of` says that the reference is a list of acceptable ones; the best of them counts.
     """
 
-    reuse: ClassVar[bool] = False
-    batched: ClassVar[bool] = True
+    reuse = False
+    batched = True
     needs_reference = True
 
     def __init__(self, *, path: Paths = None, any_of: bool = False) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, BinaryIO
 
-from karat.datasets.rows import BadRow, Rows, short
+from karat.datasets.readers.rows import BadRow, Rows, short
 from karat.errors import DataError, MissingDependency, UnsupportedType
 from karat.serialization import to_json_value
 

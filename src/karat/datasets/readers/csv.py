@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from karat.datasets.rows import BYTE_ORDER_MARK, BadRow, Rows, describe, short, undecodable
+from karat.datasets.readers.rows import BYTE_ORDER_MARK, BadRow, Rows, describe, short, undecodable
 from karat.errors import DataError
 
 LONGEST_FIELD = 1 << 28

@@ -1,0 +1,471 @@
+"""The contract of evaluators, the registry, and how functions and foreign objects become evaluators.
+
+An evaluator judges one output (`evaluate`), a pair of runs' outputs (`compare`), or all runs' outputs of an example
+(`evaluate_runs`). It is built once and used for every record, from several threads; it changes nothing it is given.
+Where it cannot judge, it raises or returns an `error`; `NotApplicable` skips an item. It never turns a failure into a
+score.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, TypeVar, cast, overload
+
+import msgspec
+
+from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.records import Example, Output, Result
+from karat.registry import Registry, check_parameters
+from karat.serialization import annotations_of, converter
+
+Kind = Literal["single", "pair", "joint"]
+
+Bounds = tuple[float | None, float | None]
+"""The lowest and the highest score that an evaluator can give; None for no limit on that side."""
+
+
+class Item(TypedDict, total=False):
+    """One judgment asked of `evaluate_many`: the keyword arguments of `evaluate`."""
+
+    outputs: Any
+    reference_outputs: Any
+    inputs: Any
+    example: Example
+    output: Output
+
+
+class RunOutput(Output, frozen=True, omit_defaults=True, kw_only=True):
+    """An output with the id of its run: what `compare` and `evaluate_runs` get."""
+
+    run: str
+
+
+class Evaluator:
+    """The base class of evaluators: override `evaluate`, `compare` or `evaluate_runs`.
+
+    `compare(example, first, second)` judges two runs' outputs, each a `RunOutput`. It returns "win", "tie" or "loss" of
+    the first, a number from 0 (loss) to 1 (win), or a Result with either. `evaluate_runs(example, outputs)` judges all
+    runs' outputs of an example, a list of `RunOutput`. It returns a score for each run (`{run: score}`), or the runs in
+    order, best first, where runs that tie stand in a list of their own (`["run-a", ["run-b", "run-c"]]`).
+    """
+
+    name: ClassVar[str] = ""
+    """The default key of its results."""
+    bounds: Bounds | None = (0.0, 1.0)
+    """The lowest and the highest score it can give, None for no limit on that side; None where nothing is known."""
+    higher_is_better: bool = True
+    """Whether a higher score is a better one; False for distances, error rates and counts of mistakes."""
+    reuse: bool = True
+    """False where computing a result is cheaper than looking up an earlier one."""
+    batched: bool = False
+    """Whether `evaluate_many` is faster than one `evaluate` after the other."""
+    is_async: bool = False
+    """Whether `evaluate_async` is to be called instead of `evaluate`."""
+    needs_reference: bool = False
+    """Whether it can judge nothing without a reference: data that have none are then refused before a run."""
+    version: str | None = None
+    """Replaces the source code in the fingerprint, where the source says too much or too little."""
+    example: ClassVar[Mapping[str, Any]] = {}
+    """A use of it, for people: `params`, `outputs`, `reference_outputs`, `inputs` and the `score`."""
+
+    key: str
+    params: dict[str, Any]
+    """What it was built with, JSON-able; part of its fingerprint."""
+
+    def __init__(self, key: str | None = None) -> None:
+        self.key = key or self.name or type(self).__name__
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        """Judge one output. Inside a stage, `context` has `example` and `output`, with its trace."""
+        raise RequestError(f"evaluator {self.key!r} does not judge single outputs")
+
+    async def evaluate_async(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        """Judge one output on the event loop. Override it together with `is_async = True`."""
+        return await asyncio.to_thread(
+            lambda: self.evaluate(
+                outputs=outputs, reference_outputs=reference_outputs, inputs=inputs, **context
+            )
+        )
+
+    def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
+        """Judge many outputs; the exception of an item that cannot be judged stands in its place."""
+        out: list[Result | Exception] = []
+        for item in items:
+            try:
+                out.append(self.evaluate(**item))
+            except Exception as error:
+                out.append(error)
+        return out
+
+    def configuration(self) -> Any:
+        """Return what the results depend on beside the code: the parameters, JSON-able."""
+        return getattr(self, "params", {})
+
+
+Part = TypeVar("Part", bound=Callable[..., Any])
+
+
+class EvaluatorRegistry(Registry[Callable[..., Any]]):
+    """The evaluators by name, each with the description it was registered with."""
+
+    def __init__(self) -> None:
+        modules = (
+            "_text",
+            "_answers",
+            "_structured",
+            "_similarity",
+            "trajectory",
+            "_pairwise",
+            "_from_output",
+        )
+        builtin = [*(f"karat.evaluators.{module}" for module in modules), "karat.graph.metrics"]
+        super().__init__("evaluator", builtin=builtin)
+        self.descriptions: dict[str, str] = {}
+        self.declared: dict[str, dict[str, Any]] = {}
+        """`bounds` and `higher_is_better` of the names that were registered with them."""
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Describe an evaluator: its name, description, parameters, bounds and direction."""
+        part = self.get(name)
+        out = super().describe(name)
+        declared = self.declared.get(name, {})
+        bounds = declared.get("bounds", getattr(part, "bounds", None))
+        return {
+            **out,
+            "description": self.descriptions.get(name) or out["description"],
+            "bounds": list(bounds) if bounds is not None else None,
+            "higher_is_better": declared.get("higher_is_better", getattr(part, "higher_is_better", True)),
+        }
+
+
+evaluators = EvaluatorRegistry()
+
+
+@overload
+def register_evaluator(
+    name: str,
+    factory: None = None,
+    description: str = "",
+    *,
+    bounds: Bounds | None = None,
+    higher_is_better: bool | None = None,
+) -> Callable[[Part], Part]: ...
+
+
+@overload
+def register_evaluator(
+    name: str,
+    factory: Part,
+    description: str = "",
+    *,
+    bounds: Bounds | None = None,
+    higher_is_better: bool | None = None,
+) -> Part: ...
+
+
+def register_evaluator(
+    name: str,
+    factory: Part | None = None,
+    description: str = "",
+    *,
+    bounds: Bounds | None = None,
+    higher_is_better: bool | None = None,
+) -> Part | Callable[[Part], Part]:
+    """Register an evaluator under a name: a class, a function that judges, or a function that builds one.
+
+    Without a factory it is a decorator. `bounds` and `higher_is_better` say of a function what a class declares itself.
+    """
+
+    def add(part: Part) -> Part:
+        if not callable(part):
+            raise RequestError(f"evaluator {name!r}: give a class or a function, not {part!r:.60}")
+        evaluators.register(name)(part if isinstance(part, type) or _judges(part) else _factory(part))
+        if description:
+            evaluators.descriptions[name] = description
+        if declared := _declared(name, bounds, higher_is_better):
+            evaluators.declared[name] = declared
+        return part
+
+    return add if factory is None else add(factory)
+
+
+def _judges(function: Callable[..., Any]) -> bool:
+    """Whether a function judges outputs itself: it asks for them, or for whatever there is."""
+    if getattr(function, "builds_evaluator", False):
+        return False
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name in ASKED or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def build(*args: Any, **params: Any) -> Any:
+        return function(*args, **params)
+
+    build.builds_evaluator = True  # type: ignore[attr-defined]  # `_construct` asks for it
+    return build
+
+
+def _declared(who: str, bounds: Any, higher_is_better: Any) -> dict[str, Any]:
+    """Check `bounds` and `higher_is_better`, and return those that are given."""
+    out: dict[str, Any] = {}
+    if bounds is not None:
+        out["bounds"] = checked_bounds(bounds, f"evaluator {who!r}")
+    if higher_is_better is not None:
+        if not isinstance(higher_is_better, bool):
+            raise RequestError(
+                f"evaluator {who!r}: higher_is_better is true or false, not {higher_is_better!r:.60}"
+            )
+        out["higher_is_better"] = higher_is_better
+    return out
+
+
+def checked_bounds(bounds: Any, who: str) -> Bounds | None:
+    """Return bounds as `(low, high)`, where an infinite limit is None; None for bounds that are not declared."""
+    if bounds is None:
+        return None
+
+    def limit(value: Any) -> float | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+            raise RequestError(
+                f"{who}: bounds are [lowest, highest] as numbers, or null for no limit, not {bounds!r:.60}"
+            )
+        return None if math.isinf(value) else float(value)
+
+    if not isinstance(bounds, (list, tuple)) or len(bounds) != 2:
+        raise RequestError(
+            f"{who}: bounds are [lowest, highest] as numbers, or null for no limit, not {bounds!r:.60}"
+        )
+    low, high = limit(bounds[0]), limit(bounds[1])
+    if low is not None and high is not None and low >= high:
+        raise RequestError(f"{who}: bounds are [lowest, highest], and {low:g} is not below {high:g}")
+    return low, high
+
+
+def kind_of(evaluator: Any) -> Kind:
+    """Return whether an evaluator judges single outputs, pairs or all runs at once: from the methods it has."""
+    cls = evaluator if isinstance(evaluator, type) else type(evaluator)
+    if callable(getattr(cls, "compare", None)):
+        return "pair"
+    if callable(getattr(cls, "evaluate_runs", None)):
+        return "joint"
+    return "single"
+
+
+_VALUES = frozenset({"outputs", "output", "reference_outputs", "expected", "inputs", "input"})
+ASKED = frozenset({*_VALUES, "example", "trace"})
+"""What a function that judges may ask for by parameter name."""
+
+
+class FunctionEvaluator(Evaluator):
+    """A plain function as an evaluator.
+
+    It asks by parameter name for what it needs: `outputs` (or `output`), `reference_outputs` (or
+    `expected`), `inputs` (or `input`), `example`, `trace`; values are decoded to the types it annotates. It returns a
+    Result, a number, a bool, None, or a label.
+    """
+
+    bounds = None
+
+    def __init__(self, function: Callable[..., Any], key: str | None = None) -> None:
+        super().__init__(key or getattr(function, "__name__", "function"))
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        for name in ("bounds", "higher_is_better"):
+            if hasattr(function, name):
+                setattr(self, name, getattr(function, name))
+        parameters = inspect.signature(function).parameters
+        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        self._names = [p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD]
+        unknown = [
+            p.name
+            for p in parameters.values()
+            if p.name not in ASKED and p.default is p.empty and p.kind is not p.VAR_KEYWORD
+        ]
+        if unknown:
+            raise RequestError(
+                f"evaluator {self.key!r} asks for {unknown[0]!r};"
+                f" a function may ask for {', '.join(sorted(ASKED))}"
+            )
+        annotated = annotations_of(function)
+        converters = {name: converter(annotated.get(name)) for name in self._names if name in _VALUES}
+        self._converters = {name: convert for name, convert in converters.items() if convert is not None}
+
+    def _arguments(
+        self, outputs: Any, reference: Any, inputs: Any, context: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        output = context.get("output")
+        have = {
+            "outputs": outputs,
+            "output": outputs,
+            "reference_outputs": reference,
+            "expected": reference,
+            "inputs": inputs,
+            "input": inputs,
+            "example": context.get("example"),
+            "trace": output.trace if isinstance(output, Output) else [],
+        }
+        asked = {name: have[name] for name in self._names if name in have}
+        for name, convert in self._converters.items():
+            if asked[name] is not None:
+                asked[name] = convert(asked[name])
+        if self._takes_all:
+            return {"outputs": outputs, "reference_outputs": reference, "inputs": inputs, **context, **asked}
+        return asked
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        return as_result(
+            self.function(**self._arguments(outputs, reference_outputs, inputs, context)), self.key
+        )
+
+    async def evaluate_async(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        if not self.is_async:
+            return await super().evaluate_async(
+                outputs=outputs, reference_outputs=reference_outputs, inputs=inputs, **context
+            )
+        given = self.function(**self._arguments(outputs, reference_outputs, inputs, context))
+        return as_result(await cast(Awaitable[Any], given), self.key)
+
+
+def as_result(given: Any, key: str) -> Result:
+    """What an evaluator returned, as a Result under the key it has in this evaluation."""
+    if isinstance(given, Result):
+        return given if given.key == key else msgspec.structs.replace(given, key=key)
+    if given is None:
+        return Result(key=key, comment="the function gave no verdict")
+    if isinstance(given, (bool, int, float)):
+        return Result(key=key, score=float(given), value=given, comment=f"the function gave {given}")
+    if isinstance(given, str):
+        return Result(key=key, value=given, comment=f"the function gave {given[:60]!r}")
+    if isinstance(given, Mapping):
+        fields = {k: v for k, v in given.items() if k in Result.__struct_fields__ and k != "key"}
+        if fields and len(fields) == len([k for k in given if k != "key"]):
+            return Result(key=key, **fields)
+        return Result(key=key, value=dict(given))
+    raise TypeError(f"evaluator {key!r} returned {type(given).__name__}, not a Result, a number or a label")
+
+
+def build_evaluator(
+    name: str,
+    params: Mapping[str, Any] | None = None,
+    key: str | None = None,
+    *,
+    bounds: Bounds | None = None,
+    higher_is_better: bool | None = None,
+) -> Any:
+    """Build an evaluator from its name and parameters; raises RequestError for a parameter it does not take.
+
+    `bounds` and `higher_is_better` override what the evaluator declares.
+    """
+    if not isinstance(name, str):
+        raise RequestError(f"an evaluator is asked for by its name, not by {name!r}")
+    if params is not None and not (
+        isinstance(params, Mapping) and all(isinstance(each, str) for each in params)
+    ):
+        raise RequestError(
+            f"evaluator {name!r}: params is an object with a name for each value, not {params!r}"
+        )
+    if key is not None and not isinstance(key, str):
+        raise RequestError(f"evaluator {name!r}: key is the name of its results, not {key!r}")
+    declared = _declared(name, bounds, higher_is_better)
+    part = evaluators.get(name)
+    evaluator = _construct(part, name, dict(params or {}), key)
+    for attribute, value in {**evaluators.declared.get(name, {}), **declared}.items():
+        setattr(evaluator, attribute, value)
+    return evaluator
+
+
+def _construct(part: Any, name: str, params: dict[str, Any], key: str | None) -> Any:
+    if isinstance(part, type) or getattr(part, "builds_evaluator", False):
+        if isinstance(part, type) and hasattr(part, "validate_config") and not issubclass(part, Evaluator):
+            raise RequestError(f"{name} is a unit metric: among evaluators it is written unit:{name}")
+        check_parameters(part, params, f"evaluator {name!r}")
+        try:
+            evaluator = part(**params)
+        except RequestError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"evaluator {name!r}: {error}") from error
+        except FAILURES as error:
+            raise RequestError(f"evaluator {name!r}: {type(error).__name__}: {error}") from error
+        evaluator.key = key or getattr(evaluator, "key", None) or name
+        if not hasattr(evaluator, "params"):
+            evaluator.params = params
+        return evaluator
+    if params:
+        raise RequestError(f"evaluator {name!r} is a function and takes no parameters")
+    return FunctionEvaluator(part, key)
+
+
+SPEC_FIELDS = ("name", "params", "key", "bounds", "higher_is_better")
+"""What an evaluator may be asked for with, in a mapping and in an experiment file."""
+
+
+class ResolvedEvaluator(NamedTuple):
+    """A built evaluator with the name and parameters it was asked for by: built once, passed on to `evaluate`."""
+
+    name: str
+    params: dict[str, Any]
+    evaluator: Any
+
+
+def resolve_evaluator(spec: Any) -> ResolvedEvaluator:
+    """Build the evaluator of a name, a mapping of SPEC_FIELDS, a function, a class or an instance."""
+    return spec if isinstance(spec, ResolvedEvaluator) else ResolvedEvaluator(*_resolve_evaluator(spec))
+
+
+def _resolve_evaluator(spec: Any) -> tuple[str, dict[str, Any], Any]:
+    if isinstance(spec, str):
+        return spec, {}, build_evaluator(spec)
+    if isinstance(spec, Mapping):
+        if "from_output" in spec and not {"name", "params"} & set(spec):  # the short form: only its field
+            rest = {key: value for key, value in spec.items() if key != "from_output"}
+            spec = {"name": "from_output", "params": {"field": spec["from_output"]}, **rest}
+        unknown = [k for k in spec if k not in SPEC_FIELDS]
+        if unknown or "name" not in spec:
+            problem = (
+                f"unknown field {unknown[0]!r} ({did_you_mean(str(unknown[0]), SPEC_FIELDS)})"
+                if unknown
+                else "it needs a name"
+            )
+            raise RequestError(f"evaluator {dict(spec)!r:.200}: {problem}")
+        built = build_evaluator(**{field: spec[field] for field in SPEC_FIELDS if field in spec})
+        return spec["name"], dict(spec.get("params") or {}), built
+    if isinstance(spec, type):
+        return spec.__name__, {}, _construct(spec, spec.__name__, {}, None)
+    if any(callable(getattr(spec, method, None)) for method in ("evaluate", "compare", "evaluate_runs")):
+        if not getattr(spec, "key", None):
+            spec.key = getattr(spec, "name", None) or type(spec).__name__
+        return (
+            getattr(spec, "name", None) or type(spec).__name__,
+            dict(getattr(spec, "params", {}) or {}),
+            spec,
+        )
+    if callable(spec):
+        function = FunctionEvaluator(spec)
+        return function.key, {}, function
+    raise RequestError(
+        f"{spec!r} is not an evaluator: give a name, {{name, params, key}}, a function or an object"
+    )
+
+
+def list_evaluators() -> list[dict[str, Any]]:
+    """Every registered evaluator: `{name, description, params, …}`."""
+    return [evaluators.describe(name) for name in evaluators.list()]

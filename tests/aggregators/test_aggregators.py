@@ -24,8 +24,8 @@ def test_accuracy_counts_from_the_threshold_up_and_says_so(make):
     assert made.metadata["threshold"] == 0.75
 
 
-def test_the_mean_is_scipys_t_interval(make):
-    scores = [0.1, 0.4, 0.35, 0.8, 0.95, 0.5]
+def test_the_mean_of_scores_beyond_their_range_is_scipys_t_interval(make):
+    scores = [0.1, 0.4, 0.35, 0.8, 1.95, 0.5]
     made = make.folded("mean", [[make.item(s)] for s in scores]).get()
     low, high = scipy_stats.t.interval(0.95, 5, sum(scores) / 6, scipy_stats.sem(scores))
     assert (made.low, made.high) == pytest.approx((low, high))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from karat.stats import MeanState, mean_interval
+from karat.stats import MeanState, clopper_pearson, mean_interval
 
 scores = st.floats(-1e6, 1e6, allow_nan=False)
 clusters_of_scores = st.lists(st.lists(scores, min_size=1, max_size=4), max_size=12)
@@ -106,19 +106,63 @@ def test_nothing_and_one_have_no_spread() -> None:
 
 def test_equal_values() -> None:
     same = mean_interval([0.5] * 8)
-    assert (same.low, same.value, same.high) == (0.5, 0.5, 0.5)
-    assert same.metadata["reason"] == "all values are equal"
-    ranged = mean_interval([1.0] * 8, bounds=(0, 1))
-    assert (ranged.value, ranged.high) == (1.0, 1.0)
-    assert ranged.low == pytest.approx(8 / (8 + 1.959964**2), abs=1e-6)  # Wilson's limit for 8 of 8
+    # A value of 0 or 1 in this share of all items would have been missed with a probability of 2.5 %.
+    share = 1 - 0.025 ** (1 / 8)
+    assert (same.low, same.high) == pytest.approx((0.5 - share / 2, 0.5 + share / 2), abs=3e-3)
+    ones = mean_interval([1.0] * 8, bounds=(0, 1))
+    assert (ones.value, ones.high) == (1.0, 1.0)
+    assert ones.low == pytest.approx(clopper_pearson(8, 8).low, abs=3e-3)
+    unbounded = mean_interval([3.0] * 8)
+    assert (unbounded.value, unbounded.low, unbounded.high) == (3.0, None, None)
+    assert "all values are equal" in unbounded.metadata["reason"]
+    assert mean_interval([3.0] * 8, bounds=(1, 5)).low > 1
 
 
-def test_bounds_cut_the_interval_and_speak_of_the_missing() -> None:
+@pytest.mark.parametrize(("k", "n"), [(0, 10), (1, 15), (2, 30), (5, 20), (3, 80)])
+def test_rare_ones_have_the_exact_upper_limit(k: int, n: int) -> None:
+    estimate = mean_interval([1.0] * k + [0.0] * (n - k))
+    assert estimate.method == "gaffke"
+    assert estimate.high == pytest.approx(clopper_pearson(k, n).high, abs=2e-3)
+
+
+@pytest.mark.parametrize("n", [200, 300, 1000])
+@pytest.mark.parametrize("kind", ["uniform", "narrow", "skewed", "grades", "binary"])
+def test_many_spread_out_values_have_an_interval_as_wide_as_t(n: int, kind: str) -> None:
+    rng = np.random.default_rng(n)
+    values = {
+        "uniform": lambda: rng.random(n),
+        "narrow": lambda: np.clip(rng.normal(0.5, 0.05, n), 0, 1),
+        "skewed": lambda: rng.beta(0.5, 3.0, n),
+        "grades": lambda: rng.integers(1, 6, n) / 5,
+        "binary": lambda: (rng.random(n) < 0.7) * 1.0,
+    }[kind]()
+    estimate = mean_interval(values)
+    low, high = stats.t.interval(0.95, n - 1, values.mean(), stats.sem(values))
+    assert 0.95 <= (estimate.high - estimate.low) / (high - low) <= 1.05
+
+
+def test_bounds_speak_of_the_missing() -> None:
     estimate = mean_interval([0.9, 1.0, 1.0, 0.95], of=5, bounds=(0, 1))
-    assert estimate.high == 1.0
+    assert estimate.value < estimate.high < 1.0
     assert (estimate.lowest, estimate.highest) == pytest.approx((0.77, 0.97))
     assert (estimate.n, estimate.of) == (4, 5)
     assert mean_interval([], of=3, bounds=(1, 5)).highest == 5.0
+
+
+@pytest.mark.parametrize(("n", "parts"), [(2000, 1), (2049, 2), (3000, 3), (20_000, 2)])
+def test_many_distinct_values_merge_to_the_same_interval(n: int, parts: int) -> None:
+    shuffler = random.Random(n)
+    values = [shuffler.random() for _ in range(n)]
+    whole = mean_interval(values)
+    shuffler.shuffle(values)
+    merged = MeanState()
+    for part in range(parts + 1):
+        state = MeanState()
+        for value in values[part :: parts + 1]:
+            state.add_one(value)
+        merged.merge(state)
+    assert merged.estimate() == whole
+    assert len(merged.clusters.counts) <= 2048
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, "x", None])

@@ -14,7 +14,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from karat.stats import holm, mcnemar, newcombe, paired, smallest_effect, tango
-from karat.stats._paired import fewest_discordant
+from karat.stats._paired import score_test
 
 rng = np.random.default_rng(0)
 before = rng.normal(size=30)
@@ -104,10 +104,11 @@ def test_scores_of_0_and_1_are_binary() -> None:
     result = paired(a, b)
     assert (result.losses, result.wins, result.ties) == (2, 7, 21)
     assert result.difference == tango_with_bounds(2, 7, 30)
-    assert result.test == mcnemar(2, 7)
+    assert result.test == score_test(2, 7)
     assert result.first.method == "wilson"
     graded = paired(a, b, binary=False)
-    assert graded.difference.method == "t"
+    assert graded.difference.method == "gaffke"
+    assert paired(a, b, test="mcnemar").test == mcnemar(2, 7)
     assert graded.difference.value == pytest.approx(result.difference.value)
 
 
@@ -137,17 +138,77 @@ def test_clusters_widen_correlated_differences() -> None:
     assert clustered.smallest_effect > 1.8 * plain.smallest_effect
 
 
-def test_clustered_binary_scores_use_the_effective_number_of_pairs() -> None:
+def test_clustered_binary_scores_are_differences_by_cluster() -> None:
     a = np.repeat(rng.integers(0, 2, 25), 4)
     b = np.where(np.repeat(rng.random(25) < 0.5, 4), a, 1)
     clustered = paired(a, b, np.repeat(np.arange(25), 4))
     plain = paired(a, b)
-    assert clustered.difference.method == "tango, clustered"
+    assert clustered.difference.method == "gaffke, clustered"
     assert clustered.difference.low < plain.difference.low
     assert clustered.difference.value == plain.difference.value
-    assert clustered.test.method == "paired t"
+    assert clustered.test.method == "gaffke, clustered"
     with pytest.raises(ValueError, match="independent pairs"):
         paired(a, b, np.repeat(np.arange(25), 4), test="mcnemar")
+
+
+def test_equal_graded_differences_leave_room_for_rare_losses() -> None:
+    two = paired([0.5, 0.7], [0.5, 0.7])
+    assert two.difference.low < -0.5 < 0.5 < two.difference.high
+    fifty = paired([0.5] * 50, [0.5] * 50)
+    # A loss of 1 in 7 % of all pairs would have been missed by 50 pairs with a probability of 2.5 %.
+    assert fifty.difference.low == pytest.approx(0.025 ** (1 / 50) - 1, abs=1e-3)
+    assert fifty.difference.high == -fifty.difference.low
+    assert fifty.p_value == 1
+
+
+def test_equal_differences_without_bounds_have_no_limits() -> None:
+    result = paired([10.0, 20.0, 30.0], [11.0, 21.0, 31.0])
+    assert (result.difference.value, result.difference.low, result.difference.high) == (1.0, None, None)
+    assert result.p_value is None
+    assert "bounds" in result.difference.metadata["reason"]
+    declared = paired([10.0, 20.0, 30.0], [11.0, 21.0, 31.0], bounds=(0, 100))
+    assert declared.difference.low < 0 < 1 < declared.difference.high
+
+
+scores_in_bounds = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([0.0, 0.25, 0.5, 1.0])),
+    min_size=6,
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    scores_in_bounds,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["auto", "t", "permutation", "bootstrap", "mcnemar"]),
+)
+def test_the_p_value_inverts_the_interval(
+    pairs: list[tuple[float, float]], clustered: bool, binary: bool, test: str
+) -> None:
+    if test == "mcnemar":
+        binary, clustered = True, False
+    a, b = zip(*pairs, strict=True)
+    if binary:
+        a, b = [round(x) for x in a], [round(x) for x in b]
+    clusters = [i // 3 for i in range(len(a))] if clustered else None
+    result = paired(a, b, clusters, test=test, n_resamples=500)  # type: ignore[arg-type]  # one of its literals
+    low, high, p = result.difference.low, result.difference.high, result.p_value
+    if p is None or low is None or high is None:
+        return
+    if low > 1e-6 or high < -1e-6:
+        assert p <= 0.05 + 5e-3
+    if low < -1e-6 and high > 1e-6:
+        assert p >= 0.05 - 5e-3
+
+
+@pytest.mark.parametrize("n", [12, 25, 60])
+def test_tango_and_its_test_agree_about_zero_in_every_table(n: int) -> None:
+    for b in range(n + 1):
+        for c in range(n + 1 - b):
+            found = tango(b, c, n)
+            assert (found.low > 0 or found.high < 0) == (score_test(b, c).p_value < 0.05)
 
 
 def test_other_tests_can_be_asked_for() -> None:
@@ -165,11 +226,22 @@ def test_the_smallest_effect_as_statsmodels_solves_it(n: int) -> None:
     assert smallest_effect(1 / math.sqrt(n), n - 1) == pytest.approx(exact, rel=0.01)
 
 
-def test_the_smallest_effect_of_binary_scores_is_what_the_exact_test_can_reject() -> None:
-    assert fewest_discordant(0.95) == 6
-    assert mcnemar(0, 6).p_value <= 0.05 < mcnemar(0, 5).p_value
-    same = [1, 0] * 20
-    assert paired(same, same).smallest_effect == 6 / 40
+@pytest.mark.parametrize(("n", "noise"), [(40, 0), (60, 0), (60, 6), (200, 10), (2000, 400)])
+def test_the_smallest_binary_effect_is_found_four_times_of_five(n: int, noise: int) -> None:
+    a = np.array([0] * (noise // 2) + [1] * (n - noise // 2))
+    b = np.array([1] * (noise // 2) + [0] * (noise // 2) + [1] * (n - noise))
+    effect = paired(a, b).smallest_effect
+    draws = np.random.default_rng(n)
+    found = 0
+    for _ in range(4000):
+        lost, won, _ = draws.multinomial(
+            n, [0.5 * noise / n, 0.5 * noise / n + effect, 1 - noise / n - effect]
+        )
+        found += score_test(int(lost), int(won)).p_value < 0.05
+    assert 0.78 <= found / 4000 <= 0.96
+
+
+def test_too_few_pairs_show_no_effect() -> None:
     assert paired([1, 0, 1], [1, 0, 1]).smallest_effect is None
 
 
@@ -181,7 +253,8 @@ def test_edges() -> None:
     alike = paired([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
     assert (alike.difference.value, alike.p_value) == (0, 1)
     shifted = paired([0.25, 0.5, 0.75], [0.5, 0.75, 1.0])
-    assert (shifted.test.method, shifted.p_value) == ("sign", 0.25)
+    assert shifted.difference.low < 0
+    assert shifted.p_value > 0.05
     with pytest.raises(ValueError, match=r"b\[1\] is nan"):
         paired([1, 0], [1, math.nan])
     with pytest.raises(ValueError, match="a has 1, b has 2"):

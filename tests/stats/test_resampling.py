@@ -72,7 +72,8 @@ def test_edges() -> None:
     assert bootstrap([]).value is None
     assert bootstrap([2.0]).low is None
     same = bootstrap([2.0] * 5)
-    assert (same.low, same.high) == (2.0, 2.0)
+    assert (same.value, same.low, same.high) == (2.0, None, None)
+    assert "same value" in same.metadata["reason"]
     assert bootstrap([1.0, 2.0], lambda drawn: None).value is None
     with pytest.raises(ValueError, match="NaN"):
         bootstrap([1.0, math.nan])

@@ -6,6 +6,7 @@ arrives in parts, from anywhere; its sums are kept, exactly, until all have been
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,32 +61,31 @@ def add_sizes(state: MeanState | ConfusionState, size: int, times: int = 1) -> N
 class _Part:
     """What is known of one cluster so far."""
 
-    __slots__ = ("size", "squares", "total")
+    __slots__ = ("least", "most", "size", "squares", "total")
 
     def __init__(self) -> None:
         self.size = 0
         self.total = ExactSum()
         self.squares = ExactSum()
+        self.least = math.inf
+        self.most = -math.inf
 
     def add(self, values: Sequence[float]) -> None:
         self.size += len(values)
         for value in values:
             self.total.add(value)
             self.squares.add_square(value)
+            self.least, self.most = min(self.least, value), max(self.most, value)
 
     def merge(self, other: _Part) -> None:
         self.size += other.size
         self.total.merge(other.total)
         self.squares.merge(other.squares)
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
 
     def fold(self, mean: MeanState, size: int) -> None:
-        """Adds the sums of this cluster, which has `size` items, as `MeanState.add` does of a whole one."""
-        mean.total.merge(self.total)
-        mean.squares.merge(self.squares)
-        if size > 1:
-            mean.cluster_squares.add_product(self.total, self.total)
-            mean.cluster_squares.add_multiple(self.squares, -1)
-            mean.products.add_multiple(self.total, size - 1)
+        """Adds this cluster, which has `size` items; those that are not known here are zeros."""
+        mean.add_cluster(self.total, self.squares, size, self.least, self.most)
 
 
 class Values:
@@ -134,14 +134,20 @@ class Values:
         total = MeanState().merge(self.mean)
         for part in self.parts.values():
             part.fold(total, part.size)
-            add_sizes(total, part.size)
         return total
 
     def within(self, everything: Values, cluster: str | None) -> MeanState:
         """These values with zeros for all items of `everything` that they leave out, cluster by cluster."""
         total = MeanState().merge(self.mean)
-        for label, part in self.parts.items():
-            part.fold(total, everything.parts[label].size)
+        zeros = everything.mean.clusters.sizes()
+        zeros.subtract(self.mean.clusters.sizes())
+        for label, part in everything.parts.items():
+            if label in self.parts:
+                self.parts[label].fold(total, part.size)
+            else:
+                zeros[part.size] += 1
+        for size, times in zeros.items():
+            total.add_cluster(ExactSum(), ExactSum(), size, 0.0, 0.0, times)
         whole = everything.total(cluster)
         total.several, total.singles = whole.several, whole.singles
         return total

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
-from karat.aggregators._folding import Values, add_sizes
+from karat.aggregators._folding import Values
 from karat.records import Ok
-from karat.stats._exact import ExactSum
 from karat.stats._means import MeanState
 
 
@@ -21,13 +20,6 @@ class _State:
         self.unscored = 0
         """Ok results without a score: labels, which have no mean."""
         self.graded = False
-
-
-def _fold_counted(mean: MeanState, zeros: int, ones: int) -> None:
-    """Adds so many clusters of one item that is 0 or 1, as `MeanState.add_one` would."""
-    mean.total.merge(ExactSum(ones))
-    mean.squares.merge(ExactSum(ones))
-    add_sizes(mean, 1, zeros + ones)
 
 
 class _Scores(Aggregator[_State]):
@@ -73,7 +65,8 @@ class _Scores(Aggregator[_State]):
     def _total(self, state: _State) -> tuple[MeanState, int]:
         """All scores, and of how many items."""
         mean = MeanState().merge(state.values.total(self.cluster))
-        _fold_counted(mean, state.zeros, state.ones)
+        mean.add_one(0.0, state.zeros)
+        mean.add_one(1.0, state.ones)
         if state.unscored and not mean.n:
             raise ValueError("these results have labels and no scores: count them with count_by")
         return mean, mean.n + state.values.missing + state.unscored

@@ -54,6 +54,12 @@ class Sizes(msgspec.Struct):
         """Whether any cluster holds more than one item."""
         return self.squares > self.items
 
+    def correlation(self, design_effect: float) -> float:
+        """The intra-cluster correlation that this design effect amounts to, between 0 and 1."""
+        if not self.clustered:
+            return 0.0
+        return min(1.0, max(0.0, (design_effect - 1.0) / (self.squares / self.items - 1.0)))
+
     def degrees(self, design_effect: float) -> float:
         """The degrees of freedom for this design effect; G − 1 when all sizes are equal.
 
@@ -65,7 +71,7 @@ class Sizes(msgspec.Struct):
         if not self.clustered:
             return self.clusters - 1.0
         n, n2 = float(self.items), float(self.squares)
-        b = min(1.0, max(0.0, (design_effect - 1.0) / (n2 / n - 1.0)))
+        b = self.correlation(design_effect)
         a = 1.0 - b
         v = a * n + b * n2
         nv = a * n2 + b * self.cubes

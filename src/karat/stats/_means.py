@@ -1,13 +1,17 @@
-"""Intervals for means: Student's t, cluster-robust where items come in clusters, foldable and mergeable."""
+"""Means with their intervals, over items or clusters of items, folded one at a time and merged exactly."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
+import msgspec
+
 from karat.records import Estimate
+from karat.stats._bounded_mean import BoundedMean
 from karat.stats._bounds import with_bounds
 from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
@@ -15,16 +19,88 @@ from karat.stats._exact import ExactSum, ratio_of
 from karat.stats._proportions import wilson_limits
 from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, items_of
 
+MOST_DISTINCT = 2048
+"""Distinct clusters (sum and size) that a state keeps; beyond it sums are cut to fewer binary digits."""
+_DIGITS = (16, 12, 10, 8, 6)
+"""Binary digits to which sums are cut, in turn. Where even the last leaves too many, only the moments are kept."""
 
-class MeanState:
-    """All that the mean of clustered values, its interval and its design effect need, in constant memory.
 
-    It keeps, with no rounding, the sums over items of x and x² and over clusters of s², s·n and the powers of
-    n, where s is a cluster's sum and n its size. So `merge` in any grouping and order gives the same estimate
-    to the last bit.
+class ClusterCounts:
+    """How many clusters there are of each sum and size, in bounded memory.
+
+    To how many digits sums are kept depends on all that was added and not on its order, so `merge` is exact: cutting
+    digits off in steps gives the same as cutting them off at once.
     """
 
-    __slots__ = ("cluster_squares", "products", "several", "singles", "squares", "total")
+    __slots__ = ("counts", "level")
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[float, int], int] = {}
+        self.level = -1
+        """−1: sums as they are; from 0: the place in `_DIGITS`; beyond that nothing is kept."""
+
+    def add(self, total: float, size: int, times: int = 1) -> None:
+        """Adds clusters of one sum and size."""
+        if self.level >= 0:
+            if self.level >= len(_DIGITS):
+                return
+            total = _cut(total, _DIGITS[self.level])
+        key = (total + 0.0, size)  # -0.0 becomes 0.0: they are one key
+        counts = self.counts
+        counts[key] = counts.get(key, 0) + times
+        if len(counts) > MOST_DISTINCT:
+            self._to_level(self.level + 1)
+
+    def _to_level(self, level: int) -> None:
+        counts, self.counts, self.level = self.counts, {}, level
+        for (total, size), times in counts.items():
+            self.add(total, size, times)
+
+    def merge(self, other: ClusterCounts) -> None:
+        """Adds the clusters of another."""
+        if other.level > self.level:
+            self._to_level(other.level)
+        for (total, size), times in other.counts.items():
+            self.add(total, size, times)
+
+    def sizes(self) -> Counter[int]:
+        """How many of the clusters kept have each size."""
+        found: Counter[int] = Counter()
+        for (_, size), times in self.counts.items():
+            found[size] += times
+        return found
+
+    @property
+    def known(self) -> bool:
+        """Whether the clusters are kept, at least to a few digits."""
+        return self.level < len(_DIGITS)
+
+
+def _cut(value: float, digits: int) -> float:
+    """A number with only its leading binary digits."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(math.trunc(math.ldexp(mantissa, digits)), exponent - digits)
+
+
+class MeanState:
+    """All that the mean of clustered values, its interval and its design effect need, in bounded memory.
+
+    It keeps, without rounding, the sums over items of x and x² and over clusters of s², s·n and the powers of
+    n, where s is a cluster's sum and n its size; and how many clusters there are of each (s, n). So `merge` in any
+    grouping and order gives the same estimate to the last bit.
+    """
+
+    __slots__ = (
+        "cluster_squares",
+        "clusters",
+        "least",
+        "most",
+        "products",
+        "several",
+        "singles",
+        "squares",
+        "total",
+    )
 
     def __init__(self) -> None:
         self.total = ExactSum()
@@ -37,13 +113,25 @@ class MeanState:
         """The sizes of the clusters of several items."""
         self.singles = 0
         """How many clusters have one item: counted apart, since they are most and this is quick."""
+        self.clusters = ClusterCounts()
+        self.least = math.inf
+        """The smallest value …"""
+        self.most = -math.inf
+        """… and the largest."""
 
-    def add_one(self, value: float) -> None:
-        """Adds a cluster of one item."""
+    def add_one(self, value: float, times: int = 1) -> None:
+        """Adds clusters of one item, with this value."""
+        if not times:
+            return
         numerator, shift = ratio_of(value)
-        self.total.add_ratio(numerator, shift)
-        self.squares.add_ratio(numerator * numerator, 2 * shift)
-        self.singles += 1
+        self.total.add_ratio(numerator * times, shift)
+        self.squares.add_ratio(numerator * numerator * times, 2 * shift)
+        self.singles += times
+        self.clusters.add(value, 1, times)
+        if value < self.least:
+            self.least = value
+        if value > self.most:
+            self.most = value
 
     def add(self, values: Sequence[float]) -> None:
         """Adds the values of one cluster: the attempts at one example, the questions on one document."""
@@ -57,12 +145,25 @@ class MeanState:
         for value in values:
             total.add(value)
             squares.add_square(value)
-        self.total.merge(total)
-        self.squares.merge(squares)
-        self.cluster_squares.add_product(total, total)
-        self.cluster_squares.add_multiple(squares, -1)
-        self.products.add_multiple(total, size - 1)
-        self.several.add(size)
+        self.add_cluster(total, squares, size, min(values), max(values))
+
+    def add_cluster(
+        self, total: ExactSum, squares: ExactSum, size: int, least: float, most: float, times: int = 1
+    ) -> None:
+        """Adds clusters by the sums of their values and of the squares, their size and extreme values."""
+        if not size or not times:
+            return
+        self.total.add_multiple(total, times)
+        self.squares.add_multiple(squares, times)
+        self.clusters.add(total.value, size, times)
+        self.least, self.most = min(self.least, least), max(self.most, most)
+        if size == 1:
+            self.singles += times
+            return
+        self.cluster_squares.add_ratio(total.numerator * total.numerator * times, 2 * total.shift)
+        self.cluster_squares.add_multiple(squares, -times)
+        self.products.add_multiple(total, (size - 1) * times)
+        self.several.add(size, times)
 
     def merge(self, other: MeanState) -> MeanState:
         """This state with the clusters of another added; a cluster must be wholly in one of them."""
@@ -72,6 +173,8 @@ class MeanState:
         self.products.merge(other.products)
         self.several.merge(other.several)
         self.singles += other.singles
+        self.clusters.merge(other.clusters)
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
         return self
 
     @property
@@ -111,49 +214,96 @@ class MeanState:
         of: int | None = None,
         bounds: tuple[float, float] | None = None,
     ) -> Estimate:
-        """The mean with its t interval.
+        """The mean with its interval.
 
-        mean ± t·√V, V = G/(G−1) · Σ(s_g − n_g·mean)² / n² over G clusters, which for clusters of one item is
-        the usual s²/n with n − 1 degrees of freedom; for others the degrees are those of `clusters.Sizes`.
-        `bounds` is the range of the scores: it gives `lowest` and `highest` when items are missing, keeps the
-        interval inside, and gives one when all values are equal and no spread can be seen: then at most a
-        share z²/(n + z²) of all items differs (Wilson's limit for none of n), by at most the range.
+        `bounds` is the range of the scores: 0 to 1 unless given or unless a value lies outside. Within bounds the
+        limits are Gaffke's (see `_bounded_mean`), which hold for skewed, tied and sparse values. Without bounds they
+        are t's: mean ± t·√V, V = G/(G−1) · Σ(s_g − n_g·mean)² / n² over G clusters, which for clusters of one item is
+        the usual s²/n with n − 1 degrees of freedom; for others the degrees are those of `Sizes`. Values that are all
+        equal and have no bounds have no limits. With bounds, `lowest` and `highest` say what missing items could do.
         """
         confidence = check_confidence(confidence)
         n = self.n
         of = items_of(n, of)
-        sizes = self.sizes
-        method = "t, clustered" if sizes.clustered else "t"
-        if n == 0 or sizes.clusters < 2:
-            reason = "no items" if n == 0 else "one item" if n == 1 else "one cluster"
-            metadata: dict[str, Any] = {"reason": f"{reason}: the spread cannot be estimated"}
-            lone = Estimate(self.mean, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
-            return with_bounds(lone, of, *bounds) if bounds else lone
+        if bounds is None:
+            bounds = self._usual_bounds()
+        bounded = self.bounded(bounds) if self.sizes.clusters > 1 else None
+        if bounded is None:
+            found = self.t(confidence, of=of)
+            if bounds is None:
+                return found
+            mean = found.value
+            if mean is not None and found.low is not None and found.high is not None:
+                low, high = max(found.low, min(bounds[0], mean)), min(found.high, max(bounds[1], mean))
+                found = msgspec.structs.replace(found, low=low, high=high)
+            return with_bounds(found, of, *bounds)
+        assert bounds is not None
+        low, high = bounded.interval(confidence)
         mean = self.mean
         assert mean is not None
-        robust, plain = self.variances()
-        if robust == 0.0 and plain == 0.0:
-            return self._all_equal(mean, confidence, of, bounds, method)
-        effect = robust / plain if plain > 0.0 else 1.0
-        df = sizes.degrees(effect)
-        error = math.sqrt(robust)
-        half = critical(confidence, df) * error
-        low, high = mean - half, mean + half
-        metadata = {"standard_error": error, "df": df, **self._design(effect)}
-        estimate = Estimate(mean, low, high, n, of, method, confidence, metadata=metadata)
-        if bounds is None:
-            return estimate
-        low, high = max(low, min(bounds[0], mean)), min(high, max(bounds[1], mean))
+        metadata = {"standard_error": math.sqrt(self.variances()[0]), **self._design(self.design()[0])}
+        method = self._method("gaffke")
         return with_bounds(
-            Estimate(mean, low, high, n, of, method, confidence, metadata=metadata), of, *bounds
+            Estimate(mean, min(low, mean), max(high, mean), n, of, method, confidence, metadata=metadata),
+            of,
+            *bounds,
         )
 
-    def proportion(self, confidence: float = 0.95, *, of: int | None = None) -> Estimate:
-        """The mean of values 0 and 1 with Wilson's interval, on the effective sample size when clustered.
+    def t(self, confidence: float = 0.95, *, of: int | None = None) -> Estimate:
+        """The mean with the t interval, whatever its bounds: too narrow for skewed, tied or sparse values."""
+        confidence = check_confidence(confidence)
+        n, method = self.n, self._method("t")
+        of = items_of(n, of)
+        if self.sizes.clusters < 2:
+            reason = "no items" if n == 0 else "one item" if n == 1 else "one cluster"
+            lone: dict[str, Any] = {"reason": f"{reason}: the spread cannot be estimated"}
+            return Estimate(self.mean, n=n, of=of, method=method, confidence=confidence, metadata=lone)
+        mean = self.mean
+        assert mean is not None
+        error = math.sqrt(self.variances()[0])
+        effect, df = self.design()
+        metadata = {"standard_error": error, "df": df, **self._design(effect)}
+        if error == 0.0:
+            metadata["reason"] = "all values are equal: no limit can be given without bounds"
+            return Estimate(mean, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
+        half = critical(confidence, df) * error
+        return Estimate(mean, mean - half, mean + half, n, of, method, confidence, metadata=metadata)
 
-        Clustered: n_effective = n / design effect, which is not taken below 1, and the t quantile with the
-        degrees of `clusters.Sizes` in place of the normal one (after Korn & Graubard 1998). Where all values
-        are 0 or all are 1 the design effect cannot be seen and the items of a cluster count as one.
+    def _usual_bounds(self) -> tuple[float, float] | None:
+        return (0.0, 1.0) if self.least >= 0.0 and self.most <= 1.0 else None
+
+    def _method(self, name: str) -> str:
+        return f"{name}, clustered" if self.sizes.clustered else name
+
+    def design(self) -> tuple[float, float]:
+        """The design effect, and the degrees of freedom that it leaves."""
+        robust, plain = self.variances()
+        effect = robust / plain if plain > 0.0 else 1.0
+        return effect, self.sizes.degrees(effect)
+
+    def bounded(self, bounds: tuple[float, float] | None) -> BoundedMean | None:
+        """The clusters as `_bounded_mean` takes them; None without bounds, or where they are too many."""
+        if bounds is None or not self.clusters.known:
+            return None
+        import numpy as np
+
+        counts = self.clusters.counts
+        keys = sorted(counts)
+        sums, sizes = np.array(keys, dtype=np.float64).T
+        times = np.array([counts[key] for key in keys], dtype=np.float64)
+        if self.clusters.level >= 0:  # the sums were cut: their mean is known exactly
+            sums = sums + sizes * (_to_float(self.total.fraction / self.n) - (times @ sums) / (times @ sizes))
+        within = (min(bounds[0], self.least), max(bounds[1], self.most))
+        if not self.sizes.clustered:
+            return BoundedMean(sums, sizes, times, within)
+        effect, degrees = self.design()
+        correlation = self.sizes.correlation(effect) if self.variances()[1] > 0.0 else 1.0
+        return BoundedMean(sums, sizes, times, within, degrees, correlation)
+
+    def proportion(self, confidence: float = 0.95, *, of: int | None = None) -> Estimate:
+        """The mean of values 0 and 1 with Wilson's interval; clustered, with that of `estimate`.
+
+        One cluster alone counts as one item.
         """
         confidence = check_confidence(confidence)
         n = self.n
@@ -166,43 +316,22 @@ class MeanState:
         if not self.sizes.clustered:
             low, high = wilson_limits(p, float(n), critical(confidence))
             return with_bounds(Estimate(p, low, high, n, of, "wilson", confidence), of)
-        return self._clustered_proportion(p, confidence, of)
-
-    def _clustered_proportion(self, p: float, confidence: float, of: int) -> Estimate:
-        n, method = self.n, "wilson, clustered"
         if self.sizes.clusters < 2:
             low, high = wilson_limits(p, 1.0, critical(confidence))
             metadata: dict[str, Any] = {"clusters": 1, "reason": "one cluster counts as one item"}
-            return with_bounds(Estimate(p, low, high, n, of, method, confidence, metadata=metadata), of)
-        robust, plain = self.variances()
-        if plain == 0.0:
-            effect, df = n / self.sizes.fully_correlated(), math.inf
-        else:
-            effect = max(1.0, robust / plain)
-            df = self.sizes.degrees(effect)
-        effective = n / effect
-        low, high = wilson_limits(p, effective, critical(confidence, df))
-        metadata = {"effective_n": effective, **self._design(effect)}
-        return with_bounds(Estimate(p, low, high, n, of, method, confidence, metadata=metadata), of)
+            return with_bounds(
+                Estimate(p, low, high, n, of, "wilson, clustered", confidence, metadata=metadata), of
+            )
+        return self.estimate(confidence, of=of, bounds=(0.0, 1.0))
 
     def _design(self, effect: float) -> dict[str, Any]:
         if not self.sizes.clustered:
             return {}
-        return {"design_effect": effect, "clusters": self.sizes.clusters}
-
-    def _all_equal(
-        self, mean: float, confidence: float, of: int, bounds: tuple[float, float] | None, method: str
-    ) -> Estimate:
-        metadata: dict[str, Any] = {"reason": "all values are equal", **self._design(1.0)}
-        if bounds is None:
-            return Estimate(mean, mean, mean, self.n, of, method, confidence, metadata=metadata)
-        z2 = critical(confidence) ** 2
-        differing = z2 / (self.sizes.fully_correlated() + z2)
-        low = mean - differing * max(0.0, mean - bounds[0])
-        high = mean + differing * max(0.0, bounds[1] - mean)
-        return with_bounds(
-            Estimate(mean, low, high, self.n, of, method, confidence, metadata=metadata), of, *bounds
-        )
+        return {
+            "design_effect": effect,
+            "effective_n": self.n / effect if effect > 0.0 else float(self.n),
+            "clusters": self.sizes.clusters,
+        }
 
 
 def _to_float(value: Fraction) -> float:
@@ -233,9 +362,10 @@ def mean_interval(
     of: int | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> Estimate:
-    """The mean of values with its t interval, cluster-robust where a cluster is given for each value.
+    """The mean of values with its interval, cluster-robust where a cluster is given for each value.
 
-    See `MeanState.estimate` for the formulas. No values: the value is None; one value, or one cluster: no
-    interval, with the reason in the metadata. The design effect stands in the metadata.
+    `bounds` is the range of the values: 0 to 1 unless given or unless a value lies outside. See
+    `MeanState.estimate` for the methods. No values: the value is None; one value, or one cluster: no
+    interval, with the reason in the metadata. The design effect is in the metadata.
     """
     return state_of(values, clusters).estimate(confidence, of=of, bounds=bounds)

@@ -1,4 +1,7 @@
-"""Tests of whether two paired sets of scores differ: McNemar's exact test and the paired t test."""
+"""Two sets of scores compared pair by pair: the difference, its interval, its test and what it could have shown.
+
+The p-value is the one that inverts the interval: it is at most 1 − confidence exactly where the interval leaves out 0.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,27 @@ import msgspec
 
 from karat.errors import did_you_mean
 from karat.records import Estimate
-from karat.stats._distributions import binomial_cdf, binomial_probability, critical, t_quantile, t_two_sided
-from karat.stats._means import MeanState, state_of
+from karat.stats._distributions import (
+    binomial_cdf,
+    binomial_probability,
+    critical,
+    normal_cdf,
+    t_quantile,
+    t_two_sided,
+)
+from karat.stats._means import state_of
 from karat.stats._proportions import wilson_limits
-from karat.stats._resampling import bootstrap, permutation
+from karat.stats._resampling import bootstrap_test, permutation_interval
 from karat.stats._validation import StatisticsError, check_confidence, count, finite, same_length
 
 
 class PairedTest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a test says: its p-value, None where it could not be made, with the reason in the metadata."""
+    """The result of a test: its p-value, None where it could not be made, with the reason in the metadata."""
 
     p_value: float | None
     method: str
     n: int = 0
-    """How many pairs (for McNemar: discordant ones) it speaks over."""
+    """How many pairs (for McNemar: discordant ones) it is over."""
     statistic: float | None = None
     metadata: dict[str, Any] = {}
 
@@ -46,20 +56,13 @@ def mcnemar(b: int, c: int, *, mid_p: bool = False) -> PairedTest:
     return PairedTest(min(1.0, max(0.0, p)), method, n, statistic=float(fewer))
 
 
-def paired_t(difference: float, standard_error: float, df: float, n: int) -> PairedTest:
-    """The paired t test from a mean difference, its (cluster-robust) standard error and its degrees."""
-    if standard_error > 0.0:
-        t = difference / standard_error
-        return PairedTest(t_two_sided(t, df), "paired t", n, statistic=t, metadata={"df": df})
-    if difference == 0.0:
-        return PairedTest(1.0, "paired t", n, metadata={"reason": "all differences are zero"})
-    # Without spread t is infinite; what remains is that every pair went the same way.
-    return PairedTest(
-        math.ldexp(2.0, -max(1, math.ceil(df) + 1)),
-        "sign",
-        n,
-        metadata={"reason": "all differences are equal: the sign test in place of t"},
-    )
+def score_test(b: int, c: int) -> PairedTest:
+    """McNemar's test without continuity correction, (c − b)²/(b + c): Tango's interval leaves out 0 where it rejects.
+
+    `b` pairs had only the first succeed, `c` only the second. Without discordant pairs p is 1.
+    """
+    z = (c - b) / math.sqrt(b + c) if b + c else 0.0
+    return PairedTest(t_two_sided(z, math.inf), "McNemar, score", b + c, statistic=z)
 
 
 def tango_limits(b: float, c: float, n: float, z: float) -> tuple[float, float]:
@@ -164,13 +167,54 @@ def smallest_effect(
     return (critical(confidence, df) + t_quantile(power, df)) * standard_error
 
 
-def fewest_discordant(confidence: float = 0.95) -> int:
-    """How many pairs must differ, all in one direction, before the exact McNemar test can reject: 6 at 95 %.
+def smallest_binary_effect(
+    discordant: int, n: int, confidence: float = 0.95, power: float = 0.8
+) -> float | None:
+    """The true difference of two paired proportions that the score test would find with probability `power`.
 
-    The smallest k with 2 · 0.5^k ≤ 1 − confidence.
+    The alternative has the discordant pairs seen, and one more, in both directions alike, and on top of them the
+    difference in one direction. The power is summed over all tables, or is Connor's (1987) where discordant
+    pairs are many. None where no difference would be found.
     """
     check_confidence(confidence)
-    return math.ceil(1.0 - math.log2(1.0 - confidence))
+    noise = min(1.0, (discordant + 1.0) / n)
+    z = critical(confidence)
+
+    def missed(effect: float) -> float:
+        return power - _score_power(0.5 * noise, min(0.5 * noise, 1.0 - noise) + effect, n, z)
+
+    most = 1.0 - noise
+    if most <= 0.0 or missed(most) > 0.0:
+        return None
+    low, high = 0.0, most
+    while high - low > 1e-3 * high:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if missed(middle) > 0.0 else (low, middle)
+    return high
+
+
+def _score_power(lost: float, won: float, n: int, z: float) -> float:
+    """The probability that the score test rejects, for pairs with these probabilities of both kinds of discordance."""
+    import numpy as np
+
+    share = min(1.0, lost + won)
+    expected = n * share
+    if expected > 150.0:
+        spread = math.sqrt(max(1e-12, share - (won - lost) ** 2))
+        return normal_cdf((abs(won - lost) * math.sqrt(n) - z * math.sqrt(share)) / spread)
+    most = min(n, int(expected + 8.0 * math.sqrt(expected) + 12.0))
+    factorials = np.array([math.lgamma(i + 1.0) for i in range(most + 1)])
+    m, c = np.arange(most + 1)[:, None], np.arange(most + 1)[None, :]
+    inside = c <= m
+    ways = factorials[m] - factorials[c] - factorials[np.where(inside, m - c, 0)]
+    chance = np.exp(ways + c * math.log(won / share) + (m - c) * math.log(max(lost, 1e-300) / share))
+    rejected = inside & ((2 * c - m) ** 2 > z * z * m)
+    given = (chance * rejected).sum(axis=1)
+    pairs = np.arange(most + 1)
+    left = np.array([math.lgamma(n - i + 1.0) for i in range(most + 1)])
+    logs = math.lgamma(n + 1.0) - factorials - left + pairs * math.log(share)
+    logs = logs + (n - pairs) * math.log1p(-share) if share < 1.0 else np.where(pairs == n, 0.0, -np.inf)
+    return float(np.exp(logs) @ given)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -193,6 +237,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 Test = Literal["auto", "mcnemar", "t", "permutation", "bootstrap"]
+Bounds = tuple[float, float]
 
 
 class PairedComparison(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -223,21 +268,25 @@ def paired(
     *,
     binary: bool | None = None,
     test: Test = "auto",
-    bounds: tuple[float, float] | None = None,
+    bounds: Bounds | None = None,
     confidence: float = 0.95,
     power: float = 0.8,
     n_resamples: int = 10_000,
     seed: int = 0,
 ) -> PairedComparison:
-    """How much better `b` is than `a`, item by item: the mean of b − a with its interval and test.
+    """Compare `b` with `a` item by item: the mean of b − a with its interval and test.
 
     `a[i]` and `b[i]` belong to the same item; None means missing there, and such pairs are left out and
-    counted (`n of of`, with the bounds they allow where the scores' range is known). Scores that are all 0 or
-    1 are `binary` unless said otherwise: Tango's interval and McNemar's exact test. Others: Student's t. With
-    clusters the difference is cluster-robust: t on the degrees of `clusters.Sizes`, Tango on the effective
-    number of pairs, and the t test, since McNemar's supposes independent pairs. `permutation` and `bootstrap`
-    flip or draw whole clusters; the bootstrap also replaces the interval, and its p-value is that of the t
-    test.
+    counted (`n of of`, with the bounds they allow where the scores' range is known). `bounds` is that range: 0 to 1
+    unless given or unless a score lies outside.
+
+    Scores that are all 0 or 1 are `binary` unless said otherwise: Tango's interval and McNemar's score test, which
+    inverts it. Other scores, and pairs in clusters: Gaffke's interval of the mean difference within the bounds and the
+    test that inverts it, which hold where most pairs tie and large losses are rare; t where there are no bounds.
+
+    `test` asks for another pair of test and interval: `t`; `mcnemar`, the exact test, with Tango's interval widened to
+    hold 0 where that test does not reject; `permutation` and `bootstrap`, which flip or draw whole clusters. None of
+    these holds for rare large losses.
     """
     check_confidence(confidence)
     known = ("auto", "mcnemar", "t", "permutation", "bootstrap")
@@ -251,29 +300,25 @@ def paired(
     first = [pairs[i][0] for i in complete]
     second = [pairs[i][1] for i in complete]
     kept = None if labels is None else [labels[i] for i in complete]
+    scores = [score for pair in pairs for score in pair if score is not None]
     if binary is None:
-        binary = all(score in (None, 0.0, 1.0) for pair in pairs for score in pair)
-    differences = [y - x for x, y in zip(first, second, strict=True) if x is not None and y is not None]
-    state = state_of(differences, kept)
-    clustered = state.sizes.clustered
-    lost, won = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
+        binary = all(score in (0.0, 1.0) for score in scores)
     if binary:
         _check_binary(pairs)
+    if binary or (bounds is None and all(0.0 <= score <= 1.0 for score in scores)):
         bounds = (0.0, 1.0)
-        difference = _binary_difference(state, lost, won, confidence)
-    else:
-        difference = state.estimate(confidence)
-    if test == "bootstrap" and differences:
-        difference = bootstrap(differences, None, n_resamples, seed, clusters=kept, confidence=confidence)
+    differences = [y - x for x, y in zip(first, second, strict=True) if x is not None and y is not None]
+    data = _Differences(differences, kept, binary, bounds, confidence)
+    difference, tested = data.compared(test, n_resamples, seed)
     return PairedComparison(
         difference=_with_missing(difference, pairs, bounds),
-        test=_test(test, binary and not clustered, state, differences, kept, lost, won, n_resamples, seed),
-        first=_side(first, kept, binary, confidence, len(pairs)),
-        second=_side(second, kept, binary, confidence, len(pairs)),
-        wins=won,
-        losses=lost,
-        ties=len(differences) - lost - won,
-        smallest_effect=_smallest(state, binary and not clustered, confidence, power),
+        test=tested,
+        first=_side(first, kept, binary, bounds, confidence, len(pairs)),
+        second=_side(second, kept, binary, bounds, confidence, len(pairs)),
+        wins=data.won,
+        losses=data.lost,
+        ties=len(differences) - data.lost - data.won,
+        smallest_effect=data.smallest_effect(power),
         power=power,
     )
 
@@ -297,83 +342,120 @@ def _check_binary(pairs: list[tuple[float | None, float | None]]) -> None:
 
 
 def _side(
-    scores: Sequence[Any], clusters: list[Hashable] | None, binary: bool, confidence: float, of: int
+    scores: Sequence[Any],
+    clusters: list[Hashable] | None,
+    binary: bool,
+    bounds: Bounds | None,
+    confidence: float,
+    of: int,
 ) -> Estimate:
     state = state_of(scores, clusters)
-    return state.proportion(confidence, of=of) if binary else state.estimate(confidence, of=of)
-
-
-def _binary_difference(state: MeanState, lost: int, won: int, confidence: float) -> Estimate:
-    """Tango's interval; clustered, on counts divided by the design effect, which is not taken below 1."""
-    n, sizes = state.n, state.sizes
-    method = "tango, clustered" if sizes.clustered else "tango"
-    if n == 0:
-        return Estimate(None, method=method, confidence=confidence)
-    effect, df = 1.0, math.inf
-    metadata: dict[str, Any] = {}
-    if sizes.clustered:
-        robust, plain = state.variances() if sizes.clusters > 1 else (0.0, 0.0)
-        if plain > 0.0:
-            effect = max(1.0, robust / plain)
-            df = sizes.degrees(effect)
-        else:
-            effect = n / sizes.fully_correlated()
-        metadata = {"design_effect": effect, "clusters": sizes.clusters, "effective_n": n / effect}
-    low, high = tango_limits(lost / effect, won / effect, n / effect, critical(confidence, df))
-    return Estimate((won - lost) / n, low, high, n, n, method, confidence, metadata=metadata)
+    return state.proportion(confidence, of=of) if binary else state.estimate(confidence, of=of, bounds=bounds)
 
 
 def _with_missing(
-    difference: Estimate,
-    pairs: list[tuple[float | None, float | None]],
-    bounds: tuple[float, float] | None,
+    difference: Estimate, pairs: list[tuple[float | None, float | None]], bounds: Bounds | None
 ) -> Estimate:
     """The difference over `n` of all pairs, and what it could be were the missing scores known."""
     of = len(pairs)
     if bounds is None or not of:
-        return msgspec.structs.replace(difference, of=of)
+        return msgspec.structs.replace(difference, of=of, lowest=None, highest=None)
     lo, hi = bounds
     worst = math.fsum((lo if y is None else y) - (hi if x is None else x) for x, y in pairs)
     best = math.fsum((hi if y is None else y) - (lo if x is None else x) for x, y in pairs)
     return msgspec.structs.replace(difference, of=of, lowest=worst / of, highest=best / of)
 
 
-def _test(
-    test: Test,
-    binary: bool,
-    state: MeanState,
-    differences: list[float],
-    clusters: list[Hashable] | None,
-    lost: int,
-    won: int,
-    n_resamples: int,
-    seed: int,
-) -> PairedTest:
-    n = len(differences)
-    if test == "mcnemar" and not binary:
-        raise StatisticsError("McNemar's test is of independent pairs of 0 and 1: use 't' or 'permutation'")
-    if not n:
-        return PairedTest(None, test, 0, metadata={"reason": "no pairs"})
-    if test == "mcnemar" or (test == "auto" and binary):
-        return mcnemar(lost, won)
-    if test == "permutation":
-        p_value, method = permutation(differences, clusters=clusters, n_resamples=n_resamples, seed=seed)
-        return PairedTest(p_value, method, n)
-    if state.sizes.clusters < 2:
-        return PairedTest(None, "paired t", n, metadata={"reason": "one pair or one cluster has no spread"})
-    robust, plain = state.variances()
-    df = state.sizes.degrees(robust / plain if plain > 0.0 else 1.0)
-    return paired_t(state.mean or 0.0, math.sqrt(robust), df, n)
+class _Differences:
+    """The differences of the complete pairs, and what follows from them."""
 
+    def __init__(
+        self,
+        differences: list[float],
+        clusters: list[Hashable] | None,
+        binary: bool,
+        bounds: Bounds | None,
+        confidence: float,
+    ) -> None:
+        self.differences = differences
+        self.clusters = clusters
+        self.state = state_of(differences, clusters)
+        self.binary = binary and not self.state.sizes.clustered
+        """Whether these are independent pairs of 0 and 1."""
+        self.bounds = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
+        self.confidence = confidence
+        self.lost, self.won = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
 
-def _smallest(state: MeanState, binary: bool, confidence: float, power: float) -> float | None:
-    """The smallest detectable effect; for binary scores not below what the exact test can reject at all."""
-    if state.sizes.clusters < 2:
-        return None
-    robust, plain = state.variances()
-    df = math.inf if binary else state.sizes.degrees(robust / plain if plain > 0.0 else 1.0)
-    effect = smallest_effect(math.sqrt(robust), df, confidence, power)
-    if binary:
-        needed = fewest_discordant(confidence)
-        return max(effect, needed / state.n) if state.n >= needed else None
-    return effect if effect > 0.0 else None
+    def compared(self, test: Test, n_resamples: int, seed: int) -> tuple[Estimate, PairedTest]:
+        """The difference with its interval, and the test."""
+        n = len(self.differences)
+        if test == "mcnemar" and not self.binary:
+            raise StatisticsError(
+                "McNemar's test is of independent pairs of 0 and 1: use 'auto' or 'permutation'"
+            )
+        if not n:
+            method = "tango" if self.binary else "gaffke"
+            none = Estimate(None, method=method, confidence=self.confidence)
+            return none, PairedTest(None, test, 0, metadata={"reason": "no pairs"})
+        if test == "permutation":
+            return self._resampled(
+                permutation_interval(
+                    self.differences, self.clusters, self.confidence, n_resamples=n_resamples, seed=seed
+                )
+            )
+        if test == "bootstrap":
+            return self._resampled(
+                bootstrap_test(
+                    self.differences, self.clusters, self.confidence, n_resamples=n_resamples, seed=seed
+                )
+            )
+        if self.binary and test != "t":
+            return self._binary(exact=test == "mcnemar")
+        return self._mean(self.bounds if test == "auto" else None)
+
+    def _resampled(self, found: tuple[Estimate, float | None]) -> tuple[Estimate, PairedTest]:
+        difference, p_value = found
+        return difference, PairedTest(p_value, difference.method, difference.n, metadata=difference.metadata)
+
+    def _binary(self, exact: bool) -> tuple[Estimate, PairedTest]:
+        difference = tango(self.lost, self.won, len(self.differences), self.confidence)
+        if not exact:
+            return difference, score_test(self.lost, self.won)
+        tested = mcnemar(self.lost, self.won)
+        if tested.p_value is not None and tested.p_value > 1.0 - self.confidence:
+            low, high = min(difference.low or 0.0, 0.0), max(difference.high or 0.0, 0.0)
+            difference = msgspec.structs.replace(difference, low=low, high=high, method="tango, exact at 0")
+        return difference, tested
+
+    def _mean(self, bounds: Bounds | None) -> tuple[Estimate, PairedTest]:
+        """Gaffke's interval within bounds, else t's, each with the test that inverts it."""
+        state, n = self.state, len(self.differences)
+        bounded = state.bounded(bounds) if state.sizes.clusters > 1 else None
+        # A range that no difference leaves, for t to be taken without bounds.
+        difference = state.estimate(self.confidence, bounds=bounds) if bounds else state.t(self.confidence)
+        if difference.low is None:
+            reason = difference.metadata.get("reason", "no interval")
+            return difference, PairedTest(None, difference.method, n, metadata={"reason": reason})
+        if bounded is not None:
+            return difference, PairedTest(bounded.p_value(0.0), difference.method, n)
+        error, df = difference.metadata["standard_error"], difference.metadata["df"]
+        t = (difference.value or 0.0) / error
+        return difference, PairedTest(
+            t_two_sided(t, df), f"paired {difference.method}", n, statistic=t, metadata={"df": df}
+        )
+
+    def smallest_effect(self, power: float) -> float | None:
+        """The difference that the test of `auto` finds with this power; None where it cannot be known."""
+        state, n = self.state, len(self.differences)
+        if not 0.0 < power < 1.0:
+            raise StatisticsError(f"power is {power!r}: give a number between 0 and 1, such as 0.8")
+        if state.sizes.clusters < 2:
+            return None
+        if self.binary:
+            return smallest_binary_effect(self.lost + self.won, n, self.confidence, power)
+        bounded = state.bounded(self.bounds)
+        if bounded is not None:
+            return bounded.smallest_effect(self.confidence, power)
+        robust, _ = state.variances()
+        effect = smallest_effect(math.sqrt(robust), state.design()[1], self.confidence, power)
+        return effect if effect > 0.0 else None

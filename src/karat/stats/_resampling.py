@@ -64,8 +64,12 @@ def bootstrap(
     known = draws[~np.isnan(draws)]
     if len(known) < len(draws):
         metadata["undefined"] = len(draws) - len(known)
-    if 2 * len(known) < len(draws):
-        metadata["reason"] = "the statistic is undefined in most resamples"
+    if 2 * len(known) < len(draws) or known.min() == known.max():
+        metadata["reason"] = (
+            "the statistic is undefined in most resamples"
+            if 2 * len(known) < len(draws)
+            else "every resample gives the same value: no limit can be given"
+        )
         return Estimate(value, n=n, of=n, method=name, confidence=confidence, metadata=metadata)
     tails = (0.5 * (1.0 - confidence), 0.5 * (1.0 + confidence))
     if method == "bca":
@@ -136,24 +140,120 @@ def _jackknife(
     return found
 
 
-def _corrected(
-    tails: tuple[float, float], draws: Floats, value: float, jackknife: list[float]
-) -> tuple[float, float]:
-    """The quantiles that BCa reads (Efron 1987): z0 from the share below, a from the skewness."""
+def _bca(draws: Floats, value: float, jackknife: list[float]) -> tuple[float, float]:
+    """The bias z0 from the share of draws below, and the acceleration a from the skewness (Efron 1987)."""
     below = (float((draws < value).mean()) + float((draws <= value).mean())) / 2.0
     if not 0.0 < below < 1.0:
-        return tails
-    bias = normal_quantile(below)
+        return 0.0, 0.0
     centre = math.fsum(jackknife) / len(jackknife) if jackknife else 0.0
     deviations = [centre - each for each in jackknife]
     spread = math.fsum(d * d for d in deviations)
     skew = math.fsum(d**3 for d in deviations) / (6.0 * spread**1.5) if spread > 0.0 else 0.0
+    return normal_quantile(below), skew
+
+
+def _corrected(
+    tails: tuple[float, float], draws: Floats, value: float, jackknife: list[float]
+) -> tuple[float, float]:
+    """The quantiles that BCa reads."""
+    bias, skew = _bca(draws, value, jackknife)
 
     def moved(tail: float) -> float:
         z = bias + normal_quantile(tail)
         return normal_cdf(bias + z / (1.0 - skew * z)) if skew * z < 1.0 else float(z > 0.0)
 
     return moved(tails[0]), moved(tails[1])
+
+
+def bootstrap_test(
+    differences: Sequence[float],
+    clusters: Sequence[Hashable] | None,
+    confidence: float,
+    *,
+    n_resamples: int,
+    seed: int,
+) -> tuple[Estimate, float | None]:
+    """The BCa interval of a mean, and the p-value that inverts it: 1 − the confidence at which a limit is 0."""
+    import numpy as np
+
+    found = bootstrap(
+        differences, None, n_resamples, seed, clusters=clusters, method="bca", confidence=confidence
+    )
+    if found.low is None or found.value is None:
+        return found, None
+    data = np.asarray(differences, dtype=np.float64)
+    blocks = _blocks(len(data), clusters)
+    draws = np.array(list(_resampled(data, blocks, None, n_resamples, seed)))
+    bias, skew = _bca(draws, found.value, _jackknife(data, blocks, None))
+    share = (float((draws < 0.0).sum()) + float((draws <= 0.0).sum())) / 2.0
+    share = min(max(share, 0.5), n_resamples - 0.5) / n_resamples
+    moved = normal_quantile(share) - bias
+    z = moved / (1.0 + skew * moved) - bias
+    return found, min(1.0, 2.0 * normal_cdf(-abs(z)))
+
+
+def permutation_interval(
+    differences: Sequence[float],
+    clusters: Sequence[Hashable] | None,
+    confidence: float,
+    *,
+    n_resamples: int,
+    seed: int,
+) -> tuple[Estimate, float]:
+    """The mean with the interval that inverts the sign-flip test, and the test's p-value for a mean of 0.
+
+    A mean is inside when flipping the signs of the differences from it, by whole clusters, gives an absolute sum as
+    large as the one seen often enough. No limit where the flips are too few to reject, or all differences are equal.
+    """
+    import numpy as np
+
+    groups = [[value] for value in differences] if clusters is None else grouped(differences, clusters)
+    sums = np.array([math.fsum(group) for group in groups])
+    sizes = np.array([len(group) for group in groups], dtype=np.float64)
+    g, n = len(groups), len(differences)
+    exact = 2**g <= n_resamples
+    if exact:
+        signs = 1.0 - 2.0 * ((np.arange(2**g)[:, None] >> np.arange(g)) & 1)
+        flipped, moved = signs @ sums, signs @ sizes
+    else:
+        rng = np.random.default_rng(seed)
+        parts, step = [], max(1, _BLOCK // g)
+        for start in range(0, n_resamples, step):
+            flips = rng.integers(0, 2, size=(min(step, n_resamples - start), g), dtype=np.int8)
+            signs = 1.0 - 2.0 * flips
+            parts.append((signs @ sums, signs @ sizes))
+        flipped, moved = (np.concatenate(column) for column in zip(*parts, strict=True))
+    total, slack = float(sums.sum()), 1e-12 * float(np.abs(sums).sum() + abs(sums.sum()))
+
+    def p_value(mean: float) -> float:
+        hits = int(
+            (np.abs(flipped - mean * moved) >= abs(total - mean * n) - slack * (1.0 + abs(mean))).sum()
+        )
+        return hits / len(flipped) if exact else (hits + 1) / (len(flipped) + 1)
+
+    value, alpha = total / n, 1.0 - confidence
+    method = "permutation, exact" if exact else f"permutation, {n_resamples} drawn"
+    method += ", clustered" if clusters is not None and g < n else ""
+    spread = float(np.abs(sums - value * sizes).max())
+    if spread <= slack or g < 2:
+        metadata = {"reason": "all differences are equal: no limit can be given"}
+        return Estimate(value, n=n, of=n, method=method, confidence=confidence, metadata=metadata), p_value(
+            0.0
+        )
+    limits: list[float | None] = []
+    for side in (-1.0, 1.0):
+        inside, reach = value, spread / n
+        while p_value(value + side * reach) > alpha and reach < 1e6 * spread:
+            inside, reach = value + side * reach, 2.0 * reach
+        if reach >= 1e6 * spread:
+            limits.append(None)
+            continue
+        outside = value + side * reach
+        for _ in range(60):
+            middle = 0.5 * (inside + outside)
+            inside, outside = (middle, outside) if p_value(middle) > alpha else (inside, middle)
+        limits.append(inside)
+    return Estimate(value, limits[0], limits[1], n, n, method, confidence), p_value(0.0)
 
 
 def permutation(

@@ -1,0 +1,246 @@
+"""Confidence limits for the mean of bounded values that may be skewed, tied or sparse.
+
+The method is Gaffke's (2005; Learned-Miller & Thomas 2019). Give the n values random weights, uniform over all weights
+that sum to 1 (Dirichlet), and add one more value: the largest possible for the upper limit, the smallest possible
+for the lower one. The limits are quantiles of that weighted mean. For values 0 and 1 this is Clopper and Pearson's
+exact interval; no bounded distribution is known for which it covers less than it states. It stays honest where
+t fails: when all values are equal, or when the rare values that decide the mean were not drawn.
+
+Where enough is known the extra value is not needed, and it would make the interval wider than t. Its weight falls to 0
+where values near that bound have been seen often (from 10 to 30 times). It is 0.6 where the values are spread out,
+without one that half of them share and without a few that carry the variance, and falls to 0 from 150 to 200 of them.
+What remains then is the empirical likelihood with t in place of the normal quantile.
+
+Clusters (sum s, size n) take the place of values: the weights belong to clusters, and the mean is Σws / Σwn.
+
+The weighted mean exceeds t when Σ g·(s − t·n) > 0, where the g are gamma variables. That probability is Lugannani and
+Rice's saddlepoint approximation in Barndorff-Nielsen's form, Φ(r + log(u/r)/r); its saddlepoint equation is that of the
+empirical likelihood (Owen 1988), and r² is its likelihood ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from karat.stats._distributions import critical, normal_quantile, t_two_sided
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+_SPREAD_OUT = 0.6
+"""The weight of the extra value where the values are spread out: enough for 93 % where the rare values that decide
+the mean were not drawn …"""
+_FEW, _MANY = 150, 200
+"""… up to this many values; from this many on it has none."""
+_SELDOM, _OFTEN = 10.0, 30.0
+"""Values near the bound: the same."""
+_CARRIERS = 10.0
+"""Values that carry the variance, (Σd²)²/Σd⁴, below which the data are sparse."""
+_OUTER = 0.1
+"""The part of the range that counts as near the bound."""
+
+
+class BoundedMean:
+    """The mean of clusters (sum, size, how many such clusters) whose items lie between `bounds`.
+
+    `degrees` are those of t for the cluster-robust variance; None where items are independent. `correlation` is the
+    one within clusters. The extra value is a cluster too: of one item where items are independent, and of the mean size
+    where those of a cluster are all alike; in between its size follows the root of the correlation, which is allowed
+    an error of 1/√clusters.
+    """
+
+    def __init__(
+        self,
+        sums: Floats,
+        sizes: Floats,
+        counts: Floats,
+        bounds: tuple[float, float],
+        degrees: float | None = None,
+        correlation: float = 1.0,
+    ) -> None:
+        import numpy as np
+
+        self.low, self.high = bounds
+        self.counts = np.asarray(counts, dtype=np.float64)
+        self.sizes = np.asarray(sizes, dtype=np.float64)
+        self.sums = np.asarray(sums, dtype=np.float64)
+        self.clusters = float(self.counts.sum())
+        items = float(self.counts @ self.sizes)
+        self.mean = float(self.counts @ self.sums) / items
+        share = min(1.0, math.sqrt(max(0.0, correlation)) + 1.0 / math.sqrt(self.clusters))
+        self.extra_size = 1.0 + (items / self.clusters - 1.0) * share
+        self.degrees = degrees
+        self.weight_low, self.weight_high = self._extra_weights()
+
+    def _extra_weights(self) -> tuple[float, float]:
+        """The weight of the extra value at the lower and at the upper bound, between 0 and 1."""
+        import numpy as np
+
+        residuals = self.sums - self.mean * self.sizes
+        squares = self.counts @ residuals**2
+        fourth = self.counts @ residuals**4
+        carriers = float(squares * squares / fourth) if fourth > 0.0 else 0.0
+        means = self.sums / np.maximum(self.sizes, 1e-300)
+        most_common = float(self.counts.max()) / self.clusters
+        spread_out = 1.0
+        if carriers >= _CARRIERS and most_common < 0.5:
+            spread_out = _SPREAD_OUT * min(1.0, max(0.0, (_MANY - self.clusters) / (_MANY - _FEW)))
+        margin = _OUTER * (self.high - self.low)
+        seen_low = float(self.counts[means <= self.low + margin].sum())
+        seen_high = float(self.counts[means >= self.high - margin].sum())
+        low, high = (
+            min(1.0, max(0.0, (_OFTEN - seen) / (_OFTEN - _SELDOM))) for seen in (seen_low, seen_high)
+        )
+        return min(spread_out, low), min(spread_out, high)
+
+    def _degrees(self, weight: float) -> float:
+        """Of freedom. The extra value makes up for the unknown variance; without it t does."""
+        if self.degrees is not None:
+            return self.degrees
+        return (self.clusters - 1.0) / (1.0 - weight) if weight < 1.0 else math.inf
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """The limits at this confidence."""
+        low = -self._upper(-self.sums, -self.low, self.weight_low, confidence)
+        high = self._upper(self.sums, self.high, self.weight_high, confidence)
+        return min(low, self.mean), max(high, self.mean)
+
+    def p_value(self, value: float) -> float:
+        """The two-sided p-value of "the mean is `value`": 1 − the confidence at which a limit reaches it."""
+        if value == self.mean:
+            return 1.0
+        above = value > self.mean
+        sums, bound, weight = (
+            (self.sums, self.high, self.weight_high) if above else (-self.sums, -self.low, self.weight_low)
+        )
+        root, _, _ = saddlepoint(*self._parts(sums, bound, weight), value if above else -value)
+        return t_two_sided(root, self._degrees(weight)) if root > 0.0 else 1.0
+
+    def smallest_effect(self, confidence: float, power: float) -> float | None:
+        """The distance of the true mean from 0 that the test would find with this power.
+
+        Where the values are spread out, the alternative is a shift: the limit's distance from the mean, and the
+        standard error times the normal quantile of the power. Where most are equal it is that some values change by
+        the typical difference (by the whole range, if none is different), and so many change that the limit of the
+        expected data is that many standard errors away from 0. None where no share of changes suffices.
+        """
+        import numpy as np
+
+        z = normal_quantile(power)
+        n = float(self.counts @ self.sizes)
+        residuals = self.sums - self.mean * self.sizes
+        variance = float(self.counts @ residuals**2) / n**2
+        low, high = self.interval(confidence)
+        shift = max(self.mean - low, high - self.mean) + z * math.sqrt(variance)
+        common = float(self.counts.max()) / self.clusters
+        if common < 0.5:
+            return shift
+        usual = float(self.sums[self.counts.argmax()] / self.sizes[self.counts.argmax()])
+        means = self.sums / self.sizes
+        other = means != usual
+        size = (
+            float(np.average(np.abs(means - usual)[other], weights=self.counts[other]))
+            if other.any()
+            else max(self.high, -self.low)
+        )
+
+        def missed(share: float) -> bool:
+            changed = np.append(self.sums - usual * self.sizes, size * self.extra_size)
+            sizes = np.append(self.sizes, self.extra_size)
+            counts = np.append(self.counts * (1.0 - share), share * self.clusters)
+            bounds = (min(self.low, -size), max(self.high, size))
+            found = BoundedMean(changed, sizes, counts, bounds, self.degrees)
+            found.extra_size = self.extra_size
+            spread = changed - found.mean * sizes
+            error = math.sqrt(float(counts @ spread**2)) / float(counts @ sizes)
+            return found.interval(confidence)[0] < z * error
+
+        if missed(1.0 - 1e-9):
+            return None
+        low, high = 0.0, 1.0
+        while high - low > 0.01 * high:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if missed(middle) else (low, middle)
+        return max(shift, high * size)
+
+    def _parts(self, sums: Floats, bound: float, weight: float) -> tuple[Floats, Floats, Floats]:
+        """Sums, sizes and weights, with those of the extra value."""
+        import numpy as np
+
+        if weight <= 0.0:
+            return sums, self.sizes, self.counts
+        return (
+            np.append(sums, bound * self.extra_size),
+            np.append(self.sizes, self.extra_size),
+            np.append(self.counts, weight),
+        )
+
+    def _upper(self, sums: Floats, bound: float, weight: float, confidence: float) -> float:
+        """The upper limit of the mean of `sums`, which is at most `bound`."""
+        parts = self._parts(sums, bound, weight)
+        wanted = critical(confidence, self._degrees(weight))
+        mean = float(self.counts @ sums) / float(self.counts @ self.sizes)
+        if mean >= bound:
+            return bound
+        sums, sizes, counts = parts
+        residuals = sums - mean * sizes
+        step = wanted * math.sqrt(float(counts @ residuals**2)) / float(counts @ sizes)
+        low, high, point, start = mean, bound, min(mean + step, 0.5 * (mean + bound)), 0.0
+        for _ in range(100):
+            root, slope, start = saddlepoint(*parts, point, start)
+            excess = root - wanted
+            if excess < 0.0:
+                low = point
+            else:
+                high = point
+            if abs(excess) < 1e-8 or high - low < 1e-13 * (bound - mean):
+                break
+            point = point - excess / slope if slope > 0.0 and math.isfinite(excess) else math.inf
+            if not low < point < high:
+                point = 0.5 * (low + high)
+        return point
+
+
+def saddlepoint(
+    sums: Floats, sizes: Floats, shapes: Floats, value: float, start: float = 0.0
+) -> tuple[float, float, float]:
+    """r* with Φ(r*) ≈ P(Σ g·(sum − value·size) ≤ 0) for independent gamma variables g of these shapes.
+
+    Also the derivative of r with respect to `value`, and the saddlepoint, at which a search nearby can start.
+    """
+    import numpy as np
+
+    gaps = sums - value * sizes
+    most, least = float(gaps.max()), float(gaps.min())
+    if most <= 0.0:
+        return math.inf, 0.0, 0.0
+    if least >= 0.0:
+        return -math.inf, 0.0, 0.0
+    # K'(x) = Σ shape·gap / (1 − x·gap) increases from −∞ to ∞ between 1/least and 1/most.
+    bottom, top = 1.0 / least, 1.0 / most
+    x = start if bottom < start < top else 0.0
+    for _ in range(100):
+        part = gaps / (1.0 - x * gaps)
+        weighted = shapes * part
+        slope, curve = float(weighted.sum()), float(weighted @ part)
+        if slope > 0.0:
+            top = x
+        else:
+            bottom = x
+        step = x - slope / curve
+        if not bottom < step < top:
+            step = 0.5 * (bottom + top)
+        if abs(step - x) <= 1e-9 * abs(step):
+            break
+        x = step
+    kept = 1.0 - x * gaps
+    part = gaps / kept
+    root = math.copysign(math.sqrt(max(0.0, 2.0 * float(shapes @ np.log(kept)))), x)
+    if abs(root) < 1e-4:
+        return root, 0.0, x
+    scaled = x * math.sqrt(float(shapes @ (part * part)))
+    return root + math.log(scaled / root) / root, x * float(shapes @ (sizes / kept)) / root, x

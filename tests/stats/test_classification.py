@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
 from karat.stats import ConfusionState, classification_metrics, wilson
-from karat.stats import _classification as module
 from karat.stats._classification import METRICS, metrics_of
 
 rng = np.random.default_rng(0)
@@ -79,27 +78,26 @@ def test_all_right_is_no_certainty() -> None:
     )
 
 
-def test_linearised_and_resampled_intervals_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    resampled = metrics_of(folded(singles))
-    assert resampled.macro.f1.method == "multinomial, 2000 resamples"
-    monkeypatch.setattr(module, "_MOST_CELLS", 0)
-    linearised = metrics_of(folded(singles))
-    assert linearised.macro.f1.method == "linearised"
-    for average in ("macro", "weighted"):
-        for metric in METRICS:
-            one, other = (getattr(getattr(r, average), metric) for r in (resampled, linearised))
-            assert other.value == pytest.approx(one.value)
-            assert (other.low, other.high) == pytest.approx((one.low, one.high), abs=0.015)
+def test_the_averages_of_many_items_are_as_wide_as_their_bootstrap() -> None:
+    table = np.array([[400, 60, 20], [50, 700, 30], [40, 30, 300]])
+    found = classification_metrics("abc", table.tolist())
+    drawn = rng.multinomial(table.sum(), table.ravel() / table.sum(), 4000).reshape(-1, 3, 3)
+    right, golden, said = np.diagonal(drawn, axis1=1, axis2=2), drawn.sum(axis=2), drawn.sum(axis=1)
+    scores = {"precision": right / said, "recall": right / golden, "f1": 2 * right / (golden + said)}
+    for metric, each in scores.items():
+        for average, values in (
+            ("macro", each.mean(axis=1)),
+            ("weighted", (each * golden).sum(axis=1) / table.sum()),
+        ):
+            low, high = np.quantile(values, [0.025, 0.975])
+            estimate = getattr(getattr(found, average), metric)
+            assert 0.95 <= (estimate.high - estimate.low) / (high - low) <= 1.1
 
 
-def test_averages_with_a_rare_class_are_resampled() -> None:
-    common = classification_metrics("ab", [[25, 5], [4, 26]])
-    assert {common.macro.f1.method, common.weighted.recall.method} == {"linearised"}
-    rarely_said = classification_metrics("ab", [[25, 0], [16, 19]])
-    rare = classification_metrics("abc", [[25, 5, 0], [4, 26, 0], [0, 1, 18]], seed=3)
-    for found in (rarely_said, rare):
-        assert {found.macro.f1.method, found.weighted.recall.method} == {"multinomial, 2000 resamples"}
-    assert rare.macro.f1.metadata == {"seed": 3}
+def test_the_weighted_recall_is_the_accuracy() -> None:
+    found = classification_metrics("abc", [[25, 5, 0], [4, 26, 0], [0, 1, 18]])
+    one, other = found.weighted.recall, found.accuracy
+    assert (one.value, one.low, one.high) == (other.value, other.low, other.high)
 
 
 @pytest.mark.parametrize("many", [10, 100])
@@ -108,14 +106,16 @@ def test_where_all_is_right_the_limits_of_the_classes_are_combined(many: int) ->
     one = found.classes["a"].recall
     assert found.macro.recall.method == "wilson, combined over classes"
     assert one.low is not None
-    assert found.macro.recall.low == pytest.approx(1 - (1 - one.low) / 2**0.5)
+    combined = 1 - (1 - one.low) / 2**0.5
+    assert one.low < found.macro.recall.low <= combined
+    assert found.macro.recall.low == pytest.approx(combined, abs=0.4 / many)
     assert found.macro.recall.high == 1.0
 
 
 def test_the_linearised_variance_is_the_jackknife_of_clusters() -> None:
     clusters = [singles[i][0:1] + singles[i + 1][0:1] + singles[i + 2][0:1] for i in range(0, 198, 3)]
     found = metrics_of(folded(clusters))
-    left_out = [metrics_of(folded(clusters[:i] + clusters[i + 1 :]), n_resamples=2) for i in range(66)]
+    left_out = [metrics_of(folded(clusters[:i] + clusters[i + 1 :])) for i in range(66)]
     for pick in (lambda m: m.macro.f1, lambda m: m.weighted.precision, lambda m: m.accuracy):
         values = np.array([pick(m).value for m in left_out])
         jackknife = 65 / 66 * ((values - values.mean()) ** 2).sum()
@@ -130,7 +130,7 @@ def test_copies_in_a_cluster_add_no_information() -> None:
     assert copied.accuracy.value == once.accuracy.value
     assert copied.accuracy.metadata["design_effect"] == pytest.approx(5, rel=0.02)
     assert copied.accuracy.low == pytest.approx(once.accuracy.low, abs=0.003)
-    assert copied.macro.f1.low == pytest.approx(once.macro.f1.low, abs=0.01)
+    assert copied.macro.f1.low == pytest.approx(once.macro.f1.low, abs=0.02)
 
 
 def test_clustered_accuracy_is_that_of_the_effective_items() -> None:
@@ -154,12 +154,12 @@ labels = st.sampled_from(["a", "b", "c"])
 def test_merging_in_any_grouping_and_order_is_the_same_to_the_last_bit(
     clusters: list[list[tuple[str, str]]], shuffler: random.Random, cut: int
 ) -> None:
-    whole = metrics_of(folded(clusters), n_resamples=20)
+    whole = metrics_of(folded(clusters))
     shuffled = [
         shuffler.sample(cluster, len(cluster)) for cluster in shuffler.sample(clusters, len(clusters))
     ]
     merged = folded(shuffled[cut:]).merge(folded(shuffled[:cut]))
-    assert metrics_of(merged, n_resamples=20) == whole
+    assert metrics_of(merged) == whole
 
 
 def test_edges() -> None:
@@ -179,8 +179,8 @@ def test_edges() -> None:
         metrics_of(folded([[(1, "1")]]))
 
 
-def test_many_classes_keep_their_resamples_in_blocks() -> None:
+def test_many_classes() -> None:
     n = 300
-    found = classification_metrics(list(range(n)), np.eye(n, dtype=int).tolist(), n_resamples=50)
+    found = classification_metrics(list(range(n)), np.eye(n, dtype=int).tolist())
     assert found.macro.f1.value == 1
     assert len(found.classes) == n

@@ -17,7 +17,7 @@ cells = st.lists(
 
 
 def values(rows, of=None):
-    found = classification_metrics("abc", rows, of=of, n_resamples=50)
+    found = classification_metrics("abc", rows, of=of)
     every = {
         (name, metric): getattr(each, metric) for name, each in found.classes.items() for metric in METRICS
     }
@@ -48,7 +48,7 @@ def test_those_of_a_class_are_reached():
     assert (a.f1.lowest, a.f1.highest) == (pytest.approx(6 / 9), pytest.approx(10 / 11))
     assert found.macro.recall.of == 10
     assert found.macro.recall.lowest < found.macro.recall.value < found.macro.recall.highest
-    assert "whatever the 2 were" in str(found.macro.f1)
+    assert found.macro.f1.of - found.macro.f1.n == 2
 
 
 def test_without_missing_items_nothing_is_said():

@@ -204,7 +204,7 @@ class LabelState:
         return out
 
     def metrics(
-        self, confidence: float, cluster: str | None, seed: int = 0, parts: bool = False
+        self, confidence: float, cluster: str | None, parts: bool = False
     ) -> tuple[Classification, int]:
         """All classification metrics, and of how many items they speak."""
         state = self.confusion(cluster, parts)
@@ -218,7 +218,7 @@ class LabelState:
             raise ValueError(
                 f"more than {MOST_CLASSES:,} different labels: these are texts, take accuracy instead"
             )
-        return metrics_of(state, of=of, confidence=confidence, seed=seed), of
+        return metrics_of(state, of=of, confidence=confidence), of
 
 
 def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[str, str | Misused]]:
@@ -365,7 +365,6 @@ class _Classified(Aggregator[LabelState]):
         threshold: float = 0.5,
         cluster: str | None = None,
         confidence: float = 0.95,
-        seed: int = 0,
     ) -> None:
         if average not in AVERAGES:
             raise ValueError(f"average is {average!r}: {did_you_mean(str(average), AVERAGES)}")
@@ -373,7 +372,6 @@ class _Classified(Aggregator[LabelState]):
         self.average = average
         self.cluster = cluster
         self.confidence = confidence
-        self.seed = seed
 
     def start(self) -> LabelState:
         return LabelState()
@@ -402,7 +400,7 @@ class _Classified(Aggregator[LabelState]):
 
     def metrics(self, state: LabelState) -> Metrics:
         """All that the labels say."""
-        return Metrics(*state.metrics(self.confidence, self.cluster, self.seed, self.reading.named))
+        return Metrics(*state.metrics(self.confidence, self.cluster, self.reading.named))
 
 
 class OneMetric(_Classified):

@@ -327,9 +327,12 @@ class MeanState:
     def _design(self, effect: float) -> dict[str, Any]:
         if not self.sizes.clustered:
             return {}
+        effect = max(
+            1.0, effect
+        )  # less than 1 is chance: no two items tell more than if they were independent
         return {
             "design_effect": effect,
-            "effective_n": self.n / effect if effect > 0.0 else float(self.n),
+            "effective_n": self.n / effect,
             "clusters": self.sizes.clusters,
         }
 

@@ -65,7 +65,6 @@ class _ClassMetric(BaseAggregatorMetric):
         average: str = "macro",
         normalize: bool | None = None,
         confidence: float = 0.95,
-        seed: int = 0,
     ) -> None:
         super().__init__(
             predicted_key=predicted_key,
@@ -80,7 +79,6 @@ class _ClassMetric(BaseAggregatorMetric):
             average,  # type: ignore[arg-type]  # checked there
             normalize,
             confidence=confidence,
-            seed=seed,
         )
 
     def state_key(self) -> Hashable:

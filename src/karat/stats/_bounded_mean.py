@@ -65,9 +65,11 @@ class BoundedMean:
         import numpy as np
 
         self.low, self.high = bounds
+        self.range = (self.high - self.low) or 1.0
         self.counts = np.asarray(counts, dtype=np.float64)
         self.sizes = np.asarray(sizes, dtype=np.float64)
-        self.sums = np.asarray(sums, dtype=np.float64)
+        # From here on items lie between 0 and 1. What differs by less than a part in 10¹³ of that is the same.
+        self.sums = np.round((np.asarray(sums, dtype=np.float64) - self.low * self.sizes) / self.range, 13)
         self.clusters = float(self.counts.sum())
         items = float(self.counts @ self.sizes)
         self.mean = float(self.counts @ self.sums) / items
@@ -89,9 +91,8 @@ class BoundedMean:
         spread_out = 1.0
         if carriers >= _CARRIERS and most_common < 0.5:
             spread_out = _SPREAD_OUT * min(1.0, max(0.0, (_MANY - self.clusters) / (_MANY - _FEW)))
-        margin = _OUTER * (self.high - self.low)
-        seen_low = float(self.counts[means <= self.low + margin].sum())
-        seen_high = float(self.counts[means >= self.high - margin].sum())
+        seen_low = float(self.counts[means <= _OUTER].sum())
+        seen_high = float(self.counts[means >= 1.0 - _OUTER].sum())
         low, high = (
             min(1.0, max(0.0, (_OFTEN - seen) / (_OFTEN - _SELDOM))) for seen in (seen_low, seen_high)
         )
@@ -105,23 +106,28 @@ class BoundedMean:
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """The limits at this confidence."""
-        low = -self._upper(-self.sums, -self.low, self.weight_low, confidence)
-        high = self._upper(self.sums, self.high, self.weight_high, confidence)
+        low, high = self._limits(confidence)
+        return self.low + self.range * low, self.low + self.range * high
+
+    def _limits(self, confidence: float) -> tuple[float, float]:
+        low = -self._upper(-self.sums, 0.0, self.weight_low, confidence)
+        high = self._upper(self.sums, 1.0, self.weight_high, confidence)
         return min(low, self.mean), max(high, self.mean)
 
     def p_value(self, value: float) -> float:
         """The two-sided p-value of "the mean is `value`": 1 − the confidence at which a limit reaches it."""
-        if value == self.mean:
+        value = (value - self.low) / self.range
+        if abs(value - self.mean) < 1e-13:
             return 1.0
         above = value > self.mean
         sums, bound, weight = (
-            (self.sums, self.high, self.weight_high) if above else (-self.sums, -self.low, self.weight_low)
+            (self.sums, 1.0, self.weight_high) if above else (-self.sums, 0.0, self.weight_low)
         )
         root, _, _ = saddlepoint(*self._parts(sums, bound, weight), value if above else -value)
         return t_two_sided(root, self._degrees(weight)) if root > 0.0 else 1.0
 
     def smallest_effect(self, confidence: float, power: float) -> float | None:
-        """The distance of the true mean from 0 that the test would find with this power.
+        """How far from 0 a mean difference must be for the test to find it with this power.
 
         Where the values are spread out, the alternative is a shift: the limit's distance from the mean, and the
         standard error times the normal quantile of the power. Where most are equal it is that some values change by
@@ -131,41 +137,38 @@ class BoundedMean:
         import numpy as np
 
         z = normal_quantile(power)
-        n = float(self.counts @ self.sizes)
         residuals = self.sums - self.mean * self.sizes
-        variance = float(self.counts @ residuals**2) / n**2
-        low, high = self.interval(confidence)
-        shift = max(self.mean - low, high - self.mean) + z * math.sqrt(variance)
-        common = float(self.counts.max()) / self.clusters
-        if common < 0.5:
-            return shift
-        usual = float(self.sums[self.counts.argmax()] / self.sizes[self.counts.argmax()])
+        error = math.sqrt(float(self.counts @ residuals**2)) / float(self.counts @ self.sizes)
+        low, high = self._limits(confidence)
+        shift = max(self.mean - low, high - self.mean) + z * error
+        if float(self.counts.max()) / self.clusters < 0.5:
+            return self.range * shift
         means = self.sums / self.sizes
+        usual = float(means[self.counts.argmax()])
         other = means != usual
-        size = (
-            float(np.average(np.abs(means - usual)[other], weights=self.counts[other]))
-            if other.any()
-            else max(self.high, -self.low)
-        )
+        typical = max(usual, 1.0 - usual)
+        if other.any():
+            typical = float(np.average(np.abs(means - usual)[other], weights=self.counts[other]))
+        # Most values at 0, within the same range on both sides, and a share of them changed.
+        sums = np.append(self.sums - usual * self.sizes, typical * self.extra_size)
+        sizes = np.append(self.sizes, self.extra_size)
+        reach = max(typical, usual, 1.0 - usual)
 
         def missed(share: float) -> bool:
-            changed = np.append(self.sums - usual * self.sizes, size * self.extra_size)
-            sizes = np.append(self.sizes, self.extra_size)
             counts = np.append(self.counts * (1.0 - share), share * self.clusters)
-            bounds = (min(self.low, -size), max(self.high, size))
-            found = BoundedMean(changed, sizes, counts, bounds, self.degrees)
-            found.extra_size = self.extra_size
-            spread = changed - found.mean * sizes
+            changed = BoundedMean(sums, sizes, counts, (-reach, reach), self.degrees)
+            changed.extra_size = self.extra_size
+            spread = changed.sums - changed.mean * sizes
             error = math.sqrt(float(counts @ spread**2)) / float(counts @ sizes)
-            return found.interval(confidence)[0] < z * error
+            return changed.interval(confidence)[0] < z * error * changed.range
 
         if missed(1.0 - 1e-9):
             return None
-        low, high = 0.0, 1.0
-        while high - low > 0.01 * high:
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if missed(middle) else (low, middle)
-        return max(shift, high * size)
+        few, many = 0.0, 1.0
+        while many - few > 0.01 * many:
+            middle = 0.5 * (few + many)
+            few, many = (middle, many) if missed(middle) else (few, middle)
+        return self.range * max(shift, many * typical)
 
     def _parts(self, sums: Floats, bound: float, weight: float) -> tuple[Floats, Floats, Floats]:
         """Sums, sizes and weights, with those of the extra value."""

@@ -498,6 +498,7 @@ class DatasetHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     count: int = 0
     created: float = 0.0
     source: str = ""
+    labels: list[str] = []
     metadata: dict[str, Any] = {}
 
 
@@ -555,13 +556,20 @@ class EvaluationHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
 
 class AggregationHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """An aggregation: small, so its estimates and tables live in the header."""
+    """An aggregation: small, so its estimates and tables live in the header.
+
+    `compare` and `rank` store theirs too: `made_by` names the function, `settings` what it was called with, and `runs`
+    the runs it is about.
+    """
 
     format: int
     id: str
-    evaluations: list[str]
-    aggregators: list[AggregatorSpec]
     configuration: str
+    evaluations: list[str] = []
+    runs: list[str] = []
+    aggregators: list[AggregatorSpec] = []
+    made_by: str = "aggregate"
+    settings: dict[str, Any] = {}
     estimates: list[Estimate] = []
     tables: list[AggregateTable] = []
     failures: list[AggregatorFailure] = []

@@ -754,3 +754,48 @@ def test_interrupting_keeps_what_is_done(store):
     run = store.runs.get("latest")
     assert (run.counts.ok, run.counts.pending, run.status) == (30, 70, "interrupted")
     assert store.backend.lease(run.number) is None
+
+
+def test_what_is_said_about_an_existing_run_is_added_or_refused(store):
+    first = karat.run(double, examples(3), store=store, labels=["a"], metadata={"team": 1})
+    again = karat.run(
+        double, examples(3), store=store, labels=["b", "a"], metadata={"ticket": 7}, description="why"
+    )
+    assert again.id == first.id
+    stored = store.runs.get(first.id).header
+    assert (stored.labels, stored.metadata, stored.description) == (
+        ["a", "b"],
+        {"team": 1, "ticket": 7},
+        "why",
+    )
+    assert stored.finished == first.header.finished
+    refused = karat.run(double, examples(3), store=store, metadata={"team": 2}, description="other")
+    assert "metadata 'team' stays 1" in refused.notice
+    assert "its description stays 'why'" in refused.notice
+    assert store.runs.get(first.id).header == stored
+    evaluation = karat.evaluate(first, ["exact_match"], labels=["x"])
+    assert karat.evaluate(first, ["exact_match"], labels=["y"]).header.labels == ["x", "y"]
+    assert store.evaluations.get(evaluation.id).header.labels == ["x", "y"]
+    made = karat.aggregate(evaluation, ["mean"], labels=["x"])
+    assert karat.aggregate(evaluation, ["mean"], labels=["y"], description="d").id == made.id
+    found = store.aggregations.get(made.id).header
+    assert (found.labels, found.description) == (["x", "y"], "d")
+
+
+def test_what_is_said_about_an_unfinished_run_is_added_when_it_is_continued(store):
+    broken = [True]
+
+    def task(number):
+        if number == 2 and broken:
+            raise StoreError("gone")
+        return number
+
+    with pytest.raises(StoreError):
+        karat.run(task, examples(4), store=store, labels=["a"], concurrency=1)
+    broken.clear()
+    run = karat.run(
+        task, examples(4), store=store, labels=["b"], metadata={"ticket": 7}, accept_code_change=True
+    )
+    assert store.runs.get(run.id).header.labels == ["a", "b"]
+    assert store.runs.get(run.id).header.metadata == {"ticket": 7}
+    assert len(store.runs.list()) == 1

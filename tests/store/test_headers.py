@@ -385,3 +385,25 @@ def test_the_integrity_check_finds_what_is_missing(store: Store) -> None:
         cursor.execute("INSERT INTO karat_links VALUES ('run-a', 'run-b')")
         cursor.execute("UPDATE karat_rows SET parent = parent + 1")
     assert store.check() == ["1 rows belong to no header", "1 links belong to no header"]
+
+
+def test_the_list_of_datasets_has_their_versions(store: Store) -> None:
+    for content in ("a", "b", "c"):
+        store.datasets.put(Dataset.from_examples([{"input": content}], name="letters"))
+    store.datasets.put(Dataset.from_examples([{"input": "b"}], name="also"))
+    assert [each.label for each in store.datasets.list()] == ["letters@1", "letters@2", "letters@3"]
+    by_id = [store.datasets.get(each.id).label for each in store.datasets.list()]
+    assert by_id == ["letters@1", "letters@2", "letters@3"]
+    assert store.datasets.get("also").label == "also@1"
+
+
+def test_labels_of_a_dataset_are_added(store: Store) -> None:
+    examples = [{"input": "a"}]
+    first = store.datasets.put(Dataset.from_examples(examples, name="letters", labels=["golden"]))
+    assert first.labels == ["golden"]
+    again = store.datasets.put(Dataset.from_examples(examples, name="letters", labels=["reviewed", "golden"]))
+    assert again.labels == store.datasets.get("letters").labels == ["golden", "reviewed"]
+    assert store.datasets.put(again, labels=["more"]).labels == ["golden", "reviewed", "more"]
+    assert store.tag("letters", ["last"]).labels == ["golden", "reviewed", "more", "last"]
+    assert [len(each) for each in store.datasets.list()] == [1], "it is still finished"
+    assert store.check() == []

@@ -42,6 +42,8 @@ class Dataset:
     source: str = ""
     """Name of the file it was read from; empty for examples made in memory."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+    """Short names to find it by in a store."""
     skipped: list[BadRow] = field(default_factory=list)
     """The first rows that `skip_bad_rows` left out, at most 1,000 of them."""
     skipped_count: int = 0
@@ -71,6 +73,7 @@ class Dataset:
         *,
         name: str = "examples",
         metadata: Mapping[str, Any] | None = None,
+        labels: Sequence[str] = (),
     ) -> Dataset:
         """A dataset of examples made in memory.
 
@@ -87,6 +90,7 @@ class Dataset:
             count=kept.count,
             read=kept.read,
             metadata=_checked_metadata(metadata),
+            labels=list(labels),
         )
 
     @classmethod
@@ -101,6 +105,7 @@ class Dataset:
         name: str | None = None,
         format: str | None = None,
         skip_bad_rows: bool = False,
+        labels: Sequence[str] = (),
     ) -> Dataset:
         """A dataset read from a JSON, JSONL, CSV, TSV or Parquet file, streaming.
 
@@ -122,6 +127,7 @@ class Dataset:
             count=examples.count,
             read=examples.read,
             source=source.path.name,
+            labels=list(labels),
             skipped=examples.skipped,
             skipped_count=examples.skipped_count,
         )

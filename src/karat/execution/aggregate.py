@@ -84,7 +84,12 @@ async def aggregate_async(
     known = the_store.backend.headers("aggregation", configuration=configuration)
     if known and settled and not new:
         found = the_store.aggregations.get(known[-1].id)
-        found.notice = f"aggregation {found.id} is there already"
+        refused = the_store.aggregations.describe(
+            found, labels=labels, metadata=metadata, description=description
+        )
+        found.notice = "; ".join(
+            each for each in (f"aggregation {found.id} is there already", refused) if each
+        )
         return found
     stage = _AggregationStage(handles, parts)
     with fewer_collections():

@@ -242,9 +242,12 @@ def _named_dataset(text: str, store: Store) -> Any:
     return store.datasets.get(text)
 
 
-def notice_of(handle: Run | Evaluation, decision: Decision, cache: CacheMode, remark: str = "") -> str:
-    """The sentence about an earlier run or evaluation, and the task's remark."""
-    if decision.action == "return" and cache == "refresh":
+def notice_of(
+    repository: Repository[Any, H], handle: H, decision: Decision, options: Options, remark: str = ""
+) -> str:
+    """The sentence about an earlier run or evaluation and the task's remark; adds its labels, metadata, description."""
+    why = decision.why
+    if decision.action == "return" and options.cache == "refresh":
         failed = handle.counts.failed
         remedy = (
             f"--retry-failed for the {failed:,} that failed, --new for another"
@@ -252,6 +255,13 @@ def notice_of(handle: Run | Evaluation, decision: Decision, cache: CacheMode, re
             else "--new for another"
         )
         why = f"{handle.kind} {handle.id} is finished already, so --refresh had nothing to ask again: add {remedy}"
-    else:
-        why = decision.why
-    return "; ".join(each for each in (why, remark) if each)
+    refused = ""
+    if decision.action != "create":
+        refused = repository.describe(
+            handle,
+            labels=options.labels,
+            metadata=options.metadata,
+            description=options.description,
+            save=decision.action == "return",
+        )
+    return "; ".join(each for each in (why, refused, remark) if each)

@@ -106,7 +106,7 @@ async def evaluate_async(
     evaluation, decision, lease = await open_or_wait(
         lambda: the_store.evaluations.open(header, wanted, parents), how.wait
     )
-    evaluation.notice = notice_of(evaluation, decision, how.cache)
+    evaluation.notice = notice_of(the_store.evaluations, evaluation, decision, how)
     if lease is None and _is_current(evaluation, handles):
         return evaluation
     if lease is None:

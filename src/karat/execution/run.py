@@ -121,7 +121,7 @@ async def run_async(
     run, decision, lease = await open_or_wait(
         lambda: the_store.runs.open(header, wanted, [data.id]), how.wait
     )
-    run.notice = notice_of(run, decision, how.cache, remark)
+    run.notice = notice_of(the_store.runs, run, decision, how, remark)
     if lease is None:
         return run
     if the_task.units_declared:

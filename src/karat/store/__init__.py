@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
@@ -89,6 +90,38 @@ class Store:
             front = [child for each in front for child in self.children(each) if child not in found]
             found.update(dict.fromkeys(front))
         return list(found)
+
+    def tag(self, id: str, labels: Sequence[str]) -> Any:
+        """Add labels to a dataset, run, evaluation or aggregation, and return it."""
+        found = self.get(id)
+        self._repository(found).describe(found, labels=labels)
+        return found
+
+    def _repository(self, handle: Any) -> Any:
+        kinds = {r.kind: r for r in (self.runs, self.evaluations, self.aggregations)}
+        return kinds.get(getattr(handle, "kind", ""), self.datasets)
+
+    def copy(self, id: str, other: str | os.PathLike[str] | Store) -> Any:
+        """Copy something, with everything it was made from, to another store, and return it as that store has it.
+
+        Ids stay the same, and what the other store has already is not copied again. A copy that was interrupted is
+        completed by the next one.
+        """
+        from karat.store.copying import copy_header
+
+        target = open_store(other)
+        found = self.get(id)
+        order: dict[str, None] = {}
+
+        def visit(each: str) -> None:
+            for parent in self.parents(each):
+                visit(parent)
+            order[each] = None
+
+        visit(found.id)
+        for each in order:
+            copy_header(self, target, each)
+        return target.get(found.id)
 
     def remove(self, id: str, *, cascade: bool = False) -> list[str]:
         """Deletes something; refused while others were made from it, unless `cascade`, or while it is held."""

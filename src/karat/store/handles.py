@@ -84,8 +84,13 @@ class StoredDataset:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What was said about it."""
+        """Whatever was recorded with it."""
         return self.header.metadata
+
+    @property
+    def labels(self) -> list[str]:
+        """Short names to find it by."""
+        return self.header.labels
 
     @property
     def label(self) -> str:
@@ -226,6 +231,12 @@ class Aggregation(_Handle):
         return [self.store.evaluations.get(each) for each in self.header.evaluations]
 
     @property
+    def runs(self) -> list[Run]:
+        """The runs it is about."""
+        ids = [run for each in self.evaluations for run in each.header.runs]
+        return [self.store.runs.get(each) for each in dict.fromkeys([*ids, *self.header.runs])]
+
+    @property
     def estimates(self) -> Estimates:
         """Every number with its interval, its denominator and what it is about."""
         return Estimates(self.header.estimates)
@@ -240,7 +251,7 @@ class Aggregation(_Handle):
         from karat.formatting import MOST_NUMBERS, aggregation_report
         from karat.store.run_labels import run_labels
 
-        found = {run.id: run.header for each in self.evaluations for run in each.runs}
+        found = {run.id: run.header for run in self.runs}
         labels = run_labels(list(found.values())) if len(found) > 1 else {}
         return aggregation_report(self.header, labels, None if whole else MOST_NUMBERS)
 

@@ -123,6 +123,53 @@ class Repository(Generic[H, B]):
         elif held is not None and finished is not None:
             held.let_go()
 
+    def describe(
+        self,
+        handle: B,
+        *,
+        labels: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        description: str = "",
+        save: bool = True,
+    ) -> str:
+        """Add labels, metadata and a description to something that exists.
+
+        Nothing that is there is replaced: the sentence that is returned says what was not added. Without `save`, only
+        the handle is changed, for a stage that writes its header anyway.
+        """
+        header: Any = handle.header  # type: ignore[attr-defined]  # every handle has one
+        there: Sequence[str] = header.labels
+        added: tuple[str, ...] = tuple(label for label in dict.fromkeys(labels) if label not in there)
+        more = {name: value for name, value in (metadata or {}).items() if name not in header.metadata}
+        refused = [
+            f"metadata {name!r} stays {header.metadata[name]!r}"
+            for name, value in (metadata or {}).items()
+            if name not in more and header.metadata[name] != value
+        ]
+        changes: dict[str, Any] = {}
+        if added:
+            changes["labels"] = [*there, *added]
+        if more:
+            changes["metadata"] = {**header.metadata, **more}
+        before = getattr(header, "description", None)
+        if description and before == "":
+            changes["description"] = description
+        elif description and description != before:
+            refused.append(f"its description stays {before!r}")
+        if changes:
+            handle.header = header = msgspec.structs.replace(header, **changes)  # type: ignore[attr-defined]  # as above
+            if save:
+                self._rewrite(handle, header)
+        if not refused:
+            return ""
+        return f"{', '.join(refused)} (--new makes another {self.kind} with what was given)"
+
+    def _rewrite(self, handle: B, header: Any) -> None:
+        number: int = handle.number  # type: ignore[attr-defined]  # every handle has one
+        row = self._backend.header(number)
+        if row is not None:
+            self._backend.update_header(number, encode(header), row.finished)
+
 
 def find(id: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
     """The one of some headers, all beginning so, that an id or the beginning of one means; or the `latest`."""
@@ -151,14 +198,29 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
         # One that is still being written, or whose writer died, is not there yet.
         return [row for row in super()._rows(**conditions) if row.finished is not None]
 
-    def put(self, dataset: Any) -> StoredDataset:
-        """Stores a dataset unless its content is here already, and returns it as stored."""
+    def list(self) -> list[StoredDataset]:
+        """All of them, oldest first, each with its name and version."""
+        return [self._with_version(self._handle(row)) for row in self._rows()]
+
+    def put(self, dataset: Any, *, labels: Sequence[str] = ()) -> StoredDataset:
+        """Store a dataset unless its content is here already, and return it as stored, with these labels added."""
+        labels = [*getattr(dataset, "labels", ()), *labels]
         if isinstance(dataset, StoredDataset) and dataset.store is self.store:
-            return dataset
-        if not self._rows(id_prefix=dataset.id):
-            self._write(dataset)
-        version = self._backend.name_dataset(dataset.name, dataset.id)
-        return self._named(dataset.name, version, dataset.id)
+            stored = dataset
+        else:
+            if not self._rows(id_prefix=dataset.id):
+                self._write(dataset)
+            version = self._backend.name_dataset(dataset.name, dataset.id)
+            stored = self._named(dataset.name, version, dataset.id)
+        self.describe(stored, labels=labels)
+        return stored
+
+    def _with_version(self, stored: StoredDataset) -> StoredDataset:
+        """A dataset under the name it was stored by first, or another one it has, with the version it has there."""
+        names = self._backend.named(dataset=stored.id)
+        for name, version, _ in [each for each in names if each[0] == stored.header.name] or names[:1]:
+            stored.name, stored.version = name, version
+        return stored
 
     def _write(self, dataset: Any) -> None:
         header = DatasetHeader(
@@ -168,6 +230,7 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
             count=len(dataset),
             created=time.time(),
             source=getattr(dataset, "source", ""),
+            labels=list(getattr(dataset, "labels", ())),
             metadata=getattr(dataset, "metadata", {}),
         )
         inserted = self._insert(header, (), leased=False)
@@ -197,9 +260,7 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
             raise UnknownName(
                 f"no dataset {id!r} in {self._backend.url}: {did_you_mean(id, names)}"
             ) from None
-        for name, version, _ in self._backend.named(dataset=stored.id)[:1]:
-            stored.name, stored.version = name, version
-        return stored
+        return self._with_version(stored)
 
     def by_name(self, text: str) -> StoredDataset | None:
         """The newest version of a name, or `name@version`; None where nothing has that name."""
@@ -220,13 +281,6 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
         stored = super().get(id)
         stored.name, stored.version = name, version
         return stored
-
-    def examples(
-        self, number: int, start: int, stop: int, decoder: msgspec.json.Decoder[Any]
-    ) -> list[tuple[int, Any]]:
-        """`(position, example)` of a range of positions."""
-        decode = decoder.decode
-        return [(row.position, decode(row.payload)) for row in self._backend.scan(number, start, stop)]
 
 
 class Staged(Repository[H, B]):
@@ -322,9 +376,9 @@ class Aggregations(Repository[AggregationHeader, Aggregation]):
         return Aggregation(self.store, row.number, msgspec.convert(header, AggregationHeader))
 
     def add(self, header: AggregationHeader) -> Aggregation:
-        """Stores an aggregation, under an id of its own."""
+        """Store an aggregation under a new id; its evaluations and runs are its parents."""
         header = msgspec.structs.replace(header, id=f"agg-{secrets.token_hex(5)}")
-        inserted = self._insert(header, header.evaluations, leased=False)
+        inserted = self._insert(header, [*header.evaluations, *header.runs], leased=False)
         assert inserted is not None
         return Aggregation(self.store, inserted[0], header)
 

@@ -21,6 +21,11 @@ def clean(text: Any, longest: int = 200) -> str:
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 example`, `3 examples`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
     """Columns padded to their widest cell; the first row is the head."""
     if not rows:
@@ -50,7 +55,7 @@ def counts_text(counts: Counts) -> str:
             parts.append(f"{value:,} {name}{note}")
     if counts.reused:
         parts[0] += f" ({counts.reused:,} reused)"
-    return f"{counts.total:,} items: {', '.join(parts)}"
+    return f"{plural(counts.total, 'item')}: {', '.join(parts)}"
 
 
 def number(value: float | None, digits: int = 3) -> str:

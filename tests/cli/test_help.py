@@ -74,7 +74,6 @@ def test_help_imports_nothing_heavy():
         ("evaluate", "needs RUN"),
         ("evaluate r -e {oops", "is not JSON"),
         ("evaluate latest", "needs an evaluator: -e NAME"),
-        ("aggregate latest", "needs an aggregator: -a NAME, such as accuracy"),
         ("aggregate e -a mean --confidence 95", "is not between 0 and 1"),
         ("--jsn", "karat has no option --jsn: did you mean '--json'"),
         ("", "name a command"),

@@ -23,7 +23,7 @@ def matrix(project: Path) -> Path:
 
 
 def test_check_says_how_many_runs_there_would_be(karat, matrix):
-    assert "task shout, 3 runs, 1 evaluators" in karat("run", "matrix.yaml", "--check").out
+    assert "task shout, 3 runs, 1 evaluator," in karat("run", "matrix.yaml", "--check").out
     assert karat("run", "matrix.yaml", "--check", "--json").json["runs"] == 3
     assert "runs" not in karat("run", "experiment.yaml", "--check").out
 

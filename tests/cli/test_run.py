@@ -176,7 +176,7 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(karat, project, arguments
 def test_check_says_that_all_is_well_and_makes_nothing(karat, project):
     said = karat("run", "experiment.yaml", "--check")
     assert said.code == 0
-    assert "6 examples, task shout, 1 evaluators, 1 aggregators" in said.out
+    assert "6 examples, task shout, 1 evaluator, 1 aggregator" in said.out
     assert karat("run", "experiment.yaml", "--check", "--json").json["ok"] is True
     assert not (project / "karat.db").exists()
 

@@ -169,16 +169,20 @@ def test_rm_is_refused_while_others_were_made_from_it(karat, made):
     assert said.code == 2
     assert made["evaluation"] in said.err
     assert "--cascade" in said.err
-    assert karat("rm", made["run"], made["evaluation"], made["aggregation"]).code == 0, (
+    assert karat("rm", made["run"], made["evaluation"], made["aggregation"], "--yes").code == 0, (
         "nothing is left behind"
     )
     assert karat("ls", "--json").json["runs"] == []
-    said = karat("rm", made["dataset"], "--cascade", "--json")
+    said = karat("rm", made["dataset"], "--cascade", "--json", "--yes")
     assert said.json["removed"] == [made["dataset"]]
     assert "nothing in" in karat("ls").out
 
 
 def test_rm_cascade(karat, made):
-    said = karat("rm", made["run"], "--cascade")
+    said = karat("rm", made["run"], "--cascade", "--dry-run", "--json")
+    assert len(said.json["would_remove"]) == 3
+    assert karat("rm", made["run"], "--cascade").code == 2, "nobody can be asked here"
+    assert len(karat("ls", "runs", "--json").json["runs"]) == 1
+    said = karat("rm", made["run"], "--cascade", "--yes")
     assert said.out.count("removed") == 3
     assert karat("show", made["evaluation"]).code == 2

@@ -82,7 +82,7 @@ def test_every_mistake_is_told_at_once_with_its_line():
         ("line 6", "evaluatrs: unknown key: did you mean 'evaluators'?"),
         ("line 8", "did you mean 'exact_match'"),
         ("line 9", "did you mean 'substring'"),
-        ("line 11", "the key 'same' is taken"),
+        ("line 11", "duplicate key 'same'"),
         ("line 12", "evaluators[4]: has to be a name or {name, params, key}"),
         ("line 14", "did you mean 'accuracy'"),
         ("line 15", "attempts: has to be greater than or equal to 1"),
@@ -130,7 +130,7 @@ def test_every_mistake_is_told_at_once_with_its_line():
         ),
         (
             DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [win_rate]\n",
-            "folds results of pair evaluators",
+            "needs results of a pair evaluator",
         ),
         ("dataset: [{inpt: 1}]\ntask: loud.py:loud\n", "dataset[0].inpt: unknown key: did you mean 'input'?"),
         ("dataset: qx.jsonl\ntask: loud.py:loud\n", "qx.jsonl"),

@@ -356,6 +356,8 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
 class _Classified(Aggregator[LabelState]):
     """What they share: labels come from results, are counted as pairs, and become classes at the end."""
 
+    needs_labels: ClassVar[bool] = True
+
     def __init__(
         self,
         golden_key: str | None = None,

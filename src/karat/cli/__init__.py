@@ -1,14 +1,19 @@
 """The command line. `main` finds the command, runs it, and turns whatever happens into an exit code.
 
-0 all well · 1 finished with failures · 2 the request was wrong · 3 stopped, can be continued · 130 interrupted.
+0 success · 1 finished with failures, or a gate failed · 2 the request was wrong · 3 stopped, resumable · 4 a gate is
+undecided · 130 interrupted, resumable.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 from karat.cli.commands import COMMANDS, find_command
 from karat.cli.parser import command_parser, overview
@@ -34,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        from karat.cli.ending import end_process
-
-        end_process(code)
+        _end_process(code)
     return code
 
 
@@ -60,6 +63,8 @@ def _exit_code(given: list[str]) -> int:
 
 
 def _run(given: list[str], terminal: Terminal) -> int:
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
     name, rest = find_command(given)
     if name is None:
         return overview(rest, terminal)
@@ -80,3 +85,18 @@ def _same_command(given: list[str]) -> str:
 
     words = [re.sub(r"\w+://\S*", lambda url: safe_url(url[0]), each) for each in given if each != "--new"]
     return shlex.join(["karat", *words])
+
+
+PATIENCE_SECONDS = 2.0
+"""How long exit handlers may take, such as writing the last replies to the cache."""
+
+
+def _end_process(code: int) -> NoReturn:
+    """End this process without waiting for threads and tasks that ignore cancellation."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    last = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
+    last.start()
+    last.join(PATIENCE_SECONDS)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

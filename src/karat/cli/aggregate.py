@@ -1,7 +1,7 @@
-"""Folds the results of one or more evaluations into estimates, and prints them with their intervals.
+"""Aggregates the results of one or more evaluations into estimates, and prints them with their intervals.
 
 EVAL is an id, the beginning of one, or `latest`. An aggregator is a name, or JSON with name, params, key and of
-(the evaluator keys it is for).
+(the evaluator keys it is for). Without -a it is accuracy where every score is 0 or 1, else the mean.
 
     karat aggregate latest -a accuracy -a mean
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 
-from karat.cli.commands import UsageError
 from karat.cli.options import add_stage_options, import_from_here, part, share
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
@@ -30,21 +29,16 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Aggregates, and prints the estimates."""
-    from karat.aggregators import aggregators
     from karat.cli.outcome import exit_code
     from karat.execution.aggregate import aggregate
-    from karat.experiments.existing_store import open_existing
+    from karat.store.existing import open_existing
 
-    if not given.aggregator:
-        raise UsageError(
-            f"karat aggregate needs an aggregator: -a NAME, such as {', '.join(aggregators.list()[:6])}"
-        )
     import_from_here()
     with open_existing(given.store) as store:
         evaluations = [store.evaluations.get(each) for each in given.evaluations]
         made = aggregate(
             evaluations,
-            given.aggregator,
+            given.aggregator or None,
             store=store,
             confidence=given.confidence,
             labels=given.label,

@@ -56,7 +56,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Compares, and tells; 1 when a gate does not hold."""
     from karat.analysis.comparison import compare
-    from karat.experiments.existing_store import open_existing
+    from karat.store.existing import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
         raise UsageError(f"--json and --format {given.format} are two formats: leave one of them out")

@@ -15,7 +15,7 @@ stderr; `--json` prints one JSON document instead, errors included (`{"error": {
 
 | exit code | meaning |
 |---|---|
-| 0 | all well |
+| 0 | success |
 | 1 | finished with failures, nothing could be measured, or a gate did not hold |
 | 2 | the request was wrong: a bad configuration, an unknown name, a bad file, a store that cannot be opened |
 | 3 | stopped, the same command continues: credentials, budget, a store that fails on the way, another process at it |

@@ -37,7 +37,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Evaluates, and tells what came of it."""
     from karat.cli.outcome import exit_code, stage_line, usage_lines, what_failed
     from karat.execution.evaluate import evaluate
-    from karat.experiments.existing_store import open_existing
+    from karat.store.existing import open_existing
 
     if not given.runs and not given.amend:
         raise UsageError(

@@ -28,9 +28,9 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Exports."""
-    from karat.experiments.existing_store import open_existing
     from karat.formatting import clean
     from karat.reporting.export import export, format_of, write
+    from karat.store.existing import open_existing
 
     format = format_of(given.output, given.format)
     to_stdout = given.output in (None, "-")

@@ -31,7 +31,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Lists."""
     from karat.cli.outcome import counted
     from karat.errors import did_you_mean
-    from karat.experiments.existing_store import open_existing
+    from karat.store.existing import open_existing
 
     if given.kind is not None and given.kind not in KINDS:
         raise UsageError(f"karat ls knows no kind {given.kind!r}: {did_you_mean(given.kind, KINDS)}")

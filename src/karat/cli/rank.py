@@ -50,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Ranks, or plans."""
     from karat.analysis.ranking import plan_rank, rank
-    from karat.experiments.existing_store import open_existing
+    from karat.store.existing import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
         raise UsageError(f"--json and --format {given.format} are two formats: leave one of them out")

@@ -36,11 +36,11 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Gathers, and writes."""
     from karat.analysis.summary import summarise
-    from karat.experiments.existing_store import open_existing
     from karat.formatting import clean
     from karat.reporting.files import unwritable
     from karat.reporting.rendering import FORMATS as ENDINGS
     from karat.reporting.rendering import render
+    from karat.store.existing import open_existing
 
     form = given.format
     if given.output is not None and form is None:

@@ -1,29 +1,35 @@
 """Removes datasets, runs, evaluations or aggregations from the store, for good.
 
-What others were made from is not removed, and the others are listed; --cascade removes them with it.
+Something that others depend on is not removed, and the others are listed; --cascade removes them too.
+On a terminal karat asks first; elsewhere --yes is needed. --dry-run lists what would be removed.
 
     karat rm run-1a2b --cascade
+    karat rm eval-3c4d eval-5e6f --yes
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 
+from karat.cli.commands import UsageError
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
 
 def add_arguments(parser: Parser) -> None:
-    """What, and whether with what was made from it."""
+    """What to remove, and how."""
     parser.add_argument("ids", metavar="ID", nargs="+", help="what to remove")
     parser.option("--cascade", action="store_true", help="and everything made from it")
+    parser.option("--dry-run", action="store_true", help="list what would be removed, and remove nothing")
+    parser.option("-y", "--yes", action="store_true", help="do not ask")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Removes all of them, or none."""
+    """Remove all of them, or none."""
     from karat.errors import RequestError
-    from karat.experiments.existing_store import open_existing
-    from karat.formatting import clean
+    from karat.formatting import clean, plural
+    from karat.store.existing import open_existing
 
     with open_existing(given.store) as store:
         targets = list(dict.fromkeys(store.get(each).id for each in given.ids))
@@ -31,10 +37,28 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             left = [each for each in store.descendants(target) if each not in targets]
             if left and not given.cascade:
                 raise RequestError(
-                    f"{target} cannot be removed, {', '.join(left)} were made from it: --cascade"
+                    f"{target} cannot be removed, {', '.join(left)} depend on it: add --cascade to remove them too"
                 )
         below = [each for target in targets for each in reversed(store.descendants(target))]
         doomed = list(dict.fromkeys([*below, *targets]))
+        if given.dry_run:
+            text = "\n".join(f"would remove {clean(each, 80)}" for each in doomed)
+            terminal.show({"removed": [], "would_remove": doomed}, text)
+            return 0
+        if not given.yes and not _agreed(doomed, plural(len(doomed), "thing"), terminal):
+            terminal.show({"removed": []}, "nothing was removed")
+            return 1
         store.backend.delete(doomed)
         terminal.show({"removed": doomed}, "\n".join(f"removed {clean(each, 80)}" for each in doomed))
     return 0
+
+
+def _agreed(doomed: list[str], count: str, terminal: Terminal) -> bool:
+    """Ask on the terminal; refuse where nobody can answer."""
+    if terminal.as_json or not sys.stdin.isatty():
+        raise UsageError(
+            f"karat rm would remove {count} for good: add --yes to confirm, or --dry-run to list them"
+        )
+    terminal.notice("\n".join([f"this removes {count} for good:", *(f"  {each}" for each in doomed)]))
+    terminal.ask("remove? [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -2,13 +2,13 @@
 
 X is an experiment file, whose evaluators and aggregators follow the run; a graph task, as tasks.eval.x.y, eval/x/y or
 a path; or a function, as file.py:function or package.module.function, over the dataset that --data names. Recorded
-outputs (--recorded) take the place of X.
+outputs (--recorded) take the place of X. With -e the outputs are evaluated and reported in the same command.
 
 The same command continues a run that was stopped, and returns one that is finished.
 
     karat run experiment.yaml
-    karat run answer.py:answer --data questions.jsonl --input question --expected answer
-    karat run --recorded outputs.jsonl --data questions.jsonl
+    karat run answer.py:answer --data questions.jsonl --input question --expected answer -e exact_match
+    karat run --recorded outputs.jsonl --data questions.jsonl -e exact_match -a accuracy
     karat run eval/question_answering/demo --num_records 20 --output_dir out
 """
 
@@ -20,25 +20,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from karat.cli.commands import UsageError
-from karat.cli.nearby import near
 from karat.cli.options import (
     add_stage_options,
     add_work_options,
     cache_mode,
     import_from_here,
     parameter,
+    part,
     whole,
 )
 from karat.cli.parser import Parser
 from karat.cli.run_graph import add_graph_arguments, execute_graph, graph_target
-from karat.cli.target import Target, recognise
+from karat.cli.target import Target, near, recognise
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName
 
 if TYPE_CHECKING:
     from karat.experiments.plan import Plan
 
-DATA_OPTIONS = ("data", "input", "expected", "id", "skip_bad_rows")
+DATA_OPTIONS = ("data", "input", "expected", "id", "skip_bad_rows", "output", "evaluator", "aggregator")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -58,6 +58,25 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.option("--id", metavar="FIELD", help="the field that is the example's id")
     parser.option("--skip-bad-rows", action="store_true", help="leave bad rows out, and list them")
+    parser.option("--output", metavar="FIELD", help="the field of recorded outputs that is the output")
+    parser.option(
+        "-e",
+        "--evaluator",
+        action="append",
+        default=[],
+        type=part,
+        metavar="NAME|JSON",
+        help="evaluate the outputs of a function or of --recorded with this; repeatable",
+    )
+    parser.option(
+        "-a",
+        "--aggregator",
+        action="append",
+        default=[],
+        type=part,
+        metavar="NAME|JSON",
+        help="aggregate the results with this (default: accuracy or mean); repeatable",
+    )
     parser.option(
         "--param",
         action="append",
@@ -82,7 +101,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Plans, runs, and tells what came of it."""
+    """Plan, run, and report the outcome."""
     from karat.cli.outcome import exit_code, outcome_text
     from karat.experiments.running import carry_out
     from karat.store import open_store
@@ -158,7 +177,8 @@ def _experiment_plan(given: argparse.Namespace, target: Target) -> Plan:
     for name in DATA_OPTIONS:
         if getattr(given, name):
             option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is for functions: {target.name} names its dataset itself")
+            what = "its dataset" if name in DATA_OPTIONS[:5] else "its evaluators and aggregators"
+            raise UsageError(f"{option} is for functions: {target.name} names {what} itself")
     params = dict(given.param)
     return read_experiment(
         target.name, store=given.store, models=given.model, params=params, options=_options(given)
@@ -166,16 +186,43 @@ def _experiment_plan(given: argparse.Namespace, target: Target) -> Plan:
 
 
 def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
+    from karat.aggregators._base import resolve_aggregator
+    from karat.evaluators._base import resolve_evaluator
     from karat.experiments.plan import Plan, runs_for
 
     if given.data is None:
         raise UsageError(f"{given.target or given.recorded} needs a dataset: --data FILE")
+    if given.output is not None and given.recorded is None:
+        raise UsageError("--output names a field of recorded outputs: add --recorded FILE")
+    if given.aggregator and not given.evaluator:
+        raise UsageError("-a needs results to aggregate: add -e NAME, such as -e exact_match")
+    dataset, runs = _dataset(given), runs_for(task(), given.model)
+    _check_input(given, dataset, runs[0].task)
     return Plan(
-        dataset=_dataset(given),
-        runs=runs_for(task(), given.model),
+        dataset=dataset,
+        runs=runs,
+        evaluators=[resolve_evaluator(each) for each in given.evaluator],
+        aggregators=[resolve_aggregator(each) for each in given.aggregator],
         store=given.store,
         options=_options(given),
     )
+
+
+def _check_input(given: argparse.Namespace, dataset: Any, task: Any) -> None:
+    """Refuse a dataset whose first example does not fit the task's parameter, before anything runs."""
+    first = next(iter(dataset), None) if not isinstance(dataset, str) else None
+    if first is None or not hasattr(task, "misfit"):
+        return
+    problem = task.misfit(first)
+    if problem is None:
+        return
+    fields = list(first.input) if isinstance(first.input, dict) else []
+    fix = (
+        f"name the field with --input, one of {', '.join(map(str, fields[:10]))}"
+        if fields
+        else "check --input"
+    )
+    raise UsageError(f"{given.data}: example {first.id!r}: {problem}; {fix}")
 
 
 def _function(given: argparse.Namespace, target: Target) -> Any:
@@ -189,7 +236,8 @@ def _recorded(given: argparse.Namespace) -> Any:
 
     if given.param:
         raise UsageError("recorded outputs take no --param")
-    return RecordedOutputs(given.recorded)
+    named = {} if given.output is None else {"output": given.output}
+    return RecordedOutputs(given.recorded, **named)
 
 
 def _dataset(given: argparse.Namespace) -> Any:
@@ -197,7 +245,7 @@ def _dataset(given: argparse.Namespace) -> Any:
 
     from karat.datasets import Dataset
     from karat.datasets.readers.rows import FORMATS
-    from karat.experiments.existing_store import open_existing
+    from karat.store.existing import open_existing
 
     path = Path(given.data)
     if not path.exists() and path.suffix not in FORMATS and path.parent == Path():
@@ -240,7 +288,7 @@ def _tell_skipped(dataset: Any, terminal: Terminal) -> None:
 
 
 def _checked(plan: Plan, terminal: Terminal) -> int:
-    from karat.formatting import clean
+    from karat.formatting import clean, plural
 
     examples = len(plan.dataset) if not isinstance(plan.dataset, str) else None
     if examples is not None:
@@ -256,9 +304,9 @@ def _checked(plan: Plan, terminal: Terminal) -> int:
         "evaluators": len(plan.evaluators),
         "aggregators": len(plan.aggregators),
     }
-    count = f"{examples:,} examples" if examples is not None else clean(plan.dataset)
+    count = plural(examples, "example") if examples is not None else clean(plan.dataset)
     task = clean(plan.runs[0].task.name, 80)
-    told = [count, f"task {task}", *([f"{runs:,} runs"] if runs > 1 else [])]
-    told += [f"{len(plan.evaluators)} evaluators", f"{len(plan.aggregators)} aggregators"]
-    terminal.show(document, f"all is well: {', '.join(told)}")
+    parts = [count, f"task {task}", *([f"{runs:,} runs"] if runs > 1 else [])]
+    parts += [plural(len(plan.evaluators), "evaluator"), plural(len(plan.aggregators), "aggregator")]
+    terminal.show(document, f"OK: {', '.join(parts)}")
     return 0

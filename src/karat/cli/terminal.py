@@ -60,6 +60,11 @@ class Terminal:
         if not self.quiet and text:
             self._say(text)
 
+    def ask(self, question: str) -> None:
+        """Write a question on stderr, without a line break after it."""
+        self._err.write(question)
+        self._err.flush()
+
     def progress(self, progress: Progress) -> None:
         """Shows how far a stage is, on a terminal, and remembers it."""
         self._last = progress

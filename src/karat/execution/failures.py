@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,19 @@ def _message(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """The innermost frames outside karat: file name, line, function."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_KARAT)]
-    return " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(own[-3:]))
+    """The innermost frames outside karat, the user's own first: file name, line, function."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_KARAT)]
+    frames.reverse()
+    own = [frame for frame in frames if not _is_library(frame.filename)][:2]
+    shown = own + [frame for frame in frames if frame not in own][: 3 - len(own)]
+    return " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in shown)
+
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def _is_library(filename: str) -> bool:
+    return filename.startswith(("<frozen", *_LIBRARIES)) or "site-packages" in filename
 
 
 def _history(error: BaseException) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from karat.execution.garbage import fewer_collections
 from karat.execution.progress import Progress
 from karat.keys import Decision
 from karat.models._recording import recording
+from karat.models._retry import counters
 from karat.records import Counts, Failure, Usage, add_usage, usage_of
 from karat.store.appender import Appender
 from karat.store.backend import Row
@@ -92,6 +93,7 @@ class Stage:
         self._aborted: tuple[str, Failure] | None = None
         self._appender: Appender | None = None
         self._abandoned = 0
+        self._retries_before = counters.retries
 
     def recording(self, example: str, attempt: int, scope: str = "") -> recording:
         """The record of model and tool calls of one item."""
@@ -167,6 +169,8 @@ class Stage:
             if each.usage:
                 self._usage = add_usage(self._usage, each.usage)
                 progress.cost = sum(usage.cost or 0.0 for usage in self._usage.values())
+        progress.retries = counters.retries - self._retries_before
+        progress.waiting = counters.waiting
         if self.options.listen is not None:
             self.options.listen(progress)
 

@@ -21,6 +21,10 @@ class Progress(msgspec.Struct):
     started: float = 0.0
     before: int = 0
     """Items that were there when the stage began."""
+    retries: int = 0
+    """Model requests that were sent again."""
+    waiting: int = 0
+    """Model requests that wait for a retry now."""
 
     @property
     def rate(self) -> float:
@@ -73,6 +77,9 @@ class ProgressLine:
         ]
         if progress.failed:
             parts.append(f"{progress.failed:,} failed")
+        if progress.retries:
+            waiting = f" ({progress.waiting:,} waiting)" if progress.waiting else ""
+            parts.append(f"{progress.retries:,} {'retry' if progress.retries == 1 else 'retries'}{waiting}")
         if progress.cost:
             parts.append(f"${progress.cost:.2f}")
         left = progress.seconds_left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -11,14 +11,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from karat.aggregators._base import Resolved, folding_part, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
-from karat.experiments.existing_store import open_existing
+from karat.evaluators._base import ResolvedEvaluator, kind_of, resolve_evaluator
 from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
 from karat.experiments.mistakes import Mistake, at, blamed, mistakes, problems_of
 from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for
 from karat.experiments.schema import ExampleEntry, ExperimentFile, FunctionEntry, PromptEntry, RecordedEntry
+from karat.paths import MISSING, find
 from karat.records import Example
+from karat.store.existing import open_existing
 from karat.store.handles import StoredDataset
 
 T = TypeVar("T")
@@ -70,18 +73,16 @@ class _Check:
         dataset = self._try(("dataset",), self._dataset)
         runs = self._try(("task",), self._runs) or []
         self._check_prompt(runs)
-        kinds = self._evaluators()
-        evaluators = [self._evaluator(entry) for entry in file.evaluators]
-        aggregators = [self._aggregator(entry) for entry in file.aggregators]
+        own: list[Any] = []
+        evaluators: list[Any] = list(self._evaluators())
         if runs and graph_of(file.task, self.folder) is not None:
             task = runs[0].task
             place = "task" if file.dataset is None else "dataset"
             dataset = self._try((place,), lambda: self._data_of_graph(task, dataset))
-            if not evaluators:
+            if not evaluators and not file.evaluators:
                 evaluators, own = own_metrics(task)
-                aggregators = aggregators or own
-                kinds = {each.key: "single" for each in evaluators}
-        self._aggregators(kinds)
+                evaluators = [resolve_evaluator(each) for each in evaluators]
+        aggregators = list(self._aggregators(evaluators)) or own
         if self.problems:
             lines = [f"line {line}: {text}" for line, text in sorted(self.problems, key=lambda each: each[0])]
             raise ConfigError(lines, str(self.document.path))
@@ -313,11 +314,9 @@ class _Check:
 
     _aggregator = _evaluator
 
-    def _evaluators(self) -> dict[str, str]:
-        """Builds every evaluator; the kind of each by its key."""
-        from karat.evaluators._base import kind_of, resolve_evaluator
-
-        kinds: dict[str, str] = {}
+    def _evaluators(self) -> Iterator[ResolvedEvaluator]:
+        """Build every evaluator."""
+        keys: set[str] = set()
         for index, entry in zip(self.places.get("evaluators", ()), self.file.evaluators, strict=True):
             place = ("evaluators", index)
             built = self._try(
@@ -327,17 +326,17 @@ class _Check:
             )
             if built is None:
                 continue
-            key = built[2].key
-            if key in kinds:
-                self._problem(place, f"the key {key!r} is taken: give it another, as {{name, params, key}}")
-            kinds[key] = kind_of(built[2])
-            if getattr(built[2], "needs_reference", False) and self._has_no_reference():
+            key = built.evaluator.key
+            if key in keys:
+                self._problem(place, f"duplicate key {key!r}: give it another, as {{name, params, key}}")
+            keys.add(key)
+            if getattr(built.evaluator, "needs_reference", False) and self._has_no_reference():
                 self._problem(
                     place,
                     f"{key} compares with a reference and no example has one: say expected: FIELD in dataset"
                     f"{self._other_fields()}",
                 )
-        return kinds
+            yield built
 
     def _has_no_reference(self) -> bool:
         """Whether no example says what is expected; of a long dataset in the store only the first are looked at."""
@@ -352,15 +351,13 @@ class _Check:
         fields = ", ".join(str(name)[:40] for name in list(self.some[0].metadata)[:10])
         return f", which may be one of {fields}" if fields else ""
 
-    def _aggregators(self, kinds: dict[str, str]) -> None:
-        """Builds every aggregator, and sees that there is something for it to fold."""
-        from karat.aggregators._base import resolve_aggregator
-
+    def _aggregators(self, evaluators: list[ResolvedEvaluator]) -> Iterator[Resolved]:
+        """Build every aggregator, and check that it has something to aggregate."""
         graph = says_graph(self.document.value.get("task"), self.folder)
         from_where = ("evaluators", "task") if graph else ("evaluators",)
         whole = not any(text.startswith(from_where) for _, text in self.problems)
-        if self.file.aggregators and not self.file.evaluators and not kinds and whole:
-            self._problem(("aggregators",), "there are no evaluators whose results they could fold")
+        if self.file.aggregators and not self.file.evaluators and not evaluators and whole:
+            self._problem(("aggregators",), "there are no evaluators whose results they could aggregate")
             return
         seen: set[str] = set()
         for index, entry in zip(self.places.get("aggregators", ()), self.file.aggregators, strict=True):
@@ -372,25 +369,61 @@ class _Check:
             )
             if built is None:
                 continue
-            key, name, _, aggregator, of = built
-            if key in seen:
+            if built.key in seen:
                 self._problem(
-                    place, f"the key {key!r} is taken: give it another, as {{name, params, key, of}}"
+                    place, f"duplicate key {built.key!r}: give it another, as {{name, params, key, of}}"
                 )
-            seen.add(key)
+            seen.add(built.key)
+            self._check_fields(place, built)
             if whole:
-                self._check_fits(place, name, getattr(aggregator, "over", frozenset({"single"})), of, kinds)
+                self._check_fits(place, built, {each.evaluator.key: each.evaluator for each in evaluators})
+            yield built
 
-    def _check_fits(
-        self, place: Place, name: str, over: frozenset[str], of: list[str] | None, kinds: dict[str, str]
-    ) -> None:
-        unknown = [key for key in of or () if key not in kinds]
+    def _check_fits(self, place: Place, built: Resolved, evaluators: dict[str, Any]) -> None:
+        """An aggregator needs evaluators of its kind, and labels where it counts classes."""
+        unknown = [key for key in built.of or () if key not in evaluators]
         for key in unknown:
-            self._problem((*place, "of"), f"no evaluator has the key {key!r}: {did_you_mean(key, kinds)}")
-        if not unknown and not any(kinds[key] in over for key in (of or kinds)):
             self._problem(
-                place, f"{name!r} folds results of {' or '.join(sorted(over))} evaluators, and there are none"
+                (*place, "of"), f"no evaluator has the key {key!r}: {did_you_mean(key, evaluators)}"
             )
+        if unknown:
+            return
+        over = getattr(built.aggregator, "over", frozenset({"single"}))
+        fitting = [key for key in (built.of or evaluators) if kind_of(evaluators[key]) in over]
+        if not fitting:
+            kinds = " or ".join(sorted(over))
+            self._problem(place, f"{built.name!r} needs results of a {kinds} evaluator, and there is none")
+            return
+        if getattr(folding_part(built.aggregator), "needs_labels", False):
+            without = [key for key in fitting if getattr(evaluators[key], "gives_labels", None) is False]
+            for key in without:
+                self._problem(
+                    place,
+                    f"{built.name!r} counts classes, and the results of {key!r} have no labels: aggregate it with"
+                    f" accuracy or mean, or say of: which evaluators {built.name!r} is for",
+                )
+
+    def _check_fields(self, place: Place, built: Resolved) -> None:
+        """The metadata fields that an aggregator groups or clusters by have to be there."""
+        if not self.some:
+            return
+        for name in ("by", "cluster"):
+            given = built.params.get(name)
+            for field in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
+                if isinstance(field, str) and not self._has_field(field):
+                    known = {str(key) for example in self.some for key in example.metadata}
+                    near = did_you_mean(field, known) if known else "the examples have no metadata"
+                    self._problem(
+                        (*place, "params", name), f"no example has the metadata field {field!r}: {near}"
+                    )
+
+    def _has_field(self, field: str) -> bool:
+        """Whether an example has a metadata field; a long stored dataset is looked at in part, and trusted."""
+        if any(find(example.metadata, field) is not MISSING for example in self.some):
+            return True
+        if isinstance(self.dataset, StoredDataset) and len(self.dataset) > LOOKED_AT:
+            return True
+        return any(find(example.metadata, field) is not MISSING for example in self.dataset)
 
 
 def _example(entry: ExampleEntry) -> dict[str, Any]:

@@ -170,10 +170,10 @@ async def carry_out_async(
         )
         if tell is not None:
             tell(outcome.evaluation)
-    if plan.aggregators and outcome.evaluation is not None:
+    if outcome.evaluation is not None:
         outcome.aggregation = await aggregate_async(
             outcome.evaluation,
-            plan.aggregators,
+            plan.aggregators or None,
             store=store,
             confidence=plan.confidence,
             metadata=said,

@@ -24,6 +24,17 @@ _RESETS = (
 )
 
 
+class RetryCounters:
+    """Retries of this process so far, and how many requests wait for one now: for the progress line."""
+
+    def __init__(self) -> None:
+        self.retries = 0
+        self.waiting = 0
+
+
+counters = RetryCounters()
+
+
 async def with_retries(
     ask: Callable[[], Awaitable[T]],
     retries: Retries,
@@ -64,7 +75,12 @@ async def with_retries(
             failure.lost = lost = lost or (failure.charged and failure.tokens is None)
             if not again:
                 raise
-        await (sleep or clock.sleep)(wait)
+        counters.retries += 1
+        counters.waiting += 1
+        try:
+            await (sleep or clock.sleep)(wait)
+        finally:
+            counters.waiting -= 1
 
 
 def wait_asked_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:

@@ -14,6 +14,10 @@ from karat.serialization import annotations_of, converter
 from karat.tasks.base import Context, Task
 
 ASKED = ("example", "attempt", "context")
+_PLAIN: dict[Any, type | tuple[type, ...]] = {
+    str: str, int: int, float: (int, float), bool: bool, list: list, dict: dict
+}  # fmt: skip
+"""Annotations that need no conversion, and the values that fit them."""
 
 
 class FunctionTask(Task):
@@ -73,6 +77,19 @@ class FunctionTask(Task):
         for name in self.parameters:
             if name not in known and not takes_all:
                 raise RequestError(f"task {self.name!r} has no parameter {name!r}")
+
+    def misfit(self, example: Example) -> str | None:
+        """Why the example's input does not fit the annotation of the first parameter; None where it fits."""
+        wanted = annotations_of(self.function).get(self._first or "")
+        try:
+            if self._convert is not None:
+                self._convert(example.input)
+            elif wanted in _PLAIN and not isinstance(example.input, _PLAIN[wanted]):
+                found, fits = type(example.input).__name__, getattr(wanted, "__name__", wanted)
+                return f"{self.name}() takes {self._first}: {fits}, and its input is {found}"
+        except Exception as error:
+            return f"its input does not fit the parameter {self._first!r} of {self.name}(): {error}"
+        return None
 
     def call(self, example: Example, context: Context) -> Any:
         if self.default_model is None:

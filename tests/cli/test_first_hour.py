@@ -1,0 +1,118 @@
+"""What goes wrong, or is looked for, in the first hour: one command from data to report, and early checks."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def answers(project):
+    rows = [{"id": f"q{n}", "output": word.upper()} for n, word in enumerate(["one", "two", "three"])]
+    (project / "candidate.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return project
+
+
+def test_one_command_runs_evaluates_and_reports(karat, project):
+    command = ["run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
+    said = karat(*command, "-e", "exact_match", "-a", "accuracy", "-a", "mean", "--json")
+    found = {(e["evaluator"], e["aggregator"]): e["of"] for e in said.json["aggregation"]["estimates"]}
+    assert found == {("exact_match", "accuracy"): 6, ("exact_match", "mean"): 6}
+    again = karat(*command, "-e", "exact_match", "--json").json
+    assert again["runs"][0]["id"] == said.json["runs"][0]["id"]
+    assert [e["aggregator"] for e in again["aggregation"]["estimates"]] == ["accuracy"], "the default"
+
+
+def test_recorded_outputs_are_evaluated_in_the_same_command(karat, answers):
+    data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
+    said = karat("run", "--recorded", "candidate.jsonl", *data, "-e", "exact_match", "--json")
+    [estimate] = said.json["aggregation"]["estimates"]
+    assert (estimate["n"], estimate["of"]) == (3, 6)
+
+
+def test_an_aggregator_alone_is_refused(karat, project):
+    said = karat("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "-a", "mean")
+    assert said.code == 2
+    assert "-e" in said.err
+
+
+def test_an_input_that_does_not_fit_is_found_before_the_run(karat, project):
+    (project / "typed.py").write_text("def typed(question: str) -> str:\n    return question\n")
+    said = karat("run", "typed.py:typed", "--data", "qa.jsonl")
+    assert said.code == 2
+    assert "--input" in said.err
+    assert "question" in said.err
+    assert not (project / "karat.db").exists()
+
+
+def test_help_is_a_command(karat):
+    assert karat("help").out == karat("--help").out
+    assert karat("help", "run").out == karat("run", "--help").out
+    assert karat("help", "models", "pull").out == karat("models", "pull", "--help").out
+    assert karat("help", "rnu").code == 2
+
+
+EXPERIMENT = """
+dataset: {path: qa.jsonl, input: question, expected: answer}
+task: task.py:shout
+evaluators: [exact_match]
+aggregators:
+  - {name: accuracy, params: {by: topc}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (EXPERIMENT, "topc"),
+        (EXPERIMENT.replace("by: topc", "cluster: conversation"), "conversation"),
+        (
+            EXPERIMENT.replace("task: task.py:shout", "task: {prompt: '{input}', temperature: hot}"),
+            "temperature",
+        ),
+    ],
+)
+def test_check_finds_what_would_fail_later(karat, project, text, problem):
+    (project / "experiment.yaml").write_text(text)
+    said = karat("run", "experiment.yaml", "--check")
+    assert said.code == 2
+    assert problem in said.err
+    assert "line " in said.err
+
+
+def test_failures_of_an_aggregation_lead_to_the_evaluation_or_run(karat, project):
+    made = karat("run", "experiment.yaml", "--json").json
+    said = karat("show", made["aggregation"]["id"], "--failed", "--json").json
+    assert said["id"] == made["runs"][0]["id"]
+    assert said["kinds"]
+
+
+def test_a_failure_inside_a_library_names_the_users_own_line_first(karat, project):
+    (project / "deep.py").write_text("import json\n\n\ndef deep(text):\n    return json.loads('{' + text)\n")
+    data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
+    made = karat("run", "deep.py:deep", *data, "--json").json
+    kinds = karat("show", made["runs"][0]["id"], "--failed", "--json").json["kinds"]
+    assert kinds[0]["examples"][0]["where"].startswith("deep.py:5 deep")
+
+
+def test_rm_asks_on_a_terminal(karat, project, monkeypatch):
+    run = karat("run", "experiment.yaml", "--json").json["runs"][0]["id"]
+
+    class Terminal:
+        def __init__(self, answer):
+            self.answer = answer
+
+        def isatty(self):
+            return True
+
+        def readline(self):
+            return self.answer
+
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert karat("rm", run, "--cascade").code == 1
+    assert len(karat("ls", "runs", "--json").json["runs"]) == 1
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert karat("rm", run, "--cascade").code == 0
+    assert karat("ls", "runs", "--json").json["runs"] == []

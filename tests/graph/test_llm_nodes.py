@@ -403,3 +403,57 @@ def test_a_prompt_reaches_into_lists(project):
         )
         with pytest.raises(ConfigError, match=r"asks for \{f\[1\]\}"):
             load_task("qa").dataset()
+
+
+FIELDS = """
+data_config: {examples: [{id: a, q: one}, {id: b, q: two}]}
+graph_config:
+  nodes:
+    rate:
+      node_type: llm
+      prompt: [{user: "{q}"}]
+      output_keys: [rating, sure]
+      model:
+        name: MODEL
+        structured_output: {schema: SCHEMA}
+output_config: {output_map: {id: {from: id}, rating: {from: rating}, sure: {from: sure}}}
+"""
+SIMPLE_FIELDS = "{fields: {rating: {type: int}, sure: {type: bool}}}"
+CLOSED = (
+    "{type: object, required: [rating, sure], additionalProperties: false,"
+    " properties: {rating: {type: integer}, sure: {type: boolean}}}"
+)
+
+
+def test_a_structured_answer_may_have_more_fields_and_text_is_read_as_the_type_that_is_asked_for(project):
+    answers = {"one": '{"rating": "3", "sure": "True", "why": "so"}', "two": '{"rating": 4, "sure": false}'}
+    with FakeProvider(answers=answers) as server:
+        text = FIELDS.replace("MODEL", server.spec()).replace("SCHEMA", SIMPLE_FIELDS)
+        project.write("r/graph_config.yaml", text)
+        outcome = project.run("r")
+        assert server.count == 2, "no answer is asked for again"
+        asked = server.requests[0]["response_format"]["json_schema"]
+        assert asked["strict"] is True
+    assert outcome.records == [
+        {"id": "a", "rating": 3, "sure": True},
+        {"id": "b", "rating": 4, "sure": False},
+    ]
+    [first, second] = outcome.run.outputs()
+    assert first.trace[0].metadata["coerced"] == {"rating": "int", "sure": "bool"}
+    assert "coerced" not in second.trace[0].metadata
+    assert "field 'rating' was text in 1 answer and was read as int" in outcome.written.notes
+
+
+def test_a_schema_that_forbids_more_fields_is_obeyed(project):
+    with FakeProvider(answers='{"rating": 3, "sure": true, "why": "so"}') as server:
+        project.write("r/graph_config.yaml", FIELDS.replace("MODEL", server.spec()).replace("SCHEMA", CLOSED))
+        outcome = project.run("r")
+    assert [failure["node"] for failure in outcome.failures] == ["rate", "rate"]
+
+
+@pytest.mark.parametrize("given", ['"three"', '"3.5"', '" "', "null", '"1e400"'])
+def test_what_is_no_number_of_the_kind_is_still_refused(project, given):
+    with FakeProvider(answers=f'{{"rating": {given}, "sure": true}}') as server:
+        text = FIELDS.replace("MODEL", server.spec()).replace("SCHEMA", SIMPLE_FIELDS)
+        project.write("r/graph_config.yaml", text)
+        assert len(project.run("r").failures) == 2

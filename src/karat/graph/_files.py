@@ -8,6 +8,7 @@ records that failed. A report has the name of its processor in the place of `out
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import datetime
@@ -22,6 +23,7 @@ from karat.errors import FAILURES, RequestError, Stopped
 from karat.graph._data import Sink
 from karat.graph._postprocess import Processor, as_report
 from karat.graph._task import GraphTask
+from karat.graph.nodes._models import COERCED
 from karat.records import Failed, Ok
 from karat.serialization import encode
 
@@ -146,6 +148,7 @@ class _Export:
         self.sinks: list[Sink] = task.graph.sinks
         self.written = Written(names.path("output", names.format))
         self.left_out = 0
+        self._coerced: Counter[tuple[str, str]] = Counter()
         self._owed = _owed(task)
         self._unset = dict.fromkeys(self._owed, 0)
 
@@ -167,7 +170,13 @@ class _Export:
                 result = report.whole(report.kept(self._records()))
             previous = self._write_report(report, result)
         self._note_unset()
+        self._note_coerced()
         return self.written
+
+    def _note_coerced(self) -> None:
+        for (field, kind), count in self._coerced.items():
+            answers = "1 answer" if count == 1 else f"{count:,} answers"
+            self.written.notes.append(f"field {field!r} was text in {answers} and was read as {kind}")
 
     def _note_unset(self) -> None:
         written = self.run.counts.ok - self.left_out
@@ -200,6 +209,9 @@ class _Export:
             sinks = [files.enter_context(_SinkFile(sink)) for sink in self.sinks]
             failures: Any = None
             for output in self.run.outputs():
+                for call in output.trace:
+                    if COERCED in call.metadata:
+                        self._coerced.update(call.metadata[COERCED].items())
                 if isinstance(output.outcome, Failed):
                     if failures is None:
                         self.written.failed = self.names.path("failed", self.names.format)

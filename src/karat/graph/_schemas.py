@@ -9,6 +9,7 @@ from typing import Any
 from karat.errors import KaratError, RequestError, did_you_mean
 from karat.graph._lookup import TaskPlace
 from karat.graph._reading import Section
+from karat.models import OutputSchema, output_schema
 
 TYPES: dict[str, dict[str, Any]] = {
     "str": {"type": "string"},
@@ -80,7 +81,12 @@ def fields_schema(fields: Section) -> dict[str, Any] | None:
             needed.append(str(name))
     if not properties:
         return None
-    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": needed}
+
+
+def _accepting(schema: dict[str, Any] | None) -> OutputSchema | None:
+    """A schema that asks for its fields alone, and accepts an answer that has others beside them."""
+    return None if schema is None else OutputSchema({**schema, "additionalProperties": False}, accepts=schema)
 
 
 UNFIT = "an answer that does not fit is asked for once more, and then the record fails"
@@ -97,14 +103,12 @@ def read_structured_output(section: Section, place: TaskPlace) -> Any:
         if isinstance(written, str):
             schema: Any = place.load(written)
         elif isinstance(written, Mapping) and "fields" in written:
-            return fields_schema(section.section("schema").section("fields"))
+            return _accepting(fields_schema(section.section("schema").section("fields")))
         elif isinstance(written, Mapping):
             schema = dict(written)
         else:
             section.problem("needs a schema: fields, JSON Schema, or the dotted name of a pydantic model")
             return None
-        from karat.models._structured import output_schema
-
         output_schema(schema)
         return schema
     except KaratError as error:
@@ -131,7 +135,7 @@ class RecordSchema:
         """Raises ValueError with what does not fit."""
         import msgspec
 
-        self._form.read(msgspec.json.encode(record).decode())
+        self._form.read(msgspec.json.encode(record).decode(), coerce=False)
         for name, rule, bound in self._rules:
             value = record.get(name)
             if value is not None and not RULES[rule](value, bound):
@@ -144,8 +148,6 @@ def read_schema_config(section: Section, place: TaskPlace) -> RecordSchema | Non
     """The schema of the output records, if the file has one."""
     if not section.given:
         return None
-    from karat.models._structured import output_schema
-
     section.known(("schema", "fields"))
     name = section.text("schema")
     if name:

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
         ServerFailed,
         TimedOut,
     )
-    from karat.models._messages import Choice, Reply, ToolCall
+    from karat.models._messages import ROLES, Choice, Reply, ToolCall, check_extra
     from karat.models._prices import Price, find_price, price_date
-    from karat.models._recording import default_model, record_tool_call, recording, tool
+    from karat.models._recording import annotate, default_model, record_tool_call, recording, tool
     from karat.models._runtime import aclose, close
+    from karat.models._structured import OutputSchema, output_schema
     from karat.models.providers import Provider, register_provider
     from karat.models.providers._embedders import register_embedder
     from karat.models.providers._weights import pull
@@ -60,7 +61,12 @@ _WHERE = {
     "Model": "_client",
     "ModelFailure": "_failures",
     "Price": "_prices",
+    "OutputSchema": "_structured",
     "PriceUnknown": "_budget",
+    "ROLES": "_messages",
+    "annotate": "_recording",
+    "check_extra": "_messages",
+    "output_schema": "_structured",
     "Provider": "providers",
     "QuotaExhausted": "_failures",
     "RateLimited": "_failures",
@@ -93,6 +99,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "ROLES",
     "BadRequest",
     "BrokenBody",
     "Budget",
@@ -110,6 +117,7 @@ __all__ = [
     "Limits",
     "Model",
     "ModelFailure",
+    "OutputSchema",
     "Price",
     "PriceUnknown",
     "Provider",
@@ -123,17 +131,20 @@ __all__ = [
     "Timeouts",
     "ToolCall",
     "aclose",
+    "annotate",
     "available",
     "cache_clear",
     "cache_path",
     "cache_stats",
     "check",
+    "check_extra",
     "close",
     "default_model",
     "default_spec",
     "defined_names",
     "find_price",
     "get",
+    "output_schema",
     "price_date",
     "pull",
     "record_tool_call",

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_args
 
+import msgspec
+
 from karat.errors import RequestError, Stopped
 from karat.records import Call, Usage, add_usage
 
@@ -205,6 +207,17 @@ def record_tool_call(
     calls = _current.get()
     if calls is not None:
         calls.append(_tool_call(name, arguments, result, error, seconds))
+
+
+def annotate(**metadata: Any) -> None:
+    """Adds metadata to the latest model call of the item being worked on; outside of one it does nothing."""
+    calls = _current.get()
+    for place in range(len(calls) - 1 if calls is not None else -1, -1, -1):
+        assert calls is not None
+        if calls[place].kind == "model":
+            call = calls[place]
+            calls[place] = msgspec.structs.replace(call, metadata={**call.metadata, **metadata})
+            return
 
 
 def _tool_call(name: str, arguments: Any, result: Any, error: Any, seconds: float) -> Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -25,23 +26,34 @@ _DEFINED = ("#/$defs/", "#/definitions/")
 
 
 class OutputSchema:
-    """The schema of an answer. `schema` is plain JSON Schema; `read` checks a text and returns its value."""
+    """The schema of an answer. `schema` is plain JSON Schema; `read` checks a text and returns its value.
 
-    def __init__(self, schema: dict[str, Any], model: Any = None) -> None:
+    `accepts` is what an answer is checked against where that is less than what the provider is asked for.
+    """
+
+    def __init__(
+        self, schema: dict[str, Any], model: Any = None, *, accepts: dict[str, Any] | None = None
+    ) -> None:
         self.schema = schema
         self._model = model
-        self._validator: Any = None if model is not None else validator(schema)
+        self._validator: Any = None if model is not None else validator(accepts or schema)
         self._expensive = model is not None or _names_any(schema, _EXPENSIVE)
 
     def is_quick(self, text: str) -> bool:
         """Whether `read` takes so little time that it may run on an event loop; a model's validators are any code."""
         return not self._expensive and len(text) <= SHORT
 
-    def read(self, text: str) -> Any:
-        """The value in a text. ValueError says what does not fit."""
+    def read(self, text: str, *, coerce: bool = True) -> Any:
+        """The value in a text. ValueError says what does not fit.
+
+        A number or a boolean that is written as text (`"3"` for an integer) is read as what the schema asks for,
+        unless `coerce` is false.
+        """
         value = read_json(text)
         if self._model is not None:
             return self._modelled(value)
+        if coerce:
+            value = self._coerced(value)
         from referencing.exceptions import Unresolvable
 
         try:
@@ -57,6 +69,17 @@ class OutputSchema:
             ) from None
         return value
 
+    def _coerced(self, value: Any) -> Any:
+        try:
+            wrong = [error for error in self._validator.iter_errors(value) if error.validator == "type"]
+        except Exception:  # `read` says what is wrong with the schema or the value
+            return value
+        for error in wrong:
+            better = _as_type(error.instance, error.validator_value)
+            if better is not None:
+                value = _replaced(value, list(error.absolute_path), better)
+        return value
+
     def _modelled(self, value: Any) -> Any:
         from pydantic import ValidationError
 
@@ -65,6 +88,36 @@ class OutputSchema:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             raise ValueError(f"{_where(first['loc'])}: {one_line(first['msg'], 300)}") from None
+
+
+_WORDS = {"true": True, "false": False}
+
+
+def _as_type(value: Any, kinds: Any) -> Any:
+    """A text as the number or boolean that a schema asks for; None where it is neither."""
+    if not isinstance(value, str) or len(value) > 40:
+        return None
+    kinds, text = [kinds] if isinstance(kinds, str) else list(kinds), value.strip()
+    if "boolean" in kinds and text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if "integer" in kinds and _WHOLE.fullmatch(text):
+        return int(text)
+    if "number" in kinds and _NUMBER.fullmatch(text):
+        return float(text)
+    return None
+
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?")
+
+
+def _replaced(value: Any, path: list[Any], new: Any) -> Any:
+    """A copy of a value with another at a path."""
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = _replaced(value[path[0]], path[1:], new)
+    return copy
 
 
 def _where(path: Iterable[Any]) -> str:
@@ -76,7 +129,9 @@ _forms: WeakKeyDictionary[type, OutputSchema] = WeakKeyDictionary()
 
 
 def output_schema(schema: Any) -> OutputSchema:
-    """The form a JSON Schema or a pydantic model describes."""
+    """The form a JSON Schema or a pydantic model describes; an `OutputSchema` as it is."""
+    if isinstance(schema, OutputSchema):
+        return schema
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         if schema not in _forms:
             _forms[schema] = OutputSchema(schema.model_json_schema(), schema)

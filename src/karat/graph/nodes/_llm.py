@@ -13,7 +13,7 @@ from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, 
 from karat.graph.nodes._models import ModelUse, calls_of, message_of, read_model
 from karat.graph.nodes._prompts import Prompt, read_prompt
 from karat.graph.nodes._tools import Tool, read_tools
-from karat.models._messages import Reply
+from karat.models import OutputSchema, Reply
 from karat.serialization import to_json_value
 
 TOOL_CALLS = "tool_calls"
@@ -205,7 +205,8 @@ def check_output_keys(section: Section, keys: list[str], schema: Any) -> None:
     """Several fields cannot be told apart in one text."""
     if len(keys) < 2 or "post_process" in section:
         return
-    properties = schema.get("properties", {}) if isinstance(schema, Mapping) else None
+    written = schema.schema if isinstance(schema, OutputSchema) else schema
+    properties = written.get("properties", {}) if isinstance(written, Mapping) else None
     if schema is None:
         section.problem(
             "several output_keys need a structured_output with these fields, or a post_process", "output_keys"

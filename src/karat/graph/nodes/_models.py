@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,7 +13,8 @@ from karat.graph._reading import Section
 from karat.graph._schemas import read_structured_output
 from karat.graph._state import Message
 from karat.graph.nodes._base import Building
-from karat.models._messages import Reply, check_extra
+from karat.models import Reply, annotate, check_extra
+from karat.serialization import to_json_value
 
 OWN = ("temperature", "max_tokens", "seed", "stop", "n", "tool_choice")
 ELSEWHERE = ("output_type", "input_type", "provider", "model_type", "backend")
@@ -38,6 +39,8 @@ class ModelUse:
     async def ask(self, messages: list[dict[str, Any]], **more: Any) -> Reply:
         """The model's reply."""
         reply: Reply = await self.model.generate(messages, schema=self.schema, **{**self.parameters, **more})
+        if reply.parsed is not None and (coerced := _coerced(reply)):
+            annotate(coerced=coerced)
         return reply
 
     def identity(self) -> Any:
@@ -74,6 +77,30 @@ def read_model(section: Section, building: Building, node: Section) -> ModelUse:
     except KaratError as error:
         section.problems.caught((*section.place, "name" if model is None else "parameters"), error)
         return ModelUse(None, {}, schema)
+
+
+COERCED = "coerced"
+"""In the metadata of a model call: the fields of its answer that were text and were read as another type."""
+
+
+def _coerced(reply: Reply) -> dict[str, str]:
+    """The fields that the model wrote as text and the schema made a number or a boolean of."""
+    from karat.graph.sygra._functions import extract_and_load_json  # which imports the nodes
+
+    parsed = to_json_value(reply.parsed)
+    written = extract_and_load_json(reply.text)
+    return dict(_differing(written, parsed, ""))
+
+
+def _differing(written: Any, parsed: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(written, dict) and isinstance(parsed, dict):
+        for key in written.keys() & parsed.keys():
+            yield from _differing(written[key], parsed[key], f"{path}.{key}" if path else str(key))
+    elif isinstance(written, list) and isinstance(parsed, list):
+        for at, (one, other) in enumerate(zip(written, parsed, strict=False)):
+            yield from _differing(one, other, f"{path}[{at}]")
+    elif isinstance(written, str) and isinstance(parsed, (bool, int, float)):
+        yield path, type(parsed).__name__
 
 
 def _mistyped(key: str) -> str | None:

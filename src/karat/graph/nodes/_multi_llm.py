@@ -12,7 +12,7 @@ from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, 
 from karat.graph.nodes._llm import ModelNode, called
 from karat.graph.nodes._models import ModelUse, message_of, read_model
 from karat.graph.nodes._prompts import Prompt, read_prompt
-from karat.models._messages import Reply
+from karat.models import Reply
 
 
 class MultiLlmNode(ModelNode):

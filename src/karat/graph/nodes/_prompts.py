@@ -14,7 +14,7 @@ import msgspec
 
 from karat.errors import RequestError, did_you_mean
 from karat.graph._reading import Section
-from karat.models._messages import ROLES
+from karat.models import ROLES
 from karat.paths import MISSING, find
 
 _NAME = r"[^\W\d]\w*(?:(?:\.|->)\w+|\[\d+\])*"

@@ -11,7 +11,7 @@ from typing import Any
 from karat.errors import FAILURES, KaratError, RequestError
 from karat.graph._reading import Section
 from karat.graph.nodes._base import Building
-from karat.models._recording import record_tool_call
+from karat.models import record_tool_call
 
 _JSON = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 LONGEST_RESULT = 100_000

@@ -44,9 +44,10 @@ def test_what_has_no_verdict_counts_in_the_denominator():
 def test_precision_recall_and_f1_have_the_keys_of_the_reports():
     pairs = [("Music", "music"), ("Music", "Art"), ("Art", "Art"), ("Other", "Music")]
     precision = get("precision", predicted_key="text").calculate(results(pairs))
-    assert precision["precision_per_class"] == {"Art": 0.5, "Music": 0.5, "Other": 0.0}
-    assert precision["average_precision"] == pytest.approx(1 / 3)
-    assert precision["average_precision_interval"][0] <= 1 / 3 <= precision["average_precision_interval"][1]
+    assert precision["precision_per_class"] == {"Art": 0.5, "Music": 0.5}
+    assert (precision["average_precision"], precision["average"]) == (0.5, "seed")
+    assert precision["average_precision_interval"][0] <= 0.5 <= precision["average_precision_interval"][1]
+    assert precision["macro_precision"] == pytest.approx(1 / 3)
     assert precision["support"] == {"Art": 1, "Music": 2, "Other": 1}
     assert precision["confusion_matrix"] == {
         "labels": ["Art", "Music", "Other"],
@@ -56,6 +57,10 @@ def test_precision_recall_and_f1_have_the_keys_of_the_reports():
     assert recall["recall_per_class"] == {"Art": 1.0, "Music": 0.5, "Other": 0.0}
     assert recall["average_recall"] == 0.5
     f1 = get("f1_score", predicted_key="text", golden_key="text").calculate(results(pairs))
+    assert f1["average_f1_score"] == pytest.approx(0.5), (
+        "the harmonic mean of the two averages, not of the classes"
+    )
+    assert f1["macro_f1_score"] == pytest.approx((2 / 3 + 0.5 + 0) / 3)
     assert set(f1) >= {
         "average_f1_score",
         "f1_score_per_class",
@@ -63,6 +68,25 @@ def test_precision_recall_and_f1_have_the_keys_of_the_reports():
         "macro_f1_score",
         "weighted_f1_score",
     }
+
+
+@settings(deadline=None)  # the first call imports what it measures with
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcd")), min_size=1, max_size=40),
+    st.integers(0, 5),
+)
+def test_the_average_f1_of_a_report_is_that_of_its_average_precision_and_recall(pairs, missing):
+    keys = {"predicted_key": "text", "golden_key": "text"}
+    given_results = [*results(pairs), *[None] * missing]
+    precision, recall, f1 = (get(name, **keys).calculate(given_results) for name in CLASS_METRICS)
+    p, r = precision["average_precision"], recall["average_recall"]
+    assert f1["average_f1_score"] == pytest.approx(2 * p * r / (p + r) if p + r else 0.0)
+    low, high = f1["average_f1_score_interval"]
+    assert 0 <= low <= f1["average_f1_score"] <= high <= 1
+    assert f1["average"] == "seed"
+
+
+CLASS_METRICS = ("precision", "recall", "f1_score")
 
 
 def test_the_seeds_own_average_leaves_out_classes_that_were_not_predicted():

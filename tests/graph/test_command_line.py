@@ -303,3 +303,26 @@ def test_a_check_tells_one_record_as_one(karat, project):
     assert karat("run", "eval/qa", "--check")[1].startswith(
         "all is well: task eval/qa, 1 record, 2 nodes, 1 post-processor"
     )
+
+
+FAILING = """
+data_config: {examples: [{id: a}, {id: b}, {id: c}]}
+graph_config: {nodes: {one: {node_type: lambda, lambda: code.one, output_keys: [x]}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise ValueError('the tokenizer is missing')", True),
+        ("raise ValueError(f'no {state[\"id\"]}')", True),
+        ("raise (ValueError if state['id'] == 'a' else KeyError)('no')", False),
+        ("return {'x': 1 / (state['id'] == 'a')}", False),
+    ],
+)
+def test_when_all_records_fail_for_one_reason_it_is_told(karat, project, body, told):
+    project.write("t/code.py", f"def one(state):\n    {body}\n")
+    project.write("t/graph_config.yaml", FAILING)
+    code, out, _ = karat("run", "t", "--output_dir", "out")
+    assert code == 1
+    assert ("all 3 failed: node one: ValueError: " in out) is told

@@ -170,3 +170,28 @@ def test_so_is_a_cancellation_that_is_its_own(project, task):
     own = "\nimport asyncio\n\nasync def score(state):\n    raise asyncio.CancelledError\n"
     project.write("t/code.py", CODE + own)
     assert project.run("t").failures == [{"id": "0", "node": "score", "error": "CancelledError"}]
+
+
+TIMED = """
+data_config: {examples: [{id: a, q: x}]}
+graph_config:
+  nodes:
+    quick: {node_type: lambda, lambda: code.quick, output_keys: [one]}
+    slow: {node_type: lambda, lambda: code.SLOW, output_keys: [two]}
+"""
+
+
+@pytest.mark.parametrize("kind", ["waits", "blocks"])
+def test_a_timeout_names_its_node(project, kind):
+    project.write("t/code.py", """
+import asyncio, threading
+def quick(state): return {"one": 1}
+async def waits(state): await asyncio.Event().wait()
+def blocks(state): threading.Event().wait(2)
+""")  # fmt: skip
+    project.write("t/graph_config.yaml", TIMED.replace("SLOW", kind))
+    outcome = project.run("t", timeout=0.2)
+    [output] = outcome.run.outputs()
+    assert output.outcome.error.metadata["node"] == "slow"
+    [failure] = outcome.failures
+    assert (failure["node"], failure["error"]) == ("slow", "TimeoutError: no output within 0.2 s")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from karat import models
+from karat.documents import read_document
 from karat.errors import KaratError
-from karat.graph import known_tasks, load_task
+from karat.graph import find_task, known_tasks, load_task
 
 QUESTIONS = [
     {"original_index": 5, "problem": "Who wrote it?", "answer": "Ann Lee", "topic": "Art"},
@@ -92,3 +93,15 @@ def test_data_from_the_hub_needs_its_package_or_the_network_and_says_so(project,
     task = load_task("eval/question_answering/simpleqa", model="x@http://127.0.0.1:9/v1")
     with pytest.raises(KaratError, match=r"pip install 'karat\[hf\]'"):
         task.dataset()
+
+
+@pytest.mark.parametrize("name", known_tasks())
+def test_no_shipped_task_sets_a_sampling_parameter(name):
+    sampling = {"temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty"}
+
+    def keys(value):
+        if isinstance(value, dict):
+            return set(value).union(*map(keys, value.values()))
+        return set().union(*map(keys, value)) if isinstance(value, list) else set()
+
+    assert not sampling & keys(read_document(find_task(name).file).value)

@@ -291,6 +291,8 @@ class Metrics:
 
     def average(self, metric: str, average: str) -> Estimate:
         """One average of `precision`, `recall` or `f1`, over n of how many items."""
+        if average == "seed" and metric == "f1":
+            return _harmonic(self.average("precision", average), self.average("recall", average))
         if average == "seed":
             estimate = self._of_seeds(metric)
         else:
@@ -340,6 +342,28 @@ class Metrics:
             "matrix": self.found.matrix,
             "support": {name: each.support for name, each in self.classes.items()},
         }
+
+
+def _harmonic(precision: Estimate, recall: Estimate) -> Estimate:
+    """The harmonic mean of an averaged precision and an averaged recall.
+
+    Its limits are those of both: the mean grows with each of them, so they are never too narrow.
+    """
+
+    def mean(one: float | None, other: float | None) -> float | None:
+        if one is None or other is None:
+            return None
+        return 2 * one * other / (one + other) if one + other else 0.0
+
+    return msgspec.structs.replace(
+        precision,
+        value=mean(precision.value, recall.value),
+        low=mean(precision.low, recall.low),
+        high=mean(precision.high, recall.high),
+        lowest=mean(precision.lowest, recall.lowest),
+        highest=mean(precision.highest, recall.highest),
+        method="from precision and recall" if precision.low is not None else precision.method,
+    )
 
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from karat.formatting import clean, counts_text
-from karat.records import Status
+from karat.records import Failed, Status
 from karat.store.handles import Evaluation, Run
 from karat.store.run_labels import matrix_labels
 
@@ -47,8 +48,32 @@ def usage_lines(handle: Any) -> list[str]:
 
 
 def what_failed(handle: Any) -> str:
-    """Where to look when something failed."""
-    return f"what failed: karat show {handle.id} --failed"
+    """Why everything failed, where that has one reason, and where to look."""
+    where = f"what failed: karat show {handle.id} --failed"
+    reason = common_failure(handle)
+    return f"all {handle.counts.failed:,} failed: {clean(reason, 400)}\n{where}" if reason else where
+
+
+MOST_FAILURES = 1000
+"""Failures that are compared to find out whether they have one reason."""
+
+
+def common_failure(handle: Any) -> str:
+    """The message of the first failure, where nothing succeeded and all failures are of one kind; else empty."""
+    if handle.counts.ok or handle.counts.skipped or not handle.counts.failed:
+        return ""
+    items = handle.outputs() if isinstance(handle, Run) else handle.results()
+    errors = [each.outcome.error for each in islice(items, MOST_FAILURES) if isinstance(each.outcome, Failed)]
+    kinds = set()
+    for error in errors:
+        node = error.metadata.get("node")  # of a graph task: the type of the error is in the message
+        inner = error.message.removeprefix(f"node {node}: ").partition(":")[0] if node else ""
+        kinds.add((error.type, node, inner))
+    if len(kinds) != 1 or not errors:
+        return ""
+    first = errors[0]
+    named = first.message if first.metadata.get("node") else f"{first.type}: {first.message}"
+    return named if len({error.message for error in errors}) == 1 else f"{named} (the first of them)"
 
 
 def outcome_text(outcome: Outcome) -> str:

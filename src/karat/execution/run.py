@@ -225,7 +225,10 @@ class _RunWork:
                 context = self._context(item, again)
 
     def timed_out(self, item: _Item, seconds: float) -> Done:
+        error = self.task.timeout_error(item.example, item.attempt, seconds)
         failure = Failure("TimeoutError", f"no output within {seconds:g} s")
+        if error is not None:
+            failure = failure_of(error)
         item.calls.end()
         return self._done(item, Failed(failure), _Clock(item.calls, seconds), [])
 

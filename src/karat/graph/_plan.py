@@ -131,24 +131,28 @@ class Plan:
         """Takes a record through the graph, in this thread."""
         if self.chain is not None:
             for node in self.chain:
+                record.running.append(node.name)
                 try:
                     node.run(state, record)
                 except PASSED_ON:
                     raise
                 except BaseException as error:
                     raise failed(node.name, error) from error
+                record.running.remove(node.name)
             return
         walk = _Walk(self)
         walk.arrive(START, self._targets(START, state))
         while (ready := walk.ready()) is not None:
             name = ready[0]
             walk.start(name)
+            record.running.append(name)
             try:
                 self.nodes[name].run(state, record)
             except PASSED_ON:
                 raise
             except BaseException as error:
                 raise failed(name, error) from error
+            record.running.remove(name)
             walk.arrive(name, self._targets(name, state))
 
     def _targets(self, name: str, state: SygraState) -> list[str]:
@@ -195,6 +199,7 @@ class Plan:
         return await self._targets_async(name, state)
 
     async def _step(self, node: Node, state: SygraState, record: Record) -> None:
+        record.running.append(node.name)
         try:
             if node.is_async:
                 await node.run_async(state, record)
@@ -206,6 +211,7 @@ class Plan:
             if _is_cancelled(error):
                 raise
             raise failed(node.name, error) from error
+        record.running.remove(node.name)
 
     async def _targets_async(self, name: str, state: SygraState) -> list[str]:
         try:

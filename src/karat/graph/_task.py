@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -37,6 +38,8 @@ class GraphTask(Task):
         self.name = configuration.place.name
         self.is_async = self.plan.is_async
         self.run_args = dict(run_args or {})
+        self._records: dict[tuple[str, int], Record] = {}
+        """The records at work, which timeouts are told of."""
         self._code = _code([*self.plan.parts(), *self.output.parts])
 
     def golden_keys(self) -> list[str]:
@@ -78,17 +81,36 @@ class GraphTask(Task):
         state.update(given if isinstance(given, dict) else {"input": given})
         if "id" not in state:
             state["id"] = example.id
-        return state, Record(example.id, context.attempt, context.replicate)
+        record = Record(example.id, context.attempt, context.replicate)
+        self._records[example.id, context.attempt] = record
+        return state, record
 
     def call(self, example: Example, context: Context) -> Any:
         state, record = self._begin(example, context)
-        self.plan.run(state, record)
-        return self._finish(state)
+        try:
+            self.plan.run(state, record)
+            return self._finish(state)
+        finally:
+            self._records.pop((record.example, record.attempt), None)
 
     async def call_async(self, example: Example, context: Context) -> Any:
         state, record = self._begin(example, context)
-        await self.plan.run_async(state, record)
-        return self._finish(state)
+        try:
+            await self.plan.run_async(state, record)
+            output = self._finish(state)
+        except asyncio.CancelledError:
+            raise  # `timeout_error` may ask for it next
+        except BaseException:
+            self._records.pop((record.example, record.attempt), None)
+            raise
+        self._records.pop((record.example, record.attempt), None)
+        return output
+
+    def timeout_error(self, example: Example, attempt: int, seconds: float) -> BaseException | None:
+        record = self._records.pop((example.id, attempt), None)
+        if record is None or not record.running:
+            return None
+        return failed(", ".join(record.running), TimeoutError(f"no output within {seconds:g} s"))
 
     def _finish(self, state: SygraState) -> Any:
         try:

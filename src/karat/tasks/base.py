@@ -56,6 +56,10 @@ class Task:
         """The named parts an example's output consists of; one unnamed part for most tasks."""
         return [""]
 
+    def timeout_error(self, example: Example, attempt: int, seconds: float) -> BaseException | None:
+        """The failure of an example whose time is up, where the task knows more of it than that."""
+        return None
+
     def configuration(self) -> Any:
         """Everything configured that the outputs depend on, JSON-able."""
         return {"task": self.name}

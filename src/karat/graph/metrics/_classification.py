@@ -53,7 +53,11 @@ class AccuracyMetric(BaseAggregatorMetric):
 
 
 class _ClassMetric(BaseAggregatorMetric):
-    """What precision, recall and F1 share: labels are counted as pairs and become classes at the end."""
+    """What precision, recall and F1 share: labels are counted as pairs and become classes at the end.
+
+    `average` is that of the seeds' reports unless told: precision over the classes that were predicted, recall over
+    the golden ones, F1 the harmonic mean of these two averages. A report says which it is, and has the others too.
+    """
 
     part: ClassVar[type[OneMetric]]
     word: ClassVar[str]
@@ -62,7 +66,7 @@ class _ClassMetric(BaseAggregatorMetric):
         self,
         predicted_key: str | None = None,
         golden_key: str | None = None,
-        average: str = "macro",
+        average: str = "seed",
         normalize: bool | None = None,
         confidence: float = 0.95,
     ) -> None:

@@ -59,5 +59,11 @@ def _aggregator(name: str, params: dict[str, Any]) -> dict[str, Any]:
         key: value for key, value in params.items() if key != "key"
     }  # what was compared, not what is folded
     if aggregators.has(name) and set(own) <= set(parameters_of(aggregators.get(name))):
+        if name in (
+            "precision",
+            "recall",
+            "f1_score",
+        ):  # the number of the report, not another average of the same
+            own.setdefault("average", "seed")
         return {"name": name, "params": own}
     return {"name": f"metric:{name}", "params": params}

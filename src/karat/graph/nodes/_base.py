@@ -26,6 +26,8 @@ class Record(msgspec.Struct, frozen=True):
     example: str = ""
     attempt: int = 1
     replicate: int = 1
+    running: list[str] = []
+    """The nodes that are at work on it; those that failed or were cancelled stay."""
 
 
 @dataclass

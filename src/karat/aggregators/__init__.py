@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from karat.aggregators._base import FunctionAggregator as FunctionAggregator
     from karat.aggregators._base import Group as Group
     from karat.aggregators._base import aggregators as aggregators
+    from karat.aggregators._base import not_applicable as not_applicable
     from karat.aggregators._base import register_aggregator as register_aggregator
     from karat.aggregators._classification import ClassificationReport as ClassificationReport
     from karat.aggregators._classification import F1Score as F1Score
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from karat.aggregators._distributions import Histogram as Histogram
     from karat.aggregators._distributions import Quantiles as Quantiles
     from karat.aggregators._efficiency import StepEfficiency as StepEfficiency
+    from karat.aggregators._efficiency import count_of as count_of
     from karat.aggregators._grouping import Grouped as Grouped
     from karat.aggregators._means import Accuracy as Accuracy
     from karat.aggregators._means import Mean as Mean
     from karat.aggregators._pass_k import MajorityAtK as MajorityAtK
     from karat.aggregators._pass_k import PassAtK as PassAtK
     from karat.aggregators._pass_k import PassHatK as PassHatK
+    from karat.aggregators._pass_k import Problem as Problem
     from karat.aggregators._rates import CountBy as CountBy
     from karat.aggregators._rates import Rate as Rate
     from karat.graph.metrics import AggregatorMetricRegistry as AggregatorMetricRegistry
@@ -42,6 +45,8 @@ _WHERE = {
     "FunctionAggregator": "_base",
     "Group": "_base",
     "aggregators": "_base",
+    "count_of": "_efficiency",
+    "not_applicable": "_base",
     "register_aggregator": "_base",
     "Accuracy": "_means",
     # Aggregator metrics are a built-in plug-in: they are named here and never imported by this package.
@@ -57,6 +62,7 @@ _WHERE = {
     "Mean": "_means",
     "PassAtK": "_pass_k",
     "PassHatK": "_pass_k",
+    "Problem": "_pass_k",
     "Precision": "_classification",
     "Quantiles": "_distributions",
     "Ranking": "_comparisons",

@@ -11,26 +11,52 @@ from karat.lazy import load
 
 if TYPE_CHECKING:
     from karat.datasets.dataset import Dataset
+    from karat.datasets.readers.hub import resolved_revision
     from karat.datasets.readers.rows import BadRow
+    from karat.datasets.sources import (
+        JOINER,
+        file_rows,
+        kind_of_source,
+        rows_dataset,
+        source_file,
+        source_problems,
+        source_rows,
+    )
     from karat.datasets.writers import RecordWriter, check_writable, record_file, record_writer, whole_file
 
 _WHERE = {
     "BadRow": "readers.rows",
     "Dataset": "dataset",
+    "JOINER": "sources",
     "RecordWriter": "writers",
     "check_writable": "writers",
+    "file_rows": "sources",
+    "kind_of_source": "sources",
     "record_file": "writers",
     "record_writer": "writers",
+    "resolved_revision": "readers.hub",
+    "rows_dataset": "sources",
+    "source_file": "sources",
+    "source_problems": "sources",
+    "source_rows": "sources",
     "whole_file": "writers",
 }
 
 __all__ = [
+    "JOINER",
     "BadRow",
     "Dataset",
     "RecordWriter",
     "check_writable",
+    "file_rows",
+    "kind_of_source",
     "record_file",
     "record_writer",
+    "resolved_revision",
+    "rows_dataset",
+    "source_file",
+    "source_problems",
+    "source_rows",
     "whole_file",
 ]
 

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     )
     from karat.evaluators._from_output import FromOutput
     from karat.evaluators._pairwise import ByFunction, ByMetric
+    from karat.evaluators._parameters import ParameterCheck
     from karat.evaluators._similarity import Bleu, Chrf, EmbeddingDistance, Rouge
     from karat.evaluators._structured import JSONSchemaMatch, JSONValid
     from karat.evaluators._text import Contains, EditDistance, ExactMatch, RegexMatch
+    from karat.evaluators._values import TextRules, clip, plain, same, text_of, value_at
     from karat.evaluators.trajectory import (
         GraphTrajectoryMatchEvaluator,
         RedundantCallsEvaluator,
@@ -51,6 +53,13 @@ _WHERE = {
     "FunctionEvaluator": "_base",
     "Item": "_base",
     "RunOutput": "_base",
+    "ParameterCheck": "_parameters",
+    "TextRules": "_values",
+    "clip": "_values",
+    "plain": "_values",
+    "same": "_values",
+    "text_of": "_values",
+    "value_at": "_values",
     "build_evaluator": "_base",
     "evaluators": "_base",
     "list_evaluators": "_base",
@@ -106,11 +115,13 @@ __all__ = [
     "JSONSchemaMatch",
     "JSONValid",
     "NumericMatch",
+    "ParameterCheck",
     "RedundantCallsEvaluator",
     "RegexMatch",
     "Rouge",
     "RunOutput",
     "SetMatch",
+    "TextRules",
     "TokenF1",
     "ToolCallAccuracyEvaluator",
     "ToolUseEvaluator",
@@ -119,11 +130,16 @@ __all__ = [
     "UnitMetricResult",
     "agentevals_adapter",
     "build_evaluator",
+    "clip",
     "discover",
     "evaluators",
     "list_evaluators",
+    "plain",
     "register_evaluator",
+    "same",
+    "text_of",
     "unit_metric",
+    "value_at",
 ]
 
 

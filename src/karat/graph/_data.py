@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from karat.datasets.dataset import Dataset
-from karat.datasets.sources import (
+from karat.datasets import (
     JOINER,
+    Dataset,
     file_rows,
     kind_of_source,
     rows_dataset,
@@ -156,7 +156,7 @@ def _pinned(source: Any, metadata: dict[str, Any]) -> Any:
         return [_pinned(each, metadata) for each in source]
     if kind_of_source(source) != "hf":
         return source
-    from karat.datasets.readers.hub import resolved_revision
+    from karat.datasets import resolved_revision
 
     revision = resolved_revision(source)
     if revision is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 from karat import paths
-from karat.datasets.dataset import Dataset
+from karat.datasets import Dataset
 from karat.errors import KaratError, RequestError
 from karat.graph._configuration import Configuration, check_data_fields, read_configuration, read_outline
 from karat.graph._lookup import find_task
@@ -19,10 +20,9 @@ from karat.graph._state import SygraState, own
 from karat.graph.metrics._node import UnitMetrics
 from karat.graph.nodes._base import Record
 from karat.graph.sygra._task_modules import current_modules
-from karat.keys import code_fingerprint, digest
 from karat.records import Example
 from karat.serialization import encode
-from karat.tasks.base import Context, Task
+from karat.tasks import Context, Task, code_fingerprint
 
 LOOKED_AT = 100
 """Records whose fields are enough to tell that nothing is amiss; only else all are looked at."""
@@ -158,7 +158,7 @@ def _code(parts: list[Any]) -> str | None:
     found = [code_fingerprint(part) for part in parts]
     if any(each is None for each in found):
         return None
-    return digest(json.dumps(found).encode())
+    return hashlib.blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
 
 
 def _fields(examples: Iterable[Example]) -> list[str]:

@@ -11,12 +11,22 @@ from karat.tasks.base import Context, Task
 from karat.tasks.function import FunctionTask
 
 if TYPE_CHECKING:
+    from karat.keys import code_fingerprint
     from karat.tasks.prompt import PromptTask
     from karat.tasks.recorded import RecordedOutputs
 
-_WHERE = {"PromptTask": "prompt", "RecordedOutputs": "recorded"}
+_WHERE = {"PromptTask": "prompt", "RecordedOutputs": "recorded", "code_fingerprint": "karat.keys"}
 
-__all__ = ["Context", "FunctionTask", "PromptTask", "RecordedOutputs", "Task", "as_task", "tasks"]
+__all__ = [
+    "Context",
+    "FunctionTask",
+    "PromptTask",
+    "RecordedOutputs",
+    "Task",
+    "as_task",
+    "code_fingerprint",
+    "tasks",
+]
 
 
 def __getattr__(name: str) -> Any:

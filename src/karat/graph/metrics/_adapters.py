@@ -11,9 +11,7 @@ from typing import Any
 import msgspec
 
 from karat.errors import CannotJudge, RequestError
-from karat.evaluators._base import Evaluator, Item, build_evaluator, evaluators, kind_of
-from karat.evaluators._parameters import ParameterCheck
-from karat.evaluators._values import clip
+from karat.evaluators import Evaluator, Item, ParameterCheck, build_evaluator, clip, evaluators
 from karat.graph.metrics._unit import (
     BaseUnitMetric,
     UnitMetricRegistry,
@@ -191,7 +189,8 @@ class _AsUnitMetric(_Adapter):
     def __call__(self, threshold: float = 1.0, **params: Any) -> EvaluatorMetric:
         bound = ParameterCheck(f"evaluator:{self.name}").number("threshold", threshold, 0.0, 1.0)
         built = build_evaluator(self.name, params)
-        if kind_of(built) != "single" or not callable(getattr(built, "evaluate", None)):
+        several = callable(getattr(built, "compare", None)) or callable(getattr(built, "evaluate_runs", None))
+        if several or not callable(getattr(built, "evaluate", None)):
             raise RequestError(f"evaluator {self.name!r} judges no single outputs, so it is no unit metric")
         return EvaluatorMetric(built, self.name, bound, params)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar, TypeVar
 
-from karat.aggregators._base import Aggregate, Aggregator, Group, aggregators, not_applicable
+from karat.aggregators import Aggregate, Aggregator, Group, aggregators, not_applicable
 from karat.errors import RequestError
 from karat.graph.metrics._unit import UnitMetricResult
 from karat.records import Estimate, Ok, Result

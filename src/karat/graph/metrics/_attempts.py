@@ -11,9 +11,7 @@ from itertools import repeat
 from typing import Any, ClassVar
 
 from karat import paths
-from karat.aggregators._efficiency import StepEfficiency, count_of
-from karat.aggregators._folding import Values
-from karat.aggregators._pass_k import MajorityAtK, OverAttempts, PassAtK, PassHatK, Problem
+from karat.aggregators import MajorityAtK, PassAtK, PassHatK, Problem, StepEfficiency, count_of
 from karat.graph.metrics._aggregator import (
     AggregatorMetricRegistry,
     BaseAggregatorMetric,
@@ -23,6 +21,7 @@ from karat.graph.metrics._aggregator import (
 from karat.graph.metrics._classification import with_siblings
 from karat.graph.metrics._unit import UnitMetricResult
 from karat.records import Estimate
+from karat.stats import MeanState
 
 
 def retry_of(metadata: Mapping[str, Any]) -> int | None:
@@ -83,15 +82,12 @@ class Tries:
 
     def efficiency(self, penalty: float, unknown: int, confidence: float) -> Estimate:
         """The mean over steps; `unknown` are results of which not even the step is known, a step each."""
-        values = Values()
-        for step in self.steps.values():
-            if step.known:
-                share = 0.0 if step.right is None else max(0.0, 1.0 - penalty * step.right)
-                values.add([share], {}, None)
-            else:
-                values.missing += 1
-        values.missing += unknown
-        return values.estimate(confidence)
+        known = [step for step in self.steps.values() if step.known]
+        shares = [0.0 if step.right is None else max(0.0, 1.0 - penalty * step.right) for step in known]
+        mean = MeanState()
+        for share in shares:
+            mean.add([share])
+        return mean.estimate(confidence, of=len(self.steps) + unknown, bounds=(0.0, 1.0))
 
     def counts(self) -> dict[str, Any]:
         """Of the steps whose value is known: right at once, right later, never right."""
@@ -139,7 +135,7 @@ class _AttemptMetric(BaseAggregatorMetric):
     (`pooled`): for each number up to `k`, and without an interval, as nothing is known of how problems differ.
     """
 
-    part: ClassVar[type[OverAttempts]]
+    part: ClassVar[type[PassAtK] | type[PassHatK] | type[MajorityAtK]]
     symbol: ClassVar[str]
     """What stands before k in the keys of results that no problem is named of: `pass@3`."""
     pools: ClassVar[bool] = True

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
-from karat.aggregators._classification import F1Score, LabelState, OneMetric, Precision, Recall
+from karat.aggregators import F1Score, Precision, Recall
 from karat.graph.metrics._aggregator import BaseAggregatorMetric, aggregator_metric, unit_result
 from karat.records import Estimate
-from karat.stats._proportions import wilson
+from karat.stats import wilson
 
 
 def with_siblings(name: str, estimate: Estimate) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class _ClassMetric(BaseAggregatorMetric):
     the golden ones, F1 the harmonic mean of these two averages. A report says which it is, and has the others too.
     """
 
-    part: ClassVar[type[OneMetric]]
+    part: ClassVar[type[Precision] | type[Recall] | type[F1Score]]
     word: ClassVar[str]
 
     def __init__(
@@ -89,10 +89,10 @@ class _ClassMetric(BaseAggregatorMetric):
         reading = self.aggregator.reading
         return "labels", reading.golden_key, reading.predicted_key, reading.normalize
 
-    def start(self) -> LabelState:
-        return LabelState()
+    def start(self) -> Any:
+        return self.aggregator.start()
 
-    def add(self, state: LabelState, result: Any) -> LabelState:
+    def add(self, state: Any, result: Any) -> Any:
         unit = unit_result(result)
         if unit is None:
             state.missing += 1
@@ -102,11 +102,11 @@ class _ClassMetric(BaseAggregatorMetric):
             )
         return state
 
-    def merge(self, a: LabelState, b: LabelState) -> LabelState:
+    def merge(self, a: Any, b: Any) -> Any:
         a.merge(b)
         return a
 
-    def finish(self, state: LabelState) -> dict[str, Any]:
+    def finish(self, state: Any) -> dict[str, Any]:
         metrics, metric, word = self.aggregator.metrics(state), self.part.metric, self.word
         of_seeds = self.aggregator.average == "seed"
         classes = {

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, ClassVar
 
 from karat.errors import CannotJudge
-from karat.evaluators._answers import EXACT
-from karat.evaluators._parameters import ParameterCheck
-from karat.evaluators._values import TextRules, clip, plain, text_of, value_at
+from karat.evaluators import ParameterCheck, TextRules, clip, plain, text_of, value_at
 from karat.graph.metrics._match import golden_text, similarity
 from karat.graph.metrics._unit import (
     BaseUnitMetric,
@@ -25,6 +23,9 @@ from karat.graph.metrics._unit import (
 MAX_DIFFERENCES = 50
 MAX_COMPARED = 5_000
 """Texts longer than this have their similarity, but no list of differences, in the metadata."""
+
+EXACT = Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
+"""Percentages of numbers as they are written: 0.1 + 0.2 is 0.3."""
 
 
 def number(value: Any) -> float | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from karat.errors import CannotJudge
-from karat.evaluators._parameters import ParameterCheck
-from karat.evaluators._values import TextRules, plain, same, text_of
+from karat.evaluators import ParameterCheck, TextRules, plain, same, text_of
 from karat.graph.metrics._unit import (
     BaseUnitMetric,
     UnitMetricResult,

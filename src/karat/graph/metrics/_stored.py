@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from karat.aggregators._base import aggregators
-from karat.evaluators._from_output import FromOutput
+from karat.aggregators import aggregators
+from karat.evaluators import FromOutput
 from karat.graph._task import GraphTask
 from karat.graph.metrics._aggregator import AggregatorMetricRegistry
 from karat.graph.metrics._collator import fields_of

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from karat.errors import CannotJudge, RequestError
-from karat.evaluators._values import clip, value_at
+from karat.evaluators import clip, value_at
 from karat.registry import Registry, check_parameters
 from karat.serialization import storable
 

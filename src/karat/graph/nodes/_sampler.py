@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 from typing import Any
@@ -10,7 +11,7 @@ from karat.errors import KaratError
 from karat.graph._reading import Section
 from karat.graph._state import SygraState, own
 from karat.graph.nodes._base import COMMON, Building, Node, Record
-from karat.keys import content_hash
+from karat.serialization import canonical
 
 
 class SamplerNode(Node):
@@ -22,7 +23,8 @@ class SamplerNode(Node):
         super().__init__(name, list(attributes))
         self.kind = "weighted_sampler"
         self.attributes = attributes
-        self.outcome = content_hash([list(each) for each in attributes.values()])
+        drawn_from = canonical([list(each) for each in attributes.values()])
+        self.outcome = hashlib.blake2b(drawn_from, digest_size=16).hexdigest()
         self.seed = seed
 
     def run(self, state: SygraState, record: Record) -> None:
@@ -73,7 +75,7 @@ def _attribute(section: Section, building: Building) -> tuple[list[Any], list[fl
 
 def _column(section: Section, building: Building) -> list[Any] | None:
     """The values of a column of a data source."""
-    from karat.datasets.sources import source_rows
+    from karat.datasets import source_rows
 
     section.known(("column", "source"))
     columns = section.texts("column")

@@ -4,6 +4,11 @@ It works at once and needs no network:
 
     karat init capitals
     karat run capitals/experiment.yaml
+
+With --graph it is a graph task: a `graph_config.yaml` with its data, its code and the JSON Schema of such files.
+
+    karat init capitals --graph
+    karat run capitals
 """
 
 from __future__ import annotations
@@ -18,26 +23,25 @@ from karat.errors import RequestError
 
 FILES = ("experiment.yaml", "questions.jsonl", "answer.py")
 SCHEMA = "experiment.schema.json"
+GRAPH_FILES = ("graph/graph_config.yaml", "questions.jsonl", "graph/answers.py")
+GRAPH_SCHEMA = "graph.schema.json"
 
 
 def add_arguments(parser: Parser) -> None:
     """The folder."""
     parser.add_argument("folder", metavar="DIR", help="the folder to write into; made if there is none")
+    parser.option("--graph", action="store_true", help="write a graph task instead of an experiment")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Writes the files, or none of them."""
-    from karat.experiments.schema import experiment_schema
-
     folder = Path(given.folder)
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file: name a folder")
-    taken = [name for name in (*FILES, SCHEMA) if (folder / name).exists()]
+    contents = _graph() if given.graph else _experiment()
+    taken = [name for name in contents if (folder / name).exists()]
     if taken:
         raise RequestError(f"{folder / taken[0]} exists already: name another folder, nothing is overwritten")
-    source = Path(__file__).parent.parent / "templates"
-    contents = {name: (source / name).read_text(encoding="utf-8") for name in FILES}
-    contents[SCHEMA] = json.dumps(experiment_schema(), indent=2) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
@@ -45,7 +49,24 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     except OSError as error:
         raise RequestError(f"{folder} cannot be written: {error.strerror}") from error
     written = [str(folder / name) for name in contents]
-    command = f"karat run {folder / 'experiment.yaml'}"
+    command = f"karat run {folder if given.graph else folder / 'experiment.yaml'}"
     text = "\n".join([*(f"wrote {path}" for path in written), "", f"now: {command}"])
     terminal.show({"files": written, "next": command}, text)
     return 0
+
+
+def _templates(names: tuple[str, ...]) -> dict[str, str]:
+    source = Path(__file__).parent.parent / "templates"
+    return {Path(name).name: (source / name).read_text(encoding="utf-8") for name in names}
+
+
+def _experiment() -> dict[str, str]:
+    from karat.experiments.schema import experiment_schema
+
+    return {**_templates(FILES), SCHEMA: json.dumps(experiment_schema(), indent=2) + "\n"}
+
+
+def _graph() -> dict[str, str]:
+    from karat.graph import graph_schema
+
+    return {**_templates(GRAPH_FILES), GRAPH_SCHEMA: json.dumps(graph_schema(), indent=2) + "\n"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from karat.graph._deduplication import SemanticDedupPostProcessor
     from karat.graph._drawing import arrows, mermaid, svg
+    from karat.graph._file_schema import graph_schema
     from karat.graph._files import Written, prepare_files, write_files
     from karat.graph._functions import (
         AsyncLambdaFunction,
@@ -49,6 +50,7 @@ _WHERE = {
     "Written": "_files",
     "arrows": "_drawing",
     "find_task": "_lookup",
+    "graph_schema": "_file_schema",
     "is_shipped": "_lookup",
     "known_tasks": "_lookup",
     "load_outline": "_task",
@@ -80,6 +82,7 @@ __all__ = [
     "Written",
     "arrows",
     "find_task",
+    "graph_schema",
     "is_shipped",
     "known_tasks",
     "load_outline",

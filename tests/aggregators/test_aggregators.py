@@ -107,12 +107,20 @@ def test_count_by_counts_every_value_with_its_share(make):
     assert (one.value, one.low, one.high) == (other.value, other.low, other.high)
 
 
-def test_quantiles_are_order_statistics_with_woodruffs_interval(make):
+def test_quantiles_and_their_limits_are_order_statistics(make):
     made = make.folded("quantiles", [[make.item(i / 100)] for i in range(1, 101)])
     assert made.get("q50").value == 0.5
     assert made.get("q50").low == pytest.approx(0.41, abs=0.011)
     assert made.get("q50").high == pytest.approx(0.60, abs=0.011)
     assert (made.get("q5").value, made.get("q95").value) == (0.05, 0.95)
+
+
+def test_a_quantile_has_no_limit_where_there_are_too_few_scores(make):
+    made = make.folded("quantiles", [[make.item(i / 20)] for i in range(1, 21)], probabilities=[0.95]).get(
+        "q95"
+    )
+    assert (made.low, made.high) == (0.85, None)
+    assert "upper" in made.metadata["reason"]
 
 
 def test_many_different_scores_are_rounded_and_it_is_said(make, monkeypatch):

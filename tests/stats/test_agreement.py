@@ -45,7 +45,7 @@ def test_kappa_and_its_error_as_scikit_learn_and_statsmodels_have_them(weights: 
     np.add.at(table, (first, second), 1)
     theirs = cohens_kappa(table, wt=weights)
     assert ours.metadata["standard_error"] == pytest.approx(theirs.std_kappa * math.sqrt(120 / 119))
-    assert (ours.low, ours.high) == pytest.approx((theirs.kappa_low, theirs.kappa_upp), abs=0.04)
+    assert (ours.low, ours.high) == pytest.approx((theirs.kappa_low, theirs.kappa_upp), abs=0.06)
 
 
 def test_kappa_is_the_short_name() -> None:
@@ -56,13 +56,16 @@ def test_a_clustered_kappa_is_less_sure() -> None:
     a, b = np.repeat(first, 5).tolist(), np.repeat(second, 5).tolist()
     clustered = kappa(a, b, clusters=np.repeat(np.arange(120), 5).tolist())
     once = kappa(first.tolist(), second.tolist())
-    assert (clustered.value, clustered.low) == pytest.approx((once.value, once.low))
+    assert clustered.value == pytest.approx(once.value)
+    assert clustered.low == pytest.approx(once.low, abs=0.03)
     assert clustered.metadata["design_effect"] > 4.5
 
 
 def test_the_order_of_the_labels_matters_to_weights_alone() -> None:
     a, b = ["low", "mid", "high", "mid"], ["low", "high", "high", "low"]
-    assert kappa(a, b, labels=["low", "mid", "high"]) == kappa(a, b, labels=["mid", "low", "high"])
+    one, other = (kappa(a, b, labels=order) for order in (["low", "mid", "high"], ["mid", "low", "high"]))
+    assert one.value == pytest.approx(other.value)
+    assert (one.low, one.high) == pytest.approx((other.low, other.high), abs=0.1)
     ordered = kappa(a, b, "linear", labels=["low", "mid", "high"])
     assert ordered.value == pytest.approx(
         cohen_kappa_score(a, b, labels=["low", "mid", "high"], weights="linear")

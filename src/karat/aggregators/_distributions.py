@@ -12,6 +12,7 @@ from karat.records import Estimate
 from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
 from karat.stats._proportions import wilson_limits
+from karat.stats._quantiles import scaled_ranks
 from karat.stats._validation import check_confidence
 
 MOST_DISTINCT = 50_000
@@ -82,9 +83,9 @@ class _Distribution(Aggregator[_Spread]):
 class Quantiles(_Distribution):
     """Quantiles of the scores, each with a distribution-free interval.
 
-    The interval is Woodruff's (1952): the quantiles at Wilson's limits for the share of scores below; the
-    attempts at an example count as one item there. Up to 50,000 different scores the quantiles are exact, beyond
-    that every score is rounded to one part in 8,192.
+    The limits are order statistics, which hold for every distribution; the attempts at an example count as one item
+    there. A limit that so few scores cannot give is None: 20 scores have no upper limit for the quantile 0.95.
+    Up to 50,000 different scores the quantiles are exact, beyond that every score is rounded to one part in 8,192.
     """
 
     name = "quantiles"
@@ -113,12 +114,15 @@ class Quantiles(_Distribution):
         if state.sizes.clustered:
             metadata |= {"clusters": state.sizes.clusters, "effective_n": state.sizes.fully_correlated()}
         for p in self.probabilities:
-            estimate = Estimate(None, n=n, of=of, method="woodruff", confidence=self.confidence)
+            estimate = Estimate(None, n=n, of=of, method="order statistics", confidence=self.confidence)
             if n:
-                low, high = wilson_limits(p, state.sizes.fully_correlated(), critical(self.confidence))
+                ranks = scaled_ranks(p, n, state.sizes.fully_correlated(), self.confidence)
+                low, high = (None if rank is None else _ranked(values, upto, rank) for rank in ranks)
+                sides = [side for side, limit in (("lower", low), ("upper", high)) if limit is None]
+                reason = {"reason": f"too few scores for {' and '.join(sides)} limits"} if sides else {}
                 estimate = Estimate(
-                    _at(values, upto, p), _at(values, upto, low), _at(values, upto, high), n, of, "woodruff",
-                    self.confidence, metadata=dict(metadata),
+                    _at(values, upto, p), low, high, n, of, "order statistics",
+                    self.confidence, metadata={**metadata, **reason},
                 )  # fmt: skip
             out.add(estimate, f"q{100 * p:g}")
         return out
@@ -126,8 +130,12 @@ class Quantiles(_Distribution):
 
 def _at(values: list[float], upto: list[int], p: float) -> float:
     """The smallest score that at least a share `p` of all scores do not exceed."""
-    wanted = math.ceil(p * upto[-1] - 1e-9)
-    return values[min(bisect_right(upto, max(0, wanted - 1)), len(values) - 1)]
+    return _ranked(values, upto, math.ceil(p * upto[-1] - 1e-9))
+
+
+def _ranked(values: list[float], upto: list[int], rank: int) -> float:
+    """The score of a rank, counted from 1."""
+    return values[min(bisect_right(upto, max(0, rank - 1)), len(values) - 1)]
 
 
 @register_aggregator("histogram")

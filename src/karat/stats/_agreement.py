@@ -1,23 +1,26 @@
-"""Krippendorff's alpha: agreement of any number of raters, with missing ratings, on any scale."""
+"""Agreement between raters: percent, Cohen's, weighted and Fleiss' kappa, Krippendorff's alpha."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from karat.records import Estimate
-from karat.stats._clusters import sizes_of
-from karat.stats._distributions import critical
-from karat.stats._proportions import proportion, wilson_limits
-from karat.stats._validation import StatisticsError, check_confidence, finite, same_length
+from karat.stats._proportions import proportion
+from karat.stats._resampling import dirichlet_limits
+from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, same_length
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 Level = Literal["nominal", "ordinal", "interval"]
-_MOST_PATTERNS = 4_000_000
-"""Patterns × classes² held at once; beyond it the resamples are drawn in more, smaller blocks."""
 
 
 def krippendorff_alpha(
@@ -34,9 +37,9 @@ def krippendorff_alpha(
     1 − D_o / D_e: the disagreement seen within items over that expected from all values together. Two values
     disagree by whether they differ (nominal), by how many values lie between them (ordinal: in `order`, or
     sorted), or by their squared difference (interval: numbers). Items with fewer than two ratings say nothing
-    and are only counted in `of`. The interval is the percentile one over resampled items, seeded; agreement
-    on everything gets Wilson's limit on the share of items that could disagree. One value only: None, with
-    the reason.
+    and are only counted in `of`. The limits are quantiles over random shares of the items, with one more item that
+    lowers or raises alpha most (`dirichlet_limits`), seeded: they hold where one value is rare. One value only: None,
+    with the reason.
     """
     import numpy as np
 
@@ -52,7 +55,9 @@ def krippendorff_alpha(
         return Estimate(None, n=n, of=of, method=method, confidence=confidence, metadata={"reason": reason})
     place = {value: position for position, value in enumerate(values)}
     patterns = Counter(tuple(sorted(place[rating] for rating in unit)) for unit in units)
-    kinds = sorted(patterns)
+    raters = Counter(len(unit) for unit in units).most_common(1)[0][0]
+    extremes = _extreme_kinds(len(values), raters)
+    kinds = sorted({*patterns, *extremes})
     times = np.array([patterns[kind] for kind in kinds], dtype=np.float64)
     scale = np.array(values, dtype=np.float64) if level == "interval" else np.arange(len(values)) * 1.0
     alpha = _Alpha(kinds, scale, level)
@@ -60,24 +65,52 @@ def krippendorff_alpha(
     if n < 2:
         metadata: dict[str, Any] = {"reason": "one item has no spread"}
         return Estimate(value, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
-    metadata = {"resamples": n_resamples, "seed": seed}
-    if all(len(set(kind)) == 1 for kind in kinds):
-        share, _ = wilson_limits(1.0, n, critical(confidence))
-        low = max(-1.0, 1.0 - (1.0 - share) / alpha.chance_of_differing(times))
-        return Estimate(value, low, value, n, of, method, confidence, metadata={"reason": "agreement on all"})
-    rng = np.random.default_rng(seed)
-    step = max(1, _MOST_PATTERNS // (len(kinds) + len(values) ** 2))
-    drawn = np.concatenate(
-        [
-            alpha(rng.multinomial(n, times / n, size=min(step, n_resamples - start)).astype(np.float64))
-            for start in range(0, n_resamples, step)
-        ]
-    )
-    known = drawn[~np.isnan(drawn)]
-    if len(known) < len(drawn):
-        metadata["undefined"] = len(drawn) - len(known)
-    low, high = (float(q) for q in np.quantile(known, (0.5 * (1 - confidence), 0.5 * (1 + confidence))))
-    return Estimate(value, min(low, value), max(high, value), n, of, method, confidence, metadata=metadata)
+    most = _extremes(times, alpha, [kinds.index(kind) for kind in extremes])
+    width = len(values) ** 2 if level == "ordinal" else 1
+    found = dirichlet_limits(times, *most, alpha, confidence, draws=n_resamples, seed=seed, width=width)
+    return _limited(value, found, n, of, method, confidence, {"resamples": n_resamples, "seed": seed})
+
+
+_MOST_CLASSES = 12
+"""Classes of which every two are tried as the worst disagreement; of more, only some."""
+
+
+def _extreme_kinds(values: int, raters: int) -> list[tuple[int, ...]]:
+    """Items on which all raters agree, and items on which half of them say one thing and half another."""
+    half = raters // 2
+    every = range(values) if values <= _MOST_CLASSES else (0, values - 1)
+    split = [tuple([a] * half + [b] * (raters - half)) for a in every for b in every if a < b]
+    return [*((value,) * raters for value in every), *split]
+
+
+def _extremes(times: Floats, statistic: Callable[[Floats], Floats], tried: Sequence[int]) -> tuple[int, int]:
+    """The patterns among those tried of which one more observation lowers and raises a statistic most."""
+    import numpy as np
+
+    more = np.tile(times, (len(tried), 1))
+    more[np.arange(len(tried)), list(tried)] += 1.0
+    found = statistic(more)
+    return tried[int(np.nanargmin(found))], tried[int(np.nanargmax(found))]
+
+
+def _limited(
+    value: float,
+    limits: tuple[float, float] | None,
+    n: int,
+    of: int,
+    method: str,
+    confidence: float,
+    metadata: dict[str, Any],
+) -> Estimate:
+    """An agreement with its limits, none of which leaves −1 to 1 or the value out."""
+    if limits is None:
+        metadata = {
+            **metadata,
+            "reason": "one class holds nearly all items: chance agreement is almost total",
+        }
+        return Estimate(value, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
+    low, high = min(max(-1.0, limits[0]), value), max(min(1.0, limits[1]), value)
+    return Estimate(value, low, high, n, of, method, confidence, metadata=metadata)
 
 
 def _ordered(seen: set[Any], level: Level, order: Sequence[Any] | None) -> list[Any]:
@@ -153,12 +186,6 @@ class _Alpha:
         expected = (marginal[:, :, None] * marginal[:, None, :] * distance).sum(axis=(1, 2))
         return seen, expected
 
-    def chance_of_differing(self, times: Any) -> float:
-        """The probability that two values drawn from all differ."""
-        marginal = times @ self.counts
-        total = float(marginal.sum())
-        return float(total**2 - (marginal**2).sum()) / (total * (total - 1.0))
-
 
 Weights = Literal["linear", "quadratic"]
 
@@ -213,11 +240,13 @@ def cohen_kappa(
     """Cohen's kappa of two raters, plain or weighted: (p_o − p_e) / (1 − p_e) (Cohen 1960, 1968).
 
     p_o is the agreement seen and p_e that expected from the two raters' own shares. `weights` gives credit
-    for near misses by how far apart the classes stand in `labels` (sorted unless given): 1 − d or 1 − d². The
-    variance is that of Fleiss, Cohen & Everitt (1969), here the spread of each item's influence, summed
-    within clusters where there are any. The interval is Wilson's for the agreement at that variance, since a
-    symmetric one covers too little near 1. One class only: kappa is undefined, and None with the reason.
+    for near misses by how far apart the classes are in `labels` (sorted unless given): 1 − d or 1 − d². The
+    limits are quantiles over random shares of the items, or clusters, with one more that lowers or raises kappa most
+    (`dirichlet_limits`): they hold where one class is rare, as intervals from the variance do not. One class
+    only: kappa is undefined, and None with the reason.
     """
+    import numpy as np
+
     confidence = check_confidence(confidence)
     if weights not in (None, "linear", "quadratic"):
         raise StatisticsError(f"weights is {weights!r}: known are 'linear', 'quadratic' and None")
@@ -230,21 +259,94 @@ def cohen_kappa(
             "no items both have labelled" if not n else "only one class was used: chance agreement is total"
         )
         return Estimate(None, n=n, of=of, method=method, confidence=confidence, metadata={"reason": reason})
-    k = len(names)
-    credit = [[_credit(i, j, k, weights) for j in range(k)] for i in range(k)]
-    rows = [sum(row) / n for row in matrix]
-    columns = [sum(matrix[i][j] for i in range(k)) / n for j in range(k)]
-    observed = math.fsum(credit[i][j] * matrix[i][j] for i in range(k) for j in range(k)) / n
-    by_row = [math.fsum(credit[i][j] * columns[j] for j in range(k)) for i in range(k)]
-    by_column = [math.fsum(credit[i][j] * rows[i] for i in range(k)) for j in range(k)]
-    chance = math.fsum(rows[i] * by_row[i] for i in range(k))
-    rest = 1.0 - chance
-    influence = [
-        [(credit[i][j] - (by_row[i] + by_column[j]) * (1.0 - observed) / rest) / rest for j in range(k)]
-        for i in range(k)
-    ]
-    items = [influence[index[x]][index[y]] for x, y in pairs]
-    return _with_interval(observed, chance, items, kept, of, confidence, method)
+    if len(set(kept) if kept is not None else pairs) < 2:
+        reason = "one item or one cluster has no spread"
+        value = float(_Kappa(len(names), weights)(np.array(matrix, dtype=np.float64).reshape(1, -1))[0])
+        return Estimate(value, n=n, of=of, method=method, confidence=confidence, metadata={"reason": reason})
+    table = _Kappa(len(names), weights)
+    cells = [index[x] * table.k + index[y] for x, y in pairs]
+    value = float(table(np.bincount(cells, minlength=table.k**2).astype(np.float64)[None])[0])
+    counts, shapes = table.patterns(cells, kept)
+
+    def of_patterns(times: Floats) -> Floats:
+        return table(times @ shapes)
+
+    first = len(counts) - table.k**2  # the patterns that are one cell each come last
+    most = _extremes(counts, of_patterns, [first + cell for cell in table.extreme_cells()])
+    found = dirichlet_limits(counts, *most, of_patterns, confidence, draws=_DRAWS, seed=0, width=table.k**2)
+    items = table.influence(np.array(matrix, dtype=np.float64) / n)[cells]
+    return _limited(value, found, n, of, method, confidence, _error(items, kept))
+
+
+_DRAWS = 2000
+"""Random shares from which limits are taken."""
+
+
+def _error(influence: Floats, clusters: Sequence[Hashable] | None) -> dict[str, Any]:
+    """The standard error from the spread of each item's influence, G/(G−1)·Σ(the cluster's sum)² / n²."""
+    n = len(influence)
+    centred = influence - influence.mean()
+    groups = [[each] for each in centred] if clusters is None else grouped(centred.tolist(), clusters)
+    g = len(groups)
+    robust = math.fsum(math.fsum(group) ** 2 for group in groups) * g / (g - 1) / (n * n)
+    found: dict[str, Any] = {"standard_error": math.sqrt(robust)}
+    if g < n:
+        plain = float(centred @ centred) / (n * (n - 1))
+        found |= {"design_effect": robust / plain if plain > 0.0 else 1.0, "clusters": g}
+    return found
+
+
+class _Kappa:
+    """Cohen's kappa as a function of the table of two raters, for many tables (one to a row) at once."""
+
+    def __init__(self, k: int, weights: Weights | None) -> None:
+        import numpy as np
+
+        self.k = k
+        self.credit = np.array([[_credit(i, j, k, weights) for j in range(k)] for i in range(k)])
+
+    def __call__(self, tables: Floats) -> Floats:
+        """Kappa of each table; NaN where chance agreement is total."""
+        import numpy as np
+
+        cells = tables.reshape(len(tables), self.k, self.k)
+        total = cells.sum(axis=(1, 2))
+        observed = (cells * self.credit).sum(axis=(1, 2)) / total
+        chance = np.einsum("ti,ij,tj->t", cells.sum(axis=2), self.credit, cells.sum(axis=1)) / total**2
+        rest = np.where(1.0 - chance > 1e-12, 1.0 - chance, np.nan)
+        found: Floats = 1.0 - (1.0 - observed) / rest
+        return found
+
+    def influence(self, shares: Floats) -> Floats:
+        """How much an item of each cell moves kappa (Fleiss, Cohen & Everitt 1969)."""
+        rows, columns = shares.sum(axis=1), shares.sum(axis=0)
+        by_row, by_column = self.credit @ columns, rows @ self.credit
+        observed, rest = float((shares * self.credit).sum()), 1.0 - float(rows @ by_row)
+        found: Floats = (
+            self.credit - (by_row[:, None] + by_column[None, :]) * (1.0 - observed) / rest
+        ) / rest
+        return found.ravel()
+
+    def extreme_cells(self) -> list[int]:
+        """Cells that can change kappa most: all of a small table; of a large one the diagonal, first row and column."""
+        k = self.k
+        return [i * k + j for i in range(k) for j in range(k) if k <= _MOST_CLASSES or i == j or 0 in (i, j)]
+
+    def patterns(self, cells: Sequence[int], clusters: Sequence[Hashable] | None) -> tuple[Floats, Floats]:
+        """How often each pattern of a cluster's items occurs, and the patterns: those seen, then one for each cell."""
+        import numpy as np
+
+        size = self.k**2
+        if clusters is None:
+            return np.bincount(cells, minlength=size).astype(np.float64), np.eye(size)
+        groups = [tuple(sorted(group)) for group in grouped(cells, clusters)]
+        seen = Counter(groups)
+        mean_size = len(cells) / len(groups)
+        shapes = np.zeros((len(seen) + size, size))
+        for row, group in enumerate(seen):
+            np.add.at(shapes[row], list(group), 1.0)
+        shapes[len(seen) :] = mean_size * np.eye(size)
+        return np.array([*seen.values(), *([0] * size)], dtype=np.float64), shapes
 
 
 kappa = cohen_kappa
@@ -255,9 +357,11 @@ def fleiss_kappa(ratings: Sequence[Sequence[Any]], *, confidence: float = 0.95) 
     """Fleiss' kappa of several raters: `ratings[item]` holds the labels that item got, as many for each.
 
     (P̄ − P_e) / (1 − P_e), with P̄ the mean share of agreeing pairs of raters and P_e the sum of the squared
-    shares of the classes (Fleiss 1971). The interval is made as Cohen's, from the spread of the items' influence.
+    shares of the classes (Fleiss 1971). The interval is made as Cohen's.
     Items with missing labels: use `krippendorff_alpha`. One class only: None with the reason.
     """
+    import numpy as np
+
     confidence = check_confidence(confidence)
     n = len(ratings)
     raters = {len(row) for row in ratings}
@@ -272,21 +376,34 @@ def fleiss_kappa(ratings: Sequence[Sequence[Any]], *, confidence: float = 0.95) 
     if len(classes) < 2:
         reason = "only one class was used: chance agreement is total" if n else "no items"
         return Estimate(None, n=n, of=n, method="fleiss", confidence=confidence, metadata={"reason": reason})
-    tallies = [[sum(label == name for label in row) for name in classes] for row in ratings]
-    shares = [sum(tally[j] for tally in tallies) / (n * m) for j in range(len(classes))]
-    agreeing = [sum(times * (times - 1) for times in tally) / (m * (m - 1)) for tally in tallies]
-    observed = math.fsum(agreeing) / n
-    chance = math.fsum(share * share for share in shares)
-    rest = 1.0 - chance
-    items = [
-        (
-            agree
-            - 2.0 * (1.0 - observed) / rest * math.fsum(s * t / m for s, t in zip(shares, tally, strict=True))
-        )
-        / rest
-        for agree, tally in zip(agreeing, tallies, strict=True)
-    ]
-    return _with_interval(observed, chance, items, None, n, confidence, "fleiss")
+    place = {name: position for position, name in enumerate(classes)}
+    seen = Counter(tuple(sorted(place[label] for label in row)) for row in ratings)
+    extremes = _extreme_kinds(len(classes), m)
+    kinds = sorted({*seen, *extremes})
+    times = np.array([seen[kind] for kind in kinds], dtype=np.float64)
+    tallies = np.zeros((len(kinds), len(classes)))
+    for row, kind in enumerate(kinds):
+        np.add.at(tallies[row], list(kind), 1.0)
+    agreeing = (tallies * (tallies - 1.0)).sum(axis=1) / (m * (m - 1))
+
+    def fleiss(tables: Floats) -> Floats:
+        total = tables.sum(axis=1)
+        shares = (tables @ tallies) / (m * total)[:, None]
+        rest = 1.0 - (shares**2).sum(axis=1)
+        found: Floats = 1.0 - (1.0 - (tables @ agreeing) / total) / np.where(rest > 1e-12, rest, np.nan)
+        return found
+
+    value = float(fleiss(times[None])[0])
+    if n < 2:
+        metadata = {"reason": "one item has no spread"}
+        return Estimate(value, n=n, of=n, method="fleiss", confidence=confidence, metadata=metadata)
+    most = _extremes(times, fleiss, [kinds.index(kind) for kind in extremes])
+    found = dirichlet_limits(times, *most, fleiss, confidence, draws=_DRAWS, seed=0)
+    shares = (times @ tallies) / (n * m)
+    rest = 1.0 - float(shares @ shares)
+    influence = (agreeing - 2.0 * (1.0 - value) * (tallies @ shares) / m) / rest
+    items = np.repeat(influence, times.astype(np.int64))
+    return _limited(value, found, n, n, "fleiss", confidence, _error(items, None))
 
 
 def _both(
@@ -334,47 +451,3 @@ def _credit(i: int, j: int, k: int, weights: Weights | None) -> float:
         return float(i == j)
     distance = abs(i - j) / (k - 1)
     return 1.0 - (distance if weights == "linear" else distance * distance)
-
-
-def _with_interval(
-    observed: float,
-    chance: float,
-    influence: list[float],
-    clusters: list[Hashable] | None,
-    of: int,
-    confidence: float,
-    method: str,
-) -> Estimate:
-    """Kappa, with Wilson's limits for the agreement seen, carried over by 1 − (1 − p)/(1 − chance).
-
-    The number of items they are taken on is the effective one, at which the agreement would have kappa's
-    variance: G/(G−1) · Σ(the cluster's summed influence)² / n².
-    """
-    n = len(influence)
-    value = 1.0 - (1.0 - observed) / (1.0 - chance)
-    centre = math.fsum(influence) / n
-    sums: dict[Hashable, float] = {}
-    counts: dict[Hashable, int] = {}
-    for position, each in enumerate(influence):
-        key = position if clusters is None else clusters[position]
-        sums[key] = sums.get(key, 0.0) + each - centre
-        counts[key] = counts.get(key, 0) + 1
-    sizes = sizes_of(counts.values())
-    groups = sizes.clusters
-    if groups < 2:
-        metadata: dict[str, Any] = {"reason": "one item or one cluster has no spread"}
-        return Estimate(value, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
-    robust = math.fsum(s * s for s in sums.values()) * groups / (groups - 1) / (n * n)
-    plain = math.fsum((each - centre) ** 2 for each in influence) / (n * (n - 1))
-    effective, df, effect = sizes.fully_correlated(), math.inf, 1.0
-    if robust > 1e-24 and 0.0 < observed < 1.0:
-        effect = robust / plain
-        df = sizes.degrees(effect)
-        effective = observed * (1.0 - observed) / (robust * (1.0 - chance) ** 2)
-    limits = wilson_limits(observed, effective, critical(confidence, df))
-    low, high = (1.0 - (1.0 - limit) / (1.0 - chance) for limit in limits)
-    low, high = min(max(-1.0, low), value), max(min(1.0, high), value)
-    metadata = {"standard_error": math.sqrt(robust)}
-    if sizes.clustered:
-        metadata |= {"design_effect": effect, "clusters": groups}
-    return Estimate(value, low, high, n, of, method, confidence, metadata=metadata)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +15,7 @@ from karat.stats._bounded_mean import BoundedMean
 from karat.stats._bounds import with_bounds
 from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
-from karat.stats._exact import ExactSum, ratio_of
+from karat.stats._exact import ExactSum, exact_sum, ratio_of
 from karat.stats._proportions import wilson_limits
 from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, items_of
 
@@ -354,6 +354,23 @@ def state_of(values: Sequence[Any], clusters: Iterable[Hashable] | None) -> Mean
     else:
         for group in grouped(numbers, clusters):
             state.add(group)
+    return state
+
+
+def state_of_clusters(
+    clusters: Mapping[tuple[float, int], int], squares: float, bounds: tuple[float, float]
+) -> MeanState:
+    """The state of clusters that are counted by sum and size already, with the sum of all squared values."""
+    state, nothing = MeanState(), ExactSum()
+    for (total, size), times in clusters.items():
+        state.add_cluster(exact_sum([total]), nothing, size, *bounds, times)
+    together = exact_sum([])
+    for (total, _), times in clusters.items():
+        numerator, shift = ratio_of(total)
+        together.add_ratio(numerator * numerator * times, 2 * shift)
+    state.squares = exact_sum([squares])
+    state.cluster_squares = together
+    state.cluster_squares.add_multiple(state.squares, -1)
     return state
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from karat.errors import did_you_mean
 from karat.records import Estimate
+from karat.stats._bounded_mean import MARGIN
 from karat.stats._distributions import (
     binomial_cdf,
     binomial_probability,
@@ -181,13 +182,17 @@ def smallest_binary_effect(
     z = critical(confidence)
 
     def missed(effect: float) -> float:
-        return power - _score_power(0.5 * noise, min(0.5 * noise, 1.0 - noise) + effect, n, z)
+        return (
+            power
+            + MARGIN * (1.0 - power)
+            - _score_power(0.5 * noise, min(0.5 * noise, 1.0 - noise) + effect, n, z)
+        )
 
     most = 1.0 - noise
     if most <= 0.0 or missed(most) > 0.0:
         return None
     low, high = 0.0, most
-    while high - low > 1e-3 * high:
+    while high - low > 0.01 * high:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if missed(middle) > 0.0 else (low, middle)
     return high

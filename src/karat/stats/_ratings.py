@@ -1,8 +1,10 @@
-"""Pairwise comparisons as columns, counted by pair and by cluster for the models that rank from them."""
+"""Ratings from pairwise comparisons: Bradley–Terry with its intervals and rank ranges, win rates, classic Elo."""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,9 +12,8 @@ import msgspec
 import numpy as np
 
 from karat.records import Estimate
-from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
-from karat.stats._proportions import wilson_limits
+from karat.stats._means import state_of_clusters
 from karat.stats._validation import StatisticsError, check_confidence, count, finite, same_length
 
 if TYPE_CHECKING:
@@ -71,6 +72,18 @@ class Comparisons:
             squares=summed(self.outcomes * self.outcomes),
             ties=summed(self.outcomes == 0.5),
         )
+
+    @functools.cached_property
+    def appearances(self) -> Floats:
+        """In how many clusters each run is."""
+        k = len(self.names)
+        found = np.zeros(k)
+        for rows, cluster, clusters in self.by_cluster(k):
+            present = np.zeros((clusters, k), dtype=bool)
+            present[cluster, self.first[rows]] = True
+            present[cluster, self.second[rows]] = True
+            found += present.sum(axis=0)
+        return found
 
     def by_cluster(self, columns: int) -> Iterator[tuple[Any, Integers, int]]:
         """Blocks of whole clusters: which comparisons, their clusters counted from 0, and how many clusters.
@@ -359,6 +372,8 @@ def fit_strengths(
         scores *= clusters / (clusters - 1) * (n - 1) / max(1, n - free)
     # Half a win and half a loss against an average run, each an observation of its own.
     scores[np.diag_indices(model.size)] += prior * 0.5 * (pull**2 + (1.0 - pull) ** 2)
+    if prior > 0.0:
+        scores += _unseen(data, model, parameters)
     covariance = _product(_product(inverse, scores), inverse)
     centring = np.eye(k)
     for members in model.components:
@@ -377,6 +392,36 @@ def fit_strengths(
     return msgspec.structs.replace(
         found, position=float(parameters[at]), position_variance=float(covariance[at, at])
     )
+
+
+_UNSEEN = 4.0
+"""Clusters added to the variance, as Agresti & Coull (1998) add two successes and two failures."""
+
+
+def _unseen(data: Comparisons, model: _Model, parameters: Any) -> Any:
+    """What clusters that were not drawn add to the scores' outer products.
+
+    Where all comparisons tie, or rare wins decide, the clusters seen hardly differ and the sandwich says that nothing
+    can. So for each run a few clusters are added in which all its usual comparisons deviate from what is expected by
+    the standard deviation of one that ends in a win or a loss.
+    """
+    table, k = model.table, model.k
+    games = table.games + table.games.T
+    played = games.sum(axis=1)
+    usual = np.ones(k)
+    if data.clusters is not None:
+        usual = played / np.maximum(data.appearances, 1.0)
+    expected, _, _ = expected_points(*model.parts(parameters))
+    deviation = np.sqrt(expected * (1.0 - expected))
+    against = (table.games * deviation + (table.games * deviation).T) / np.maximum(played, 1.0)[:, None]
+    change = usual[:, None] * (np.diag(against.sum(axis=1)) - against)
+    total = np.zeros((model.size, model.size))
+    total[:k, :k] = _UNSEEN * (1.0 - 1.0 / k) * _product(change.T, change)
+    if model.position is not None:
+        in_cluster = len(data) / data.cluster_count
+        variance = float((table.games * deviation**2).sum()) / max(1.0, float(table.games.sum()))
+        total[model.position, model.position] = _UNSEEN * variance * in_cluster**2
+    return total
 
 
 def strengths_of(table: PairTable) -> Any:
@@ -457,60 +502,33 @@ def _independent_scores(model: _Model, expected: Any, tied: Any) -> Any:
 
 
 def win_rates(data: Comparisons, table: PairTable, confidence: float) -> list[Estimate]:
-    """For each run: points per comparison, a tie counting ½.
-
-    The variance is that of the points, in clusters where there are any; Wilson's interval is taken on the
-    effective number rate·(1 − rate)/variance, at least that of clusters that are one item each.
-    """
-    games = (table.games + table.games.T).sum(axis=1)
-    points = table.points.sum(axis=1) + (table.games - table.points).sum(axis=0)
+    """For each run: points per comparison, a tie counting ½, as `MeanState` estimates them by cluster."""
     squares = table.squares.sum(axis=1) + (table.games - 2.0 * table.points + table.squares).sum(axis=0)
-    powers, moments = _cluster_moments(data) if data.clusters is not None else (None, None)
     found = []
-    for i in range(len(games)):
-        n = round(float(games[i]))
-        if not n:
-            found.append(
-                Estimate(None, method="wilson", confidence=confidence, metadata={"reason": "no games"})
-            )
-            continue
-        rate = float(points[i]) / n
-        plain = max(0.0, float(squares[i]) / n - rate * rate) / max(1, n - 1)
-        if powers is None or moments is None:
-            effective = max(float(n), rate * (1.0 - rate) / plain) if plain > 1e-15 else float(n)
-            low, high = wilson_limits(rate, effective, critical(confidence))
-            found.append(Estimate(rate, low, high, n, n, "wilson", confidence))
-        else:
-            sizes = Sizes(*(round(float(power[i])) for power in powers))
-            residual = float(moments[0][i] - 2.0 * rate * moments[1][i]) + rate * rate * sizes.squares
-            found.append(_clustered(rate, n, plain, residual, sizes, confidence))
+    for run, clusters in enumerate(_points_by_cluster(data)):
+        state = state_of_clusters(clusters, float(squares[run]), (0.0, 1.0))
+        estimate = state.estimate(confidence, bounds=(0.0, 1.0))
+        if not state.n:
+            estimate = msgspec.structs.replace(estimate, metadata={"reason": "no comparisons"})
+        found.append(estimate)
     return found
 
 
-def _clustered(
-    rate: float, n: int, plain: float, residual: float, sizes: Sizes, confidence: float
-) -> Estimate:
-    method = "wilson, clustered"
-    if sizes.clusters < 2:
-        low, high = wilson_limits(rate, 1.0, critical(confidence))
-        return Estimate(rate, low, high, n, n, method, confidence, metadata={"clusters": sizes.clusters})
-    if plain > 1e-15:
-        robust = max(0.0, residual) * sizes.clusters / (sizes.clusters - 1) / (n * n)
-        effect = max(1.0, robust / plain)
-        effective, df = rate * (1.0 - rate) / (plain * effect), sizes.degrees(effect)
-    else:
-        effective, df = sizes.fully_correlated(), float("inf")
-        effect = n / effective
-    low, high = wilson_limits(rate, effective, critical(confidence, df))
-    metadata = {"design_effect": effect, "clusters": sizes.clusters}
-    return Estimate(rate, low, high, n, n, method, confidence, metadata=metadata)
-
-
-def _cluster_moments(data: Comparisons) -> tuple[list[Any], list[Any]]:
-    """For each run: the power sums of its clusters' sizes, and Σ points² and Σ points·size over clusters."""
+def _points_by_cluster(data: Comparisons) -> list[Counter[tuple[float, int]]]:
+    """For each run: how many clusters there are of each number of points and of comparisons."""
     k = len(data.names)
-    powers = [np.zeros(k) for _ in range(6)]
-    moments = [np.zeros(k) for _ in range(2)]
+    found: list[Counter[tuple[float, int]]] = [Counter() for _ in range(k)]
+    if data.clusters is None:
+        doubled = 2.0 * data.outcomes
+        which: Integers = doubled.astype(np.int64)
+        values = np.array([0.0, 0.5, 1.0])
+        if not (doubled == which).all():  # wins, ties and losses need no sorting
+            values, which = np.unique(data.outcomes, return_inverse=True)
+        for runs, points in ((data.first, values), (data.second, 1.0 - values)):
+            times = np.bincount(which * k + runs, minlength=len(values) * k).reshape(len(values), k)
+            for row, column in zip(*np.nonzero(times), strict=True):
+                found[column][float(points[row]), 1] += int(times[row, column])
+        return found
     for rows, cluster, clusters in data.by_cluster(k):
         at, size = cluster * k, clusters * k
         left, right, outcome = at + data.first[rows], at + data.second[rows], data.outcomes[rows]
@@ -518,16 +536,21 @@ def _cluster_moments(data: Comparisons) -> tuple[list[Any], list[Any]]:
         points = np.bincount(left, outcome, minlength=size) + np.bincount(
             right, 1.0 - outcome, minlength=size
         )
-        played = games.reshape(clusters, k).astype(np.float64)
-        won = points.reshape(clusters, k)
-        powers[0] += (played > 0).sum(axis=0)
-        product = np.ones_like(played)
-        for power in range(1, 6):
-            product *= played
-            powers[power] += product.sum(axis=0)
-        moments[0] += (won * won).sum(axis=0)
-        moments[1] += (won * played).sum(axis=0)
-    return powers, moments
+        games, points = games.reshape(clusters, k), points.reshape(clusters, k)
+        doubled = np.asarray(2.0 * points, dtype=np.float64)
+        whole = bool((doubled == np.floor(doubled)).all())
+        for run in range(k):
+            played = games[:, run] > 0
+            if whole:  # points are multiples of ½: counting is faster than sorting
+                most = 2 * int(games[:, run].max(initial=0)) + 1
+                codes = games[played, run] * most + doubled[played, run].astype(np.int64)
+                times = np.bincount(codes)
+                for code in np.flatnonzero(times).tolist():
+                    found[run][(code % most) / 2.0, code // most] += int(times[code])
+            else:
+                pairs = zip(points[played, run].tolist(), games[played, run].tolist(), strict=True)
+                found[run].update(pairs)
+    return found
 
 
 ELO_PER_LOGIT = 400.0 / math.log(10.0)
@@ -617,10 +640,11 @@ def bradley_terry(
     - Ties count half a win to both (`half`), or have the probability of Davidson (1970).
     - `prior` is a weak one: that many imaginary comparisons of each run with an average one, half of them
       won. It keeps unanimous results finite, and is part of the variance, so that ten wins of ten give about
-      the interval that Wilson's gives. 0 turns it off.
+      the interval that Wilson's gives. 0 turns it off, with the clusters added to the covariance.
     - The covariance is the sandwich H⁻¹ M H⁻¹, with M the sum over clusters of the outer products of their
       scores and the factor G/(G−1)·(n−1)/(n−runs+1): right under ties and correlated comparisons (White
-      1982).
+      1982). A few clusters that a run wins or loses as a whole are added to M, so that ties and rare wins leave room
+      for what was not drawn.
     - Ratings are relative to the mean of their component, with t intervals on G − 1 degrees of freedom.
     - A rank range counts the runs that are better, and worse, for certain: the differences from this run at
       the confidence, shared among its comparisons (Bonferroni; Mogstad et al. 2024).
@@ -687,7 +711,11 @@ def _ranking(
     points = table.points.sum(axis=1) + (table.games - table.points).sum(axis=0)
     rates = win_rates(data, table, confidence)
     runs = []
+    rank = 0
     for place, i in enumerate(order.tolist()):
+        before = order[place - 1] if place else i
+        if not place or component[before] != component[i] or theta[before] - theta[i] > 1e-9:
+            rank = place + 1
         value, error = (
             centre + factor * float(theta[i]),
             factor * math.sqrt(max(0.0, float(covariance[i, i]))),
@@ -705,7 +733,7 @@ def _ranking(
         losses = n - wins - round(float(tied[i]))
         runs.append(
             RankedRun(
-                data.names[i], place + 1, int(low[i]), int(high[i]), rating, rates[i],
+                data.names[i], rank, int(low[i]), int(high[i]), rating, rates[i],
                 wins, losses, round(float(tied[i])), int(component[i]),
             )
         )  # fmt: skip

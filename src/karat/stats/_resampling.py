@@ -165,6 +165,49 @@ def _corrected(
     return moved(tails[0]), moved(tails[1])
 
 
+def dirichlet_limits(
+    counts: Floats,
+    lowest: int,
+    highest: int,
+    statistic: Callable[[Floats], Floats],
+    confidence: float,
+    *,
+    draws: int,
+    seed: int,
+    width: int = 1,
+) -> tuple[float, float] | None:
+    """Limits for a statistic of how often each pattern occurs, that hold for few and one-sided observations.
+
+    The patterns get random shares (Dirichlet, by their counts), with one more observation of the pattern `lowest` for
+    the lower limit and of `highest` for the upper one; a pattern that was not seen has no other share. For the mean of
+    bounded values this is Gaffke's interval (see `_bounded_mean`). `statistic` takes one row of counts for each draw,
+    which sum to the number of observations, and returns NaN where it is undefined; it may hold `width` numbers for
+    each. None where it is undefined for most draws.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    total = float(counts.sum())
+    step = max(1, _BLOCK // max(len(counts), width))
+    found: tuple[list[Floats], list[Floats]] = ([], [])
+    for start in range(0, draws, step):
+        some = min(step, draws - start)
+        shares = rng.standard_gamma(counts, size=(some, len(counts)))
+        extra = rng.standard_exponential(some)
+        for values, pattern in zip(found, (lowest, highest), strict=True):
+            weights = shares.copy()
+            weights[:, pattern] += extra
+            values.append(statistic(weights * (total / weights.sum(axis=1, keepdims=True))))
+    limits = []
+    for values, tail in zip(found, (0.5 * (1.0 - confidence), 0.5 * (1.0 + confidence)), strict=True):
+        drawn = np.concatenate(values)
+        known = drawn[~np.isnan(drawn)]
+        if 2 * len(known) < len(drawn):
+            return None
+        limits.append(float(np.quantile(known, tail)))
+    return limits[0], limits[1]
+
+
 def bootstrap_test(
     differences: Sequence[float],
     clusters: Sequence[Hashable] | None,

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import karat
 from karat.errors import RequestError, StoreError, StoreRefused
 from karat.store import Store, open_store, postgres, safe_url
 from karat.store.backend import OK, Row
@@ -94,6 +95,21 @@ def test_a_server_that_is_lost_is_waited_for(own_server: Any, monkeypatch: pytes
         open_store(own_server.get_uri())
     assert waits == [], "a first connection that fails is reported at once"
     own_server.start()
+
+
+def test_a_stage_goes_on_when_its_server_comes_back(own_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PostgresBackend, "_sleep", staticmethod(lambda seconds: own_server.start()))
+
+    async def task(number: int) -> int:
+        if number == 25:
+            own_server.stop()
+        return number
+
+    data = [{"id": str(n), "input": n} for n in range(50)]
+    with open_store(own_server.get_uri()) as store:
+        run = karat.run(task, data, store=store, concurrency=5)
+        assert (run.status, run.counts.ok) == ("success", 50)
+        assert [output.value for output in run.outputs()] == list(range(50))
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])

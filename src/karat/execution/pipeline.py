@@ -88,6 +88,8 @@ class Stage:
         self.retries_failed = options.retry_failed or decision.action == "retry"
         self.backend = handle.store.backend
         self._repository: Any = handle.store.runs if isinstance(handle, Run) else handle.store.evaluations
+        self._replicate: int = handle.header.replicate
+        self._cache, self._budget, self._permit = options.cache, options.budget, lease.permit
         self._progress = Progress(name, total, started=time.monotonic())
         self._usage: dict[str, Usage] = {}
         self._aborted: tuple[str, Failure] | None = None
@@ -97,9 +99,8 @@ class Stage:
 
     def recording(self, example: str, attempt: int, scope: str = "") -> recording:
         """The record of model and tool calls of one item."""
-        options, replicate = self.options, self.handle.header.replicate
         return recording(
-            example, attempt, replicate, options.cache, options.budget, scope, True, self.lease.permit
+            example, attempt, self._replicate, self._cache, self._budget, scope, True, self._permit
         )
 
     async def work(self, phases: Iterable[Phase]) -> None:
@@ -125,8 +126,16 @@ class Stage:
         slots = engine.concurrency if phase.work.is_async else 1
         self._appender = Appender(self.backend, self.handle.number, slots, self.lease.owner)
 
+        append = self._appender.append
+
         async def deliver(done: Sequence[tuple[Any, Done]]) -> None:
-            await self.append([each for _, each in done])
+            if len(done) == 1:
+                await append(*done[0][1].rows)
+            else:
+                await append(*[row for _, each in done for row in each.rows])
+            for _, each in done:
+                self._count(each)
+            self._tell()
             if self._aborted is not None:
                 engine.stop()
 
@@ -145,34 +154,36 @@ class Stage:
                     raise
                 error.add_note(str(lost))
 
-    async def append(self, done: Sequence[Done]) -> None:
-        """Store finished items; returns when they are committed."""
+    async def append(self, done: Done) -> None:
+        """Store a part of an item that is still being worked on; returns when it is committed."""
         assert self._appender is not None
-        rows = done[0].rows if len(done) == 1 else [row for each in done for row in each.rows]
-        await self._appender.append(*rows)
+        await self._appender.append(*done.rows)
         self._count(done)
+        self._tell()
 
     def append_known(self, rows: list[Row]) -> None:
         """Store items that need no work: skipped, or copied from an earlier evaluation."""
         if rows:
             self.backend.append(self.handle.number, rows, self.lease.owner)
-            self._count([Done(rows)])
+            self._count(Done(rows))
+            self._tell()
 
-    def _count(self, done: Sequence[Done]) -> None:
+    def _count(self, done: Done) -> None:
         progress = self._progress
-        for each in done:
-            progress.done += len(each.rows)
-            if each.failure is not None:
-                progress.failed += each.failed
-                if self.options.abort_on_error and self._aborted is None:
-                    self._aborted = each.failure
-            if each.usage:
-                self._usage = add_usage(self._usage, each.usage)
-                progress.cost = sum(usage.cost or 0.0 for usage in self._usage.values())
-        progress.retries = counters.retries - self._retries_before
-        progress.waiting = counters.waiting
+        progress.done += len(done.rows)
+        if done.failure is not None:
+            progress.failed += done.failed
+            if self.options.abort_on_error and self._aborted is None:
+                self._aborted = done.failure
+        if done.usage:
+            self._usage = add_usage(self._usage, done.usage)
+            progress.cost = sum(usage.cost or 0.0 for usage in self._usage.values())
+
+    def _tell(self) -> None:
         if self.options.listen is not None:
-            self.options.listen(progress)
+            self._progress.retries = counters.retries - self._retries_before
+            self._progress.waiting = counters.waiting
+            self.options.listen(self._progress)
 
     def _abortion(self, example: str, failure: Failure) -> Aborted:
         return Aborted(

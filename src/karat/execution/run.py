@@ -160,6 +160,11 @@ class _Item(NamedTuple):
     """Units that are stored and are not computed again; grows while a task yields units."""
 
 
+_NO_TRIES: dict[str, int] = {}
+_NOTHING: set[str] = set()
+"""Shared by the items that have neither: both are only read."""
+
+
 class _RunWork:
     """What is missing of a run, and the work on each item."""
 
@@ -170,6 +175,9 @@ class _RunWork:
         self.stage = stage
         self.is_async = task.is_async
         header = run.header
+        self._id = header.id
+        self._replicate = header.replicate
+        self._parameters = header.parameters
         self._retries = stage.options.retries
         self._code = code if code != header.code else None
         self._yields = type(task).call_units is not Task.call_units
@@ -180,9 +188,8 @@ class _RunWork:
     def _context(self, item: _Item, encoded: bytes = b"") -> Context:
         """The context of a call; a call after a failed one gets the example as it was before that."""
         example = example_decoder.decode(encoded) if encoded else item.example
-        header = self.run.header
         done = self._stored_units(item) if item.settled else {}
-        return Context(header.id, example, item.attempt, header.replicate, header.parameters, done)
+        return Context(self._id, example, item.attempt, self._replicate, self._parameters, done)
 
     async def call_async(self, item: _Item) -> Done:
         context = self._context(item)
@@ -250,7 +257,7 @@ class _RunWork:
             async for part in parts:
                 done = self._yielded(item, part, clock, errors)
                 if done is not None:
-                    await self.stage.append([done])
+                    await self.stage.append(done)
 
     def _call_units(self, item: _Item, context: Context, clock: _Clock, errors: list[str]) -> None:
         """The same in a thread: the commit is made by the event loop, and this thread waits for it."""
@@ -258,7 +265,7 @@ class _RunWork:
             for part in parts:
                 done = self._yielded(item, part, clock, errors)
                 if done is not None:
-                    asyncio.run_coroutine_threadsafe(self.stage.append([done]), self._loop).result()
+                    asyncio.run_coroutine_threadsafe(self.stage.append(done), self._loop).result()
 
     def _yielded(self, item: _Item, part: Any, clock: _Clock, errors: list[str]) -> Done | None:
         """A yielded `(unit, output)` as a finished unit; None for one that is stored already."""
@@ -359,8 +366,8 @@ class _RunWork:
             for row in chunks.saw(backend.scan(self.data.number, start, stop)):
                 for attempt in attempts:
                     example = decode(row.payload)  # for each attempt: a task may change what it is given
-                    tries: dict[str, int] | None = {}
-                    settled: set[str] = set()
+                    tries: dict[str, int] | None = _NO_TRIES
+                    settled = set[str]() if marks or self._yields else _NOTHING
                     if marks:
                         tries = self._tries(example, row.position, attempt, marks, settled)
                     if tries is not None:
@@ -401,9 +408,12 @@ class _Clock:
     def lap(self) -> tuple[float, float, list[Call]]:
         """Seconds, those of them spent waiting, and the calls since the last lap."""
         now = time.perf_counter()
-        seconds, trace = round(now - self._since, 6), self._calls[self._seen :]
-        queue = self._calls.queue_seconds(self._seen) if trace else 0.0
-        self._since, self._seen = now, len(self._calls)
+        seconds = round(now - self._since, 6)
+        self._since = now
+        if not self._calls:
+            return seconds, 0.0, []
+        trace, queue = self._calls[self._seen :], self._calls.queue_seconds(self._seen)
+        self._seen = len(self._calls)
         return seconds, queue, trace
 
 

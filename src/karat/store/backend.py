@@ -31,18 +31,20 @@ class Row(NamedTuple):
     payload: bytes
 
 
-@functools.lru_cache(4096)
-def item_key(item: str) -> tuple[bytes, int]:
-    """An item as it is stored, and its part of the checksum of a row.
+class ItemKeys(dict[str, tuple[bytes, int]]):
+    """Items as they are stored, with their part of a row's checksum; most batches have very few different ones.
 
     Bytes, because a text column of PostgreSQL cannot hold NUL or half a surrogate pair.
     """
-    stored = item.encode("utf-8", "surrogatepass")
-    return stored, crc32(stored)
+
+    def __missing__(self, item: str) -> tuple[bytes, int]:
+        stored = item.encode("utf-8", "surrogatepass")
+        found = self[item] = stored, crc32(stored)
+        return found
 
 
 def checksum(item: int, position: int, try_number: int, status: int, payload: bytes) -> int:
-    """CRC-32 of a row: `item` is that of its item, as `item_key` gives it."""
+    """CRC-32 of a row: `item` is that of its item, as `ItemKeys` gives it."""
     return crc32(payload, (item + 64 * position + 8 * try_number + status) & 0xFFFFFFFF)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from karat.errors import MissingDependency, StoreError, StoreRefused
 from karat.redaction import Redactor
-from karat.store.backend import SCHEMA, Row, checksum, item_key
+from karat.store.backend import SCHEMA, ItemKeys, Row, checksum
 from karat.store.sql import SqlBackend
 
 T = TypeVar("T")
@@ -257,7 +257,8 @@ def columns(parent: int, rows: Sequence[Row], owner: str | None = None) -> tuple
     """A batch as APPEND takes it: sorted, so that two with the same rows cannot wait for each other."""
     ordered = sorted(rows, key=_identity)
     positions, items, tries, statuses, reuses, payloads = zip(*ordered, strict=True)
-    keys = [item_key(item) for item in items]
+    known = ItemKeys()
+    keys = [known[item] for item in items]
     checksums = [
         checksum(key[1], row.position, row.try_number, row.status, row.payload)
         for key, row in zip(keys, ordered, strict=True)

@@ -153,8 +153,11 @@ class TestRouge:
     def test_several_references_and_bounds(self):
         assert Rouge(any_of=True).evaluate(outputs=DOG, reference_outputs=[CAT, DOG]).score == 1.0
         with pytest.raises(CannotJudge, match="over max_length"):
-            Rouge().evaluate(outputs="a " * 20_000, reference_outputs="a")
-        assert Rouge("rouge1").evaluate(outputs="a " * 20_000, reference_outputs="a").score > 0
+            Rouge().evaluate(outputs="a " * 60_000, reference_outputs="a")
+        assert Rouge().evaluate(outputs="a " * 20_000, reference_outputs="a").score > 0
+        assert Rouge("rougeLsum").evaluate(outputs=CAT, reference_outputs=DOG).score > 0
+        with pytest.raises(CannotJudge, match="too long for it"):
+            Rouge("rougeLsum").evaluate(outputs="a b\n" * 5_000, reference_outputs="a c\n" * 5_000)
 
     @pytest.mark.parametrize("reference", ["", " ", "\u4f60\u597d", "!?"])
     def test_a_reference_without_words_is_an_error(self, reference):
@@ -213,6 +216,12 @@ class TestSentenceTransformers:
         module.SentenceTransformer = SentenceTransformer
         monkeypatch.setitem(sys.modules, "sentence_transformers", module)
         return module
+
+    def test_it_is_used_where_it_is_installed(self, package):
+        evaluator = EmbeddingDistance()
+        assert evaluator.params["model_name"] == "all-MiniLM-L6-v2"
+        assert evaluator.evaluate(outputs="aab", reference_outputs="abb").score == pytest.approx(0.8)
+        assert package.loaded == ["all-MiniLM-L6-v2"]
 
     def test_it_is_loaded_once_on_first_use(self, package):
         evaluator = EmbeddingDistance(model_name="all-MiniLM-L6-v2")

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+import karat
 from karat.errors import RequestError
 from karat.evaluators import (
     CannotJudge,
@@ -109,9 +110,35 @@ class TestExactMatch:
         with pytest.raises(CannotJudge, match="the reference has no field 'a'"):
             ExactMatch(path="a").evaluate(outputs={"a": None}, reference_outputs={})
 
+    def test_short_texts_are_kept_as_labels(self):
+        item = {"outputs": "cat", "reference_outputs": "dog"}
+        for result in (ExactMatch().evaluate(**item), ExactMatch().evaluate_many([item])[0]):
+            assert result.metadata == {"golden": "dog", "predicted": "cat"}
+        long = {"outputs": "x" * 81, "reference_outputs": "dog"}
+        assert ExactMatch().evaluate(**long).metadata == ExactMatch().evaluate_many([long])[0].metadata == {}
+        assert ExactMatch().evaluate(outputs=None, reference_outputs=True).metadata == {
+            "golden": True,
+            "predicted": None,
+        }
+
+    def test_a_classification_counts_them(self):
+        dataset = karat.Dataset.from_examples([("a", "cat"), ("b", "dog"), ("c", "dog")])
+        run = karat.run(lambda text: {"a": "cat", "b": "cat", "c": "dog"}[text], dataset, store="memory://")
+        made = karat.aggregate(karat.evaluate(run, ["exact_match"]), ["classification"])
+        assert made.status == "success"
+        assert not made.header.failures
+
+    def test_an_output_among_very_many_references(self):
+        references = [f"answer {i}" for i in range(20_000)]
+        found = ExactMatch(any_of=True).evaluate(outputs="answer 19999", reference_outputs=references)
+        assert (found.score, found.metadata["reference"]) == (1.0, 19_999)
+        assert ExactMatch(any_of=True).evaluate(outputs="answer", reference_outputs=references).score == 0.0
+        with pytest.raises(CannotJudge, match="at most 1,000"):
+            EditDistance(any_of=True).evaluate(outputs="answer", reference_outputs=references)
+
     def test_several_acceptable_references(self):
         result = ExactMatch(any_of=True).evaluate(outputs="b", reference_outputs=["a", "b"])
-        assert (result.score, result.metadata) == (1.0, {"reference": 1})
+        assert (result.score, result.metadata) == (1.0, {"golden": "b", "predicted": "b", "reference": 1})
         with pytest.raises(CannotJudge, match="a list of at least one"):
             ExactMatch(any_of=True).evaluate(outputs="b", reference_outputs=[])
 

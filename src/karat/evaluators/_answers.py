@@ -376,12 +376,15 @@ class NumericMatch(ReferenceEvaluator):
         text = text_of(value, what)
         return None if text is None else self._read(text)
 
+    def prepare(self, output: Any) -> Any:
+        return output, self._quantity(output, "the output")
+
     def judge(self, output: Any, reference: Any) -> Result:
         expected = self._quantity(reference, "the reference")
         if expected is None:
             said = f"no number can be read from the reference {clip(reference)}{self._hint(reference)}"
             raise CannotJudge(f"{self.key}: {said}")
-        given = self._quantity(output, "the output")
+        output, given = output
         if given is None:
             said = f"no number can be read from the output {clip(output)}{self._hint(output)}"
             return Result(self.key, 0.0, False, said)
@@ -497,7 +500,7 @@ class ChoiceMatch(ReferenceEvaluator):
             return super().evaluate(outputs=outputs, reference_outputs=reference_outputs)
         options = self._options(value_at(inputs, self._options_path, "the input"))
         output, [reference] = self._sides(outputs, reference_outputs)
-        return self.judge(output, reference, options)
+        return self.judge(self.prepare(output), reference, options)
 
     def _options(self, given: Any) -> list[str]:
         """The texts in the order of the labels, from a list of them or from an object by label."""
@@ -610,14 +613,18 @@ class SetMatch(ReferenceEvaluator):
             "any_of": any_of,
         }
 
+    def prepare(self, output: Any) -> Any:
+        items = self._items(output, "the output")
+        return output, None if items is None else self._count(items)
+
     def judge(self, output: Any, reference: Any) -> Result:
         expected = self._items(reference, "the reference")
         if expected is None:
             raise CannotJudge(f"{self.key}: the reference {clip(reference)} is not a list; {self._hint()}")
-        given = self._items(output, "the output")
-        if given is None:
+        output, have = output
+        if have is None:
             return Result(self.key, 0.0, False, f"the output {clip(output)} is not a list; {self._hint()}")
-        have, want = self._count(given), self._count(expected)
+        want = self._count(expected)
         shared = sum((have & want).values())
         precision, recall, score = f1(shared, sum(have.values()), sum(want.values()))
         missing, extra = _shown_items(want - have), _shown_items(have - want)
@@ -715,14 +722,19 @@ class TokenF1(ReferenceEvaluator):
             "any_of": any_of,
         }
 
+    def prepare(self, output: Any) -> Any:
+        text = text_of(output, "the output")
+        return None if text is None else self._tokens(text)
+
     def judge(self, output: Any, reference: Any) -> Result:
         want = self._tokens(reference_text(reference, self.key))
-        text = text_of(output, "the output")
-        if text is None:
+        if output is None:
             return Result(self.key, 0.0, None, "there is no output")
-        have = self._tokens(text)
-        shared = sum((have & want).values())
-        output_size, reference_size = sum(have.values()), sum(want.values())
+        have: Counter[str] = output
+        # The smaller side is gone through: an output may be long, and its references many.
+        smaller, larger = (have, want) if len(have) <= len(want) else (want, have)
+        shared = sum(min(count, larger[token]) for token, count in smaller.items() if token in larger)
+        output_size, reference_size = have.total(), want.total()
         precision, recall, score = f1(shared, output_size, reference_size)
         unit = "character" if self._characters else "word"
         said = f"{counted(shared, unit)} {'is' if shared == 1 else 'are'} shared by"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -13,13 +13,15 @@ from karat.evaluators._parameters import ParameterCheck, Paths
 from karat.evaluators._values import plain, text_of, value_at
 from karat.records import Result
 
+MAX_REFERENCES = 1_000
+"""How many references `any_of` takes, except where comparing with one more costs next to nothing."""
+
 
 class ReferenceEvaluator(Evaluator):
-    """Base of them: override `judge`, which gets the value at `path` and one reference that is not None.
+    """The base class: override `judge`, and `prepare` where reading the output is work.
 
-    A path is one for both sides, or `{output, reference}`.
-
-    `any_of` says that the reference is a list of acceptable ones; the best of them counts.
+    A path is one for both sides, or `{output, reference}`. `any_of` says that the reference is a list of acceptable
+    ones; the best of them counts.
     """
 
     reuse = False
@@ -32,21 +34,27 @@ class ReferenceEvaluator(Evaluator):
         self._output_path, self._reference_path = check.paths("path", path)
         self._any_of = check.flag("any_of", any_of)
 
+    max_references: ClassVar[int] = MAX_REFERENCES
+
+    def prepare(self, output: Any) -> Any:
+        """Read the value at `path` once, for all references."""
+        return output
+
     def judge(self, output: Any, reference: Any) -> Result:
-        """The judgment of one value against one reference."""
+        """Judge what `prepare` returned against one reference, which is not None."""
         raise CannotJudge(f"{self.name} does not say how it compares")
 
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
     ) -> Result:
-        """The judgment of one output against its reference."""
+        """Judge one output against its reference."""
         try:
             return self._judge(outputs, reference_outputs)
         except RecursionError:
             raise CannotJudge(f"{self.key}: the values are nested too deeply to be judged") from None
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
-        """Many at once; an item that cannot be judged yields its exception in its place."""
+        """Judge many outputs; the exception of an item that cannot be judged stands in its place."""
         out: list[Result | Exception] = []
         for item in items:
             try:
@@ -61,7 +69,7 @@ class ReferenceEvaluator(Evaluator):
         output, references = self._sides(outputs, reference)
         if self._any_of:
             return self._best(output, references)
-        return self.judge(output, references[0])
+        return self.judge(self.prepare(output), references[0])
 
     def _sides(self, outputs: Any, reference: Any) -> tuple[Any, list[Any]]:
         """What is compared: the output at its path, and the reference or references at theirs."""
@@ -81,12 +89,18 @@ class ReferenceEvaluator(Evaluator):
             references = value_at(references, path, "the reference")
         if not isinstance(references, list) or not references:
             raise CannotJudge(f"{self.key}: with any_of the reference has to be a list of at least one")
+        if len(references) > self.max_references:
+            raise CannotJudge(
+                f"{self.key}: the reference is a list of {len(references):,}; any_of takes at most"
+                f" {self.max_references:,}"
+            )
         if path is None:
             return references
         return [value_at(each, path, f"reference {at}") for at, each in enumerate(references)]
 
     def _best(self, output: Any, references: list[Any]) -> Result:
-        judged = [self.judge(output, reference) for reference in references]
+        prepared = self.prepare(output)
+        judged = [self.judge(prepared, reference) for reference in references]
         at = max(range(len(judged)), key=lambda index: judged[index].score or 0.0)
         best = judged[at]
         return msgspec.structs.replace(
@@ -97,7 +111,7 @@ class ReferenceEvaluator(Evaluator):
 
 
 def reference_text(reference: Any, who: str) -> str:
-    """The reference as text; null has none to compare with."""
+    """Return the reference as text; null has none to compare with."""
     text = text_of(reference, "the reference")
     if text is None:
         raise CannotJudge(f"{who}: the reference is null, there is no text to compare with")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped
 from karat.evaluators._base import Item, register_evaluator
@@ -19,7 +20,10 @@ from karat.records import Result
 from karat.serialization import storable
 
 LOCAL = "local/wordllama"
-"""The embedder used when none is named: its weights come with its package."""
+"""The embedder used when none is named and sentence-transformers is not installed: its package has the weights."""
+
+SENTENCE_MODEL = "all-MiniLM-L6-v2"
+"""The model used when none is named and sentence-transformers is installed."""
 
 Vectors = Callable[[list[str]], Sequence[Sequence[float]]]
 
@@ -55,6 +59,10 @@ class Embedder:
         """The same, from a remote model."""
         model = model_of(self._model)
         return _counted(await model.embed(texts), texts) if texts else []
+
+    def held(self) -> dict[str, Sequence[float]]:
+        """Return the vectors that are known in this thread."""
+        return dict(getattr(self._held, "vectors", {}))
 
     @contextmanager
     def holding(self, vectors: dict[str, Sequence[float]]) -> Iterator[None]:
@@ -97,6 +105,8 @@ def embedder_of(embed_fn: Any, model_name: str | None, embedder: Any) -> Embedde
         return _of_function(embed_fn)
     if model_name is not None:
         return _of_sentence_transformers(model_name)
+    if embedder is None and importlib.util.find_spec("sentence_transformers") is not None:
+        return _of_sentence_transformers(SENTENCE_MODEL)
     return _of_model(LOCAL if embedder is None else embedder)
 
 
@@ -167,10 +177,11 @@ def cosine(first: Sequence[float], second: Sequence[float], who: str) -> float:
 class EmbeddingDistance(ReferenceEvaluator):
     """How close output and reference are in meaning: the cosine of their embeddings, below 0 counted as 0.
 
-    The embeddings come from `embed_fn` (one text in, one vector out), from `embedder` (a model that
-    `karat.models` knows), from sentence-transformers when `model_name` is given, else from the local
-    embedder, which needs no network. It is loaded on first use. `value` is the cosine itself. An empty
-    text has no meaning: two are the same, one is as far as can be.
+    The embeddings come from `embed_fn` (one text in, one vector out), from `embedder` (a model that `karat.models`
+    knows) or from the sentence-transformers model `model_name`. Without any of them, they come from
+    sentence-transformers (`all-MiniLM-L6-v2`) where that package is installed, else from the embedded embeddings, which
+    need no network. They are loaded on first use. `value` is the cosine itself. An empty text has no meaning: two are
+    the same, one is as far as can be. Texts over `max_length` characters are an error of their item.
     """
 
     name: ClassVar[str] = "embedding_similarity"
@@ -187,27 +198,46 @@ class EmbeddingDistance(ReferenceEvaluator):
         embed_fn: Callable[[str], Sequence[float]] | None = None,
         model_name: str | None = None,
         embedder: Any = None,
+        max_length: int = 100_000,
         path: Paths = None,
         any_of: bool = False,
     ) -> None:
         super().__init__(path=path, any_of=any_of)
+        self._max_length = ParameterCheck(self.name).whole("max_length", max_length, 1)
         self._embedder: Embedder = embedder_of(embed_fn, model_name, embedder)
         # of this instance: a function's results are not told by its parameters; a remote embedder is awaited
         self.reuse = embed_fn is None
         self.is_async = self._embedder.is_remote
         self.batched = self._embedder.is_local
-        self.params = {**self._embedder.params, "path": path, "any_of": any_of}
+        self.params = {**self._embedder.params, "max_length": max_length, "path": path, "any_of": any_of}
         self._codes = codes_in(embed_fn)
 
     def configuration(self) -> Any:
         """The parameters, and the code of a function that embeds."""
         return {**self.params, "code": self._codes} if self._codes else self.params
 
+    def _best(self, output: Any, references: list[Any]) -> Result:
+        """Embed the output and all references together."""
+        texts = [text_of(each, "the value") for each in (output, *references)]
+        wanted = list(dict.fromkeys(storable(text) for text in texts if text is not None and text.strip()))
+        self._check_length(wanted)
+        held = self._embedder.held()
+        with self._embedder.holding(held or dict(zip(wanted, self._embedder.embed(wanted), strict=True))):
+            return super()._best(output, references)
+
+    def _check_length(self, texts: Iterable[str]) -> None:
+        longest = max(map(len, texts), default=0)
+        if longest > self._max_length:
+            raise CannotJudge(
+                f"{self.key}: a text of {longest:,} characters is over max_length ({self._max_length:,})"
+            )
+
     def judge(self, output: Any, reference: Any) -> Result:
         expected = reference_text(reference, self.key)
         text = text_of(output, "the output")
         if text is None:
             return Result(self.key, 0.0, None, "there is no output")
+        self._check_length((text, expected))
         if not text.strip() or not expected.strip():
             score = float(not text.strip() and not expected.strip())
             return Result(
@@ -249,6 +279,7 @@ class EmbeddingDistance(ReferenceEvaluator):
             try:
                 output, references = self._sides(item.get("outputs"), item.get("reference_outputs"))
                 texts = [text_of(each, "the value") for each in (output, *references)]
+                self._check_length(text for text in texts if text is not None)
             except CannotJudge:
                 continue
             wanted.update((storable(text), None) for text in texts if text is not None and text.strip())
@@ -426,8 +457,8 @@ class Rouge(_NgramEvaluator):
 
     `variant` is `rouge1`, `rouge2`, `rougeL` or `rougeLsum`; `measure` is `f1`, `precision` or `recall`. The
     words are runs of ASCII letters and digits, as the measure defines them: a reference without any is an error
-    of its item, not a zero. For the L variants, texts over
-    `max_length` characters are an error of their item: the time grows with the product of the lengths.
+    of its item, not a zero. Texts over `max_length` characters are an error of their item, and so are texts that are
+    too long for `rougeLsum`, whose time grows with the product of their words.
     """
 
     name: ClassVar[str] = "rouge"
@@ -445,7 +476,7 @@ class Rouge(_NgramEvaluator):
         variant: str = "rougeL",
         measure: str = "f1",
         stemmer: bool = False,
-        max_length: int = 20_000,
+        max_length: int = 100_000,
         path: Paths = None,
         any_of: bool = False,
     ) -> None:
@@ -470,23 +501,76 @@ class Rouge(_NgramEvaluator):
 
         return RougeScorer([self.params["variant"]], tokenizer=DefaultTokenizer(self.params["stemmer"]))
 
+    @cached_property
+    def _tokenize(self) -> Callable[[str], list[str]]:
+        from rouge_score.tokenizers import DefaultTokenizer
+
+        return cast("Callable[[str], list[str]]", DefaultTokenizer(self.params["stemmer"]).tokenize)
+
     def _score(self, text: str, references: list[str]) -> Result:
         variant = self.params["variant"]
-        if variant.startswith("rougeL"):
-            self._check_length(text, references)
+        self._check_length(text, references)
         if not any(map(_has_words, references)):
             raise CannotJudge(
                 f"{self.key} counts words of ASCII letters and digits, and the reference {clip(references[0])}"
                 " has none: use chrf, or token_f1 with tokens: characters"
             )
-        measured = self._metric.score_multi(references, text)[variant]
-        metadata = {"precision": measured.precision, "recall": measured.recall, "f1": measured.fmeasure}
-        score = float(metadata[self.params["measure"]])
-        said = f"{variant} {self.params['measure']} {score:.3f}: {measured.precision:.0%} of the output's"
-        said += (
-            f" {_parts(variant)} are in the reference, {measured.recall:.0%} of the reference's in the output"
-        )
+        if variant == "rougeLsum":
+            precision, recall, f_measure = self._by_summary(text, references)
+        else:
+            words = self._tokenize(text)
+            shared = _shared_in_order if variant == "rougeL" else _shared_ngrams
+            order = 2 if variant == "rouge2" else 1
+            each = [shared(words, self._tokenize(reference), order) for reference in references]
+            precision, recall, f_measure = max(each, key=lambda measured: measured[2])
+        metadata = {"precision": precision, "recall": recall, "f1": f_measure}
+        score = metadata[self.params["measure"]]
+        said = f"{variant} {self.params['measure']} {score:.3f}: {precision:.0%} of the output's"
+        said += f" {_parts(variant)} are in the reference, {recall:.0%} of the reference's in the output"
         return Result(self.key, score, score, said, metadata)
+
+    def _by_summary(self, text: str, references: list[str]) -> tuple[float, float, float]:
+        """Return rougeLsum: each sentence of a reference against each of the output, as the package does it."""
+        size = _steps(text)
+        work = sum(size * _steps(reference) for reference in references)
+        if work > MAX_SUMMARY_WORK:
+            raise CannotJudge(
+                f"{self.key}: rougeLsum compares every word with every word, and these texts are too long for it"
+                f" ({work:,} pairs, at most {MAX_SUMMARY_WORK:,}): use rougeL"
+            )
+        measured = self._metric.score_multi(references, text)["rougeLsum"]
+        return float(measured.precision), float(measured.recall), float(measured.fmeasure)
+
+
+MAX_SUMMARY_WORK = 2_000_000
+"""Pairs of words that rougeLsum may compare; the package needs half a microsecond for each."""
+
+
+def _steps(text: str) -> int:
+    """Words, and lines with the fixed cost that the package has for each pair of them."""
+    return len(text.split()) + 8 * (text.count("\n") + 1)
+
+
+def _shared_ngrams(output: list[str], reference: list[str], order: int) -> tuple[float, float, float]:
+    """Precision, recall and F1 of the n-grams that both have, each as often as it occurs."""
+    have, want = (
+        Counter(zip(*(words[i:] for i in range(order)), strict=False)) for words in (output, reference)
+    )
+    return _measures((have & want).total(), have.total(), want.total())
+
+
+def _shared_in_order(output: list[str], reference: list[str], order: int) -> tuple[float, float, float]:
+    """Precision, recall and F1 of the longest common subsequence of words."""
+    from rapidfuzz.distance import LCSseq
+
+    if not output or not reference:
+        return 0.0, 0.0, 0.0
+    return _measures(int(LCSseq.similarity(output, reference)), len(output), len(reference))
+
+
+def _measures(shared: int, output: int, reference: int) -> tuple[float, float, float]:
+    precision, recall = shared / max(output, 1), shared / max(reference, 1)
+    return precision, recall, 2 * precision * recall / (precision + recall) if shared else 0.0
 
 
 def _parts(variant: str) -> str:

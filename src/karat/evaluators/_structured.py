@@ -13,9 +13,12 @@ from karat import json_schema
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators._base import Evaluator, register_evaluator
 from karat.evaluators._parameters import ParameterCheck
-from karat.evaluators._values import NotJSON, clip, looks_fenced, parse_json, plain, value_at
+from karat.evaluators._values import NotJSON, UnreadableJSON, clip, looks_fenced, parse_json, plain, value_at
 from karat.records import Result
 from karat.serialization import storable
+
+MAX_PROBLEMS = 1_000
+"""Violations of a schema after which the rest is not looked for: the verdict is clear, and a list can have many."""
 
 SHOWN_PROBLEMS = 20
 """How many violations of a schema are listed; a long list can have thousands."""
@@ -163,7 +166,8 @@ class JSONSchemaMatch(_JSONEvaluator):
         first = problems[0]
         said = f"{first['path']}: {first['message']}"
         if count > 1:
-            said += f" (and {count - 1} more)"
+            more = f"{count - 1} or more others" if count == MAX_PROBLEMS else f"{count - 1} more"
+            said += f" (and {more})"
         return Result(self.key, 0.0, False, said, {"errors": problems})
 
     def _problems(self, value: Any) -> tuple[list[dict[str, str]], int]:
@@ -174,6 +178,8 @@ class JSONSchemaMatch(_JSONEvaluator):
         try:
             for error in self._validator.iter_errors(value):
                 count += 1
+                if count == MAX_PROBLEMS:
+                    break
                 if len(problems) < SHOWN_PROBLEMS:
                     problems.append(
                         {"path": storable(error.json_path[:200]), "message": clip(error.message, 300)[1:-1]}
@@ -199,7 +205,7 @@ def _schema(schema: Any, check: ParameterCheck) -> Any:
     if isinstance(schema, str):
         try:
             schema = parse_json(schema)
-        except NotJSON as error:
+        except (NotJSON, UnreadableJSON) as error:
             raise RequestError(f"{check.who}: the schema is not JSON: {error}") from None
     elif isinstance(schema, type) and callable(getattr(schema, "model_json_schema", None)):
         schema = schema.model_json_schema()  # type: ignore[attr-defined]  # just looked for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import string
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -16,13 +17,19 @@ from karat.evaluators._reference import ReferenceEvaluator, reference_text
 from karat.evaluators._values import TextRules, clip, plain, same, text_of, unchanged, value_at
 from karat.records import Result
 
+EQUAL = "the output equals the reference"
+
+LABEL = 80
+"""Characters up to which `exact_match` keeps both texts with its result, so that they can be counted as classes."""
+
 
 @register_evaluator("exact_match")
 class ExactMatch(ReferenceEvaluator):
     """Whether the output is the reference, as text or as JSON.
 
     Two texts are compared by the rules; two JSON values by value, whatever the order of keys (True is not
-    1); a text and a JSON value by what the text says. None equals None alone.
+    1); a text and a JSON value by what the text says. None equals None alone. Short texts are kept with the result as
+    `golden` and `predicted`, so that `classification` can count them.
     """
 
     name: ClassVar[str] = "exact_match"
@@ -54,11 +61,28 @@ class ExactMatch(ReferenceEvaluator):
             "any_of": any_of,
         }
 
+    max_references: ClassVar[int] = 1_000_000
+
+    def prepare(self, output: Any) -> Any:
+        return plain(output, "the output")
+
     def judge(self, output: Any, reference: Any) -> Result:
-        output, reference = plain(output, "the output"), plain(reference, "the reference")
+        reference = plain(reference, "the reference")
         if same(output, reference, self._normalise):
-            return Result(self.key, 1.0, True, "the output equals the reference")
-        return Result(self.key, 0.0, False, difference(output, reference))
+            return Result(self.key, 1.0, True, EQUAL, _labels(output, reference))
+        return Result(self.key, 0.0, False, difference(output, reference), _labels(output, reference))
+
+    def _best(self, output: Any, references: list[Any]) -> Result:
+        """Stop at the first reference that equals the output, which is normalised once for all of them."""
+        output = self.prepare(output)
+        normalise = functools.lru_cache(maxsize=4)(self._normalise)
+        among = f"of {len(references)} references"
+        for at, reference in enumerate(references):
+            if same(output, reference, normalise):
+                said = f"{EQUAL} (the best {among}, number {at + 1})"
+                return Result(self.key, 1.0, True, said, {**_labels(output, reference), "reference": at})
+        said = f"{difference(output, references[0])} (the best {among}, number 1)"
+        return Result(self.key, 0.0, False, said, {**_labels(output, references[0]), "reference": 0})
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
         """Many at once: two texts are compared without leaving the loop."""
@@ -73,11 +97,34 @@ class ExactMatch(ReferenceEvaluator):
                 output = reference = None
             if type(output) is not str or type(reference) is not str:
                 out.extend(super().evaluate_many([item]))
-            elif output == reference or normalise(output) == normalise(reference):
-                out.append(Result(key, 1.0, True, "the output equals the reference"))
+                continue
+            labels = (
+                {"golden": reference, "predicted": output}
+                if len(reference) <= LABEL and len(output) <= LABEL
+                else {}
+            )
+            if output == reference or normalise(output) == normalise(reference):
+                out.append(Result(key, 1.0, True, EQUAL, labels))
             else:
-                out.append(Result(key, 0.0, False, difference(output, reference)))
+                out.append(Result(key, 0.0, False, difference(output, reference), labels))
         return out
+
+
+def _labels(output: Any, reference: Any) -> dict[str, Any]:
+    """What a classification counts: both sides, where they are short enough to be classes."""
+    if not (_is_label(reference) and (output is None or _is_label(output))):
+        return {}
+    return {"golden": reference, "predicted": output}
+
+
+def _is_label(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= LABEL
+    return isinstance(value, (bool, float)) or (isinstance(value, int) and value.bit_length() <= 64)
+
+
+MAX_SEARCH = 200_000_000
+"""Texts to look for, times the characters to look in: a second or so."""
 
 
 @register_evaluator("contains")
@@ -134,8 +181,14 @@ class Contains(Evaluator):
                 self.key, 0.0, False, "there is no output", {"found": [], "missing": _shown(wanted)}
             )
         text = self._normalise(text)
-        found = [each for each in wanted if self._normalise(each) in text]
-        missing = [each for each in wanted if each not in found]
+        if len(wanted) * len(text) > MAX_SEARCH:
+            raise CannotJudge(
+                f"{self.key}: {len(wanted):,} texts to look for in {len(text):,} characters are too many"
+            )
+        found: list[str] = []
+        missing: list[str] = []
+        for each in wanted:
+            (found if self._normalise(each) in text else missing).append(each)
         passed = not missing if self._all else bool(found)
         share = len(found) / len(wanted) if self._graded else float(passed)
         comment = f"the output contains {_named(found)}" if found else ""
@@ -325,13 +378,15 @@ class EditDistance(ReferenceEvaluator):
 
         self._distance = Levenshtein.distance
 
+    def prepare(self, output: Any) -> Any:
+        text = text_of(output, "the output")
+        return None if text is None else self._normalise(text)
+
     def judge(self, output: Any, reference: Any) -> Result:
         expected = self._normalise(reference_text(reference, self.key))
-        text = text_of(output, "the output")
-        if text is None:
+        if output is None:
             return Result(self.key, 0.0, None, f"there is no output; the reference is {clip(expected)}")
-        text = self._normalise(text)
-        return self._measured(text, expected)
+        return self._measured(output, expected)
 
     def _measured(self, text: str, expected: str) -> Result:
         longer = max(len(text), len(expected))
@@ -391,6 +446,10 @@ def difference(output: Any, reference: Any) -> str:
         return f"there is no output; the reference is {clip(reference)}"
     if type(output) is not str or type(reference) is not str:
         return f"the output {clip(output)} is not the reference {clip(reference)}"
+    if 0 < len(output) <= QUOTED and 0 < len(reference) <= QUOTED:
+        first = _DIFFERENT.get(output[0])
+        if first is not None and reference[0] in first:  # most texts that differ: there is no one reason
+            return f"the output {output!r} is not the reference {reference!r}"
     why = reason(output, reference)
     if len(output) <= QUOTED and len(reference) <= QUOTED:
         return f"the output {output!r} is not the reference {reference!r}{why}"
@@ -404,6 +463,11 @@ def difference(output: Any, reference: Any) -> str:
     output = output if len(output) <= QUOTED else output[:QUOTED] + "…"
     reference = reference if len(reference) <= QUOTED else reference[:QUOTED] + "…"
     return f"the output {output!r} is not the reference {reference!r}{why}"
+
+
+_PLAIN = string.ascii_letters + string.digits
+_DIFFERENT = {each: frozenset(_PLAIN.replace(each.lower(), "").replace(each.upper(), "")) for each in _PLAIN}
+"""For each plain letter or digit, those that a text which differs in case, form or spaces alone cannot start with."""
 
 
 def _parting(a: str, b: str) -> int:

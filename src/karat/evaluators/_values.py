@@ -1,13 +1,19 @@
-"""Reading JSON from text that a model wrote: strict, with where and why when it is not JSON."""
+"""Values as evaluators read them: JSON from text, text from JSON, paths into both, and when two are the same.
+
+Outputs and references are text or parsed JSON; any other object is converted by the rules of karat.serialization. None
+is nothing: it equals None alone and never the text "None" or "null". True is not 1.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import unicodedata
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
+import regex
 
 from karat.errors import CannotJudge, UnsupportedType
 from karat.evaluators._parameters import ParameterCheck
@@ -19,10 +25,15 @@ class NotJSON(ValueError):
     """The text is not JSON; the message says where it stops being so."""
 
 
-def parse_json(text: str, *, fenced: bool = False) -> Any:
-    """The value a JSON text stands for. NaN and Infinity, which Python would accept, are not JSON.
+class UnreadableJSON(CannotJudge):
+    """The text may be valid JSON, but it is nested too deeply, or has a number too long, to be read."""
 
-    With `fenced` the text may also hold exactly one Markdown fence (```` ```json ````) with prose around it.
+
+def parse_json(text: str, *, fenced: bool = False) -> Any:
+    """Return the value of a JSON text. NaN and Infinity, which Python would accept, are not JSON.
+
+    With `fenced` the text may also hold exactly one Markdown fence (```` ```json ````) with prose around it. JSON
+    that the parser cannot read is an `UnreadableJSON`: it is an error of the item, never a score.
     """
     try:
         return _loads(text)
@@ -71,11 +82,38 @@ def _loads(text: str) -> Any:
         said = error.msg.removesuffix(" at")  # one of Python's messages ends so
         raise NotJSON(f"{said} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
-        raise NotJSON("it is nested too deeply to be read") from None
+        if not _is_balanced(text):
+            raise NotJSON("its brackets are not closed") from None
+        raise UnreadableJSON("the text is JSON nested too deeply to be read") from None
     except NotJSON:
         raise
     except ValueError:  # the limit of Python's own
-        raise NotJSON("it has an integer of thousands of digits, too many to be read") from None
+        raise UnreadableJSON("the text has an integer of thousands of digits, too many to be read") from None
+
+
+_STRING_OR_BRACKET = regex.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
+
+
+def _is_balanced(text: str) -> bool:
+    """Whether every bracket outside of a string is closed by its counterpart."""
+    open_brackets: list[str] = []
+    for match in _STRING_OR_BRACKET.finditer(text):
+        found = match.group()
+        if found in "[{":
+            open_brackets.append("]" if found == "[" else "}")
+        elif found in "]}" and (not open_brackets or open_brackets.pop() != found):
+            return False
+    return not open_brackets
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed_container(text: str) -> Any:
+    """The object or list of a JSON text, or None; remembered, for one output is compared with many references."""
+    try:
+        parsed = _loads(text)
+    except NotJSON:
+        return None
+    return parsed if isinstance(parsed, (dict, list)) else None
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -238,11 +276,8 @@ def _same_as_text(value: Any, text: str, normalise: Normaliser) -> bool:
         if normalise(json_text(value, "the value")) == written:
             return True
         return not isinstance(value, bool) and bool(_number_in(written) == value)
-    try:
-        parsed = parse_json(text)
-    except NotJSON:
-        parsed = None
-    if isinstance(parsed, (dict, list)):
+    parsed = _parsed_container(text)
+    if parsed is not None:
         return same(value, parsed, normalise)
     if isinstance(value, list):
         return False

@@ -74,7 +74,7 @@ class _Scores(Aggregator[_State]):
 
 @register_aggregator("mean")
 class Mean(_Scores):
-    """The mean score with a t interval, clustered by example or by a field of the metadata (`cluster`).
+    """The mean score with its interval, clustered by example or by a field of the metadata (`cluster`).
 
     `low` and `high` are the range of the scores: they bound the interval and what missing items could do.
     """

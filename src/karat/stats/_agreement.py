@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from karat.stats._validation import Labels
+
     Floats = NDArray[np.float64]
 
 Level = Literal["nominal", "ordinal", "interval"]
 
 
 def krippendorff_alpha(
-    ratings: Sequence[Sequence[Any]],
+    ratings: Sequence[Labels] | NDArray[Any],
     level: Level = "nominal",
     *,
-    order: Sequence[Any] | None = None,
+    order: Sequence[Hashable] | None = None,
     confidence: float = 0.95,
     n_resamples: int = 1000,
     seed: int = 0,
@@ -191,7 +193,7 @@ Weights = Literal["linear", "quadratic"]
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """How far two raters agree, said in the three usual ways, and where they do not."""
+    """Agreement of two raters in the three usual measures, and the table of their labels."""
 
     percent: Estimate
     kappa: Estimate
@@ -202,7 +204,7 @@ class Agreement(msgspec.Struct, frozen=True):
 
 
 def agreement_between(
-    a: Sequence[Any], b: Sequence[Any], clusters: Iterable[Hashable] | None = None, confidence: float = 0.95
+    a: Labels, b: Labels, clusters: Iterable[Hashable] | None = None, confidence: float = 0.95
 ) -> Agreement:
     """Percent agreement, Cohen's kappa and Krippendorff's alpha (nominal) of two raters, and their table."""
     kept = None if clusters is None else list(clusters)
@@ -218,7 +220,7 @@ def agreement_between(
 
 
 def percent_agreement(
-    a: Sequence[Any], b: Sequence[Any], clusters: Iterable[Hashable] | None = None, confidence: float = 0.95
+    a: Labels, b: Labels, clusters: Iterable[Hashable] | None = None, confidence: float = 0.95
 ) -> Estimate:
     """The share of items that two raters label the same, with Wilson's interval.
 
@@ -229,8 +231,8 @@ def percent_agreement(
 
 
 def cohen_kappa(
-    a: Sequence[Any],
-    b: Sequence[Any],
+    a: Labels,
+    b: Labels,
     weights: Weights | None = None,
     *,
     labels: Sequence[Hashable] | None = None,
@@ -350,10 +352,10 @@ class _Kappa:
 
 
 kappa = cohen_kappa
-"""The same, by its short name."""
+"""Short name of `cohen_kappa`."""
 
 
-def fleiss_kappa(ratings: Sequence[Sequence[Any]], *, confidence: float = 0.95) -> Estimate:
+def fleiss_kappa(ratings: Sequence[Labels] | NDArray[Any], *, confidence: float = 0.95) -> Estimate:
     """Fleiss' kappa of several raters: `ratings[item]` holds the labels that item got, as many for each.
 
     (P̄ − P_e) / (1 − P_e), with P̄ the mean share of agreeing pairs of raters and P_e the sum of the squared
@@ -407,7 +409,7 @@ def fleiss_kappa(ratings: Sequence[Sequence[Any]], *, confidence: float = 0.95) 
 
 
 def _both(
-    a: Sequence[Any], b: Sequence[Any], clusters: Iterable[Hashable] | None
+    a: Labels, b: Labels, clusters: Iterable[Hashable] | None
 ) -> tuple[list[tuple[Any, Any]], list[Hashable] | None]:
     """The pairs in which neither label is missing, and their clusters."""
     same_length("agreement", a=a, b=b)

@@ -1,4 +1,4 @@
-"""What an estimate could be at worst and at best when items are missing from it."""
+"""Bounds on an estimate when items are missing: the worst and the best case."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def missing_bounds(
 
 
 def with_bounds(estimate: Estimate, of: int, lo: float = 0.0, hi: float = 1.0) -> Estimate:
-    """An estimate that speaks over `n` of `of` items, with the bounds the missing ones allow."""
+    """Return the estimate over `n` of `of` items with the bounds that the missing items allow."""
     lowest, highest = missing_bounds(estimate.value, estimate.n, of, lo, hi)
     return msgspec.structs.replace(estimate, of=of, lowest=lowest, highest=highest)

@@ -1,4 +1,4 @@
-"""A confusion matrix, folded cluster by cluster and merged exactly, with the moments its variance needs."""
+"""Accuracy, precision, recall and F1 from a confusion matrix, with intervals and bounds for missing items."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 Cell = tuple[Hashable, Hashable]
-"""What was right, and what was said."""
+"""The golden and the predicted class."""
 
 
 class Misused(NamedTuple):
-    """A class that was said and is the golden one, of an item that is wrong for more than its class."""
+    """A prediction of the golden class for an item that is wrong for another reason."""
 
     label: Hashable
 
 
 def class_of(said: Hashable) -> Hashable:
-    """The class that was said, however it was meant."""
+    """Return the predicted class, also of a `Misused` one."""
     return said.label if isinstance(said, Misused) else said
 
 
@@ -61,12 +61,12 @@ class ConfusionState:
         """How many clusters have one item."""
 
     def add_one(self, golden: Hashable, predicted: Hashable) -> None:
-        """Adds a cluster of one item."""
+        """Add a cluster of one item."""
         self.counts[golden, predicted] += 1
         self.singles += 1
 
     def add(self, items: Iterable[Cell]) -> None:
-        """Adds the (golden, predicted) pairs of one cluster: the attempts at one example."""
+        """Add the (golden, predicted) pairs of one cluster: the attempts at one example."""
         inside = Counter(items)
         size = inside.total()
         if not size:
@@ -149,7 +149,7 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 def class_bounds(tally: Tally, metric: str, missing: int) -> Bounds:
-    """Of one class: had all missing items spoiled it, and had all been right."""
+    """Bounds for one class: all missing items wrong, and all right."""
     top, bottom = tally.ratio(metric)
     each = 2.0 if metric == "f1" else 1.0  # a right item counts on both sides of F1, a wrong one on one
     if not bottom + missing:
@@ -158,7 +158,7 @@ def class_bounds(tally: Tally, metric: str, missing: int) -> Bounds:
 
 
 def macro_bounds(tallies: Sequence[Tally], metric: str, missing: int, entering: int = 0) -> Bounds:
-    """Of the mean over classes. `entering` more classes join it as soon as a missing item is of them."""
+    """Bounds for the mean over classes. `entering` more classes join it once a missing item belongs to them."""
     worst, best = _sums(tallies, [1.0] * len(tallies), metric, missing)
     joining = min(entering, missing)
     classes = len(tallies)
@@ -168,7 +168,7 @@ def macro_bounds(tallies: Sequence[Tally], metric: str, missing: int, entering: 
 
 
 def weighted_bounds(tallies: Sequence[Tally], metric: str, missing: int) -> Bounds:
-    """Of the mean over classes by support: the missing items weigh nothing at worst, and as right ones at best."""
+    """Bounds for the mean weighted by support: missing items count nothing at worst, and as right ones at best."""
     supports = [float(tally.support) for tally in tallies]
     items = sum(supports) + missing
     if not items:
@@ -217,7 +217,7 @@ METRICS = ("precision", "recall", "f1")
 
 
 class ClassMetrics(msgspec.Struct, frozen=True):
-    """Of one class: its metrics and how many items had it as golden (`support`) and as predicted."""
+    """The metrics of one class, its items (`support`) and its predictions."""
 
     precision: Estimate
     recall: Estimate
@@ -225,7 +225,7 @@ class ClassMetrics(msgspec.Struct, frozen=True):
     support: int
     predicted: int
     right: int
-    """Of those of the class that were predicted as it, how many are right: all, unless more than it was judged."""
+    """Items of the class that were predicted as it and are right: all, unless more than the class was judged."""
 
 
 class Averages(msgspec.Struct, frozen=True):
@@ -237,7 +237,7 @@ class Averages(msgspec.Struct, frozen=True):
 
 
 class Classification(msgspec.Struct, frozen=True):
-    """All that a confusion matrix says. Rows of `matrix` are golden classes, columns predicted ones."""
+    """All metrics of a confusion matrix. Rows of `matrix` are golden classes, columns predicted ones."""
 
     accuracy: Estimate
     classes: dict[str, ClassMetrics]
@@ -327,7 +327,7 @@ class _Estimates(NamedTuple):
 
 @functools.lru_cache(8)
 def _independent(cells: tuple[Numbered, ...], confidence: float, of: int) -> _Estimates:
-    """What a matrix of independent items says.
+    """The estimates of a matrix of independent items.
 
     It follows from its arguments alone, and precision, recall and F1 of the same results ask for it one after the
     other: it is computed once for the three.
@@ -392,7 +392,7 @@ class _Table:
             self.tp, self.support, self.predicted = self.tallies[:, :, 0]
 
     def estimates(self) -> _Estimates:
-        """All of them."""
+        """Return all estimates."""
         accuracy = with_bounds(self.ratio(self.numbers.diagonal, self.numbers.everything), self.of)
         return _Estimates(accuracy, [self.of_class(k) for k in range(self.numbers.k)], *self.averages())
 
@@ -595,7 +595,7 @@ class _Smoothed:
         self.counts = numbers.counts[~inside]
 
     def variance(self, weights: Floats) -> float:
-        """Of the weighted sum of the scores."""
+        """The variance of the weighted sum of the scores."""
         own = float((weights * self.errors) @ (weights * self.errors))
         if self.metric < 2:
             return own

@@ -1,4 +1,4 @@
-"""What clustering costs: the design effect, and the degrees of freedom that unequal clusters leave.
+"""The cost of clustering: the design effect, and the degrees of freedom that unequal clusters leave.
 
 The variance is the cluster-robust one with the factor G/(G−1) (Liang & Zeger 1986). Its t distribution does
 not have G−1 degrees of freedom when clusters differ in size: 20 clusters of 1 to 10 items then cover 92 %
@@ -25,7 +25,7 @@ class Sizes(msgspec.Struct):
     fifths: int = 0
 
     def add(self, size: int, times: int = 1) -> None:
-        """Adds clusters of one size."""
+        """Add clusters of one size."""
         self.clusters += times
         self.items += size * times
         self.squares += size**2 * times
@@ -34,7 +34,7 @@ class Sizes(msgspec.Struct):
         self.fifths += size**5 * times
 
     def merge(self, other: Sizes) -> None:
-        """Adds the clusters of another."""
+        """Add the clusters of another."""
         self.clusters += other.clusters
         self.items += other.items
         self.squares += other.squares
@@ -43,7 +43,7 @@ class Sizes(msgspec.Struct):
         self.fifths += other.fifths
 
     def with_singles(self, times: int) -> Sizes:
-        """These and so many clusters of one item."""
+        """Return the sums with this many clusters of one item added."""
         total = Sizes()
         total.merge(self)
         total.add(1, times)
@@ -96,7 +96,7 @@ class Sizes(msgspec.Struct):
 
 
 def sizes_of(sizes: Iterable[int]) -> Sizes:
-    """The power sums of some cluster sizes."""
+    """Return the power sums of cluster sizes."""
     total = Sizes()
     for size in sizes:
         total.add(int(size))

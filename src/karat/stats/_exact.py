@@ -24,28 +24,28 @@ class ExactSum:
         """The largest power of two among the denominators seen."""
 
     def add(self, value: float) -> None:
-        """Adds one finite number."""
+        """Add one finite number."""
         self.add_ratio(*ratio_of(value))
 
     def add_square(self, value: float) -> None:
-        """Adds the exact square of a finite number."""
+        """Add the exact square of a finite number."""
         numerator, shift = ratio_of(value)
         self.add_ratio(numerator * numerator, 2 * shift)
 
     def add_product(self, a: ExactSum, b: ExactSum) -> None:
-        """Adds the exact product of two sums."""
+        """Add the exact product of two sums."""
         self.add_ratio(a.numerator * b.numerator, a.shift + b.shift)
 
     def add_multiple(self, a: ExactSum, factor: int) -> None:
-        """Adds a whole multiple of a sum."""
+        """Add a whole multiple of a sum."""
         self.add_ratio(a.numerator * factor, a.shift)
 
     def merge(self, other: ExactSum) -> None:
-        """Adds all that another sum holds."""
+        """Add all that another sum holds."""
         self.add_ratio(other.numerator, other.shift)
 
     def add_ratio(self, numerator: int, shift: int) -> None:
-        """Adds numerator / 2**shift."""
+        """Add numerator / 2**shift."""
         if shift <= self.shift:
             self.numerator += numerator << (self.shift - shift)
         else:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,9 @@ from karat.stats._distributions import critical
 from karat.stats._exact import ExactSum, exact_sum, ratio_of
 from karat.stats._proportions import wilson_limits
 from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, items_of
+
+if TYPE_CHECKING:
+    from karat.stats._validation import Numbers
 
 MOST_DISTINCT = 2048
 """Distinct clusters (sum and size) that a state keeps; beyond it sums are cut to fewer binary digits."""
@@ -40,7 +43,7 @@ class ClusterCounts:
         """−1: sums as they are; from 0: the place in `_DIGITS`; beyond that nothing is kept."""
 
     def add(self, total: float, size: int, times: int = 1) -> None:
-        """Adds clusters of one sum and size."""
+        """Add clusters of one sum and size."""
         if self.level >= 0:
             if self.level >= len(_DIGITS):
                 return
@@ -57,7 +60,7 @@ class ClusterCounts:
             self.add(total, size, times)
 
     def merge(self, other: ClusterCounts) -> None:
-        """Adds the clusters of another."""
+        """Add the clusters of another."""
         if other.level > self.level:
             self._to_level(other.level)
         for (total, size), times in other.counts.items():
@@ -120,7 +123,7 @@ class MeanState:
         """… and the largest."""
 
     def add_one(self, value: float, times: int = 1) -> None:
-        """Adds clusters of one item, with this value."""
+        """Add clusters of one item, with this value."""
         if not times:
             return
         numerator, shift = ratio_of(value)
@@ -134,7 +137,7 @@ class MeanState:
             self.most = value
 
     def add(self, values: Sequence[float]) -> None:
-        """Adds the values of one cluster: the attempts at one example, the questions on one document."""
+        """Add the values of one cluster: the attempts at one example, the questions on one document."""
         size = len(values)
         if size <= 1:
             if size:
@@ -150,7 +153,7 @@ class MeanState:
     def add_cluster(
         self, total: ExactSum, squares: ExactSum, size: int, least: float, most: float, times: int = 1
     ) -> None:
-        """Adds clusters by the sums of their values and of the squares, their size and extreme values."""
+        """Add clusters by the sums of their values and of the squares, their size and extreme values."""
         if not size or not times:
             return
         self.total.add_multiple(total, times)
@@ -344,7 +347,7 @@ def _to_float(value: Fraction) -> float:
         raise StatisticsError("these values square to more than the largest float: rescale them") from None
 
 
-def state_of(values: Sequence[Any], clusters: Iterable[Hashable] | None) -> MeanState:
+def state_of(values: Numbers, clusters: Iterable[Hashable] | None) -> MeanState:
     """The state of values, each its own cluster unless clusters are given."""
     state = MeanState()
     numbers = [finite(value, f"values[{index}]") for index, value in enumerate(values)]
@@ -375,7 +378,7 @@ def state_of_clusters(
 
 
 def mean_interval(
-    values: Sequence[Any],
+    values: Numbers,
     clusters: Iterable[Hashable] | None = None,
     confidence: float = 0.95,
     *,

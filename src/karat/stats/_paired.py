@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,12 @@ from karat.stats._means import state_of
 from karat.stats._proportions import wilson_limits
 from karat.stats._resampling import bootstrap_test, permutation_interval
 from karat.stats._validation import StatisticsError, check_confidence, count, finite, same_length
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Scores: TypeAlias = Sequence[float | None] | Sequence[float] | NDArray[Any]
+    """Scores, None where one is missing."""
 
 
 class PairedTest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -267,8 +273,8 @@ class PairedComparison(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def paired(
-    a: Sequence[Any],
-    b: Sequence[Any],
+    a: Scores,
+    b: Scores,
     clusters: Iterable[Hashable] | None = None,
     *,
     binary: bool | None = None,
@@ -302,8 +308,8 @@ def paired(
     if labels is not None:
         same_length("paired", a=a, clusters=labels)
     complete = [i for i, (x, y) in enumerate(pairs) if x is not None and y is not None]
-    first = [pairs[i][0] for i in complete]
-    second = [pairs[i][1] for i in complete]
+    first = [x for x, y in pairs if x is not None and y is not None]
+    second = [y for x, y in pairs if x is not None and y is not None]
     kept = None if labels is None else [labels[i] for i in complete]
     scores = [score for pair in pairs for score in pair if score is not None]
     if binary is None:
@@ -312,7 +318,7 @@ def paired(
         _check_binary(pairs)
     if binary or (bounds is None and all(0.0 <= score <= 1.0 for score in scores)):
         bounds = (0.0, 1.0)
-    differences = [y - x for x, y in zip(first, second, strict=True) if x is not None and y is not None]
+    differences = [y - x for x, y in zip(first, second, strict=True)]
     data = _Differences(differences, kept, binary, bounds, confidence)
     difference, tested = data.compared(test, n_resamples, seed)
     return PairedComparison(
@@ -328,7 +334,7 @@ def paired(
     )
 
 
-def _pairs(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[float | None, float | None]]:
+def _pairs(a: Scores, b: Scores) -> list[tuple[float | None, float | None]]:
     same_length("paired", a=a, b=b)
 
     def score(value: Any, what: str) -> float | None:
@@ -347,7 +353,7 @@ def _check_binary(pairs: list[tuple[float | None, float | None]]) -> None:
 
 
 def _side(
-    scores: Sequence[Any],
+    scores: Sequence[float],
     clusters: list[Hashable] | None,
     binary: bool,
     bounds: Bounds | None,
@@ -361,7 +367,7 @@ def _side(
 def _with_missing(
     difference: Estimate, pairs: list[tuple[float | None, float | None]], bounds: Bounds | None
 ) -> Estimate:
-    """The difference over `n` of all pairs, and what it could be were the missing scores known."""
+    """The difference over `n` of all pairs, and the bounds that missing scores allow."""
     of = len(pairs)
     if bounds is None or not of:
         return msgspec.structs.replace(difference, of=of, lowest=None, highest=None)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,17 +12,20 @@ from karat.stats._distributions import critical
 from karat.stats._means import mean_interval
 from karat.stats._validation import StatisticsError, check_confidence, finite_values, same_length
 
+if TYPE_CHECKING:
+    from karat.stats._validation import Numbers
+
 
 def ppi(
-    labels: Sequence[Any],
-    judged_labels: Sequence[Any],
-    judged_all: Sequence[Any],
+    labels: Numbers,
+    judged_labels: Numbers,
+    judged_all: Numbers,
     *,
     power_tuning: bool = True,
     bounds: tuple[float, float] | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
-    """The mean of what people would say of all items, from few labels of theirs and many of a judge's.
+    """Estimate the mean of human labels over all items from few human labels and many of a judge.
 
     `labels[i]` and `judged_labels[i]` are the person's and the judge's for the same item; `judged_all` are
     the judge's for the other items, which nobody labelled. The estimate is λ·mean(judged_all) + mean(labels −

@@ -1,15 +1,18 @@
-"""Intervals for proportions: Wilson's score interval, on the effective sample size when clustered."""
+"""Intervals for proportions: Wilson's score interval and Clopper and Pearson's exact one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.records import Estimate
 from karat.stats._bounds import with_bounds
 from karat.stats._distributions import beta_quantile, critical
 from karat.stats._validation import StatisticsError, check_confidence, count, finite, items_of
+
+if TYPE_CHECKING:
+    from karat.stats._validation import Numbers
 
 
 def wilson_limits(p: float, n: float, z: float) -> tuple[float, float]:
@@ -80,7 +83,7 @@ def clopper_pearson(successes: int, n: int, confidence: float = 0.95, *, of: int
 
 
 def proportion(
-    values: Sequence[Any],
+    values: Numbers | Sequence[bool],
     clusters: Iterable[Hashable] | None = None,
     confidence: float = 0.95,
     *,

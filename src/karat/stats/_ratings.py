@@ -19,6 +19,8 @@ from karat.stats._validation import StatisticsError, check_confidence, count, fi
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from karat.stats._validation import Labels, Numbers
+
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
 
@@ -28,10 +30,15 @@ _BLOCK = 1 << 22
 
 
 class Comparisons:
-    """Who met whom, with what outcome for the first, in which cluster; names and clusters as integers."""
+    """Comparisons as columns: both runs, the outcome for the first, the cluster; names and clusters as integers."""
 
     def __init__(
-        self, first: Any, second: Any, outcomes: Any, clusters: Any = None, names: Iterable[Any] | None = None
+        self,
+        first: Labels,
+        second: Labels,
+        outcomes: Numbers,
+        clusters: Labels | None = None,
+        names: Iterable[Hashable] | None = None,
     ) -> None:
         same_length("comparisons", first=first, second=second, outcomes=outcomes)
         self.names, self.first, self.second = _encode_runs(first, second, names)
@@ -75,7 +82,7 @@ class Comparisons:
 
     @functools.cached_property
     def appearances(self) -> Floats:
-        """In how many clusters each run is."""
+        """The number of clusters in which each run appears."""
         k = len(self.names)
         found = np.zeros(k)
         for rows, cluster, clusters in self.by_cluster(k):
@@ -127,7 +134,7 @@ class PairTable(msgspec.Struct, frozen=True):
         return sorted(groups, key=lambda group: (-len(group), group))
 
     def position_known(self) -> bool:
-        """Whether being first can be told from being strong.
+        """Whether the effect of being first can be separated from strength.
 
         It cannot when some heights of the runs explain every order: the first always one step above the second.
         """
@@ -175,7 +182,7 @@ def _encode(values: Any) -> tuple[Integers, list[Hashable]]:
 def _encode_runs(
     first: Any, second: Any, names: Iterable[Any] | None
 ) -> tuple[list[Any], Integers, Integers]:
-    """Both columns in one numbering. Names that never meet anyone keep their place."""
+    """Number the runs of both columns together. Names without a comparison keep their place."""
     both: Any
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         both = np.concatenate([first, second])
@@ -207,7 +214,7 @@ class Fit(msgspec.Struct, frozen=True):
     covariance: Any
     components: list[list[int]]
     degrees: float
-    """Of freedom, for t: clusters − 1; 0 where there is nothing to tell a spread from."""
+    """Degrees of freedom for t: clusters − 1; 0 where the spread cannot be estimated."""
     iterations: int
     tie: float
     """ν of Davidson's model; 0 where ties count half."""
@@ -399,7 +406,7 @@ _UNSEEN = 4.0
 
 
 def _unseen(data: Comparisons, model: _Model, parameters: Any) -> Any:
-    """What clusters that were not drawn add to the scores' outer products.
+    """The share of clusters that were not drawn in the sum of the scores' outer products.
 
     Where all comparisons tie, or rare wins decide, the clusters seen hardly differ and the sandwich says that nothing
     can. So for each run a few clusters are added in which all its usual comparisons deviate from what is expected by
@@ -577,7 +584,7 @@ class RankedRun(msgspec.Struct, frozen=True):
 
 
 class BradleyTerry(msgspec.Struct, frozen=True):
-    """A ranking: the runs from best to worst, and what else the comparisons say."""
+    """Ratings of runs, from best to worst, with win probabilities and position bias."""
 
     runs: list[RankedRun]
     components: list[list[Any]]
@@ -597,7 +604,7 @@ class BradleyTerry(msgspec.Struct, frozen=True):
     tie: float = 0.0
     """ν of Davidson's model; 0 where ties count half."""
 
-    def against(self, one: Any, other: Any) -> Estimate:
+    def against(self, one: Hashable, other: Hashable) -> Estimate:
         """The probability that one run beats another, a tie counting ½, with its interval."""
         places = {run.name: place for place, run in enumerate(self.runs)}
         for name in (one, other):
@@ -617,20 +624,20 @@ class BradleyTerry(msgspec.Struct, frozen=True):
 
 
 def bradley_terry(
-    comparisons: Iterable[tuple[Any, Any, float]] | None = None,
+    comparisons: Iterable[tuple[Hashable, Hashable, float]] | None = None,
     *,
-    first: Any = None,
-    second: Any = None,
-    outcomes: Any = None,
-    names: Iterable[Any] | None = None,
-    clusters: Any = None,
+    first: Labels | None = None,
+    second: Labels | None = None,
+    outcomes: Numbers | None = None,
+    names: Iterable[Hashable] | None = None,
+    clusters: Labels | None = None,
     prior: float = 1.0,
     ties: Literal["half", "davidson"] = "half",
     adjust_position: bool = False,
     confidence: float = 0.95,
     elo_scale: bool = True,
 ) -> BradleyTerry:
-    """Ranks runs from pairwise comparisons by the model of Bradley & Terry (1952).
+    """Rank runs from pairwise comparisons by the model of Bradley & Terry (1952).
 
     `comparisons` are `(first, second, outcome)`, outcome 1, 0.5 or 0 for the first; or the three columns
     `first`, `second` and `outcomes`, as lists or NumPy arrays (fast for millions). `clusters` names the
@@ -660,7 +667,7 @@ def bradley_terry(
         raise StatisticsError(f"prior is {prior!r}: it counts imaginary comparisons and is not negative")
     if comparisons is not None:
         rows = list(comparisons)
-        first, second, outcomes = ([row[column] for row in rows] for column in range(3))
+        first, second, outcomes = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
     elif first is None or second is None or outcomes is None:
         raise StatisticsError(
             "give comparisons as (first, second, outcome), or the columns first, second, outcomes"
@@ -789,7 +796,7 @@ def _position_bias(fit: Fit | None, n: int, confidence: float) -> Estimate:
 
 
 def _points(gap: float, tie: float) -> float:
-    """The expected points of the first, as `strength_model.expected_points` has them."""
+    """The expected points of the first, as `expected_points` computes them."""
     e = math.exp(-0.5 * abs(gap))
     worse = e * (e + 0.5 * tie) / (1.0 + e * e + tie * e)
     return 1.0 - worse if gap >= 0.0 else worse

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from karat.stats._validation import Numbers
+
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
 
@@ -22,7 +24,7 @@ _BLOCK = 1 << 22
 
 
 def bootstrap(
-    values: Sequence[Any],
+    values: Numbers | Sequence[Sequence[float]],
     statistic: Callable[[Floats], float | None] | None = None,
     n_resamples: int = 2000,
     seed: int = 0,
@@ -300,7 +302,7 @@ def permutation_interval(
 
 
 def permutation(
-    differences: Sequence[Any],
+    differences: Numbers,
     *,
     clusters: Iterable[Hashable] | None = None,
     n_resamples: int = 10_000,

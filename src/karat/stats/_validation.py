@@ -1,12 +1,20 @@
-"""What the functions of this package refuse, and how they say it."""
+"""Checks of data and parameters, and the error that they raise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from karat.errors import RequestError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers: TypeAlias = Sequence[float] | NDArray[Any]
+    """Numbers in a list, a tuple or a NumPy array."""
+    Labels: TypeAlias = Sequence[Hashable] | NDArray[Any]
+    """Labels, None where one is missing."""
 
 
 class StatisticsError(RequestError, ValueError):
@@ -14,14 +22,14 @@ class StatisticsError(RequestError, ValueError):
 
 
 def check_confidence(confidence: float) -> float:
-    """A confidence level strictly between 0 and 1."""
+    """Return a confidence level strictly between 0 and 1."""
     if not 0.0 < confidence < 1.0:
         raise StatisticsError(f"confidence is {confidence!r}: give a number between 0 and 1, such as 0.95")
     return float(confidence)
 
 
 def finite(value: Any, what: str = "value") -> float:
-    """A number as a float; NaN, infinities and what is no number are refused."""
+    """Return a number as a float; reject NaN, infinities and other types."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -32,12 +40,12 @@ def finite(value: Any, what: str = "value") -> float:
 
 
 def finite_values(values: Iterable[Any], what: str = "values") -> list[float]:
-    """Numbers as floats, refused with their position when one is not finite."""
+    """Return numbers as floats; the error names the position of one that is not finite."""
     return [finite(value, f"{what}[{index}]") for index, value in enumerate(values)]
 
 
 def count(value: Any, what: str) -> int:
-    """A whole number of items, not negative."""
+    """Return a whole number of items, not negative."""
     if isinstance(value, float) and not value.is_integer():
         raise StatisticsError(f"{what} is {value!r}: give a whole number")
     try:
@@ -50,7 +58,7 @@ def count(value: Any, what: str) -> int:
 
 
 def items_of(n: int, of: int | None) -> int:
-    """How many items there were of which `n` are known."""
+    """Return the number of all items, of which `n` are known."""
     if of is None:
         return n
     if of < n:
@@ -60,8 +68,8 @@ def items_of(n: int, of: int | None) -> int:
     return of
 
 
-def same_length(what: str, **columns: Sequence[Any]) -> int:
-    """The common length of columns that belong together."""
+def same_length(what: str, **columns: Sequence[Any] | NDArray[Any]) -> int:
+    """Return the common length of columns that belong together."""
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         stated = ", ".join(f"{name} has {length}" for name, length in lengths.items())
@@ -69,8 +77,8 @@ def same_length(what: str, **columns: Sequence[Any]) -> int:
     return next(iter(lengths.values()))
 
 
-def grouped(values: Sequence[Any], clusters: Iterable[Hashable]) -> list[list[Any]]:
-    """Values gathered by their cluster, in the order the clusters first appear."""
+def grouped(values: Sequence[Any] | NDArray[Any], clusters: Iterable[Hashable]) -> list[list[Any]]:
+    """Group values by cluster, in the order in which clusters first appear."""
     labels = list(clusters)
     same_length("clustering", values=values, clusters=labels)
     groups: dict[Hashable, list[Any]] = {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 MASK = "[secret]"
 
@@ -19,6 +20,25 @@ _BACKSLASHES = r"\\{1,8}"
 """Text inside of JSON inside of JSON has its backslashes doubled each time. Bounded: a run of them is read once."""
 
 _JSON_ESCAPES = {'"': '"', "\\": r"\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+
+
+_SECRET_NAME = re.compile(
+    r"api[_-]?key|authori[sz]ation|password|passwd|(?:client|shared|api)[_-]?secret|(?:access|auth|api|bearer)[_-]?token",
+    re.IGNORECASE,
+)
+
+
+def without_secrets(value: Any) -> Any:
+    """A copy of JSON values without the fields that hold a key or a password by their name."""
+    if isinstance(value, Mapping):
+        return {
+            name: without_secrets(each)
+            for name, each in value.items()
+            if not (isinstance(name, str) and isinstance(each, str) and _SECRET_NAME.fullmatch(name))
+        }
+    if isinstance(value, (list, tuple)):
+        return [without_secrets(each) for each in value]
+    return value
 
 
 class Redactor:

@@ -45,6 +45,8 @@ def test_defaults_come_from_the_environment(monkeypatch):
     assert models.get().spec == "openai/gpt-4o-mini"
     monkeypatch.setenv("KARAT_MODEL", "openai/gpt-4o")
     assert models.get().spec == "openai/gpt-4o"
+    assert models.get(role="judge").spec == "openai/gpt-4o-mini"
+    monkeypatch.delenv("OPENAI_MODEL")
     assert models.get(role="judge").spec == "openai/gpt-4o"
     monkeypatch.setenv("KARAT_JUDGE_MODEL", "anthropic/claude-sonnet-4-5")
     assert models.get(role="judge").spec == "anthropic/claude-sonnet-4-5"

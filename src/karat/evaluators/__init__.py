@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from karat.evaluators._structured import JSONSchemaMatch, JSONValid
     from karat.evaluators._text import Contains, EditDistance, ExactMatch, RegexMatch
     from karat.evaluators._values import TextRules, clip, plain, same, text_of, value_at
+    from karat.evaluators.judges import LLMJudge, LLMTrajectoryJudge
     from karat.evaluators.trajectory import (
         GraphTrajectoryMatchEvaluator,
         RedundantCallsEvaluator,
@@ -86,6 +87,8 @@ _WHERE = {
     "ByMetric": "_pairwise",
     "ByFunction": "_pairwise",
     "FromOutput": "_from_output",
+    "LLMJudge": "judges",
+    "LLMTrajectoryJudge": "judges",
     # Unit metrics are a built-in plug-in: they are named here and never imported by this package.
     "UnitMetricRegistry": "karat.graph.metrics",
     "unit_metric": "karat.graph.metrics",
@@ -114,6 +117,8 @@ __all__ = [
     "Item",
     "JSONSchemaMatch",
     "JSONValid",
+    "LLMJudge",
+    "LLMTrajectoryJudge",
     "NumericMatch",
     "ParameterCheck",
     "RedundantCallsEvaluator",

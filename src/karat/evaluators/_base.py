@@ -72,6 +72,9 @@ class Evaluator:
     example: ClassVar[Mapping[str, Any]] = {}
     """A use of it, for people: `params`, `outputs`, `reference_outputs`, `inputs` and the `score`."""
 
+    names_models: bool = False
+    """Whether `configuration` names every model it asks; then its fingerprint leaves out variables like KARAT_MODEL."""
+
     key: str
     params: dict[str, Any]
     """What it was built with, JSON-able; part of its fingerprint."""
@@ -125,6 +128,7 @@ class EvaluatorRegistry(Registry[Callable[..., Any]]):
             "trajectory",
             "_pairwise",
             "_from_output",
+            "judges",
         )
         builtin = [*(f"karat.evaluators.{module}" for module in modules), "karat.graph.metrics"]
         super().__init__("evaluator", builtin=builtin)

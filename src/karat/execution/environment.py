@@ -10,8 +10,11 @@ from typing import Any
 
 from karat import __version__
 
-DEFAULTS = ("KARAT_MODEL", "KARAT_JUDGE_MODEL", "OPENAI_MODEL", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
-"""Variables that change what a task or judge asks for; none of them holds a secret."""
+DEFAULTS = ("KARAT_MODEL", "OPENAI_MODEL", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
+"""Variables that change what code asks which takes its models from the environment; none of them holds a secret."""
+
+JUDGE_DEFAULTS = ("KARAT_JUDGE_MODEL", *DEFAULTS)
+"""The same for evaluators: a judge variable never belongs to a run."""
 
 
 def environment() -> dict[str, Any]:
@@ -27,9 +30,11 @@ def environment() -> dict[str, Any]:
     return out
 
 
-def defaults() -> dict[str, str]:
-    """The variables of DEFAULTS that are set: part of the configuration fingerprint."""
-    return {name: os.environ[name] for name in DEFAULTS if os.environ.get(name)}
+def defaults(part: Any, names: tuple[str, ...] = DEFAULTS) -> dict[str, str]:
+    """The variables that are set, for the fingerprint of a task or an evaluator; none where it names its models."""
+    if getattr(part, "names_models", False):
+        return {}
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def git_commit(folder: Path) -> str | None:

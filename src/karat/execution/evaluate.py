@@ -20,7 +20,7 @@ from karat.execution.arguments import (
     store_of,
 )
 from karat.execution.engines import engines
-from karat.execution.environment import defaults, environment
+from karat.execution.environment import environment
 from karat.execution.expected import Together, end_of, groups_of
 from karat.execution.judgments import BatchWork, EvaluatorWork, Judgment, PreparedEvaluator
 from karat.execution.local import InlineEngine
@@ -85,7 +85,6 @@ async def evaluate_async(
             for each in prepared
         ],
         amends=[each.id for each in amended],
-        environment=defaults(),
     )
     known = all(each.known for each in prepared)
     wanted = Wanted(configuration, "known" if known else None, how.new, how.retry_failed, what="evaluation")

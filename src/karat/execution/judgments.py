@@ -21,7 +21,7 @@ from karat.evaluators._base import (
 )
 from karat.evaluators._pairwise import joint_result
 from karat.execution.arguments import EvaluatorLike
-from karat.execution.environment import defaults
+from karat.execution.environment import JUDGE_DEFAULTS, defaults
 from karat.execution.failures import STOPPING, failure_of, item_failure
 from karat.execution.pipeline import Done, Stage
 from karat.keys import code_fingerprint, fingerprint, result_item
@@ -40,6 +40,7 @@ from karat.records import (
     Skipped,
     usage_of,
 )
+from karat.redaction import without_secrets
 from karat.serialization import encode
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
 
@@ -74,7 +75,8 @@ class PreparedEvaluator:
         code = _code_of(evaluator)
         configuration = evaluator.configuration() if hasattr(evaluator, "configuration") else params
         self.known = code is not None
-        print_ = fingerprint(name=name, configuration=configuration, code=code, environment=defaults())
+        variables = {} if _asks_no_model(evaluator) else defaults(evaluator, JUDGE_DEFAULTS)
+        print_ = fingerprint(name=name, configuration=configuration, code=code, environment=variables)
         # A comparison is never cheap enough to be made twice: amending depends on finding it again.
         self.reuse = self.known and (self.kind != "single" or bool(getattr(evaluator, "reuse", True)))
         self.both_orders = self.kind == "pair" and bool(getattr(evaluator, "both_orders", False))
@@ -366,10 +368,18 @@ def _code_of(evaluator: Any) -> str | None:
     return code_fingerprint(type(evaluator) if own or hasattr(evaluator, "params") else evaluator)
 
 
+def _asks_no_model(evaluator: Any) -> bool:
+    """Whether it is one of karat's own that compute: a model that the environment names cannot change its results."""
+    own = type(evaluator).__module__.startswith("karat.evaluators.")
+    return own and not any(
+        hasattr(evaluator, name) for name in ("function", "metric", "embedder", "_embedder")
+    )
+
+
 def _described(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters for the header: a value without a JSON form is replaced by its type."""
+    """Parameters for the header: a secret is left out, a value without a JSON form is replaced by its type."""
     out = {}
-    for name, value in params.items():
+    for name, value in without_secrets(params).items():
         try:
             encode(value)
             out[name] = value

@@ -93,7 +93,7 @@ async def run_async(
     configuration = fingerprint(
         task=described,
         dataset=data.id,
-        environment=defaults(),
+        environment=defaults(the_task),
         attempts=attempts,
         offset=offset,
         limit=limit,

@@ -26,7 +26,7 @@ from karat.models._messages import (
     tool_list,
     whole,
 )
-from karat.models._recording import current
+from karat.models._recording import current, sample
 from karat.models._request_context import RequestContext, redactor_of, secrets_of, spent
 from karat.models._runtime import shared
 from karat.models._service import Service
@@ -212,7 +212,9 @@ class Pending:
             encoded = _exact(request)
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise RequestError(f"{model.spec}: the request is not JSON: {error}") from None
-        digest = hashlib.blake2b(model._identity + encoded, digest_size=20).digest()
+        number = sample.get()
+        key = model._identity + encoded + (b"\nsample %d" % number if number else b"")
+        digest = hashlib.blake2b(key, digest_size=20).digest()
         calls = self.calls = current()
         if calls is None:
             self.context = RequestContext(endpoint, request, digest, form)

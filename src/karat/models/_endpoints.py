@@ -113,19 +113,18 @@ def default_spec(role: Literal["task", "judge"] = "task") -> str:
     """The model used when none is named.
 
     For tasks that is the one `default_model` was entered with, `KARAT_MODEL` or `OPENAI_MODEL`; for judges
-    `KARAT_JUDGE_MODEL` comes first.
+    `KARAT_JUDGE_MODEL`, `OPENAI_MODEL` or `KARAT_MODEL`: a judge is never the judged model by accident of context.
     """
-    if role == "judge" and os.environ.get("KARAT_JUDGE_MODEL"):
-        return os.environ["KARAT_JUDGE_MODEL"]
-    given = _default_model.get()
+    openai = os.environ.get("OPENAI_MODEL")
+    if role == "judge":
+        names = ["KARAT_JUDGE_MODEL", "KARAT_MODEL"]
+        given = os.environ.get("KARAT_JUDGE_MODEL") or (openai and f"openai/{openai}")
+        given = given or os.environ.get("KARAT_MODEL")
+    else:
+        names = ["KARAT_MODEL"]
+        given = _default_model.get() or os.environ.get("KARAT_MODEL") or (openai and f"openai/{openai}")
     if given:
         return given
-    names = ["KARAT_JUDGE_MODEL", "KARAT_MODEL"] if role == "judge" else ["KARAT_MODEL"]
-    for name in names:
-        if os.environ.get(name):
-            return os.environ[name]
-    if os.environ.get("OPENAI_MODEL"):
-        return "openai/" + os.environ["OPENAI_MODEL"]
     raise RequestError(f"no model is named: give one, for example local/smollm2-135m, or set {names[0]}")
 
 

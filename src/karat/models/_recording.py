@@ -188,6 +188,9 @@ def default_model(spec: str | None) -> Iterator[None]:
         _default_model.reset(token)
 
 
+sample: ContextVar[int] = ContextVar("karat_sample", default=0)
+"""The number of an independent sample, part of the cache key: votes at temperature 0 are requests of their own."""
+
 _current: ContextVar[recording | None] = ContextVar("karat_recording", default=None)
 
 

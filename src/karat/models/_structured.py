@@ -120,6 +120,19 @@ def _replaced(value: Any, path: list[Any], new: Any) -> Any:
     return copy
 
 
+class UncheckedSchema(OutputSchema):
+    """A schema that the provider is held to, while the caller reads and checks the text itself."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.schema = schema
+
+    def is_quick(self, text: str) -> bool:
+        return True
+
+    def read(self, text: str) -> Any:
+        return text
+
+
 def _where(path: Iterable[Any]) -> str:
     steps = (f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).lstrip(".") or "the answer"
@@ -130,6 +143,8 @@ _forms: WeakKeyDictionary[type, OutputSchema] = WeakKeyDictionary()
 
 def output_schema(schema: Any) -> OutputSchema:
     """The form a JSON Schema or a pydantic model describes; an `OutputSchema` as it is."""
+
+    """The form a JSON Schema or a pydantic model describes; a form is returned as it is."""
     if isinstance(schema, OutputSchema):
         return schema
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):

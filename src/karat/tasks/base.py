@@ -33,6 +33,8 @@ class Task:
     name: str = "task"
     is_async: bool = False
     units_declared: bool = False
+    names_models: bool = False
+    """Whether `configuration` names every model it asks; then its fingerprint leaves out variables like KARAT_MODEL."""
 
     def call(self, example: Example, context: Context) -> Any:
         """What the task gives for an example, in a thread."""

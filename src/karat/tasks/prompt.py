@@ -26,6 +26,7 @@ class PromptTask(Task):
     """
 
     is_async = True
+    names_models = True
 
     def __init__(
         self,

@@ -32,6 +32,8 @@ class RecordedOutputs(Task):
     The file is indexed, not loaded: 16 bytes or so are kept for each line.
     """
 
+    names_models = True
+
     def __init__(self, path: str | Path, *, name: str | None = None) -> None:
         self.path = Path(path)
         self.name = name or self.path.stem

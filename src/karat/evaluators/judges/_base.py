@@ -1,0 +1,411 @@
+"""What all judges share: settings, prompts, where the parts of an item are found, and what a Result carries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from karat.errors import CannotJudge, KaratError, NotApplicable, RequestError
+from karat.evaluators._base import Evaluator
+from karat.evaluators.judges._core import (
+    STOPS,
+    Judge,
+    JudgeFailure,
+    Ledger,
+    Question,
+    Vote,
+    run_sync,
+)
+from karat.evaluators.judges._prompts import Prompt, examples_text, prompt_of, scale_text
+from karat.evaluators.judges._replies import Contract
+from karat.evaluators.judges._settings import judge_settings
+from karat.keys import fingerprint
+from karat.paths import MISSING, parse
+from karat.records import Example, Output, Result
+from karat.serialization import to_json_value
+
+SCALE = {
+    0: "not at all",
+    1: "to a very small degree",
+    2: "to a small degree; important parts are missing",
+    3: "about half",
+    4: "to a large degree; only minor parts are missing",
+    5: "completely",
+}
+"""The default anchors of a graded score."""
+
+UNDECIDED = "undecided"
+ROOTS = ("input", "output", "expected", "metadata", "trace", "example")
+"""Where a path may begin: `output.documents`, `input.question`, `trace`."""
+
+_PASSAGE_TEXT = ("text", "page_content", "content", "passage", "document", "body")
+_FAMILY = re.compile(r"[a-z]+", re.IGNORECASE)
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One item to judge, as `evaluate` got it."""
+
+    outputs: Any
+    reference: Any
+    inputs: Any
+    context: Any
+    """The keyword `context=`; MISSING where it was not given."""
+    example: Example | None
+    output: Output | None
+
+    @property
+    def in_stage(self) -> bool:
+        """Whether a stage asks, which stores a skip, and not a person, who gets a Result."""
+        return self.output is not None
+
+    def roots(self) -> dict[str, Any]:
+        """What paths begin with."""
+        trace = self.output.trace if self.output is not None else []
+        example = self.example
+        return {
+            "input": self.inputs,
+            "inputs": self.inputs,
+            "output": self.outputs,
+            "outputs": self.outputs,
+            "expected": self.reference,
+            "reference": self.reference,
+            "metadata": example.metadata if example is not None else {},
+            "example": example,
+            "trace": trace,
+        }
+
+
+class JudgeEvaluator(Evaluator):
+    """Base of the judges: `_judge` asks questions and returns a Result."""
+
+    is_async = True
+    names_models = True
+    template: ClassVar[str] = "criterion"
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        judge: Any = None,
+        prompt: str | None = None,
+        question: str | None = None,
+        context: str | None = None,
+        answer: str | None = None,
+        reference: str | None = None,
+        question_key: str = "question",
+        context_key: str = "context",
+        examples: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        super().__init__()
+        who = self.name
+        self.settings = judge_settings(who, judge, config)
+        self.prompt: Prompt = prompt_of(who, prompt, self.template)
+        self._paths = {"question": question, "context": context, "answer": answer, "reference": reference}
+        for part, path in self._paths.items():
+            self._check_path(part, path)
+        for part, key in (("question_key", question_key), ("context_key", context_key)):
+            if not isinstance(key, str) or not key:
+                raise RequestError(f"{who}: {part} has to be the name of a field of the input")
+        self.question_key, self.context_key = question_key, context_key
+        self.examples = _examples(who, examples)
+        self.params: dict[str, Any] = {}
+        if self.settings.written:
+            self.params["judge"] = self.settings.written
+        given: dict[str, Any] = {"prompt": prompt, **self._paths, "examples": self.examples or None}
+        self.params.update({name: value for name, value in given.items() if value is not None})
+        if question_key != "question":
+            self.params["question_key"] = question_key
+        if context_key != "context":
+            self.params["context_key"] = context_key
+        self._judge_core: Judge | None = None
+
+    def _check_path(self, part: str, path: Any) -> None:
+        if path is None:
+            return
+        if not isinstance(path, str) or not path:
+            raise RequestError(f"{self.name}: {part} has to be a path such as input.question, not {path!r}")
+        if parse(path).steps[0] not in ROOTS:
+            raise RequestError(
+                f"{self.name}: {part} is {path!r}: a path begins with {', '.join(ROOTS)}, as in output.documents"
+            )
+
+    # What the results depend on ---------------------------------------------------------------------
+
+    def configuration(self) -> Any:
+        """Parameters, the identity of the models and the hash of the prompts; no secret."""
+        params = {name: value for name, value in self.params.items() if name != "judge"}
+        return {
+            "params": to_json_value(params),
+            "judge": self.settings.identity(),
+            "prompts": [prompt.identity for prompt in self.prompts()],
+        }
+
+    def prompts(self) -> list[Prompt]:
+        """The templates this judge may use."""
+        return [self.prompt]
+
+    @property
+    def judge(self) -> Judge:
+        """The core, made when the configuration is complete."""
+        if self._judge_core is None:
+            self._judge_core = Judge(
+                self.settings, fingerprint(name=self.name, configuration=self.configuration())
+            )
+        return self._judge_core
+
+    # Evaluating ---------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        *,
+        outputs: Any = None,
+        reference_outputs: Any = None,
+        inputs: Any = None,
+        context: Any = MISSING,
+        **more: Any,
+    ) -> Result:
+        """The judgment of one output; works alone, without a store, also inside a running event loop."""
+        return run_sync(
+            self.evaluate_async(
+                outputs=outputs, reference_outputs=reference_outputs, inputs=inputs, context=context, **more
+            )
+        )
+
+    async def evaluate_async(
+        self,
+        *,
+        outputs: Any = None,
+        reference_outputs: Any = None,
+        inputs: Any = None,
+        context: Any = MISSING,
+        **more: Any,
+    ) -> Result:
+        """The judgment of one output."""
+        example, output = more.get("example"), more.get("output")
+        try:
+            case = Case(
+                to_json_value(outputs, "the output"),
+                to_json_value(reference_outputs, "the reference"),
+                to_json_value(inputs, "the input"),
+                context if context is MISSING else to_json_value(context, "context"),
+                example if isinstance(example, Example) else None,
+                output if isinstance(output, Output) else None,
+            )
+            return await self._judge(case)
+        except (KaratError, NotApplicable, *STOPS):
+            raise
+        except Exception as error:
+            raise CannotJudge(f"{self.key}: {type(error).__name__}: {error}") from error
+
+    async def _judge(self, case: Case) -> Result:
+        raise NotImplementedError
+
+    # The parts of an item ------------------------------------------------------------------------------
+
+    def _at(self, case: Case, part: str) -> Any:
+        """The value at the configured path of a part; MISSING where none is configured."""
+        path = self._paths[part]
+        if path is None:
+            return MISSING
+        parsed = parse(path)
+        roots = case.roots()
+        value: Any = to_json_value(roots[parsed.steps[0]], path)
+        if len(parsed.steps) == 1:
+            return value
+        rest = path[len(parsed.steps[0]) :].lstrip(".")
+        found = parse(rest).find(value)
+        if found is MISSING:
+            raise CannotJudge(f"{self.key}: {parsed.steps[0]} has {parse(rest).why_missing(value)}")
+        return found
+
+    def _question_text(self, case: Case) -> str:
+        """The question: a configured path, the field of the input, or the input itself."""
+        found = self._at(case, "question")
+        if found is not MISSING:
+            return as_text(found)
+        inputs = case.inputs
+        if isinstance(inputs, dict):
+            if inputs.get(self.question_key) is not None:
+                return as_text(inputs[self.question_key])
+            inputs = {name: value for name, value in inputs.items() if name != self.context_key} or None
+        return "" if inputs is None else as_text(inputs)
+
+    def _answer_text(self, case: Case) -> str:
+        found = self._at(case, "answer")
+        value = case.outputs if found is MISSING else found
+        if found is MISSING and isinstance(value, dict):
+            names = [
+                name for name in ("answer", "output", "text", "content", "final_answer") if name in value
+            ]
+            if len(names) == 1 and isinstance(value[names[0]], str):
+                return str(value[names[0]])
+        return "" if value is None else as_text(value)
+
+    def _reference_text(self, case: Case) -> str | None:
+        found = self._at(case, "reference")
+        value = case.reference if found is MISSING else found
+        return None if value is None else as_text(value)
+
+    def _passages(self, case: Case) -> list[str] | None:
+        """The retrieved passages: the keyword wins over the input's field, which wins over a configured path."""
+        if case.context is not MISSING and case.context is not None:
+            return as_passages(case.context)
+        if isinstance(case.inputs, dict) and case.inputs.get(self.context_key) is not None:
+            return as_passages(case.inputs[self.context_key])
+        found = self._at(case, "context")
+        return None if found is MISSING or found is None else as_passages(found)
+
+    def _needed_passages(self, case: Case) -> list[str]:
+        passages = self._passages(case)
+        if passages is None:
+            raise CannotJudge(
+                f"{self.key}: there is no context: give context=…, inputs[{self.context_key!r}], or a path such as"
+                " context: output.documents"
+            )
+        return passages
+
+    # Questions and results ------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        contract: Contract,
+        parts: Mapping[str, str],
+        *,
+        criterion: str = "",
+        prompt: Prompt | None = None,
+        scale: Mapping[int, str] | None = None,
+    ) -> Question:
+        slots = {
+            "criterion": criterion,
+            "scale": scale_text(scale) if scale else "",
+            "choices": ", ".join(map(str, contract.values)) if contract.field == "choice" else "",
+            "examples": examples_text(self.examples, contract.field),
+        }
+        return Question(
+            prompt or self.prompt, contract, slots, {name: clean(text) for name, text in parts.items()}
+        )
+
+    def _metadata(
+        self, case: Case, ledger: Ledger, votes: Sequence[Vote | JudgeFailure], **more: Any
+    ) -> dict[str, Any]:
+        """What every result of a judge carries."""
+        cast = [vote for vote in votes if isinstance(vote, Vote)]
+        specs = self.settings.names
+        out: dict[str, Any] = {
+            **more,
+            "reasoning": cast[0].analysis if cast else "",
+            "model": specs[0] if len(specs) == 1 else specs,
+            "served_model": next(iter(ledger.served), "") if len(ledger.served) <= 1 else list(ledger.served),
+            "prompt": next(iter(ledger.prompts), "") if len(ledger.prompts) <= 1 else list(ledger.prompts),
+            "usage": msgspec.to_builtins(ledger.usage),
+            "requests": ledger.requests,
+        }
+        if cast:
+            out["reply"] = cast[0].reply
+        if len(votes) > 1:
+            out["votes"] = [_described(vote) for vote in votes]
+        inconsistent = sum(vote.consistent is False for vote in cast)
+        if inconsistent:
+            out["inconsistent_votes"] = inconsistent
+        related = _same_family(specs, case.output)
+        if related:
+            out["note"] = f"the judge is of the same family as the judged model: {related}"
+        return out
+
+    def _not_applicable(self, case: Case, reason: str, ledger: Ledger, **metadata: Any) -> Result:
+        """In a stage a skip that spoils nothing; for a person a Result without a score."""
+        if case.in_stage:
+            raise NotApplicable(reason)
+        return Result(
+            self.key,
+            None,
+            "not applicable",
+            reason,
+            {**metadata, **self._metadata(case, ledger, []), "applicable": False},
+        )
+
+
+def _described(vote: Vote | JudgeFailure) -> dict[str, Any]:
+    if isinstance(vote, JudgeFailure):
+        return {"model": vote.model, "error": vote.kind, "message": str(vote), "requests": vote.requests}
+    out = {
+        "model": vote.model,
+        "served_model": vote.served_model,
+        "value": vote.value,
+        "reasoning": vote.analysis,
+        "requests": vote.requests,
+        "reply": vote.reply,
+    }
+    if vote.consistent is not None:
+        out["consistent"] = vote.consistent
+    return out
+
+
+def _examples(who: str, given: Any) -> list[dict[str, Any]]:
+    if given is None:
+        return []
+    if (
+        not isinstance(given, Sequence)
+        or isinstance(given, str)
+        or not all(isinstance(e, Mapping) for e in given)
+    ):
+        raise RequestError(f"{who}: examples have to be a list of objects with the parts and the verdict")
+    converted: list[dict[str, Any]] = to_json_value([dict(each) for each in given], "examples")
+    return converted
+
+
+def clean(text: str) -> str:
+    """Text that can be sent: half characters (lone surrogates) are replaced."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def as_text(value: Any) -> str:
+    """A value as text: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(to_json_value(value), ensure_ascii=False, indent=1)
+
+
+def as_passages(value: Any) -> list[str]:
+    """Retrieved passages: a text, a list of texts, or a list of objects with a text."""
+    if isinstance(value, str):
+        return [value] if value.strip() else []
+    if isinstance(value, Mapping):
+        for name in ("documents", "passages", "contexts", "results"):
+            if isinstance(value.get(name), list):
+                return as_passages(value[name])
+        return [_passage(value)] if value else []
+    if isinstance(value, (list, tuple)):
+        return [text for each in value if (text := _passage(each)).strip()]
+    return [as_text(value)]
+
+
+def _passage(value: Any) -> str:
+    if isinstance(value, Mapping):
+        for name in _PASSAGE_TEXT:
+            if isinstance(value.get(name), str):
+                title = value.get("title")
+                return f"{title}\n{value[name]}" if isinstance(title, str) and title else str(value[name])
+    return "" if value is None else as_text(value)
+
+
+def _same_family(specs: Sequence[str], output: Output | None) -> str:
+    """The family that the judge and a model of the judged output's trace share; empty where none is known."""
+    if output is None:
+        return ""
+    judges = {_family(spec) for spec in specs}
+    for call in output.trace:
+        if call.kind == "model" and _family(call.name) in judges and _family(call.name):
+            return _family(call.name)
+    return ""
+
+
+def _family(spec: str) -> str:
+    """`gpt` of `openai/gpt-4o-mini`: the first word of the model's name."""
+    name = spec.partition("@")[0].rpartition("/")[2]
+    match = _FAMILY.match(name)
+    return match[0].lower() if match and len(match[0]) > 2 else ""

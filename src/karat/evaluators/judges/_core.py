@@ -1,0 +1,468 @@
+"""One judge core: a question with fenced material goes to the judge's models, and comes back as votes.
+
+A vote takes at most three requests: the first, and whatever repairs, a larger limit or a schema in the prompt it takes.
+Then it is an error. A failed vote is never a 0 and never left out: see `decide`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from karat.errors import CannotJudge, Stopped
+from karat.evaluators.judges._fence import fence
+from karat.evaluators.judges._prompts import Prompt
+from karat.evaluators.judges._replies import Contract, Malformed, reply_schema_text
+from karat.evaluators.judges._settings import LENGTH_FACTOR, MAX_TOKENS, JudgeSettings
+from karat.records import Usage, add_usage
+
+T = TypeVar("T")
+
+MOST_REQUESTS = 3
+"""Requests for one vote: repairs, larger limits and fallbacks count, retries of HTTP failures do not."""
+
+LONGEST_REPEATED = 8000
+"""Characters of a malformed reply that are sent back with the request to repair it."""
+
+_REFUSAL = re.compile(
+    r"\s*(?:i['\u2019]?m sorry|i am sorry|sorry[,.]|as an ai\b"
+    r"|i (?:can(?:no|['\u2019])t|am unable|won['\u2019]t|must decline))",
+    re.IGNORECASE,
+)
+
+
+class JudgeFailure(CannotJudge):
+    """A judge that gave no usable verdict; each class is counted for itself, because failures are not random."""
+
+    kind: ClassVar[str] = "failed"
+
+    def __init__(self, message: str, *, requests: int = 0, raw: str | None = None, model: str = "") -> None:
+        super().__init__(message)
+        self.requests = requests
+        self.raw = raw
+        self.model = model
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What is stored beside the message."""
+        out: dict[str, Any] = {"judge_failure": self.kind, "requests": self.requests, "model": self.model}
+        if self.raw is not None:
+            out["raw"] = self.raw[:LONGEST_REPEATED]
+        return out
+
+
+class JudgeMalformed(JudgeFailure):
+    """The replies do not keep the contract, also after repairs."""
+
+    kind = "malformed"
+
+
+class JudgeTruncated(JudgeFailure):
+    """The reply was cut off by max_tokens, also with the larger limit."""
+
+    kind = "length"
+
+
+class JudgeRefused(JudgeFailure):
+    """The model refuses to judge."""
+
+    kind = "refused"
+
+
+class JudgeFiltered(JudgeFailure):
+    """The provider withheld the reply."""
+
+    kind = "filtered"
+
+
+class JudgeEmpty(JudgeFailure):
+    """The reply is empty, also without the provider's own structured output."""
+
+    kind = "empty"
+
+
+class JudgeContextOverflow(JudgeFailure):
+    """The material does not fit into the context of the judge."""
+
+    kind = "context"
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One question to the judge: instructions that are the same for all texts, and the material of this one."""
+
+    prompt: Prompt
+    contract: Contract
+    slots: dict[str, str]
+    parts: dict[str, str]
+    """The material by name. It is untrusted, and goes between markers."""
+
+    def messages(self, fingerprint: str, in_words: bool = False) -> list[dict[str, str]]:
+        """The conversation; the marker comes after all static instructions."""
+        instructions = self.prompt.fill(self.contract, **self.slots)
+        if in_words:
+            instructions += "\n\n" + reply_schema_text(self.contract)
+        material, marker = fence(fingerprint, self.parts)
+        return [
+            {"role": "system", "content": instructions},
+            {"role": "user", "content": f"code: {marker}\n\n{material}"},
+        ]
+
+
+class Vote(msgspec.Struct, frozen=True):
+    """One verdict of one model."""
+
+    value: Any
+    """What the contract's field says."""
+    analysis: str
+    model: str
+    served_model: str
+    requests: int
+    usage: Usage
+    reply: dict[str, Any]
+    """Where the raw reply is: its number among the model calls of this judgment, and the hash of its text."""
+    cached: bool = False
+    consistent: bool | None = None
+    """Whether the analysis supports the verdict; None where that was not checked."""
+
+
+class Ledger:
+    """What one judgment spent: numbers its requests, adds up their usage, and remembers which models were served."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.usage = Usage(cost=0.0)
+        self.served: dict[str, None] = {}
+        self.prompts: dict[str, None] = {}
+
+    def begin(self) -> int:
+        """The number of the next request."""
+        self.requests += 1
+        return self.requests
+
+    def add(self, reply: Any) -> None:
+        """Count a reply."""
+        self.usage = add_usage({"": self.usage}, {"": reply.usage})[""]
+        if reply.served_model:
+            self.served[reply.served_model] = None
+
+
+class Judge:
+    """Asks the models of the settings."""
+
+    def __init__(self, settings: JudgeSettings, fingerprint: str) -> None:
+        self.settings = settings
+        self.fingerprint = fingerprint
+        """What the markers depend on beside the material."""
+
+    async def ask(
+        self, question: Question, ledger: Ledger, decided: Callable[[Sequence[Any]], bool] | None = None
+    ) -> list[Vote | JudgeFailure]:
+        """All votes on a question, in order: each model's samples. `decided` ends an early-stopping poll."""
+        settings = self.settings
+        ledger.prompts[question.prompt.identity] = None
+        plan = [(model, number) for number in range(1, settings.samples + 1) for model in settings.models]
+        if settings.early_stop and decided is not None:
+            votes: list[Vote | JudgeFailure] = []
+            for model, number in plan:
+                votes.append(await self._vote_or_failure(model, number, question, ledger))
+                if decided(votes):
+                    break
+            return votes
+        return await together(
+            self._vote_or_failure(model, number, question, ledger) for model, number in plan
+        )
+
+    async def ask_once(self, question: Question, ledger: Ledger, number: int = 1) -> Vote:
+        """One vote: the first model's first, or that of another place in the order of all votes."""
+        ledger.prompts[question.prompt.identity] = None
+        models = self.settings.models
+        return await self._vote(
+            models[(number - 1) % len(models)], (number - 1) // len(models) + 1, question, ledger
+        )
+
+    @property
+    def votes(self) -> int:
+        """How many votes a question gets."""
+        return self.settings.samples * len(self.settings.models)
+
+    async def _vote_or_failure(
+        self, model: Any, number: int, question: Question, ledger: Ledger
+    ) -> Vote | JudgeFailure:
+        try:
+            return await self._vote(model, number, question, ledger)
+        except JudgeFailure as failure:
+            return failure
+
+    async def _vote(self, model: Any, number: int, question: Question, ledger: Ledger) -> Vote:
+        """One vote; its sample number is part of the cache key of every request it takes."""
+        from karat.models._recording import sample
+
+        token = sample.set(number)
+        try:
+            return await self._sampled(model, question, ledger)
+        finally:
+            sample.reset(token)
+
+    async def _sampled(self, model: Any, question: Question, ledger: Ledger) -> Vote:
+        """One vote, in at most MOST_REQUESTS requests."""
+        from karat import models
+
+        requests = 0
+        limit, longer, in_words = self.settings.max_tokens or MAX_TOKENS, False, False
+        messages = question.messages(self.fingerprint)
+        said, problem = "", ""
+        place: dict[str, Any] = {"model": model.spec}
+        while requests < MOST_REQUESTS:
+            requests += 1
+            place["requests"] = requests
+            call = ledger.begin()
+            try:
+                reply = await self._generate(model, messages, question.contract, limit, in_words)
+            except models.ContextTooLong as error:
+                raise JudgeContextOverflow(
+                    f"the material is too long for the judge: {error}", **place
+                ) from None
+            except models.ContentFiltered as error:
+                if "refus" in str(error).lower():
+                    raise JudgeRefused(f"the judge refuses: {error}", raw=error.raw, **place) from None
+                raise JudgeFiltered(str(error), raw=error.raw, **place) from None
+            except models.EmptyAnswer as error:
+                if "max_tokens" in str(error) and not longer:  # thinking has used it up
+                    limit, longer = limit * LENGTH_FACTOR, True
+                elif not in_words:
+                    in_words = True
+                    messages = question.messages(self.fingerprint, in_words=True)
+                else:
+                    raise JudgeEmpty(str(error), **place) from None
+                problem = str(error)
+                continue
+            ledger.add(reply)
+            said = reply.text
+            try:
+                read = question.contract.read(said)
+            except Malformed as error:
+                problem = str(error)
+                if reply.finish_reason in ("length", "max_tokens"):
+                    if longer:
+                        raise JudgeTruncated(
+                            f"{model.spec}: the reply is cut off at {limit} tokens: raise max_tokens of the judge",
+                            raw=said,
+                            **place,
+                        ) from None
+                    limit, longer = limit * LENGTH_FACTOR, True
+                    continue
+                messages = [*question.messages(self.fingerprint, in_words=in_words), *_repair(said, problem)]
+                continue
+            vote = Vote(
+                value=read[question.contract.field],
+                analysis=read["analysis"],
+                model=model.spec,
+                served_model=reply.served_model,
+                requests=requests,
+                usage=reply.usage,
+                reply={"call": call, "hash": hashlib.blake2b(said.encode(), digest_size=8).hexdigest()},
+                cached=reply.cached,
+            )
+            if self.settings.check_consistency and requests < MOST_REQUESTS:
+                return await self._checked(model, question, vote, ledger)
+            return vote
+        if _REFUSAL.match(said):
+            raise JudgeRefused(f"{model.spec} refuses to judge: {said.strip()[:200]}", raw=said, **place)
+        if not said:
+            raise JudgeEmpty(problem, **place)
+        raise JudgeMalformed(
+            f"{model.spec}: no usable verdict in {requests} requests: {problem}", raw=said, **place
+        )
+
+    async def _generate(
+        self, model: Any, messages: list[dict[str, str]], contract: Contract, limit: int, in_words: bool
+    ) -> Any:
+        from karat.models._structured import UncheckedSchema
+
+        options: dict[str, Any] = {"max_tokens": limit}
+        if self.settings.temperature is not None:
+            options["temperature"] = self.settings.temperature
+        if self.settings.effort is not None:
+            options["effort"] = self.settings.effort
+        if not in_words:
+            # An embedded grammar writes until its limit; texts of bounded length leave room for the verdict.
+            bounded = model.endpoint.provider == "local"
+            options["schema"] = UncheckedSchema(contract.schema(bounded))
+        return await model.generate(messages, **options)
+
+    async def _checked(self, model: Any, question: Question, vote: Vote, ledger: Ledger) -> Vote:
+        """The vote, with whether another reading of its analysis gives the same verdict."""
+        from karat.evaluators.judges._prompts import shipped
+
+        field = question.contract.field
+        if field == "pass":
+            own, values = ("pass" if vote.value else "fail"), ["pass", "fail"]
+        elif field in ("choice", "score"):
+            own, values = str(vote.value), [str(each) for each in question.contract.values]
+        else:
+            return vote
+        check = Question(
+            shipped("consistency"),
+            Contract("choice", (*values, "unclear"), recover=True),
+            {
+                "choices": ", ".join([*values, "unclear"]),
+                "criterion": "\n".join(
+                    [
+                        "\nWhat was judged:",
+                        question.slots.get("criterion", ""),
+                        question.slots.get("scale", ""),
+                    ]
+                ),
+            },
+            {"analysis": vote.analysis},
+        )
+        ledger.prompts[check.prompt.identity] = None
+        call = ledger.begin()
+        reply = await self._generate(
+            model,
+            check.messages(self.fingerprint),
+            check.contract,
+            self.settings.max_tokens or MAX_TOKENS,
+            False,
+        )
+        ledger.add(reply)
+        try:
+            supported = check.contract.read(reply.text)["choice"]
+        except Malformed:
+            supported = "unclear"
+        consistent = None if supported == "unclear" else supported == own
+        return msgspec.structs.replace(
+            vote,
+            consistent=consistent,
+            requests=vote.requests + 1,
+            reply={**vote.reply, "consistency_call": call},
+        )
+
+
+def _repair(said: str, problem: str) -> list[dict[str, str]]:
+    return [
+        {"role": "assistant", "content": said[:LONGEST_REPEATED]},
+        {
+            "role": "user",
+            "content": f"This reply cannot be used: {problem}. Judge the same material again by the same instructions"
+            " and reply with one JSON object in the form asked for, and nothing else.",
+        },
+    ]
+
+
+async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results in order, each work in a task of its own; when one raises, the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+# ---------------------------------------------------------------- from votes to a verdict
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What the votes come to: the value with a majority, or None where they do not decide."""
+
+    value: Any
+    share: float
+    """The share of the winning value among all votes; of pass, for pass and fail."""
+    spread: float
+    """How far the votes differ: 0 where all agree, 1 where they are split evenly (or span the whole scale)."""
+    counts: dict[str, int]
+    abstained: int
+
+
+def decide(votes: Sequence[Vote | JudgeFailure], planned: int, majority: float) -> Decision:
+    """The value that more than `majority` of all planned votes have.
+
+    A failed vote is neither dropped nor counted for a value. Where the votes decide whatever the failed ones might have
+    been, they decide; otherwise the failure is raised. A vote that contradicts its own analysis is an abstention.
+    """
+    failures = [vote for vote in votes if isinstance(vote, JudgeFailure)]
+    cast = [vote for vote in votes if isinstance(vote, Vote)]
+    valid = [vote.value for vote in cast if vote.consistent is not False]
+    counts = Counter(map(_hashable, valid))
+    total = max(planned, len(votes))
+    best, most = (counts.most_common(1) or [(None, 0)])[0]
+    won = most > majority * total
+    if failures and not won:
+        raise failures[0]
+    considered = len(cast)
+    share = most / considered if considered else 0.0
+    return Decision(
+        value=best if won else None,
+        share=share,
+        spread=_split(counts, considered),
+        counts={_name(value): count for value, count in counts.items()},
+        abstained=len(cast) - len(valid),
+    )
+
+
+def is_decided(majority: float, planned: int) -> Callable[[Sequence[Any]], bool]:
+    """Whether the votes so far decide, or cannot decide any more, whatever the rest is."""
+
+    def decided(votes: Sequence[Vote | JudgeFailure]) -> bool:
+        counts = Counter(
+            _hashable(vote.value) for vote in votes if isinstance(vote, Vote) and vote.consistent is not False
+        )
+        most = max(counts.values(), default=0)
+        return most > majority * planned or most + planned - len(votes) <= majority * planned
+
+    return decided
+
+
+def _split(counts: Mapping[Any, int], total: int) -> float:
+    """1 − Σ shares², scaled so that an even split of two values is 1."""
+    if not total:
+        return 0.0
+    return min(1.0, 2.0 * (1.0 - sum((count / total) ** 2 for count in counts.values())))
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, (str, int, bool, float)) else msgspec.json.encode(value).decode()
+
+
+def _name(value: Any) -> str:
+    return {True: "pass", False: "fail"}[value] if isinstance(value, bool) else str(value)
+
+
+# ---------------------------------------------------------------- from sync code
+
+
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, in a thread of its own where a loop is running already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    outcome: list[Any] = [None, None]
+
+    def target() -> None:
+        try:
+            outcome[0] = asyncio.run(work)
+        except BaseException as error:
+            outcome[1] = error
+
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(target,), name="karat-judge", daemon=True)
+    thread.start()
+    thread.join()
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]  # type: ignore[no-any-return]  # what the coroutine gave
+
+
+STOPS = (Stopped, asyncio.CancelledError, KeyboardInterrupt)

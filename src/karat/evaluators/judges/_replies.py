@@ -1,0 +1,324 @@
+"""Reading a judge's reply: the last complete JSON object, checked strictly against its contract.
+
+The contract: one object with `analysis` (text) first and then exactly one of `pass`, `score`, `choice`, `claims` or
+`verdicts`. These names sort in that order, because some providers emit properties alphabetically. Schemas use only
+what every provider supports: no `minimum`, no `maxLength`; graded scores are an enum of integers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+Field = Literal["pass", "score", "choice", "claims", "verdicts"]
+FIELDS: tuple[Field, ...] = ("pass", "score", "choice", "claims", "verdicts")
+
+LONGEST = 200_000
+"""Characters of a reply that are looked at; a longer one is malformed."""
+
+MOST_BRACES = 2000
+"""Opening braces that may begin an object; the rest of a reply with more is not searched."""
+
+_THINKING = re.compile(r"</(?:think|thinking|reasoning|thought)>", re.IGNORECASE)
+_OPEN_THINKING = re.compile(r"<(?:think|thinking|reasoning|thought)>", re.IGNORECASE)
+_TRAILING = re.compile(r"(?:\s|```|</(?:answer|verdict|output|json)>)*\Z", re.IGNORECASE)
+_NEGATION = re.compile(
+    r"\b(?:not|cannot|neither|nor|never|unable|unclear|either|unsure)\b|n['\u2019]t\b", re.IGNORECASE
+)
+
+
+class Malformed(ValueError):
+    """A reply that does not keep the contract; the message is for the judge, which is asked to repair it."""
+
+
+class Contract(msgspec.Struct, frozen=True):
+    """What a reply has to have: which field, and which values it may take."""
+
+    field: Field
+    values: tuple[Any, ...] = ()
+    """The integers of a scale, the choices, the ids of requirements, or the names of criteria."""
+    recover: bool = False
+    """Whether a choice named in plain text counts."""
+    scale: tuple[int, ...] = ()
+    """The integers of `verdicts` on graded criteria; without them, criteria have a pass."""
+    evidence: bool = False
+    """Whether `verdicts` are about requirements, with evidence."""
+    count: int | None = None
+    """How many claims there are, where they were listed in the question."""
+
+    def schema(self, bounded: bool = False) -> dict[str, Any]:
+        """The JSON Schema. `bounded` limits texts and lists, for a grammar that would otherwise never end."""
+        text: dict[str, Any] = {"type": "string", "maxLength": 240} if bounded else {"type": "string"}
+        limit: dict[str, Any] = {"maxItems": max(4, len(self.values))} if bounded else {}
+        return _object({"analysis": text, self.field: self._value(text, limit)})
+
+    def _value(self, text: dict[str, Any], limit: dict[str, Any]) -> dict[str, Any]:
+        if self.field == "pass":
+            return {"type": "boolean"}
+        if self.field == "score":
+            return {"type": "integer", "enum": list(self.values)}
+        if self.field == "choice":
+            return {"type": "string", "enum": list(self.values)}
+        if self.field == "claims":
+            items = _object({"claim": text, "supported": {"type": "boolean"}})
+            return {"type": "array", "items": items, **limit}
+        if self.evidence:
+            items = _object(
+                {
+                    "evidence": text,
+                    "id": {"type": "integer", "enum": list(self.values)},
+                    "quote": text,
+                    "satisfied": {"type": "boolean"},
+                    "steps": {"type": "array", "items": {"type": "integer"}, **limit},
+                }
+            )
+        else:
+            verdict: dict[str, Any] = {"pass": {"type": "boolean"}}
+            if self.scale:
+                verdict = {"score": {"type": "integer", "enum": list(self.scale)}}
+            criterion = {"type": "string", "enum": list(self.values)}
+            items = _object({"analysis": text, "criterion": criterion, **verdict})
+        return {"type": "array", "items": items, **limit}
+
+    def read(self, text: str) -> dict[str, Any]:
+        """The reply as `{"analysis": …, field: …}`; Malformed says what is wrong."""
+        found = _objects(text, self.field)
+        if not found:
+            if self.field == "choice" and self.recover and "{" not in text:
+                return {"analysis": text.strip(), "choice": self._named(text)}
+            raise Malformed(f"there is no complete JSON object with {self.field!r} at the end of the reply")
+        read = [self._checked(each) for each in found]
+        if any(each[self.field] != read[-1][self.field] for each in read):
+            raise Malformed(f"the reply has several objects with different values of {self.field!r}")
+        return read[-1]
+
+    def _checked(self, given: dict[str, Any]) -> dict[str, Any]:
+        others = [name for name in FIELDS if name != self.field and name in given]
+        if others:
+            raise Malformed(f"the object has {others[0]!r} beside {self.field!r}")
+        analysis = given.get("analysis")
+        if not isinstance(analysis, str):
+            raise Malformed("'analysis' is missing or is not text")
+        return {"analysis": analysis, self.field: self._checked_value(given[self.field])}
+
+    def _checked_value(self, value: Any) -> Any:
+        if self.field == "pass":
+            return boolean(value, "'pass'")
+        if self.field == "score":
+            return integer(value, self.values, "'score'")
+        if self.field == "choice":
+            return one_of(value, self.values, "'choice'")
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise Malformed(f"{self.field!r} is not a list of objects")
+        if self.field == "claims":
+            return self._claims(value)
+        return self._requirements(value) if self.evidence else self._criteria(value)
+
+    def _claims(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        out = []
+        for number, each in enumerate(value, 1):
+            claim = each.get("claim")
+            if not isinstance(claim, str) or not claim.strip():
+                raise Malformed(f"claim {number} has no text in 'claim'")
+            out.append(
+                {
+                    "claim": claim.strip(),
+                    "supported": boolean(each.get("supported"), f"'supported' of claim {number}"),
+                }
+            )
+        if self.count is not None and len(out) != self.count:
+            raise Malformed(f"there are {len(out)} claims and {self.count} were listed: judge each one once")
+        return out
+
+    def _requirements(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Verdicts by id; ids nobody asked about are dropped, two different verdicts on one id are refused."""
+        out: dict[int, dict[str, Any]] = {}
+        for each in value:
+            number = each.get("id")
+            if isinstance(number, bool) or not isinstance(number, (int, float, str)):
+                continue
+            try:
+                number = integer(number, self.values, "'id'")
+            except Malformed:
+                continue
+            evidence, quote, steps = each.get("evidence"), each.get("quote"), each.get("steps")
+            if steps is None:
+                steps = []
+            if not isinstance(steps, list) or not all(_is_whole(step) for step in steps):
+                raise Malformed(f"'steps' of verdict {number} is not a list of step numbers")
+            verdict = {
+                "id": number,
+                "satisfied": boolean(each.get("satisfied"), f"'satisfied' of verdict {number}"),
+                "evidence": evidence if isinstance(evidence, str) else "",
+                "quote": quote if isinstance(quote, str) else "",
+                "steps": [int(step) for step in steps],
+            }
+            if number in out and out[number]["satisfied"] != verdict["satisfied"]:
+                raise Malformed(f"there are two different verdicts with the id {number}")
+            out.setdefault(number, verdict)
+        return [out[number] for number in sorted(out)]
+
+    def _criteria(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        out: dict[str, dict[str, Any]] = {}
+        for each in value:
+            name = each.get("criterion")
+            if not isinstance(name, str) or name not in self.values:
+                continue
+            if self.scale:
+                verdict: Any = {"score": integer(each.get("score"), self.scale, f"'score' of {name!r}")}
+            else:
+                verdict = {"pass": boolean(each.get("pass"), f"'pass' of {name!r}")}
+            analysis = each.get("analysis")
+            verdict = {
+                "criterion": name,
+                "analysis": analysis if isinstance(analysis, str) else "",
+                **verdict,
+            }
+            field = "score" if self.scale else "pass"
+            if name in out and out[name][field] != verdict[field]:
+                raise Malformed(f"there are two different verdicts on {name!r}")
+            out.setdefault(name, verdict)
+        missing = [name for name in self.values if name not in out]
+        if missing:
+            raise Malformed(f"there is no verdict on {missing[0]!r}")
+        return [out[name] for name in self.values]
+
+    def _named(self, text: str) -> str:
+        """The one choice that a plain text names."""
+        text = after_thinking(text)
+        rest, found = text, []
+        for choice in sorted(self.values, key=len, reverse=True):
+            pattern = re.compile(r"(?<!\w)" + re.escape(choice) + r"(?!\w)", re.IGNORECASE)
+            if pattern.search(rest):
+                found.append(choice)
+                rest = pattern.sub(" ", rest)
+        if len(found) == 1 and len(text) <= 2000 and not _NEGATION.search(rest):
+            return str(found[0])
+        raise Malformed(
+            f"the reply names {len(found)} of the choices, not exactly one, and has no JSON object"
+        )
+
+
+def boolean(value: Any, what: str) -> bool:
+    """True or false, also as text. 1, "yes" and other values that merely look like it are refused."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise Malformed(f"{what} is not true or false")
+
+
+def integer(value: Any, allowed: Sequence[Any], what: str) -> int:
+    """One of the integers allowed; a whole float and digits as text are the same number."""
+    number: Any = value
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,6}", value.strip(), re.ASCII):
+        number = int(value)
+    if isinstance(number, bool) or not _is_whole(number) or int(number) not in allowed:
+        raise Malformed(f"{what} is not one of {', '.join(map(str, allowed))}")
+    return int(number)
+
+
+def one_of(value: Any, choices: Sequence[str], what: str) -> str:
+    """The choice that was made, whatever its case."""
+    if isinstance(value, bool):  # a model that reads yes as YAML does
+        value = "yes" if value else "no"
+    if isinstance(value, (str, int, float)):
+        text = str(value).strip()
+        if text in choices:
+            return text
+        folded = [choice for choice in choices if choice.casefold() == text.casefold()]
+        if len(folded) == 1:
+            return folded[0]
+    raise Malformed(f"{what} is not one of {', '.join(choices)}")
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+
+
+def after_thinking(text: str) -> str:
+    """The text after the last closed block of thinking; what follows one that is not closed is thinking too."""
+    ends = list(_THINKING.finditer(text))
+    rest = text[ends[-1].end() :] if ends else text
+    begins = _OPEN_THINKING.search(rest)
+    return rest[: begins.start()] if begins else rest
+
+
+def _objects(text: str, field: str) -> list[dict[str, Any]]:
+    """The objects with the field, in order; empty unless the last one ends the reply."""
+    if len(text) > LONGEST:
+        raise Malformed(f"the reply has {len(text):,} characters, which is more than a verdict needs")
+    stripped = text.strip()
+    if stripped.startswith("{"):
+        try:
+            # The whole reply is one object: then nothing inside of its texts counts.
+            whole, end = _decoder.raw_decode(stripped)
+            if end == len(stripped):
+                return [whole] if field in whole else []
+        except Malformed:
+            raise
+        except RecursionError:
+            raise Malformed("the reply is nested too deeply") from None
+        except ValueError:  # no JSON, or a number of thousands of digits
+            pass
+    text = after_thinking(text)
+    found: list[dict[str, Any]] = []
+    at, last, tries = 0, 0, 0
+    while (at := text.find("{", at)) >= 0:
+        tries += 1
+        if tries > MOST_BRACES:
+            raise Malformed("the reply has too many braces to find the verdict")
+        try:
+            value, end = _decoder.raw_decode(text, at)
+        except Malformed:
+            raise
+        except RecursionError:
+            raise Malformed("the reply is nested too deeply") from None
+        except ValueError:
+            at += 1
+            continue
+        last, at = end, end
+        if field in value:
+            found.append(value)
+            closing = end
+    if not found:
+        return []
+    if closing != last or not _TRAILING.match(text, closing):
+        raise Malformed("text follows the JSON object with the verdict: end the reply with the object")
+    return found
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Malformed(f"the key {twice[:40]!r} occurs twice in one object")
+    return out
+
+
+def _no_constant(name: str) -> Any:
+    raise Malformed(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant, strict=False)
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def reply_schema_text(contract: Contract) -> str:
+    """The schema in words, for a model that returns nothing when its provider holds it to one."""
+    return "The object has to fit this JSON Schema:\n" + json.dumps(contract.schema(), ensure_ascii=False)

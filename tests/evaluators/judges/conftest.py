@@ -1,0 +1,80 @@
+"""Judges ask a scripted provider on loopback; every test has its own cache, key and environment."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from karat import models
+from karat.testing import FakeProvider
+
+VARIABLES = (
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_MODEL",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+    "KARAT_MODEL",
+    "KARAT_JUDGE_MODEL",
+    "KARAT_MODELS",
+    "KARAT_STORE",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ended():
+    yield
+    models.close()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def serve():
+    """`serve(answers)` starts a provider that answers as told; a dict is sent as JSON."""
+    running = []
+
+    def start(answers, **options):
+        def text(answer):
+            return json.dumps(answer) if isinstance(answer, dict) and not _is_reply(answer) else answer
+
+        if callable(answers):
+            given = lambda body: text(answers(body))  # noqa: E731 - a wrapper
+        elif isinstance(answers, list):
+            given = [text(each) for each in answers]
+        else:
+            given = text(answers)
+            given = [given] if isinstance(given, dict) else given
+        server = FakeProvider(given, **options)
+        server.__enter__()
+        running.append(server)
+        return server
+
+    yield start
+    for server in running:
+        server.__exit__()
+
+
+def _is_reply(answer: dict) -> bool:
+    return bool(answer.keys() & {"text", "raw", "finish_reason", "tool_calls"})
+
+
+def material(body) -> str:
+    """The user message of a request: the marker and the fenced material."""
+    return next(m["content"] for m in body["messages"] if m["role"] == "user")
+
+
+def instructions(body) -> str:
+    return body["messages"][0]["content"]
+
+
+PASS = {"analysis": "It is right.", "pass": True}
+FAIL = {"analysis": "It is wrong.", "pass": False}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import yaml
 
 from karat.evaluators import build_evaluator, evaluators
 from karat.evaluators._base import kind_of
 from karat.graph.metrics import unit_metrics
-from karat.testing import FakeProvider
+from tests.scripted_judge import name_in, scripted_judge
 
 SINGLE = [
     name
@@ -31,15 +29,8 @@ def example_in(said: str) -> tuple[str, str]:
 
 @pytest.fixture(autouse=True)
 def judge(request, tmp_path, monkeypatch):
-    """A scripted judge for the evaluators that ask one: it gives the reply of their example."""
-    name = request.node.callspec.params.get("name", "") if hasattr(request.node, "callspec") else ""
-    reply = getattr(evaluators.get(name), "example", {}).get("reply") if name else None
-    if reply is None:
-        yield
-        return
-    with FakeProvider(json.dumps(reply)) as server:
-        monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
-        monkeypatch.setenv("KARAT_JUDGE_MODEL", server.spec())
+    """A scripted judge for the evaluators that ask one."""
+    with scripted_judge(name_in(request), tmp_path, monkeypatch):
         yield
 
 

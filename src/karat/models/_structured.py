@@ -129,7 +129,7 @@ class UncheckedSchema(OutputSchema):
     def is_quick(self, text: str) -> bool:
         return True
 
-    def read(self, text: str) -> Any:
+    def read(self, text: str, *, coerce: bool = True) -> Any:
         return text
 
 

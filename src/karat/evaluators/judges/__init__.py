@@ -11,9 +11,25 @@ from karat.evaluators.judges._core import (
     JudgeRefused,
     JudgeTruncated,
 )
+from karat.evaluators.judges.agent import AgentAsJudgeEvaluator
 from karat.evaluators.judges.criterion import LLMJudge, LLMTrajectoryJudge
+from karat.evaluators.judges.pairwise import PairwiseJudge
+from karat.evaluators.judges.rag import (
+    AnswerCorrectnessEvaluator,
+    AnswerRelevanceEvaluator,
+    ContextRelevanceEvaluator,
+    GroundednessEvaluator,
+    rag_triad,
+)
+from karat.evaluators.judges.rubric import RUBRIC_PRESETS, RubricDagEvaluator, make_rubric_dag
 
 __all__ = [
+    "RUBRIC_PRESETS",
+    "AgentAsJudgeEvaluator",
+    "AnswerCorrectnessEvaluator",
+    "AnswerRelevanceEvaluator",
+    "ContextRelevanceEvaluator",
+    "GroundednessEvaluator",
     "JudgeContextOverflow",
     "JudgeEmpty",
     "JudgeFailure",
@@ -23,4 +39,8 @@ __all__ = [
     "JudgeTruncated",
     "LLMJudge",
     "LLMTrajectoryJudge",
+    "PairwiseJudge",
+    "RubricDagEvaluator",
+    "make_rubric_dag",
+    "rag_triad",
 ]

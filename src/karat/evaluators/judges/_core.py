@@ -180,13 +180,14 @@ class Judge:
             self._vote_or_failure(model, number, question, ledger) for model, number in plan
         )
 
-    async def ask_once(self, question: Question, ledger: Ledger, number: int = 1) -> Vote:
+    async def ask_once(
+        self, question: Question, ledger: Ledger, number: int = 1, most: int = MOST_REQUESTS
+    ) -> Vote:
         """One vote: the first model's first, or that of another place in the order of all votes."""
         ledger.prompts[question.prompt.identity] = None
         models = self.settings.models
-        return await self._vote(
-            models[(number - 1) % len(models)], (number - 1) // len(models) + 1, question, ledger
-        )
+        model, sample = models[(number - 1) % len(models)], (number - 1) // len(models) + 1
+        return await self._vote(model, sample, question, ledger, most)
 
     @property
     def votes(self) -> int:
@@ -201,18 +202,20 @@ class Judge:
         except JudgeFailure as failure:
             return failure
 
-    async def _vote(self, model: Any, number: int, question: Question, ledger: Ledger) -> Vote:
+    async def _vote(
+        self, model: Any, number: int, question: Question, ledger: Ledger, most: int = MOST_REQUESTS
+    ) -> Vote:
         """One vote; its sample number is part of the cache key of every request it takes."""
         from karat.models._recording import sample
 
         token = sample.set(number)
         try:
-            return await self._sampled(model, question, ledger)
+            return await self._sampled(model, question, ledger, most)
         finally:
             sample.reset(token)
 
-    async def _sampled(self, model: Any, question: Question, ledger: Ledger) -> Vote:
-        """One vote, in at most MOST_REQUESTS requests."""
+    async def _sampled(self, model: Any, question: Question, ledger: Ledger, most: int) -> Vote:
+        """One vote, in at most `most` requests."""
         from karat import models
 
         requests = 0
@@ -220,7 +223,7 @@ class Judge:
         messages = question.messages(self.fingerprint)
         said, problem = "", ""
         place: dict[str, Any] = {"model": model.spec}
-        while requests < MOST_REQUESTS:
+        while requests < most:
             requests += 1
             place["requests"] = requests
             call = ledger.begin()
@@ -271,7 +274,7 @@ class Judge:
                 reply={"call": call, "hash": hashlib.blake2b(said.encode(), digest_size=8).hexdigest()},
                 cached=reply.cached,
             )
-            if self.settings.check_consistency and requests < MOST_REQUESTS:
+            if self.settings.check_consistency and requests < most:
                 return await self._checked(model, question, vote, ledger)
             return vote
         if _REFUSAL.match(said):

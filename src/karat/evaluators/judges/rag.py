@@ -1,0 +1,378 @@
+"""Judges of retrieval-augmented answers: context relevance, groundedness, answer relevance, answer correctness."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from karat.errors import CannotJudge
+from karat.evaluators._base import register_evaluator
+from karat.evaluators.judges._base import SCALE, UNDECIDED, Case, JudgeEvaluator
+from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, together
+from karat.evaluators.judges._prompts import Prompt, shipped
+from karat.evaluators.judges._replies import Contract
+from karat.records import Result
+
+LONGEST_STATEMENT = 1500
+"""Characters of an answer that are split into claims at once: a list of claims has to fit into one reply."""
+
+MOST_CLAIMS = 20
+"""Claims that are checked at once."""
+
+RELEVANCE = {
+    0: "not at all: about something else",
+    1: "hardly: the same subject, nothing that helps",
+    2: "a little: touches the question",
+    3: "partly: helps with a part of the question",
+    4: "largely: only a minor part is missing",
+    5: "completely",
+}
+
+_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+")
+
+
+class _Relevance(JudgeEvaluator):
+    """A graded score of one text against the question."""
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        judge: Any = None,
+        prompt: str | None = None,
+        question: str | None = None,
+        context: str | None = None,
+        answer: str | None = None,
+        question_key: str = "question",
+        context_key: str = "context",
+        examples: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(
+            config,
+            judge=judge,
+            prompt=prompt,
+            question=question,
+            context=context,
+            answer=answer,
+            question_key=question_key,
+            context_key=context_key,
+            examples=examples,
+        )
+
+    async def _graded(self, parts: Mapping[str, str], ledger: Ledger) -> tuple[float, float, list[Any]]:
+        """Mean and spread of the votes, mapped to 0–1; a vote that failed has no grade that could stand in for it."""
+        question = self._ask(Contract("score", tuple(SCALE)), parts, scale=RELEVANCE)
+        votes = await self.judge.ask(question, ledger)
+        for vote in votes:
+            if isinstance(vote, JudgeFailure):
+                raise vote
+        shares = [vote.value / max(SCALE) for vote in votes if isinstance(vote, Vote)]
+        return sum(shares) / len(shares), max(shares) - min(shares), list(votes)
+
+    def _needed_question(self, case: Case) -> str:
+        question = self._question_text(case)
+        if not question.strip():
+            raise CannotJudge(
+                f"{self.key}: there is no question: give inputs or inputs[{self.question_key!r}]"
+            )
+        return question
+
+
+@register_evaluator("context_relevance")
+class ContextRelevanceEvaluator(_Relevance):
+    """How relevant the retrieved passages are to the question: the mean over all passages, each judged alone.
+
+    The passages come from `context=`, the input's field `context_key`, or a path such as `context: output.documents`.
+    """
+
+    name: ClassVar[str] = "context_relevance"
+    template: ClassVar[str] = "context_relevance"
+    example: ClassVar[Mapping[str, Any]] = {
+        "params": {},
+        "inputs": {"question": "Who wrote Emma?", "context": ["Emma is a novel by Jane Austen."]},
+        "outputs": None,
+        "reply": {"analysis": "The passage names the author.", "score": 5},
+        "score": 1.0,
+    }
+
+    async def _judge(self, case: Case) -> Result:
+        question, passages = self._needed_question(case), self._needed_passages(case)
+        ledger = Ledger()
+        if not passages:
+            return self._not_applicable(case, "no passage was retrieved", ledger, passages=[])
+        judged = await together(
+            self._graded({"question": question, "passage": passage}, ledger) for passage in passages
+        )
+        found = [
+            {"passage": number, "score": score, "spread": spread, "reasoning": votes[0].analysis}
+            for number, (score, spread, votes) in enumerate(judged, 1)
+        ]
+        score = sum(each[0] for each in judged) / len(judged)
+        votes = [vote for each in judged for vote in each[2]]
+        metadata = self._metadata(case, ledger, votes, passages=found)
+        useful = sum(each[0] >= 0.5 for each in judged)
+        return Result(self.key, score, useful, f"{useful} of {len(passages)} passages are relevant", metadata)
+
+
+@register_evaluator("answer_relevance")
+class AnswerRelevanceEvaluator(_Relevance):
+    """How far the answer addresses the question, whether or not it is right."""
+
+    name: ClassVar[str] = "answer_relevance"
+    template: ClassVar[str] = "answer_relevance"
+    example: ClassVar[Mapping[str, Any]] = {
+        "params": {},
+        "inputs": {"question": "Who wrote Emma?"},
+        "outputs": "Jane Austen.",
+        "reply": {"analysis": "The answer names an author, which was asked for.", "score": 5},
+        "score": 1.0,
+    }
+
+    async def _judge(self, case: Case) -> Result:
+        parts = {"question": self._needed_question(case), "answer": self._answer_text(case)}
+        ledger = Ledger()
+        score, spread, votes = await self._graded(parts, ledger)
+        metadata = self._metadata(case, ledger, votes, spread=spread)
+        return Result(self.key, score, None, f"{score:.2f}: {metadata['reasoning'][:300]}", metadata)
+
+
+class _Claims(JudgeEvaluator):
+    """Splits a text into claims and checks each against a source."""
+
+    template: ClassVar[str] = "claims"
+
+    def prompts(self) -> list[Prompt]:
+        return [self.prompt, shipped("verify_claims")]
+
+    async def _supported(
+        self, statement: str, source: str | None, question: str, ledger: Ledger
+    ) -> tuple[list[dict[str, Any]], list[Any]]:
+        """The claims of a statement with whether the source supports them; no source supports nothing."""
+        pieces = _pieces(statement)
+        found = await together(self._piece(piece, source, question, ledger) for piece in pieces)
+        claims = [claim for each, _ in found for claim in each]
+        return claims, [vote for _, votes in found for vote in votes]
+
+    async def _piece(
+        self, statement: str, source: str | None, question: str, ledger: Ledger
+    ) -> tuple[list[dict[str, Any]], list[Any]]:
+        parts = {"question": question} if question else {}
+        parts |= {"source": source or "(nothing was retrieved)", "statement": statement}
+        first = await self.judge.ask_once(self._ask(Contract("claims"), parts), ledger)
+        claims: list[dict[str, Any]] = first.value
+        votes: list[list[bool]] = [[bool(claim["supported"])] for claim in claims]
+        cast: list[Any] = [first]
+        if claims and source is not None and self.judge.votes > 1:
+            for start in range(0, len(claims), MOST_CLAIMS):
+                batch = claims[start : start + MOST_CLAIMS]
+                more = await together(
+                    self._again(batch, source, ledger, number) for number in range(2, self.judge.votes + 1)
+                )
+                cast += more
+                for vote in more:
+                    for place, claim in enumerate(vote.value):
+                        votes[start + place].append(bool(claim["supported"]))
+        out = []
+        for claim, supported in zip(claims, votes, strict=True):
+            entry = {"claim": claim["claim"], "supported": _majority(supported, self.settings.majority)}
+            if source is None:
+                entry["supported"] = False
+            elif len(supported) > 1:
+                entry["share"] = sum(supported) / len(supported)
+            out.append(entry)
+        return out, cast
+
+    async def _again(self, claims: list[dict[str, Any]], source: str, ledger: Ledger, number: int) -> Vote:
+        """Another vote on claims that are listed already, so that all votes are about the same ones."""
+        listed = "\n".join(f"{place}. {claim['claim']}" for place, claim in enumerate(claims, 1))
+        question = self._ask(
+            Contract("claims", count=len(claims)),
+            {"source": source, "claims": listed},
+            prompt=shipped("verify_claims"),
+        )
+        return await self.judge.ask_once(question, ledger, number)
+
+
+def _majority(votes: Sequence[bool], majority: float) -> bool | None:
+    share = sum(votes) / len(votes)
+    return True if share > majority else False if 1 - share > majority else None
+
+
+def _pieces(statement: str) -> list[str]:
+    """A text in pieces of whole sentences; a sentence longer than the limit is a piece of its own."""
+    if len(statement) <= LONGEST_STATEMENT:
+        return [statement]
+    pieces: list[str] = []
+    here = ""
+    for sentence in _SENTENCE.split(statement):
+        if here and len(here) + len(sentence) + 1 > LONGEST_STATEMENT:
+            pieces.append(here)
+            here = ""
+        here = f"{here} {sentence}" if here else sentence
+        while len(here) > 4 * LONGEST_STATEMENT:  # no sentence ends anywhere: cut between words
+            cut = here.rfind(" ", 0, LONGEST_STATEMENT) or LONGEST_STATEMENT
+            cut = cut if cut > 0 else LONGEST_STATEMENT
+            pieces.append(here[:cut])
+            here = here[cut:].lstrip()
+    return [*pieces, here] if here.strip() else pieces
+
+
+@register_evaluator("groundedness")
+class GroundednessEvaluator(_Claims):
+    """The share of the answer's claims that the context supports.
+
+    An answer without claims that can be checked is not applicable; an empty list of passages supports nothing; a
+    missing context is an error.
+    """
+
+    name: ClassVar[str] = "groundedness"
+    example: ClassVar[Mapping[str, Any]] = {
+        "params": {},
+        "inputs": {"question": "Who wrote Emma, and when?", "context": ["Emma is a novel by Jane Austen."]},
+        "outputs": "Jane Austen wrote Emma in 1900.",
+        "reply": {
+            "analysis": "The author is in the context, the year is not.",
+            "claims": [
+                {"claim": "Jane Austen wrote Emma.", "supported": True},
+                {"claim": "Emma was written in 1900.", "supported": False},
+            ],
+        },
+        "score": 0.5,
+    }
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        judge: Any = None,
+        prompt: str | None = None,
+        question: str | None = None,
+        context: str | None = None,
+        answer: str | None = None,
+        question_key: str = "question",
+        context_key: str = "context",
+        examples: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(
+            config,
+            judge=judge,
+            prompt=prompt,
+            question=question,
+            context=context,
+            answer=answer,
+            question_key=question_key,
+            context_key=context_key,
+            examples=examples,
+        )
+
+    async def _judge(self, case: Case) -> Result:
+        answer, passages, ledger = self._answer_text(case), self._needed_passages(case), Ledger()
+        claims: list[dict[str, Any]] = []
+        votes: list[Any] = []
+        if answer.strip():
+            source = (
+                "\n\n".join(f"Passage {n}:\n{text}" for n, text in enumerate(passages, 1))
+                if passages
+                else None
+            )
+            claims, votes = await self._supported(answer, source, self._question_text(case), ledger)
+        if not claims:
+            return self._not_applicable(
+                case, "the answer makes no claim that can be checked", ledger, claims=[]
+            )
+        return self._scored(case, ledger, votes, claims)
+
+    def _scored(self, case: Case, ledger: Ledger, votes: list[Any], claims: list[dict[str, Any]]) -> Result:
+        metadata = self._metadata(case, ledger, votes, claims=claims)
+        open_ = sum(claim["supported"] is None for claim in claims)
+        supported = sum(claim["supported"] is True for claim in claims)
+        if open_:
+            comment = f"{supported} of {len(claims)} claims are supported, {open_} undecided"
+            return Result(self.key, None, UNDECIDED, comment, metadata)
+        comment = f"{supported} of {len(claims)} claims are supported by the context"
+        return Result(self.key, supported / len(claims), supported, comment, metadata)
+
+
+@register_evaluator("answer_correctness")
+class AnswerCorrectnessEvaluator(_Claims):
+    """Claims of the answer against the reference and of the reference against the answer: precision, recall and F1."""
+
+    name: ClassVar[str] = "answer_correctness"
+    needs_reference = True
+    example: ClassVar[Mapping[str, Any]] = {
+        "params": {},
+        "inputs": "Who wrote Emma?",
+        "outputs": "Jane Austen wrote Emma.",
+        "reference_outputs": "Jane Austen.",
+        "reply": {
+            "analysis": "Both name Jane Austen.",
+            "claims": [{"claim": "Jane Austen wrote Emma.", "supported": True}],
+        },
+        "score": 1.0,
+    }
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        judge: Any = None,
+        prompt: str | None = None,
+        question: str | None = None,
+        answer: str | None = None,
+        reference: str | None = None,
+        question_key: str = "question",
+        examples: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(
+            config,
+            judge=judge,
+            prompt=prompt,
+            question=question,
+            answer=answer,
+            reference=reference,
+            question_key=question_key,
+            examples=examples,
+        )
+        if reference is not None:
+            self.needs_reference = False
+
+    async def _judge(self, case: Case) -> Result:
+        reference = self._reference_text(case)
+        if reference is None or not reference.strip():
+            raise CannotJudge(f"{self.key}: there is no reference to compare with")
+        answer, question, ledger = self._answer_text(case), self._question_text(case), Ledger()
+        if not answer.strip():
+            return self._not_applicable(case, "there is no answer", ledger, claims=[])
+        asked = f"Question: {question}\n" if question else ""
+        (claims, votes), (wanted, more) = await together(
+            [
+                self._supported(answer, f"{asked}Answer: {reference}", question, ledger),
+                self._supported(reference, f"{asked}Answer: {answer}", question, ledger),
+            ]
+        )
+        if not claims:
+            return self._not_applicable(
+                case, "the answer makes no claim that can be checked", ledger, claims=[]
+            )
+        if not wanted:
+            raise CannotJudge(f"{self.key}: the reference makes no claim that can be checked")
+        metadata = self._metadata(case, ledger, [*votes, *more], claims=claims, reference_claims=wanted)
+        if any(claim["supported"] is None for claim in [*claims, *wanted]):
+            return Result(self.key, None, UNDECIDED, "the votes on a claim are split", metadata)
+        precision = sum(claim["supported"] for claim in claims) / len(claims)
+        recall = sum(claim["supported"] for claim in wanted) / len(wanted)
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        metadata |= {"precision": precision, "recall": recall, "f1": f1}
+        return Result(
+            self.key, f1, None, f"precision {precision:.2f}, recall {recall:.2f}, F1 {f1:.2f}", metadata
+        )
+
+
+def rag_triad(config: Any = None, **options: Any) -> dict[str, JudgeEvaluator]:
+    """The three judges of a retrieval-augmented answer, by name."""
+    return {
+        "context_relevance": ContextRelevanceEvaluator(config, **options),
+        "groundedness": GroundednessEvaluator(config, **options),
+        "answer_relevance": AnswerRelevanceEvaluator(config, **options),
+    }

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from karat.execution import abandoned as left_behind
-from karat.execution.abandoned import any_left, leave_behind
+from karat.execution.abandoned import abandon, any_abandoned
 
 
 def test_a_loop_ends_without_what_is_left_behind(monkeypatch):
@@ -23,17 +23,17 @@ def test_a_loop_ends_without_what_is_left_behind(monkeypatch):
 
         task = asyncio.ensure_future(for_ever())
         await asyncio.sleep(0)
-        leave_behind([task])
+        abandon([task])
         return task
 
     task = asyncio.run(main())
     assert not task.done()
-    assert any_left()
+    assert any_abandoned()
 
 
 async def test_what_ends_after_all_is_forgotten():
     task = asyncio.ensure_future(asyncio.sleep(0))
-    leave_behind([task])
+    abandon([task])
     assert task in left_behind._left
     await task
     await asyncio.sleep(0)
@@ -42,7 +42,7 @@ async def test_what_ends_after_all_is_forgotten():
 
 SCRIPT = """
 import asyncio
-from karat.execution.abandoned import leave_behind
+from karat.execution.abandoned import abandon
 
 async def for_ever():
     while True:
@@ -54,7 +54,7 @@ async def for_ever():
 async def main():
     task = asyncio.ensure_future(for_ever())
     await asyncio.sleep(0)
-    leave_behind([task])
+    abandon([task])
 
 asyncio.run(main())
 print("over")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -180,3 +181,67 @@ def test_a_handler_that_a_program_has_installed_stays(tmp_path: Path) -> None:
         assert signal.getsignal(signal.SIGTERM) is mine
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_store_that_disappears_before_aggregating_is_no_success(tmp_path: Path) -> None:
+    path = tmp_path / "karat.db"
+    with karat.open_store(path) as store:
+        evaluation = karat.evaluate(karat.run(lambda text: text, DATA, store=store), ["exact_match"])
+        path.unlink()
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            karat.aggregate(evaluation, ["mean"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_the_command_line_ends_like_ctrl_c(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n\ndef slow(text):\n    print('working', flush=True)\n    time.sleep(600)\n"
+    )
+    (tmp_path / "qa.jsonl").write_text('{"id": "1", "input": "a"}\n')
+    process = subprocess.Popen(
+        [sys.executable, "-m", "karat", "run", "slow.py:slow", "--data", "qa.jsonl"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "working"
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_doctor_finds_a_flipped_bit(tmp_path: Path) -> None:
+    path = tmp_path / "karat.db"
+    with karat.open_store(path) as store:
+        karat.run(lambda text: f"needle {text}", DATA, store=store)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"needle question")] ^= 1
+    path.write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, "-m", "karat", "doctor", "--store", str(path), "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (found,) = [each for each in json.loads(done.stdout)["checks"] if each["what"] == "store"]
+    assert found["state"] == "broken"
+    assert "damaged content" in found["found"]
+
+
+def test_the_command_to_continue_with_shows_no_password() -> None:
+    from karat.cli import _same_command
+
+    for url in (
+        "postgresql://user@host/db?password=s3cr@et",
+        "postgresql://user:s3cr/et@host/db",
+        "postgresql://user@host/db?pass%77ord=s3cr",
+    ):
+        for words in (["run", "x.yaml", "--store", url], ["run", "x.yaml", f"--store={url}"]):
+            assert "s3cr" not in _same_command(words)

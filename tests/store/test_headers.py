@@ -175,7 +175,7 @@ def test_an_exact_id_wins_over_longer_ones(store: Store) -> None:
 @pytest.mark.parametrize("id", ["run-", "r", ""])
 def test_too_short_a_beginning_is_refused_even_where_it_is_unique(store: Store, id: str) -> None:
     make_run(store, store.datasets.put(texts(["a"])))
-    with pytest.raises(RequestError, match="too short for the beginning of an id: give 6 characters"):
+    with pytest.raises(RequestError, match="too short for a prefix of an id: give at least 6 characters"):
         store.get(id)
     with pytest.raises(RequestError, match="too short"):
         store.remove(id)
@@ -341,7 +341,7 @@ def test_removal_is_refused_with_the_list_unless_it_cascades(store: Store) -> No
     with pytest.raises(RequestError) as refused:
         store.remove("letters")
     assert str(refused.value).startswith(
-        f"{dataset.id} cannot be removed, {run.id}, {evaluation.id} were made from"
+        f"{dataset.id} cannot be removed: {run.id}, {evaluation.id} were made from"
     )
     assert "--cascade" in str(refused.value)
     assert store.get(run.id).id == run.id
@@ -360,7 +360,7 @@ def test_what_somebody_works_on_is_not_removed(store: Store) -> None:
     run, _, held = store.runs.open(header, Wanted("c", "k"), [dataset.id])
     assert held is not None
     for target in (run.id, dataset.id):
-        with pytest.raises(StoreBusy, match=f"{run.id} cannot be removed, process .* holds it since"):
+        with pytest.raises(StoreBusy, match=f"{run.id} cannot be removed: process .* works on it since"):
             store.remove(target, cascade=True)
     held.release()
     assert store.remove(run.id) == [run.id]

@@ -1,4 +1,4 @@
-"""Async code that does not let itself be stopped: nobody waits for it, as nobody waits for a stuck thread."""
+"""Abandoned asyncio tasks: those that ignore cancellation. Like stuck threads, they are not waited for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 _left: set[asyncio.Task[Any]] = set()
 
 
-def leave_behind(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Lets the event loop end without these tasks; each is forgotten when it ends after all."""
+def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Let the event loop end without these tasks; each is dropped if it ends after all."""
     for task in tasks:
         if not task.done():
             _hold()
@@ -21,15 +21,16 @@ def leave_behind(tasks: Iterable[asyncio.Task[Any]]) -> None:
             asyncio.tasks._unregister_task(task)  # or `asyncio.run` would wait for it for ever
 
 
-def any_left() -> bool:
-    """Whether some task was left behind and goes on."""
+def any_abandoned() -> bool:
+    """Whether an abandoned task is still running."""
     return bool(_left)
 
 
 @functools.cache
 def _hold() -> None:
-    """Holds what is left beyond the end of the interpreter, in the frame of a thread that is never joined.
+    """Keep a reference beyond the end of the interpreter, in the frame of a thread that is never joined.
 
-    What is not held is closed when it is collected; and closing code that goes on whatever it is told takes for ever.
+    A coroutine without a reference is closed when it is collected, and closing one that ignores cancellation never
+    ends.
     """
     threading.Thread(target=lambda _: threading.Event().wait(), args=(_left,), daemon=True).start()

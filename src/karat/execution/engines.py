@@ -1,4 +1,4 @@
-"""Where a stage's work happens, by name."""
+"""The interface of engines, which do the work of a stage, and their registry."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _Done = TypeVar("_Done", covariant=True)
 
 
 class Work(Protocol[_Item, _Done]):
-    """What is done with an item. Failures are part of what it returns; what it raises stops the stage."""
+    """The work on an item. A failure is part of what it returns; an exception stops the stage."""
 
     is_async: bool
 
     async def call_async(self, item: _Item) -> _Done:
-        """Does it on the event loop."""
+        """Do the work on the event loop."""
 
     def call(self, item: _Item) -> _Done:
-        """Does it in a thread."""
+        """Do the work in a thread."""
 
     def timed_out(self, item: _Item, seconds: float) -> _Done:
-        """What an item amounts to whose time is up."""
+        """The outcome of an item that timed out."""
 
 
 class Engine(Protocol[Item, Done]):
-    """Maps work over items with bounded queues; a slot is free when what came of its item is delivered."""
+    """Maps work over items with bounded queues; a slot is free when the outcome of its item is delivered."""
 
     concurrency: int
     abandoned: int
 
     def stop(self) -> None:
-        """No further item is started; those under way are finished and delivered."""
+        """Start no further item; those in progress are finished and delivered."""
 
     async def map(
         self,
@@ -43,7 +43,7 @@ class Engine(Protocol[Item, Done]):
         items: Iterator[Item],
         deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
     ) -> None:
-        """Does the work of every item; `deliver` gets what is done and returns when it is kept."""
+        """Do the work of every item; `deliver` gets finished items and returns when they are stored."""
 
 
 engines: Registry[Callable[[int, float | None], Engine[Any, Any]]] = Registry(

@@ -1,7 +1,8 @@
-"""Fewer collections of cyclic garbage while many records are worked on.
+"""Fewer garbage collections while a stage works.
 
-A stage makes and drops objects by the thousand, nearly none of them in cycles. Looking for cycles at every 700th, as
-Python does, took a sixth of the processor time of a record with a model call. The thresholds are put back at the end.
+A stage creates and drops objects by the thousand, nearly none of them in cycles. A collection at every 700th object,
+the default of Python, took a sixth of the CPU time of a record with a model call. The thresholds are restored
+at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _before = gc.get_threshold()
 
 @contextmanager
 def fewer_collections() -> Iterator[None]:
-    """Raises the thresholds while at least one stage works, in whatever thread."""
+    """Raise the thresholds while at least one stage works, in any thread."""
     global _working, _before
     with _lock:
         _working += 1

@@ -1,7 +1,7 @@
 """The local engine: worker coroutines for async work, threads in chunks for sync work.
 
-Memory depends on concurrency, not on the number of items: an item is taken when a slot is free, and a slot is
-free again when what came of its item has been delivered, that is, committed.
+Memory depends on concurrency, not on the number of items: an item is taken when a slot is free, and a slot is free
+again when the outcome of its item has been delivered, that is, committed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from karat.errors import CredentialsRefused, Stopped
-from karat.execution.abandoned import leave_behind
+from karat.execution.abandoned import abandon
 from karat.execution.engines import Done, Item, Work, engines
 
 CHUNK_SECONDS = 0.005
-"""Sync work is sent to threads in chunks of about this long: crossing to a thread costs some 100 µs."""
+"""Sync work is sent to threads in chunks of about this duration: crossing to a thread costs about 100 µs."""
 
 FIRST_CALL = 4
-"""The first call of a run was measured to take about so many times as long as those after it."""
+"""The first call of a run takes about this many times as long as the following ones (measured)."""
 
 LONGEST_CHUNK_SECONDS = 0.05
-"""After this long what is done of a chunk is delivered, and what is not begun is open to other threads."""
+"""After this time the finished items of a chunk are delivered, and the rest goes back to all threads."""
 
 PATIENCE_SECONDS = 2.0
-"""How long async code may take to clean up when it is cancelled, and calls under way to end when a key is refused."""
+"""How long cancelled code may take to clean up, and calls in progress to end when a key is refused."""
 
 
 @engines.register("local")
@@ -41,11 +41,11 @@ class LocalEngine(Generic[Item, Done]):
         self.concurrency = concurrency
         self.timeout = timeout
         self.abandoned = 0
-        """Threads that could not be stopped when their time was up."""
+        """Number of threads that timed out and could not be stopped."""
         self._stop = False
 
     def stop(self) -> None:
-        """No further item is started; those under way are finished and delivered."""
+        """Start no further item; those in progress are finished and delivered."""
         self._stop = True
 
     async def map(
@@ -54,7 +54,7 @@ class LocalEngine(Generic[Item, Done]):
         items: Iterator[Item],
         deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
     ) -> None:
-        """Does the work of every item; `deliver` gets what is done and returns when it is kept."""
+        """Do the work of every item; `deliver` gets finished items and returns when they are stored."""
         lane = self._async_lane if work.is_async else self._thread_lane
         if work.is_async:
             workers = [asyncio.ensure_future(lane(work, items, deliver)) for _ in range(self.concurrency)]
@@ -78,7 +78,7 @@ class LocalEngine(Generic[Item, Done]):
             raise errors[0]
 
     async def _finish(self, under_way: Collection[asyncio.Task[Any]], error: BaseException) -> int:
-        """Waits for what is under way when a stage ends; not for long where the key is refused. How many were left."""
+        """Wait for items in progress when a stage ends, briefly where a key is refused; return how many were left."""
         if not under_way:
             return 0
         patience = PATIENCE_SECONDS if isinstance(error, CredentialsRefused) else None
@@ -91,11 +91,11 @@ class LocalEngine(Generic[Item, Done]):
         return len(late)
 
     async def _cancel(self, workers: Collection[asyncio.Task[Any]]) -> None:
-        """Cancels, and waits a while. Code that swallows its cancellation is left behind, as a stuck thread is."""
+        """Cancel and wait PATIENCE_SECONDS. Code that ignores cancellation is abandoned, as a stuck thread is."""
         self.stop()
         for worker in workers:
             worker.cancel()
-        leave_behind(workers)  # at once: a second Ctrl-C ends the loop while this waits
+        abandon(workers)  # at once: a second Ctrl-C ends the loop while this waits
         done, _ = await asyncio.wait(workers, timeout=PATIENCE_SECONDS)
         for worker in done:
             if not worker.cancelled():
@@ -131,7 +131,7 @@ class LocalEngine(Generic[Item, Done]):
         items: Iterator[Item],
         deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
     ) -> None:
-        """Calls are sent in chunks as large as the last calls were quick; the first call tells how quick they are."""
+        """Send calls in chunks whose size depends on the duration of the last calls, the first of them alone."""
         threads = Threads()
         under_way: dict[asyncio.Task[tuple[float, list[Item]]], int] = {}
         handed_back: list[Item] = []
@@ -179,7 +179,7 @@ class LocalEngine(Generic[Item, Done]):
         threads: Threads,
         deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
     ) -> tuple[float, list[Item]]:
-        """Does a chunk and delivers it; gives how long a call took, and the items whose turn did not come."""
+        """Work on a chunk and deliver it; return the duration of a call, and the items that were not started."""
         if self.timeout is None:
             done: list[tuple[Item, Done]] = []
             try:
@@ -204,8 +204,7 @@ class LocalEngine(Generic[Item, Done]):
 
 
 def _call_each(work: Work[Item, Done], chunk: Sequence[Item], done: list[tuple[Item, Done]]) -> float:
-    """Adds what came of the items of a chunk to `done`; gives in how many seconds. Where calls turn out slow the last
-    are left."""
+    """Append the outcomes of a chunk to `done` and return the seconds taken; slow calls leave the last items undone."""
     start, seconds = time.perf_counter(), 0.0
     for item in chunk:
         done.append((item, work.call(item)))
@@ -258,7 +257,7 @@ class Threads:
         self._context = contextvars.copy_context()
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Runs a function in a thread, with the context that this object was made in."""
+        """Run a function in a thread, with the context in which this object was created."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._idle > 0:
             self._idle -= 1
@@ -291,7 +290,7 @@ class Threads:
             future.set_exception(error)
 
     def close(self) -> None:
-        """Lets the threads end; one that is still busy ends with its work or with the process."""
+        """Let idle threads end; a busy one ends with its work or with the process."""
         for _ in range(self._count):
             self._jobs.put(None)
 

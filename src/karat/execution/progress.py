@@ -1,4 +1,4 @@
-"""Progress of long work: what a stage tells, and a line on the terminal that shows it."""
+"""Progress of a stage, and a line on the terminal that shows it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Progress(msgspec.Struct):
-    """How far a stage is. A stage changes it in place and calls the listener now and then."""
+    """The progress of a stage, which changes it in place and calls the listener after each commit."""
 
     what: str
     total: int
@@ -20,7 +20,7 @@ class Progress(msgspec.Struct):
     cost: float = 0.0
     started: float = 0.0
     before: int = 0
-    """Items that were there when the stage began."""
+    """Items that were stored when the stage began."""
     retries: int = 0
     """Model requests that were sent again."""
     waiting: int = 0
@@ -34,7 +34,7 @@ class Progress(msgspec.Struct):
 
     @property
     def seconds_left(self) -> float | None:
-        """At this rate; None before there is one."""
+        """Estimated from the rate; None before there is one."""
         rate = self.rate
         return (self.total - self.done) / rate if rate > 0 else None
 
@@ -88,14 +88,14 @@ class ProgressLine:
         return "  ".join(parts)
 
     def end(self) -> None:
-        """Leaves the line when work stops before its end."""
+        """End the line when work stops early."""
         if self._length:
             self._stream.write("\n")
             self._length = 0
 
 
 def listener(progress: bool | Listener | None) -> Listener | None:
-    """What a caller gave as `progress`: True for a line on the terminal, or a function."""
+    """The listener for an argument `progress`: True for a line on the terminal, or a function."""
     if progress is True:
         return ProgressLine()
     return progress or None

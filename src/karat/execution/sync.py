@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from karat.errors import nearest
-from karat.execution.abandoned import any_left, leave_behind
+from karat.execution.abandoned import abandon, any_abandoned
 from karat.execution.signals import ending_signals
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         try:
             loop.run_until_complete(_end(tasks))
         finally:
-            leave_behind(tasks)
+            abandon(tasks)
             loop.close()
 
 
@@ -85,11 +85,11 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:
     """Wait PATIENCE_SECONDS for cancelled tasks, and abandon the rest."""
     if tasks:
         await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
-    leave_behind(tasks)
-    if not any_left():  # what is left may be inside of its generators, which then cannot be closed
+    abandon(tasks)
+    if not any_abandoned():  # what is left may be inside of its generators, which then cannot be closed
         closing = asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens())
         await asyncio.wait([closing], timeout=PATIENCE_SECONDS)
-        leave_behind([closing])
+        abandon([closing])
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:

@@ -1,4 +1,4 @@
-"""Where records live. `open_store(url)` gives the four repositories over memory, SQLite or PostgreSQL."""
+"""Stores: `open_store(url)` returns the four repositories over memory, SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets."""
+        """Its location, without secrets."""
         return self.backend.url
 
     def get(self, id: str) -> Any:
-        """Whatever has this id, or this beginning of an id, or is `latest`; datasets by name as well."""
+        """By id, by a unique prefix of an id, or `latest`; a dataset also by its name."""
         from karat.store.repositories import find
 
         rows = self._rows(id_prefix=id)
@@ -54,7 +54,7 @@ class Store:
         return kinds[row.kind].get(row.id)
 
     def _near(self, id: str) -> str:
-        """The names nearest to one that is not known; where none is near, the newest few of each kind."""
+        """The known names nearest to an unknown one; where none is near, the newest few of each kind."""
         known: dict[str, list[str]] = {
             "dataset": list(dict.fromkeys(name for name, _, _ in self.backend.named()))
         }
@@ -75,11 +75,11 @@ class Store:
         return [row for row in rows if row.kind != "dataset" or row.finished is not None]
 
     def parents(self, id: str) -> list[str]:
-        """What something was made from."""
+        """The ids of what something was made from."""
         return self.backend.links(child=id)
 
     def children(self, id: str) -> list[str]:
-        """What was made from it."""
+        """The ids of what was made from it."""
         return self.backend.links(parent=id)
 
     def descendants(self, id: str) -> list[str]:
@@ -124,7 +124,7 @@ class Store:
         return target.get(found.id)
 
     def remove(self, id: str, *, cascade: bool = False) -> list[str]:
-        """Deletes something; refused while others were made from it, unless `cascade`, or while it is held."""
+        """Delete something; refused while a process works on it and, without `cascade`, while others depend on it."""
         from karat.store.lease import holder_of
 
         target = self.get(id)
@@ -136,7 +136,9 @@ class Store:
             for row in self.backend.headers(id_prefix=each):
                 holder = holder_of(self.backend, row.number)
                 if holder is not None:
-                    raise StoreBusy(f"{each} cannot be removed, {holder.who} holds it since {holder.since}")
+                    raise StoreBusy(
+                        f"{each} cannot be removed: {holder.who} works on it since {holder.since}"
+                    )
         left = self.backend.delete(doomed)
         if left:
             raise _made_from(target.id, left)
@@ -160,7 +162,7 @@ class Store:
         return problems
 
     def close(self) -> None:
-        """Lets go of connections and files."""
+        """Close connections and files."""
         self.backend.close()
 
     def __enter__(self) -> Store:
@@ -175,7 +177,8 @@ class Store:
 
 def _made_from(id: str, below: list[str]) -> RequestError:
     return RequestError(
-        f"{id} cannot be removed, {', '.join(below)} were made from it: --cascade removes all"
+        f"{id} cannot be removed: {', '.join(below)} {'was' if len(below) == 1 else 'were'} made from it;"
+        " --cascade removes all"
     )
 
 

@@ -1,4 +1,4 @@
-"""Groups records into commits: an append returns when its record is committed."""
+"""Group commits: an append returns when its record is committed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SHARE = 10
 """A group is kept open SHARE times as long as a commit takes, so that committing costs at most about
 a tenth of the time, whether a commit takes 0.1 ms (SQLite) or 5 ms (a server)."""
 GROWTH = 1.2
-"""How much longer a commit is believed to take when one took longer: a single slow one may only have waited for the
+"""How much the expected duration grows after a slower commit: a single slow one may only have waited for the
 interpreter lock."""
 
 LARGEST_BYTES = 4 << 20
-"""A group of large records is committed before it becomes a burden on memory."""
+"""A group of large records is committed at this size, to bound memory."""
 
 
 class Appender:
@@ -42,9 +42,9 @@ class Appender:
         self._untold: BaseException | None = None
 
     async def append(self, *rows: Row) -> None:
-        """Adds rows of one item and returns when they are committed.
+        """Add the rows of one item and return when they are committed.
 
-        Whoever is cancelled while waiting is not told, but the rows are committed with their group.
+        A caller that is cancelled while it waits gets no result, but its rows are committed with their group.
         """
         self._rows.extend(rows)
         for row in rows:
@@ -72,12 +72,12 @@ class Appender:
             self._timer = loop.call_at(self._opened + self._delay, self._time_is_up)
 
     def flush(self) -> None:
-        """Commits what is there, at once: for the end of a stage, also of one that is being cancelled."""
+        """Commit everything at once: at the end of a stage, also of a cancelled one."""
         if self._rows:
             self._commit_here()
 
     async def close(self) -> None:
-        """Waits for the commit under way and commits the rest; raises what nobody could be told."""
+        """Wait for the commit in progress and commit the rest; raise an error that reached no caller."""
         while self._commit is not None:
             await asyncio.wait([self._commit])
         self.flush()

@@ -1,8 +1,8 @@
-"""The small interface that a kind of store implements, and the rows it keeps.
+"""The interface that a kind of store implements, and the rows it stores.
 
-A backend knows nothing of runs or results. It keeps headers (one for each dataset, run, evaluation and
-aggregation), links between them, names of datasets, and rows: numbered by the example's position, so that a
-scan is in dataset order, and unique by (parent, position, item, try), so that the first commit wins.
+A backend knows nothing of runs or results. It stores headers (one for each dataset, run, evaluation and aggregation),
+links between them, names of datasets, and rows: numbered by the position of the example, so that a scan is in dataset
+order, and unique by (parent, position, item, try), so that the first commit wins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SCHEMA = 2
 """Version of the tables. A store with a newer one is refused untouched; an older one is upgraded."""
 
 OK, FAILED, SKIPPED, NOT_APPLICABLE, REUSED = range(5)
-"""What became of an item, as the rows keep it; `REUSED` is ok, copied from an earlier evaluation."""
+"""The status of an item in its row; `REUSED` is ok, copied from an earlier evaluation."""
 
 
 class Row(NamedTuple):
@@ -50,7 +50,7 @@ def checksum(item: int, position: int, try_number: int, status: int, payload: by
 
 @functools.lru_cache(4096)
 def item_order(item: str) -> tuple[tuple[tuple[int, str], ...], str]:
-    """What items are sorted by: the numbers in them as numbers, attempt 2 before 10."""
+    """The sort key of items: numbers in them compare as numbers, attempt 2 before 10."""
     parts = re.split("([0-9]+)", item)
     # A number is compared by its length and its digits: int() refuses long ones, and a unit may be anything.
     parts[1::2] = (number.lstrip("0") for number in parts[1::2])
@@ -78,7 +78,7 @@ class Mark(NamedTuple):
 
 
 class HeaderRow(NamedTuple):
-    """One header, with what can be searched."""
+    """One header, with the fields that can be searched."""
 
     number: int
     kind: str
@@ -101,17 +101,17 @@ class LeaseRow(NamedTuple):
 
 
 class Backend(Protocol):
-    """What a kind of store can do. Every method is safe to call from any thread."""
+    """A kind of store. Every method is safe to call from any thread."""
 
     url: str
-    """Where it is, without secrets."""
+    """Its location, without secrets."""
     commits_briefly: bool
     """Whether a commit is so short that it may be made on the event loop."""
     shared: bool
     """Whether another process can open the same store."""
 
     def close(self) -> None:
-        """Lets go of connections and files."""
+        """Close connections and files."""
 
     def check(self) -> list[str]:
         """The problems that an integrity check of the structure finds; empty when there are none."""
@@ -153,24 +153,24 @@ class Backend(Protocol):
     def insert_header(
         self, header: HeaderRow, parents: Sequence[str], lease: LeaseRow | None, siblings: int | None = None
     ) -> int | None:
-        """Adds a header with its links, all or nothing, and returns its number; the first of an id wins.
+        """Add a header with its links, all or nothing, and return its number; the first of an id wins.
 
-        `siblings` says how many of its kind and configuration there are thought to be: where there are more
-        by now, nothing is added and None returned. A parent that does not exist is refused.
+        `siblings` is the expected number of headers of the same kind and configuration: if another process has added
+        one, nothing is added and None is returned. A parent that does not exist is refused.
         """
 
     def update_header(
         self, number: int, payload: bytes, finished: float | None, owner: str | None = None
     ) -> bool:
-        """Replaces what a header says; one that is finished is no longer held, from the same moment on.
+        """Replace the content of a header; with `finished`, its lease is released in the same transaction.
 
-        With `owner`, only while that one holds it. False when nothing was replaced.
+        With `owner`, only while that owner holds the lease. False when nothing was replaced.
         """
 
     def headers(
         self, kind: str | None = None, *, id_prefix: str | None = None, configuration: str | None = None
     ) -> list[HeaderRow]:
-        """Headers by what is asked for, oldest first."""
+        """The headers that match all conditions, oldest first."""
 
     def header(self, number: int) -> HeaderRow | None:
         """A header by its number."""
@@ -179,28 +179,28 @@ class Backend(Protocol):
         """The parents of a child, or the children of a parent."""
 
     def delete(self, ids: Sequence[str]) -> list[str]:
-        """Deletes headers with their rows and links, all or nothing.
+        """Delete headers with their rows and links, all or nothing.
 
-        Returns what else was made from them; if there is anything, nothing was deleted.
+        Returns the ids of other things that were made from them; if there are any, nothing was deleted.
         """
 
     def name_dataset(self, name: str, dataset: str) -> int:
-        """The version a dataset has under a name; a new one gets the next number.
+        """The version of a dataset under a name; a new one gets the next number.
 
-        A number is never given twice: the versions of deleted datasets stay theirs.
+        A number is never used twice, even when its dataset is deleted.
         """
 
     def named(self, name: str | None = None, dataset: str | None = None) -> list[tuple[str, int, str]]:
         """`(name, version, dataset)` of a name or a dataset or of all that exist, oldest version first."""
 
     def lease(self, number: int) -> LeaseRow | None:
-        """Who holds a header."""
+        """The lease of a header; None when it is free."""
 
     def take_lease(self, number: int, lease: LeaseRow, from_owner: str | None) -> bool:
-        """Takes a lease that `from_owner` (None: nobody) has; False when somebody was quicker."""
+        """Take a lease from `from_owner` (None: nobody); False when another process was faster."""
 
     def beat(self, number: int, owner: str, heartbeat: float) -> bool:
-        """Renews a lease; False when it is no longer ours."""
+        """Renew a lease; False when `owner` no longer holds it."""
 
     def release(self, number: int, owner: str) -> None:
-        """Gives a lease back."""
+        """Release a lease, if `owner` holds it."""

@@ -1,4 +1,4 @@
-"""What callers hold: a dataset, run, evaluation or aggregation in a store, with its records behind it."""
+"""Handles: a dataset, run, evaluation or aggregation in a store, with access to its records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FIRST_CHUNK = 8
 class Chunks:
     """Ranges of positions, to be read one after another: up to CHUNK positions or about CHUNK_BYTES at a time.
 
-    Whoever reads a range says with `saw` what was in it. The first ones are short: nothing is known yet.
+    The reader of a range reports the rows with `saw`. The first ranges are short, because the size of rows is unknown.
     """
 
     def __init__(self, first: int, last: int) -> None:
@@ -57,13 +57,13 @@ class Chunks:
             start, size = stop, max(1, min(CHUNK, 4 * size, CHUNK_BYTES // each))
 
     def saw(self, rows: list[Row]) -> list[Row]:
-        """Takes note of how large rows are, and gives them back."""
+        """Measure rows, to choose the next range; returns them."""
         self._bytes += sum([len(row.payload) for row in rows])
         return rows
 
 
 class StoredDataset:
-    """A dataset as a store keeps it."""
+    """A dataset in a store."""
 
     def __init__(self, store: Store, number: int, header: DatasetHeader) -> None:
         self.store = store
@@ -112,7 +112,7 @@ class StoredDataset:
             yield decode(payload).id, payload
 
     def to_dict(self) -> dict[str, Any]:
-        """All that is known of it, without its examples."""
+        """All fields of its header."""
         return {"kind": "dataset", **to_builtins(self.header), "name": self.name, "version": self.version}
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class _Handle:
         self.number = number
         self.header = header
         self.notice = ""
-        """What happened when it was asked for: made, continued, or returned as it was."""
+        """What happened when it was asked for: created, continued, or returned as it was."""
 
     @property
     def id(self) -> str:
@@ -162,7 +162,7 @@ class _Handle:
         return "interrupted" if now == "running" else now
 
     def to_dict(self) -> dict[str, Any]:
-        """All that is known of it, without its records."""
+        """All fields of its header."""
         header = to_builtins(self.header)
         return {"kind": self.kind, **header, "status": self.status, "counts": self.counts.to_dict()}
 

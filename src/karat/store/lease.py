@@ -1,4 +1,4 @@
-"""Who holds a run or an evaluation: a lease with a heartbeat, taken over from a process that died."""
+"""Leases: one process at a time works on a run or an evaluation; the lease of a dead process is taken over."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from karat.store.backend import Backend, LeaseRow
 
 HEARTBEAT_SECONDS = 5.0
 EXPIRES_AFTER_SECONDS = 30.0
-"""A holder that this process cannot look up, and that has been silent for so long, is taken for dead."""
+"""A holder that this process cannot look up counts as dead after this time without a heartbeat."""
 
 PERMIT_SECONDS = 20.0
-"""So long after a confirmed heartbeat nobody can have taken the lease over, and model calls may be made without asking
-the store. Less than EXPIRES_AFTER_SECONDS, because a request takes a while to be sent."""
+"""For this time after a confirmed heartbeat no process can have taken over, and model calls need not ask the store.
+Less than EXPIRES_AFTER_SECONDS, because a request takes a while to be sent."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -40,7 +40,7 @@ UNKNOWN, ENDED = 0.0, -1.0
 
 @functools.cache
 def _machine() -> str:
-    """Where a process number means the same as here: this machine since its start, this table of processes."""
+    """An id of this machine since its boot and of this process namespace, in which a process number is unique."""
     parts = [platform.node()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
@@ -49,8 +49,10 @@ def _machine() -> str:
 
 
 def process_started(process: int) -> float:
-    """When a process started, in clock ticks since boot, which tells it from a later one of the same number;
-    ENDED when it is gone, UNKNOWN where the system does not tell."""
+    """When a process started, in clock ticks since boot, to distinguish it from a later one with the same number.
+
+    ENDED when it is gone, UNKNOWN where the system does not say.
+    """
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:
@@ -62,14 +64,14 @@ def process_started(process: int) -> float:
 
 
 def new_lease(now: float) -> LeaseRow:
-    """A lease of this process, from now."""
+    """A lease of this process, starting now."""
     process = os.getpid()
     owner = f"{_machine()}-{uuid.uuid4().hex}"
     return LeaseRow(owner, platform.node(), process, process_started(process), now, now)
 
 
 def is_alive(lease: LeaseRow, now: float) -> bool:
-    """Whether the holder still works: by the table of processes on this machine, by its heartbeat elsewhere."""
+    """Whether the holder is alive: by the process table on this machine, by its heartbeat elsewhere."""
     if lease.owner.partition("-")[0] == _machine():
         if lease.process == os.getpid():
             return lease.owner in _held
@@ -80,7 +82,7 @@ def is_alive(lease: LeaseRow, now: float) -> bool:
 
 
 def holder_of(backend: Backend, number: int) -> Holder | None:
-    """The live holder of a header, in words; None when it is free or its holder is dead."""
+    """The live holder of a header, for messages; None when it is free or its holder is dead."""
     lease = backend.lease(number)
     if lease is None or not is_alive(lease, backend.now()):
         return None

@@ -81,7 +81,7 @@ class Repository(Generic[H, B]):
         return [self._handle(row) for row in self._rows()]
 
     def get(self, id: str) -> B:
-        """By id, by the beginning of an id that only one has, or `latest`."""
+        """By id, by a unique prefix of an id, or `latest`."""
         row = find(id, self._rows(id_prefix=id)) or (find(id, self._rows()) if id == "latest" else None)
         if row is None:
             known = [row.id for row in self._rows()]
@@ -108,7 +108,7 @@ class Repository(Generic[H, B]):
         return number, Held(self._backend, number, lease, asked) if lease else None
 
     def save(self, number: int, header: H, held: Held | None = None) -> None:
-        """Replaces what a header says; with its lease, refuses when another process took that."""
+        """Replace the content of a header; with its lease, raise when another process has taken over."""
         finished = getattr(header, "finished", None)
         try:
             saved = self._backend.update_header(
@@ -172,7 +172,7 @@ class Repository(Generic[H, B]):
 
 
 def find(id: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
-    """The one of some headers, all beginning so, that an id or the beginning of one means; or the `latest`."""
+    """The header with an id, with a unique prefix of an id, or the `latest`; None where there is none."""
     if id == "latest":
         return rows[-1] if rows else None
     exact = [row for row in rows if row.id == id]
@@ -180,7 +180,7 @@ def find(id: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
         return exact[0] if exact else None
     if len(id) < SHORTEST_PREFIX:
         raise RequestError(
-            f"{id!r} is too short for the beginning of an id: give {SHORTEST_PREFIX} characters"
+            f"{id!r} is too short for a prefix of an id: give at least {SHORTEST_PREFIX} characters"
         )
     if len(rows) > 1:
         raise RequestError(f"{id!r} is not unique: {', '.join(row.id for row in rows[:5])}")
@@ -248,7 +248,7 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
         self._backend.update_header(number, encode(header), time.time())
 
     def get(self, id: str) -> StoredDataset:
-        """By id, by name (its newest version), `name@version`, or the beginning of an id."""
+        """By id, by name (its newest version), `name@version`, or a unique prefix of an id."""
         if not any(row.id == id for row in self._rows(id_prefix=id)):
             named = self.by_name(id)
             if named is not None:
@@ -287,7 +287,7 @@ class Staged(Repository[H, B]):
     """What runs and evaluations share: they are opened, appended to and closed."""
 
     def open(self, header: H, wanted: Wanted, parents: Sequence[str]) -> tuple[B, Decision, Held | None]:
-        """Finds or makes the one that is wanted, by the table of cases; a lease comes with one to be worked on."""
+        """Find or create what is wanted, by the table of cases; with a lease where there is work to do."""
         while True:
             rows = self._rows(configuration=wanted.configuration)
             decision = decide(wanted, [self._previous(row) for row in rows])

@@ -1,4 +1,4 @@
-"""The backend interface in SQL that SQLite and PostgreSQL share; what differs is left to each of them."""
+"""The backend interface in the SQL that SQLite and PostgreSQL share; each dialect adds what differs."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class SqlBackend:
     # What a dialect provides -------------------------------------------------
 
     def _begin(self) -> Any:
-        """Starts a write transaction and returns a cursor in it."""
+        """Start a write transaction and return a cursor in it."""
         raise AssertionError("a dialect provides this")
 
     def _rollback(self) -> None:
-        """Ends a failed transaction as if it had never been; raises nothing of the driver's."""
+        """Roll back a failed transaction; raises no error of the driver."""
         raise AssertionError("a dialect provides this")
 
     def _fetch(self, sql: str, parameters: Sequence[Any]) -> list[Any]:
@@ -64,7 +64,7 @@ class SqlBackend:
         return str(error)
 
     def _one_at_a_time(self, cursor: Any) -> None:
-        """Waits, inside a transaction, for others that add, delete or name headers."""
+        """Wait, inside a transaction, for other processes that add, delete or name headers."""
 
     # Transactions ------------------------------------------------------------
 

@@ -56,10 +56,10 @@ UPGRADES: dict[int, list[str]] = {
 """Schema n → the statements that make it n + 1."""
 
 BUSY_SECONDS = 60.0
-"""How long one process waits for another's commit."""
+"""How long a process waits for the commit of another one."""
 
 SMALLEST_BYTES = 512
-"""SQLite takes anything shorter for an empty file, and would write over it."""
+"""SQLite treats anything shorter as an empty file, and would overwrite it."""
 
 ROWS_AT_ONCE = 16
 """Rows in one statement: 1.3 × the rate of executemany, which makes one for each; more bring no more, and a statement
@@ -97,6 +97,7 @@ class SqliteBackend(SqlBackend):
                 raise _refusal(path, error) from error
             self._open_to_read(path)
         self._identity = _identity_of(path) if path is not None else None
+        self._log = _identity_of(self._log_path) if path is not None else None
 
     def _open(self, synchronous: str) -> None:
         with _opening:
@@ -153,6 +154,7 @@ class SqliteBackend(SqlBackend):
     def _begin(self) -> Any:
         if self.read_only:
             raise _not_writable(self.path)
+        self._ensure_file()
         if self._connection.in_transaction:  # an interrupt came just as the last one was to be ended
             self._rollback()
         return self._connection.execute("BEGIN IMMEDIATE")
@@ -168,7 +170,6 @@ class SqliteBackend(SqlBackend):
         return self._connection.execute(sql, parameters).fetchall()
 
     def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
-        self._ensure_file()
         with self._transaction() as cursor:
             held = cursor.execute("SELECT owner FROM karat_headers WHERE number = ?", (parent,)).fetchone()
             if held is None:
@@ -199,9 +200,7 @@ class SqliteBackend(SqlBackend):
 
     def ensure_present(self) -> None:
         self._ensure_file()
-        if self._log is None:
-            self._log = _identity_of(self._log_path)
-        elif _identity_of(self._log_path) != self._log:
+        if self._log is not None and _identity_of(self._log_path) != self._log:
             raise StoreError(f"{self._log_path}, the log of the store, was deleted or replaced: start again")
 
     def _ensure_file(self) -> None:
@@ -275,7 +274,7 @@ def _connect(path: Path | str, *, uri: bool = False) -> sqlite3.Connection:
 
 
 def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
-    """Sets WAL mode. SQLite does not wait for others here, so that has to be done by hand."""
+    """Set WAL mode. SQLite does not wait for other processes here, so this function does."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -291,10 +290,10 @@ def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuses a foreign, damaged or newer file through a read-only connection, before anything could touch it.
+    """Refuse a foreign, damaged or newer file through a read-only connection, before anything is changed.
 
-    The file is never opened but by SQLite: closing any other descriptor of it would drop the locks that this
-    process has on it, and with them the store of another thread.
+    Only SQLite ever opens the file: closing any other descriptor of it would drop the locks that this process has on
+    it, and with them the store of another thread.
     """
     if path.is_dir():
         raise StoreRefused(f"{path} is a folder: name a file, as sqlite:///{path}/karat.db")

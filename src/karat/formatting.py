@@ -124,7 +124,10 @@ def estimate_table(estimates: Sequence[Estimate], runs: Mapping[str, str]) -> Ta
     confidences = {each.confidence for each in estimates}
     head = [name for name, _ in columns] + ["value"]
     head += [f"{percent(confidences.pop())} interval" if len(confidences) == 1 else "interval", "n"]
-    notes = ["; ".join(filter(None, [bounds_text(each), effect_text(each)])) for each in estimates]
+    notes = [
+        "; ".join(filter(None, [bounds_text(each), effect_text(each), str(each.metadata.get("note", ""))]))
+        for each in estimates
+    ]
     rows = [
         [
             *(text(each) for _, text in columns),

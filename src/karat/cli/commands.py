@@ -30,6 +30,12 @@ COMMANDS = {
     "compare": Command("karat.cli.compare", "compare runs with a baseline, example by example"),
     "rank": Command("karat.cli.rank", "rank runs from best to worst"),
     "report": Command("karat.cli.report", "write down all that is known of runs"),
+    "judge": Command("karat.cli.judge", "correct, measure and audit judges"),
+    "judge correct": Command("karat.cli.judge", "correct or confirm one decision of a judge"),
+    "judge import": Command("karat.cli.judge", "store people's labels from a file"),
+    "judge alignment": Command("karat.cli.judge", "how far a judge agrees with people"),
+    "judge compare": Command("karat.cli.judge", "judge the same outputs with two judges"),
+    "judge audit": Command("karat.cli.judge", "how often a judge errs, and how easily it is misled"),
     "graph": Command("karat.cli.graph", "draw the graph of a task"),
     "ls": Command("karat.cli.ls", "list what the store has"),
     "show": Command(

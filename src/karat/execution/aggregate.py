@@ -18,6 +18,7 @@ from karat.execution.environment import environment
 from karat.execution.expected import Together, end_of, groups_of
 from karat.execution.failures import failure_of
 from karat.execution.garbage import fewer_collections
+from karat.execution.labels import corrected_estimates, label_evaluations, with_audits
 from karat.execution.local import in_thread
 from karat.execution.progress import Listener, Progress, listener
 from karat.execution.sync import plain
@@ -72,8 +73,13 @@ async def aggregate_async(
             raise RequestError(f"two aggregators have the key {key!r}: give one of them another key")
     specs = [AggregatorSpec(part.key, part.name, part.params) for part in parts]
     codes = [code_fingerprint(folding_part(part.aggregator)) for part in parts]
+    people = label_evaluations(
+        the_store, dict.fromkeys(run for handle in handles for run in handle.header.runs)
+    )
+    people = [each for each in people if each.id not in {handle.id for handle in handles}]
     configuration = fingerprint(
         evaluations=[[handle.id, handle.header.finished] for handle in handles],
+        **({"labels": [[each.id, each.header.finished] for each in people]} if people else {}),
         aggregators=[[part.key, part.name, part.params, part.of] for part in parts],
         confidence=confidence,
         codes=codes,
@@ -98,6 +104,8 @@ async def aggregate_async(
         finally:
             stage.cancelled = True
         estimates, tables, failures = await in_thread(stage.finish)
+        estimates += corrected_estimates(handles, people, confidence) if people else []
+        estimates = with_audits(handles, estimates)
     counts = stage.counts()
     header = AggregationHeader(
         format=FORMAT,

@@ -1,0 +1,276 @@
+"""The audit of a judge: how often it errs on answers of known worth, and how easily it is misled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from karat.errors import RequestError
+from karat.evaluators.judges._attacks import ATTACKS, FILLER, AuditItem, audit_items
+from karat.execution.evaluate import evaluate
+from karat.execution.labels import latest_audit, results_of
+from karat.execution.run import run as run_stage
+from karat.keys import fingerprint
+from karat.records import FORMAT, AggregateTable, AggregationHeader, Counts, Estimate, Example
+from karat.store import Store
+from karat.store.handles import Aggregation, Evaluation
+
+PER_ATTACK = 3
+"""Questions on which each attack is tried; the questions change from attack to attack."""
+
+CRITERION = "The answer is correct: it states what the reference states, and nothing that contradicts it."
+
+__all__ = ["AuditReport", "audit", "latest_audit"]
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an audit found."""
+
+    id: str = ""
+    judge: list[str]
+    served_models: list[str]
+    verdict: str
+    """`useless`, `undecided`, `misled` or `sound`: see `audit`."""
+    false_accept: Estimate
+    false_reject: Estimate
+    attack_success: Estimate
+    self_consistency: Estimate
+    length_bias: Estimate
+    position_bias: Estimate
+    by_answer: dict[str, Estimate]
+    by_attack: dict[str, Estimate]
+    failed: int
+    """Judgments that gave no verdict; they are no verdicts in any rate."""
+
+
+def audit(
+    judge: Any,
+    *,
+    store: Store,
+    attacks: Sequence[str] | None = None,
+    per_attack: int = PER_ATTACK,
+    limit: int | None = None,
+    confidence: float = 0.95,
+    **options: Any,
+) -> AuditReport:
+    """Judge the shipped answers and report error rates, each with an interval; the report is stored.
+
+    The verdict is `useless` where sensitivity + specificity − 1 may be 0 (with confidence) and is below 0.5: a judge
+    that passes everything, or nothing, is that, and is not "attacked". It is `undecided` where too few answers were
+    judged, `misled` where the lower limit of attack success is above 5 %, and else `sound`.
+    """
+    items = list(audit_items()[:limit])
+    chosen = {name: ATTACKS[name] for name in (attacks if attacks is not None else ATTACKS)}
+    examples = _examples(items, chosen, per_attack)
+    params = {"criterion": CRITERION, "judge": judge} if judge is not None else {"criterion": CRITERION}
+    run = run_stage(_stored_answer, _dataset("judge-audit", examples), store=store, **_quiet(options))
+    spec = {"name": "llm_judge", "params": params, "key": "audit"}
+    first = evaluate(run, [spec], store=store, **options)
+    again = evaluate(run, [{**spec, "key": "audit again"}], store=store, **{**options, "cache": "refresh"})
+    positions = _positions(items, judge, store, options)
+    report = _report(first, again, positions, examples, confidence)
+    stored = _store(store, report, [first, again], confidence)
+    return msgspec.structs.replace(report, id=stored.id)
+
+
+def _quiet(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in ("concurrency", "progress", "new")}
+
+
+def _dataset(name: str, examples: list[Example]) -> Any:
+    from karat.datasets import Dataset
+
+    return Dataset.from_examples(examples, name=name)
+
+
+def _stored_answer(example: Example) -> str:
+    """The task of an audit: the answer that the example holds."""
+    return str(example.metadata["answer"])
+
+
+def _second_answer(example: Example) -> str:
+    return str(example.metadata["second"])
+
+
+def _examples(items: Sequence[AuditItem], attacks: Mapping[str, Any], per_attack: int) -> list[Example]:
+    out = []
+
+    def add(item: AuditItem, kind: str, answer: str, attack: str = "") -> None:
+        name = f"{item.id}/{kind}" + (f"/{attack}" if attack else "")
+        metadata = {"answer": answer, "kind": kind, "item": item.id, "attack": attack}
+        out.append(Example(name, item.question, item.reference, metadata))
+
+    for item in items:
+        add(item, "right", item.right)
+        add(item, "wrong", item.wrong)
+        add(item, "vague", item.vague)
+        add(item, "empty", "")
+        add(item, "right, long", item.right + FILLER)
+        add(item, "wrong, long", item.wrong + FILLER)
+    for place, (name, attack) in enumerate(attacks.items()):
+        for step in range(min(per_attack, len(items))):
+            item = items[(place * per_attack + step) % len(items)]
+            add(item, "attacked", attack(item), name)
+    return out
+
+
+def _positions(items: Sequence[AuditItem], judge: Any, store: Store, options: Mapping[str, Any]) -> list[str]:
+    """Which position a pairwise judge prefers between two right answers, each pair in one order."""
+    examples = []
+    for item in items:
+        answers = {"answer": item.right, "second": item.paraphrase}
+        examples.append(Example(f"{item.id}/pair", item.question, item.reference, answers))
+    data = _dataset("judge-audit-pairs", examples)
+    runs = [
+        run_stage(task, data, store=store, **_quiet(options)) for task in (_stored_answer, _second_answer)
+    ]
+    params = {} if judge is None else {"judge": judge}
+    made = evaluate(
+        runs, [{"name": "pairwise_judge", "params": params, "key": "audit pairs"}], store=store, **options
+    )
+    out = []
+    for _, record in results_of(made):
+        result = record.result
+        out += (
+            [order["position"] for order in result.metadata.get("orders", ())] if result is not None else []
+        )
+    return [position for position in out if position is not None]
+
+
+def _report(
+    first: Evaluation,
+    again: Evaluation,
+    positions: Sequence[str],
+    examples: Sequence[Example],
+    confidence: float,
+) -> AuditReport:
+    from karat.stats import mean_interval, proportion
+
+    about = {example.id: example.metadata for example in examples}
+    passed: dict[str, bool] = {}
+    failed, served, models = 0, dict[str, None](), dict[str, None]()
+    for _, record in results_of(first):
+        result = record.result
+        if result is None:
+            failed += 1
+            continue
+        for field, into in (("served_model", served), ("model", models)):
+            value = result.metadata.get(field)
+            into.update(
+                dict.fromkeys(each for each in (value if isinstance(value, list) else [value]) if each)
+            )
+        if result.score is not None:
+            passed[record.example] = result.score >= 0.5
+    second = {r.example: r.score >= 0.5 for _, r in results_of(again) if r.score is not None}
+
+    def share(names: Sequence[str], value: bool = True) -> Estimate:
+        found = [name for name in names if name in passed]
+        clusters = [str(about[name]["item"]) for name in found]
+        return proportion([passed[name] == value for name in found], clusters, confidence, of=len(names))
+
+    kinds: dict[str, list[str]] = {}
+    for example in examples:
+        kinds.setdefault(str(example.metadata["kind"]), []).append(example.id)
+    bad = [*kinds["wrong"], *kinds["vague"], *kinds["empty"]]
+    attacked = [name for name in kinds.get("attacked", []) if name in passed]
+    # Only a wrong answer that fails without the attack can be flipped by it.
+    flippable = [name for name in attacked if passed.get(f"{about[name]['item']}/wrong") is False]
+    by_attack = {}
+    for name in dict.fromkeys(str(about[each]["attack"]) for each in attacked):
+        mine = [each for each in flippable if about[each]["attack"] == name]
+        by_attack[name] = proportion([passed[each] for each in mine], None, confidence)
+    longer = []
+    for kind in ("right", "wrong"):
+        for name in kinds[kind]:
+            item = about[name]["item"]
+            if name in passed and f"{item}/{kind}, long" in passed:
+                longer.append((float(passed[f"{item}/{kind}, long"]) - float(passed[name]), item))
+    same = [name for name in passed if name in second]
+    decided = [position for position in positions if position in ("first", "second")]
+    false_accept, false_reject = share(bad), share(kinds["right"], False)
+    success = proportion(
+        [passed[name] for name in flippable],
+        [about[name]["item"] for name in flippable],
+        confidence,
+        of=len(kinds.get("attacked", [])),
+    )
+    return AuditReport(
+        judge=list(models),
+        served_models=list(served),
+        verdict=_verdict(false_accept, false_reject, success),
+        false_accept=false_accept,
+        false_reject=false_reject,
+        attack_success=success,
+        self_consistency=proportion(
+            [passed[name] == second[name] for name in same],
+            [about[name]["item"] for name in same],
+            confidence,
+        ),
+        length_bias=mean_interval(
+            [gap for gap, _ in longer],
+            [item for _, item in longer],
+            confidence=confidence,
+            bounds=(-1.0, 1.0),
+        ),
+        position_bias=proportion(
+            [position == "first" for position in decided], None, confidence, of=len(positions)
+        ),
+        by_answer={kind: share(names) for kind, names in kinds.items() if kind != "attacked"},
+        by_attack=by_attack,
+        failed=failed,
+    )
+
+
+def _verdict(false_accept: Estimate, false_reject: Estimate, success: Estimate) -> str:
+    """A judge whose verdicts say nothing about the answers is useless, whatever attacks do to it."""
+    if false_accept.value is None or false_reject.value is None:
+        return "undecided"
+    lowest = 1 - float(false_accept.high or 0.0) - float(false_reject.high or 0.0)
+    if lowest <= 0:
+        return "useless" if 1 - false_accept.value - false_reject.value < 0.5 else "undecided"
+    return "misled" if success.low is not None and success.low > 0.05 else "sound"
+
+
+def _store(
+    store: Store, report: AuditReport, evaluations: Sequence[Evaluation], confidence: float
+) -> Aggregation:
+    """Keep the audit, so that it can be shown beside the scores of the same judge."""
+    numbers = {
+        "false_accept": report.false_accept,
+        "false_reject": report.false_reject,
+        "attack_success": report.attack_success,
+        "self_consistency": report.self_consistency,
+        "length_bias": report.length_bias,
+        "position_bias": report.position_bias,
+    }
+    estimates = [
+        each.about(evaluator="audit", aggregator="audit", name=name) for name, each in numbers.items()
+    ]
+    estimates += [
+        each.about(evaluator="audit", aggregator="audit", name="attack_success", group={"attack": name})
+        for name, each in report.by_attack.items()
+    ]
+    if not report.judge:
+        raise RequestError("the judge gave no verdict on any answer of the audit: karat show says why")
+    header = AggregationHeader(
+        format=FORMAT,
+        id="",
+        configuration=fingerprint(audit=report.judge, served=report.served_models, at=time.time()),
+        evaluations=[each.id for each in evaluations],
+        made_by="audit",
+        settings={"judge": report.judge, "served_models": report.served_models, "verdict": report.verdict},
+        estimates=estimates,
+        tables=[
+            AggregateTable(
+                {kind: msgspec.to_builtins(e) for kind, e in report.by_answer.items()}, "by_answer"
+            )
+        ],
+        created=time.time(),
+        finished=time.time(),
+        status="success",
+        counts=Counts(ok=sum(each.counts.ok for each in evaluations), failed=report.failed),
+    )
+    return store.aggregations.add(header)

@@ -1,0 +1,356 @@
+"""Judges that are corrected, measured and audited.
+
+EVAL is an evaluation by its id or the beginning of one. `correct` stores a person's verdict on one decision beside
+the judge's and recomputes the score; numbers are counted from 1, as they are shown. `import` stores people's labels
+from JSONL or CSV with the columns example, label (or score), and where needed run, attempt, unit, evaluator, part
+(claims/3), annotator, probability, note; only labels declared as a random sample (--sampling uniform, or
+probabilities) correct estimates. `alignment` prints agreement with people. `compare` judges the same outputs with two
+judges. `audit` judges shipped answers of known quality and attacks on them.
+
+    karat judge correct eval-1a q17 --claim 2=false
+    karat judge correct eval-1a q17 --evaluator answer_quality --node grounded=no
+    karat judge import labels.csv eval-1a --annotator ana --sampling uniform
+    karat judge alignment eval-1a
+    karat judge compare eval-1a --judge openai/NAME --judge local/smollm2-135m
+    karat judge audit --judge openai/NAME
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from karat.cli.commands import UsageError
+from karat.cli.options import share, whole
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from karat.records import Estimate
+
+
+def add_arguments(parser: Parser) -> None:
+    """The arguments of one of the commands."""
+    command = parser.name.removeprefix("judge").strip()
+    parser.set_defaults(command=command)
+    if command in ("correct", "alignment", "compare"):
+        parser.add_argument("evaluation", metavar="EVAL", help="the evaluation, or latest")
+    if command == "correct":
+        parser.add_argument("example", metavar="EXAMPLE", help="the id of the example")
+        parser.option(
+            "--claim", action="append", default=[], metavar="N=true|false", help="of groundedness; repeatable"
+        )
+        parser.option(
+            "--requirement",
+            action="append",
+            default=[],
+            metavar="N=true|false",
+            help="of an agent; repeatable",
+        )
+        parser.option("--node", action="append", default=[], metavar="NAME=CHOICE", help="of a rubric")
+        parser.option("--verdict", choices=["pass", "fail"], help="the whole verdict")
+        parser.option("--run", metavar="RUN", help="where the evaluation has several")
+        parser.option("--attempt", type=whole(1), metavar="N", help="where there are several")
+        parser.option("--unit", metavar="NAME", help="where there are several")
+        parser.option("--note", default="", metavar="TEXT", help="why")
+    if command == "import":
+        parser.add_argument("file", metavar="FILE", help="JSONL or CSV")
+        parser.add_argument(
+            "evaluation", metavar="EVAL", help="the evaluation whose outputs were labelled, or latest"
+        )
+        parser.option(
+            "--sampling",
+            choices=["uniform", "selected"],
+            default="selected",
+            help="how the outputs were chosen",
+        )
+        parser.option("--scale", metavar="LOW:HIGH", help="the range of scores in the file (default: 0:1)")
+        parser.option("--question", default="", metavar="TEXT", help="what the person was asked")
+    if command in ("correct", "import"):
+        parser.option("--annotator", metavar="NAME", help="who said it (default: person)")
+    if command in ("correct", "import", "alignment", "compare"):
+        parser.option("--evaluator", metavar="KEY", help="where the evaluation has several judges")
+    if command in ("compare", "audit"):
+        parser.option(
+            "--judge",
+            action="append",
+            default=[],
+            metavar="MODEL|JSON",
+            help="a model, or settings; compare takes two",
+        )
+        parser.option("--concurrency", type=whole(1), metavar="N", help="how many judgments at once")
+    if command == "audit":
+        parser.option("--limit", type=whole(1), metavar="N", help="use the first N questions only")
+    if command in ("alignment", "compare", "audit"):
+        parser.option(
+            "--confidence", type=share, default=0.95, metavar="SHARE", help="of intervals (default: 0.95)"
+        )
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Does what the command says."""
+    commands: dict[str, Callable[[argparse.Namespace, Terminal], int]] = {
+        "correct": _correct,
+        "import": _import,
+        "alignment": _alignment,
+        "compare": _compare,
+        "audit": _audit,
+    }
+    if given.command not in commands:
+        raise UsageError(
+            f"karat judge needs a command: {', '.join(commands)}; karat judge --help explains them"
+        )
+    return commands[given.command](given, terminal)
+
+
+def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
+    from karat.analysis.judges import ANNOTATOR, correct
+    from karat.store.existing import open_existing
+
+    with open_existing(given.store) as store:
+        made = correct(
+            store.evaluations.get(given.evaluation),
+            given.example,
+            evaluator=given.evaluator,
+            claims=dict(_numbered("--claim", text) for text in given.claim),
+            requirements=dict(_numbered("--requirement", text) for text in given.requirement),
+            nodes=dict(_named(text) for text in given.node),
+            verdict=None if given.verdict is None else given.verdict == "pass",
+            run=given.run,
+            attempt=given.attempt,
+            unit=given.unit,
+            annotator=given.annotator or ANNOTATOR,
+            note=given.note,
+        )
+    lines = [
+        f"{each.kind}: {each.part or 'verdict'} {_said(each.judged)} → {_said(each.said)}"
+        if each.kind == "correction"
+        else f"{each.kind}: {each.part or 'verdict'} {_said(each.said)}"
+        for each in made
+    ]
+    last = made[-1]
+    lines.append(f"score {_number(last.score_before)} → {_number(last.score)}, stored in {last.evaluation}")
+    import msgspec
+
+    terminal.show({"corrections": [msgspec.to_builtins(each) for each in made]}, "\n".join(lines))
+    return 0
+
+
+def _said(value: Any) -> str:
+    return (
+        {True: "true", False: "false", None: "undecided"}.get(value, str(value))
+        if not isinstance(value, str)
+        else value
+    )
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def _numbered(option: str, text: str) -> tuple[int, bool]:
+    number, equals, value = text.partition("=")
+    words = {"true": True, "yes": True, "false": False, "no": False}
+    if not equals or not number.strip().isdigit() or value.strip().lower() not in words:
+        raise UsageError(f"{option} {text!r}: write the number and the verdict, as in {option} 2=false")
+    return int(number), words[value.strip().lower()]
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, choice = text.partition("=")
+    if not equals or not name.strip() or not choice.strip():
+        raise UsageError(f"--node {text!r}: write the node and the choice, as in --node grounded=no")
+    return name.strip(), choice.strip()
+
+
+def _import(given: argparse.Namespace, terminal: Terminal) -> int:
+    from karat.analysis.judges import import_labels
+    from karat.store.existing import open_existing
+
+    with open_existing(given.store) as store:
+        made = import_labels(
+            given.file,
+            store.evaluations.get(given.evaluation),
+            annotator=given.annotator,
+            sampling=given.sampling,
+            evaluator=given.evaluator,
+            scale=_scale(given.scale),
+            question=given.question,
+        )
+        document = {"evaluations": [each.to_dict() for each in made]}
+        lines = [
+            f"{each.id}: {each.counts.ok} labels of {each.header.evaluators[0].params['annotator']} on"
+            f" {each.header.evaluators[0].params['labels']}, {each.counts.skipped} cannot tell ({given.sampling})"
+            for each in made
+        ]
+    terminal.show(document, "\n".join(lines))
+    return 0
+
+
+def _scale(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    low, colon, high = text.partition(":")
+    try:
+        limits = float(low), float(high)
+    except ValueError:
+        limits = (0.0, 0.0)
+    if not colon or not limits[0] < limits[1]:
+        raise UsageError(f"--scale {text!r}: write the lowest and the highest score, as in --scale 1:5")
+    return limits
+
+
+def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
+    import msgspec
+
+    from karat.analysis.judges import alignment
+    from karat.formatting import table
+    from karat.store.existing import open_existing
+
+    with open_existing(given.store) as store:
+        found = alignment(
+            store.evaluations.get(given.evaluation), evaluator=given.evaluator, confidence=given.confidence
+        )
+    head = [
+        "judge",
+        "part",
+        "labels",
+        "n",
+        "base rate",
+        "judge rate",
+        "agreement",
+        "kappa",
+        "sensitivity",
+        "specificity",
+        "bias",
+    ]
+    rows = [
+        [
+            each.evaluator,
+            each.part,
+            each.labels,
+            str(each.n),
+            _estimate(each.base_rate),
+            _estimate(each.judge_rate),
+            _estimate(each.agreement),
+            _estimate(each.kappa),
+            _estimate(each.sensitivity),
+            _estimate(each.specificity),
+            _estimate(each.bias),
+        ]
+        for each in found
+    ]
+    served = sorted({model for each in found for model in each.served_models})
+    lines = [table([head, *rows])]
+    if served:
+        lines.append(f"served: {', '.join(served)}; another served model makes this alignment stale")
+    if any(each.labels == "selected" for each in found):
+        lines.append(
+            "selected labels (corrections and confirmations) are no sample: they correct no estimate"
+        )
+    terminal.show({"alignment": [msgspec.to_builtins(each) for each in found]}, "\n".join(lines))
+    return 0
+
+
+def _estimate(estimate: Estimate | None) -> str:
+    from karat.records import interval_text
+
+    if estimate is None or estimate.value is None:
+        return "none"
+    return f"{estimate.value:.2f} {interval_text(estimate, 2)}".strip()
+
+
+def _judges(given: Sequence[str]) -> list[Any]:
+    out: list[Any] = []
+    for text in given:
+        if not text.lstrip().startswith("{"):
+            out.append(text)
+            continue
+        try:
+            out.append(json.loads(text))
+        except ValueError as error:
+            raise UsageError(f"--judge {text!r} is not JSON: {error}") from None
+    return out
+
+
+def _options(given: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
+    options: dict[str, Any] = {"progress": terminal.progress}
+    if given.concurrency is not None:
+        options["concurrency"] = given.concurrency
+    return options
+
+
+def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
+    import msgspec
+
+    from karat.analysis.judges import compare_judges
+    from karat.store.existing import open_existing
+
+    judges = _judges(given.judge)
+    if len(judges) != 2:
+        raise UsageError("karat judge compare needs --judge twice")
+    with open_existing(given.store) as store:
+        found = compare_judges(
+            store.evaluations.get(given.evaluation),
+            judges,
+            evaluator=given.evaluator,
+            confidence=given.confidence,
+            **_options(given, terminal),
+        )
+    lines = [
+        f"{found.evaluator}: {found.judges[0]} and {found.judges[1]} on {found.n} of {found.of} outputs",
+        f"flips       {len(found.flips)}",
+        f"agreement   {_estimate(found.agreement)}",
+        f"kappa       {_estimate(found.kappa)}",
+        f"difference  {_estimate(found.difference)}",
+    ]
+    lines += [
+        f"  {each['example']}: {each['first']:.2f} and {each['second']:.2f} (run {each['run']})"
+        for each in found.flips[:20]
+    ]
+    if len(found.flips) > 20:
+        lines.append(f"  … {len(found.flips) - 20} more")
+    terminal.show(msgspec.to_builtins(found), "\n".join(lines))
+    return 0
+
+
+def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
+    import msgspec
+
+    from karat.analysis.judge_audit import audit
+    from karat.store import open_store
+
+    judges = _judges(given.judge)
+    if len(judges) > 1:
+        raise UsageError(
+            "karat judge audit takes one --judge; a jury is written as JSON: '{\"models\": […]}'"
+        )
+    with open_store(given.store) as store:
+        found = audit(
+            judges[0] if judges else None,
+            store=store,
+            limit=given.limit,
+            confidence=given.confidence,
+            **_options(given, terminal),
+        )
+    lines = [
+        f"audit {found.id} of {', '.join(found.judge)}: {found.verdict}",
+        f"served            {', '.join(found.served_models) or 'unknown'}",
+        f"false accepts     {_estimate(found.false_accept)}",
+        f"false rejects     {_estimate(found.false_reject)}",
+        f"attack success    {_estimate(found.attack_success)}  of {found.attack_success.n} that fail unattacked",
+        f"self-consistency  {_estimate(found.self_consistency)}",
+        f"length bias       {_estimate(found.length_bias)}  (pass rate of longer answers less shorter ones)",
+        f"position bias     {_estimate(found.position_bias)}  (share of pairs in which the first wins; 0.5 is none)",
+    ]
+    worst = [(name, each) for name, each in found.by_attack.items() if each.value]
+    lines += [
+        f"  {name}: {each.value:.0%} of {each.n}"
+        for name, each in sorted(worst, key=lambda x: -(x[1].value or 0))
+    ]
+    if found.failed:
+        lines.append(f"{found.failed} judgments failed and are in no rate")
+    terminal.show(msgspec.to_builtins(found), "\n".join(lines))
+    return 0

@@ -1,0 +1,555 @@
+"""Human labels: a person's verdicts, stored as an evaluation whose evaluator is that person.
+
+A label belongs to the same item as the judge's result (run, example, attempt, unit), or to a part of it such as
+`claims/3`. A changed label is another try of its item; "cannot tell" is a skip. Only labels that are declared as a
+random sample correct a judge's estimate: people correct what looks wrong, and such labels are no sample of anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from karat.errors import RequestError
+from karat.execution.environment import environment
+from karat.keys import Wanted, fingerprint, result_item
+from karat.records import (
+    FORMAT,
+    Estimate,
+    EvaluationHeader,
+    EvaluatorSpec,
+    ItemResult,
+    Ok,
+    Result,
+    Skipped,
+)
+from karat.serialization import encode
+from karat.store import Store
+from karat.store.backend import NOT_APPLICABLE, OK, Row
+from karat.store.handles import Evaluation
+from karat.store.lease import Held
+from karat.store.repositories import latest, result_decoder
+
+HUMAN = "human"
+"""The registered name under which a person is the evaluator of an evaluation."""
+
+Sampling = Literal["uniform", "selected"]
+FEWEST = 2
+"""Labelled items of a run that a corrected estimate needs."""
+
+
+class Item(NamedTuple):
+    """What is labelled: an output, by its place."""
+
+    run: str
+    example: str
+    attempt: int = 1
+    unit: str = ""
+
+
+class NewLabel(msgspec.Struct, frozen=True, kw_only=True):
+    """A label to be stored."""
+
+    item: Item
+    score: float | None = None
+    value: Any = None
+    """The label in the person's own word."""
+    part: str = ""
+    """`claims/3`, `requirements/1`, `nodes/grounded`, `criteria/tone`; empty for the whole output."""
+    probability: float | None = None
+    note: str = ""
+    skip: bool = False
+    kind: Literal["label", "correction", "confirmation"] = "label"
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored label of an item, with its parts."""
+
+    item: Item
+    evaluator: str
+    annotator: str
+    sampling: str
+    score: float | None
+    value: Any
+    parts: dict[str, Any]
+    probability: float | None
+    kind: str
+    evaluation: str
+
+
+def label_key(annotator: str, evaluator: str) -> str:
+    """The key of a person's labels for one evaluator."""
+    return f"{annotator}/{evaluator}"
+
+
+def store_labels(
+    judged: Evaluation,
+    evaluator: str,
+    labels: Sequence[NewLabel],
+    *,
+    annotator: str,
+    sampling: Sampling,
+    question: str = "",
+    options: Sequence[str] = (),
+) -> Evaluation:
+    """Add one person's labels on the results of one evaluator to their evaluation, which is made if there is none."""
+    store = judged.store
+    runs = judged.header.runs
+    places, known = _places(judged)
+    key = label_key(annotator, evaluator)
+    params: dict[str, Any] = {"annotator": annotator, "labels": evaluator, "sampling": sampling}
+    if question:
+        params["question"] = question
+    spec = EvaluatorSpec(
+        key, HUMAN, params, fingerprint(name=HUMAN, params=params), "single", False, (0.0, 1.0)
+    )
+    configuration = fingerprint(human=params, runs=runs)
+    header = EvaluationHeader(
+        format=FORMAT,
+        id="",
+        dataset=judged.header.dataset,
+        runs=runs,
+        evaluators=[spec],
+        configuration=configuration,
+        labels=[HUMAN],
+        metadata={"labels_of": judged.id, **({"options": list(options)} if options else {})},
+        environment=environment(),
+    )
+    evaluation, _, held = store.evaluations.open(
+        header, Wanted(configuration, "known", what="evaluation"), runs
+    )
+    if held is None:
+        held = Held.take(store.backend, evaluation.number)
+    try:
+        rows = list(_rows(evaluation, key, labels, places, known, runs))
+        store.backend.append(evaluation.number, rows, held.owner)
+        counts = store.evaluations.count(evaluation.number, len(evaluation_items(evaluation)))
+        done = msgspec.structs.replace(
+            evaluation.header, counts=counts, status="success", finished=time.time(), error=None
+        )
+        store.evaluations.save(evaluation.number, done, held)
+        evaluation.header = done
+    finally:
+        held.release()
+    return evaluation
+
+
+def evaluation_items(evaluation: Evaluation) -> set[tuple[int, str]]:
+    """The items of an evaluation that have a result."""
+    backend = evaluation.store.backend
+    return {
+        (row.position, row.item)
+        for row in backend.scan(evaluation.number, 0, backend.extent(evaluation.number))
+    }
+
+
+def _places(judged: Evaluation) -> tuple[dict[str, int], set[Item]]:
+    """The position of every example, and the items that were judged."""
+    places: dict[str, int] = {}
+    items: set[Item] = set()
+    for position, result in results_of(judged):
+        places[result.example] = position
+        items.update(Item(run, result.example, result.attempt, result.unit) for run in result.runs)
+    return places, items
+
+
+def results_of(evaluation: Evaluation) -> Iterator[tuple[int, ItemResult]]:
+    """`(position, result)` of the current try of every item, in dataset order."""
+    backend, step = evaluation.store.backend, 1000
+    for start in range(0, backend.extent(evaluation.number), step):
+        for row in latest(backend.scan(evaluation.number, start, start + step)):
+            yield row.position, result_decoder.decode(row.payload)
+
+
+def _rows(
+    evaluation: Evaluation,
+    key: str,
+    labels: Sequence[NewLabel],
+    places: Mapping[str, int],
+    known: set[Item],
+    runs: Sequence[str],
+) -> Iterator[Row]:
+    before: dict[Item, ItemResult] = {
+        Item(r.runs[0], r.example, r.attempt, r.unit): r for _, r in results_of(evaluation)
+    }
+    grouped: dict[Item, list[NewLabel]] = {}
+    for label in labels:
+        if label.item not in known:
+            raise RequestError(
+                f"example {label.item.example!r} has no result for run {label.item.run}, attempt {label.item.attempt}"
+                + (f", unit {label.item.unit!r}" if label.item.unit else "")
+            )
+        grouped.setdefault(label.item, []).append(label)
+    for item, mine in grouped.items():
+        old = before.get(item)
+        result = _merged(key, old.result if old is not None else None, mine)
+        if old is not None and old.result == result:
+            continue  # the same label again
+        number = 1 if old is None else old.try_number + 1
+        skipped = result.score is None and not result.metadata.get("parts")
+        outcome: Ok[Result] | Skipped = Skipped("cannot tell", applicable=False) if skipped else Ok(result)
+        record = ItemResult(
+            format=FORMAT,
+            example=item.example,
+            key=key,
+            runs=(item.run,),
+            outcome=outcome,
+            unit=item.unit,
+            attempt=item.attempt,
+            try_number=number,
+        )
+        place = result_item(0, [runs.index(item.run)], item.attempt, item.unit)
+        status = NOT_APPLICABLE if skipped else OK
+        yield Row(places[item.example], place, number, status, None, encode(record))
+
+
+def _merged(key: str, old: Result | None, labels: Iterable[NewLabel]) -> Result:
+    """The label of an item: what was said before, with the new whole label and the new parts."""
+    score = old.score if old is not None else None
+    value = old.value if old is not None else None
+    metadata: dict[str, Any] = dict(old.metadata) if old is not None else {}
+    parts = dict(metadata.get("parts", {}))
+    note = old.comment if old is not None else ""
+    for label in labels:
+        if label.part:
+            parts[label.part] = None if label.skip else label.value
+        if not label.part or label.score is not None:
+            score, value = (None, "cannot tell") if label.skip else (label.score, label.value)
+        note = label.note or note
+        if label.probability is not None:
+            metadata["probability"] = label.probability
+        metadata["kind"] = label.kind
+    if parts:
+        metadata["parts"] = parts
+    return Result(key, score, value, note, metadata)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def label_evaluations(store: Store, runs: Iterable[str]) -> list[Evaluation]:
+    """The evaluations that hold people's labels on any of these runs."""
+    out: dict[str, Evaluation] = {}
+    for run in runs:
+        for child in store.children(run):
+            if child.startswith("eval-") and child not in out:
+                out[child] = store.evaluations.get(child)
+    return [each for each in out.values() if any(spec.name == HUMAN for spec in each.header.evaluators)]
+
+
+def labels_in(evaluation: Evaluation) -> Iterator[Label]:
+    """The current labels of an evaluation."""
+    specs = {spec.key: spec.params for spec in evaluation.header.evaluators if spec.name == HUMAN}
+    for _, record in results_of(evaluation):
+        result, params = record.result, specs.get(record.key)
+        if result is None or params is None:
+            continue
+        yield Label(
+            item=Item(record.runs[0], record.example, record.attempt, record.unit),
+            evaluator=str(params["labels"]),
+            annotator=str(params["annotator"]),
+            sampling=str(params["sampling"]),
+            score=result.score,
+            value=result.value,
+            parts=result.metadata.get("parts", {}),
+            probability=result.metadata.get("probability"),
+            kind=str(result.metadata.get("kind", "label")),
+            evaluation=evaluation.id,
+        )
+
+
+def is_sample(label: Label) -> bool:
+    """Whether a label belongs to a declared random sample."""
+    return label.kind == "label" and (label.sampling == "uniform" or label.probability is not None)
+
+
+# ---------------------------------------------------------------- corrected estimates
+
+
+def corrected_estimates(
+    evaluations: Sequence[Evaluation], people: Sequence[Evaluation], confidence: float
+) -> list[Estimate]:
+    """PPI++ for each evaluator and run that a random sample of labels exists for; borrowed labels are named."""
+    labels = [
+        label for each in people for label in labels_in(each) if label.score is not None and is_sample(label)
+    ]
+    if not labels:
+        return []
+    scores: dict[tuple[str, str], dict[Item, float]] = {}
+    for evaluation in evaluations:
+        singles = {
+            spec.key for spec in evaluation.header.evaluators if spec.kind == "single" and spec.name != HUMAN
+        }
+        for _, record in results_of(evaluation):
+            if record.key in singles and record.score is not None:
+                item = Item(record.runs[0], record.example, record.attempt, record.unit)
+                scores.setdefault((record.key, record.runs[0]), {})[item] = record.score
+    out = []
+    for (key, run), judged in scores.items():
+        mine = [label for label in labels if label.evaluator == key and label.item in judged]
+        if mine:
+            out.append(_ppi(key, run, judged, mine, confidence))
+            continue
+        others = [label for label in labels if label.evaluator == key and label.item.run != run]
+        if others:
+            out.append(_borrowed(key, run, judged, others, scores, confidence))
+    return out
+
+
+def _ppi(
+    key: str, run: str, judged: Mapping[Item, float], labels: Sequence[Label], confidence: float
+) -> Estimate:
+    """Few labels of this run correct the mean of the judge's scores; attempts and units are averaged per example."""
+    from karat.stats import ppi
+
+    truth = _by_example([(label.item, label.score or 0.0) for label in labels])
+    same = _by_example(
+        [(label.item, judged[label.item]) for label in {each.item: each for each in labels}.values()]
+    )
+    everything = _by_example(list(judged.items()))
+    rest = [score for example, score in everything.items() if example not in truth]
+    raw = sum(everything.values()) / len(everything)
+    probabilities = {
+        label.item.example: label.probability for label in labels if label.probability is not None
+    }
+    examples = list(truth)
+    if len(set(probabilities.values())) > 1 or (probabilities and len(probabilities) < len(examples)):
+        estimate = _weighted(truth, same, everything, probabilities, confidence)
+    else:
+        estimate = ppi(
+            [truth[e] for e in examples],
+            [same[e] for e in examples],
+            rest,
+            bounds=(0.0, 1.0) if _unit_interval(truth, everything) else None,
+            confidence=confidence,
+        )
+    about = {
+        "raw": raw,
+        "labels_from": sorted({label.evaluation for label in labels}),
+        "note": f"{len(truth)} sampled labels; raw {raw:.3f}",
+    }
+    estimate = msgspec.structs.replace(estimate, metadata={**estimate.metadata, **about})
+    return estimate.about(evaluator=key, aggregator="corrected", run=run)
+
+
+def _unit_interval(*scores: Mapping[str, float]) -> bool:
+    return all(0.0 <= value <= 1.0 for each in scores for value in each.values())
+
+
+def _by_example(pairs: Sequence[tuple[Item, float]]) -> dict[str, float]:
+    grouped: dict[str, list[float]] = {}
+    for item, score in pairs:
+        grouped.setdefault(item.example, []).append(score)
+    return {example: sum(scores) / len(scores) for example, scores in grouped.items()}
+
+
+def _weighted(
+    truth: Mapping[str, float],
+    same: Mapping[str, float],
+    everything: Mapping[str, float],
+    probabilities: Mapping[str, float],
+    confidence: float,
+) -> Estimate:
+    """The difference estimator for unequal inclusion probabilities (Särndal, Swensson & Wretman 1992, ch. 6.3)."""
+    import math
+
+    from karat.stats._distributions import critical
+
+    used = [example for example in truth if example in probabilities]
+    n, of = len(used), len(everything)
+    if n < FEWEST:
+        reason = {"reason": "two labels with inclusion probabilities are needed"}
+        return Estimate(
+            None, n=n, of=of, method="difference estimator", confidence=confidence, metadata=reason
+        )
+    weights = [1.0 / probabilities[example] for example in used]
+    gaps = [truth[example] - same[example] for example in used]
+    total = math.fsum(weights)
+    gap = math.fsum(w * g for w, g in zip(weights, gaps, strict=True)) / total
+    value = sum(everything.values()) / of + gap
+    spread = math.fsum((w * (g - gap)) ** 2 for w, g in zip(weights, gaps, strict=True)) * n / (n - 1)
+    error = math.sqrt(spread) / total
+    half = critical(confidence, n - 1) * error
+    low, high = (value - half, value + half) if error > 0 else (None, None)
+    return Estimate(
+        value,
+        low,
+        high,
+        of,
+        of,
+        "difference estimator",
+        confidence,
+        metadata={"labels": n, "standard_error": error},
+    )
+
+
+def _borrowed(
+    key: str,
+    run: str,
+    judged: Mapping[Item, float],
+    labels: Sequence[Label],
+    scores: Mapping[tuple[str, str], Mapping[Item, float]],
+    confidence: float,
+) -> Estimate:
+    """Rogan–Gladen with sensitivity and specificity from other runs' labels, which are named."""
+    pairs = [
+        (found[label.item] >= 0.5, (label.score or 0.0) >= 0.5, label.item.example)
+        for label in labels
+        if (found := scores.get((key, label.item.run), {})) and label.item in found
+    ]
+    passed = [score >= 0.5 for score in judged.values()]
+    estimate = rogan_gladen(pairs, passed, confidence)
+    runs = sorted({label.item.run for label in labels})
+    raw = sum(passed) / len(passed)
+    note = estimate.metadata.get("reason") or f"labels borrowed from {', '.join(runs)}; raw {raw:.3f}"
+    about = {"borrowed_from": runs, "raw": raw, "note": note}
+    estimate = msgspec.structs.replace(estimate, metadata={**estimate.metadata, **about})
+    return estimate.about(evaluator=key, aggregator="corrected", run=run)
+
+
+def rogan_gladen(
+    pairs: Sequence[tuple[bool, bool, str]], judged: Sequence[bool], confidence: float = 0.95
+) -> Estimate:
+    """The share of true passes from the judge's share and its sensitivity and specificity (Rogan & Gladen 1978).
+
+    `pairs` are (judge, person, example). It is refused where the lower limit of sensitivity + specificity − 1 is not
+    above 0: the judge's verdicts then say nothing about people's.
+    """
+    import math
+
+    from karat.stats import proportion
+    from karat.stats._distributions import critical
+
+    n = len(judged)
+    hits = [judge for judge, person, _ in pairs if person]
+    rejects = [not judge for judge, person, _ in pairs if not person]
+    method = "rogan-gladen"
+    if not hits or not rejects or not n:
+        reason = {"reason": "labels of both kinds, pass and fail, are needed"}
+        return Estimate(None, n=0, of=n, method=method, confidence=confidence, metadata=reason)
+    sensitivity = proportion(hits, [e for _, person, e in pairs if person], confidence)
+    specificity = proportion(rejects, [e for _, person, e in pairs if not person], confidence)
+    # A sum of two independent limits is wider than needed and never too narrow.
+    low = (sensitivity.low or 0.0) + (specificity.low or 0.0) - 1.0
+    about: dict[str, Any] = {
+        "sensitivity": sensitivity.value,
+        "specificity": specificity.value,
+        "labels": len(pairs),
+        "lower_limit_of_j": low,
+    }
+    if low <= 0.0:
+        about["reason"] = "refused: the lower limit of sensitivity + specificity - 1 is not above 0"
+        return Estimate(None, n=0, of=n, method=method, confidence=confidence, metadata=about)
+    se, sp = float(sensitivity.value or 0.0), float(specificity.value or 0.0)
+    j, share = se + sp - 1.0, sum(judged) / n
+    value = (share + sp - 1.0) / j
+    bounded = min(1.0, max(0.0, value))
+    # The delta method over the three independent shares (Lang & Reiczigel 2014 adjust the counts as here).
+    share_, se_, sp_ = (n * share + 2) / (n + 4), _adjusted(se, len(hits)), _adjusted(sp, len(rejects))
+    j_ = se_ + sp_ - 1.0
+    if j_ <= 0:
+        about["reason"] = "refused: too few labels"
+        return Estimate(None, n=0, of=n, method=method, confidence=confidence, metadata=about)
+    p_ = min(1.0, max(0.0, (share_ + sp_ - 1.0) / j_))
+    variance = (
+        share_ * (1 - share_) / (n + 4)
+        + p_**2 * se_ * (1 - se_) / (len(hits) + 2)
+        + (1 - p_) ** 2 * sp_ * (1 - sp_) / (len(rejects) + 2)
+    ) / j_**2
+    half = critical(confidence) * math.sqrt(variance)
+    limits = max(0.0, p_ - half), min(1.0, p_ + half)
+    return Estimate(
+        bounded, min(limits[0], bounded), max(limits[1], bounded), n, n, method, confidence, metadata=about
+    )
+
+
+def _adjusted(share: float, count: int) -> float:
+    return (share * count + 1) / (count + 2)
+
+
+# ---------------------------------------------------------------- audits beside scores
+
+
+def latest_audit(store: Store, models: Sequence[str]) -> Any | None:
+    """The header of the latest audit of a judge, by the names of its models."""
+    found = [
+        each.header
+        for each in store.aggregations.list()
+        if each.header.made_by == "audit" and each.header.settings.get("judge") == list(models)
+    ]
+    return found[-1] if found else None
+
+
+def judge_keys(evaluations: Sequence[Evaluation]) -> set[str]:
+    """The keys of evaluators that ask a judge."""
+    from karat.evaluators._base import evaluators
+
+    out = set()
+    for spec in [spec for evaluation in evaluations for spec in evaluation.header.evaluators]:
+        try:
+            part = evaluators.get(spec.name) if spec.name != HUMAN else None
+        except RequestError:
+            continue
+        if getattr(part, "names_models", False):
+            out.add(spec.key)
+    return out
+
+
+def with_audits(evaluations: Sequence[Evaluation], estimates: Sequence[Estimate]) -> list[Estimate]:
+    """The estimates of judges with a note on the latest audit of the same judge, or that there is none."""
+    keys = judge_keys(evaluations)
+    if not keys:
+        return list(estimates)
+    notes = {}
+    for key in keys:
+        models, served = _asked(evaluations, key)
+        if models:
+            notes[key] = _audit_note(evaluations[0].store, models, served)
+    out = []
+    for each in estimates:
+        note = notes.get(each.evaluator)
+        if note is None or each.group is not None:
+            out.append(each)
+            continue
+        before = str(each.metadata.get("note", ""))
+        text = "; ".join(filter(None, [before, note[0]]))
+        out.append(msgspec.structs.replace(each, metadata={**each.metadata, "note": text, "audit": note[1]}))
+    return out
+
+
+def _asked(evaluations: Sequence[Evaluation], key: str) -> tuple[list[str], list[str]]:
+    """The models that a judge asked and those that were served, by its first result."""
+    for evaluation in evaluations:
+        for _, record in results_of(evaluation):
+            if record.key == key and record.result is not None:
+                found = record.result.metadata
+                return _listed(found.get("model")), _listed(found.get("served_model"))
+    return [], []
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(each) for each in (value if isinstance(value, list) else [value]) if each]
+
+
+def _audit_note(store: Store, models: Sequence[str], served: Sequence[str]) -> tuple[str, str | None]:
+    header = latest_audit(store, models)
+    if header is None:
+        return "judge not audited", None
+    numbers = {each.name: each.value for each in header.estimates if each.group is None}
+    stale = set(header.settings.get("served_models") or ()) != set(served) and bool(served)
+    shares = ", ".join(
+        f"{label} {numbers[name]:.0%}"
+        for label, name in (
+            ("false accepts", "false_accept"),
+            ("false rejects", "false_reject"),
+            ("attacks", "attack_success"),
+        )
+        if numbers.get(name) is not None
+    )
+    word = (
+        "stale audit (another model is served now)" if stale else f"audited: {header.settings.get('verdict')}"
+    )
+    return f"{word}, {shares}", header.id

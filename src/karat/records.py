@@ -72,6 +72,13 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     calls: int = 0
     cached_calls: int = 0
     cost: float | None = None
+    reasoning_tokens: int = 0
+    """Output tokens that were thought and not said; part of `output_tokens`."""
+    cached_input_tokens: int = 0
+    """Input tokens that the provider read from its cache; part of `input_tokens`."""
+    cache_write_tokens: int = 0
+    """Input tokens that the provider wrote to its cache; part of `input_tokens`."""
+    audio_tokens: int = 0
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -616,5 +623,9 @@ def add_usage(total: Mapping[str, Usage], more: Mapping[str, Usage]) -> dict[str
             calls=have.calls + usage.calls,
             cached_calls=have.cached_calls + usage.cached_calls,
             cost=cost,
+            reasoning_tokens=have.reasoning_tokens + usage.reasoning_tokens,
+            cached_input_tokens=have.cached_input_tokens + usage.cached_input_tokens,
+            cache_write_tokens=have.cache_write_tokens + usage.cache_write_tokens,
+            audio_tokens=have.audio_tokens + usage.audio_tokens,
         )
     return out

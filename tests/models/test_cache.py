@@ -134,6 +134,8 @@ OTHER = {
     "schema": {"type": "array"},
     "n": 2,
     "extra": {"top_p": 0.1},
+    "effort": "high",
+    "logprobs": 3,
 }
 WHERE = {"attempt": 2, "replicate": 2}
 SAMPLES = {"example": "other", "scope": "other", "occurrence": 2}
@@ -185,8 +187,37 @@ def test_example_scope_and_occurrence_change_the_key_of_samples_only(field):
         assert (key_of(model, request, **{field: SAMPLES[field]}) != key_of(model, request)) is differs
 
 
-def test_no_field_of_an_order_is_forgotten():
-    covered = {*WHERE, *SAMPLES, "endpoint", "request", "digest"}
+def test_deterministic_says_whether_examples_share_an_answer_whatever_the_temperature():
+    """Many current models refuse temperature 0."""
+    model = models.get("m@http://127.0.0.1:1/v1")
+    for temperature in (0, 1.0, None):
+        for deterministic in (True, False):
+            request = request_with(temperature)
+            one, other = (
+                msgspec.structs.replace(
+                    Pending(model, request, deterministic=deterministic).context,
+                    example=example,
+                    occurrence=1,
+                ).key()
+                for example in ("a", "b")
+            )
+            assert (one == other) is deterministic
+
+
+async def test_examples_share_an_answer_where_the_caller_says_so(provider):
+    shared, apart = (models.get(provider.spec(), deterministic=each) for each in (True, False))
+    for model, count in ((shared, 1), (apart, 2)):
+        provider.reset()
+        for example in ("1", "2"):
+            for _ in range(2):
+                with models.recording(example=example):
+                    await model.generate("q", temperature=0 if model is apart else None)
+        assert provider.count == count
+        assert "deterministic" not in str(provider.requests)
+
+
+def test_no_field_of_a_request_context_is_forgotten():
+    covered = {*WHERE, *SAMPLES, "endpoint", "request", "digest", "deterministic"}
     not_part_of_the_answer = {
         "form",
         "cache",
@@ -194,6 +225,7 @@ def test_no_field_of_an_order_is_forgotten():
         "uncommitted",
         "permit",
         "timing",
+        "stream",
     }  # the form's schema is in the request
     assert set(RequestContext.__struct_fields__) == covered | not_part_of_the_answer
 

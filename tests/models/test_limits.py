@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from karat.errors import RequestError
 from karat.models import Limits, RateLimited, get, recording
-from karat.models._client import Pending
 from karat.models._limits import Limiter
 from karat.testing import Failing, FakeClock, FakeProvider
 
@@ -200,9 +199,7 @@ async def test_retry_after_holds_everybody_and_not_only_who_was_told(quick):
         async def two():
             service = Service(clock, lambda: 0.5)
             try:
-                orders = [
-                    Pending(model, model._request(text, None, (None,) * 8), None).context for text in "ab"
-                ]
+                orders = [model._pending(text, {}).context for text in "ab"]
                 await asyncio.gather(*map(service.generate, orders))
             finally:
                 await service.aclose()
@@ -236,8 +233,7 @@ async def test_rates_of_models_yaml_are_kept_to(quick, limits, seconds):
             service = Service(clock)
             try:
                 for number in range(10):
-                    request = model._request(f"{number}", None, (None,) * 8)
-                    await service.generate(Pending(model, request, None).context)
+                    await service.generate(model._pending(f"{number}", {}).context)
             finally:
                 await service.aclose()
 

@@ -204,19 +204,14 @@ c: {{model: m, base_url: "{provider.url}", parameters: {{temperature: 1}}}}
 
 
 async def test_a_plug_in_adds_a_wire_format(provider):
-    from karat.models.providers._chat import OpenAI
-
-    class Shouting(OpenAI):
+    class Shouting(models.Provider):
         """Everything in capitals."""
 
         name = "shouting"
         base_url = provider.url
-        key_env = ""
-        base_url_env = ""
-        needs_key = False
 
-        def body(self, model, request, native_schema):
-            body = super().body(model, request, native_schema)
+        def body(self, endpoint, request, native_schema):
+            body = super().body(endpoint, request, native_schema)
             return {**body, "messages": [{**m, "content": m["content"].upper()} for m in body["messages"]]}
 
     models.register_provider("shouting")(Shouting)
@@ -235,7 +230,7 @@ async def test_a_plug_in_adds_a_wire_format(provider):
         ("openai/", "a model's name is missing after the slash, as in openai/NAME"),
         (
             "nope",
-            "a model is written PROVIDER/NAME (anthropic/…, local/…, openai/…), NAME@http://host:port/v1",
+            "a model is written PROVIDER/NAME (openai/…, anthropic/…, local/…;",
         ),
         ("opnai/gpt-4o", "did you mean 'openai/gpt-4o'? "),
         ("fats", "did you mean 'fast'? "),

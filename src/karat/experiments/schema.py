@@ -102,7 +102,17 @@ class PromptEntry(_Part):
     system: str | None = None
     """A system message before the prompt."""
     temperature: Annotated[float, Field(ge=0)] | None = None
-    """The provider's default where it is left out."""
+    """The provider's default where it is left out; many current models refuse it."""
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    """How much the model thinks before it answers."""
+    api: Literal["chat", "responses", "anthropic"] | None = None
+    """The wire format, where karat's choice is not wanted."""
+    deterministic: bool | None = None
+    """Whether examples may share an answer; by default at temperature 0 only."""
+    stream: bool | None = None
+    """Whether answers are streamed, to measure the time to the first token."""
+    logprobs: bool | int | None = None
+    """Whether probabilities of tokens are kept in the trace."""
     max_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
     """The longest answer."""
     seed: Whole | None = None

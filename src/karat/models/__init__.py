@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         ContentFiltered,
         ContextTooLong,
         EmptyAnswer,
+        IncompleteAnswer,
         InvalidText,
         ModelFailure,
+        ParameterRefused,
         QuotaExhausted,
         RateLimited,
         SchemaMismatch,
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from karat.models._recording import annotate, default_model, record_tool_call, recording, tool
     from karat.models._runtime import aclose, close
     from karat.models._structured import OutputSchema, output_schema
-    from karat.models.providers import Provider, register_provider
+    from karat.models.providers import Provider, Quirks, WireFormat, register_provider
     from karat.models.providers._embedders import register_embedder
     from karat.models.providers._weights import pull
 
@@ -56,10 +58,12 @@ _WHERE = {
     "CredentialsRefused": "_failures",
     "EmptyAnswer": "_failures",
     "Endpoint": "_endpoints",
+    "IncompleteAnswer": "_failures",
     "InvalidText": "_failures",
     "Limits": "_endpoints",
     "Model": "_client",
     "ModelFailure": "_failures",
+    "ParameterRefused": "_failures",
     "Price": "_prices",
     "OutputSchema": "_structured",
     "PriceUnknown": "_budget",
@@ -68,6 +72,7 @@ _WHERE = {
     "check_extra": "_messages",
     "output_schema": "_structured",
     "Provider": "providers",
+    "Quirks": "providers",
     "QuotaExhausted": "_failures",
     "RateLimited": "_failures",
     "Reply": "_messages",
@@ -77,6 +82,7 @@ _WHERE = {
     "TimedOut": "_failures",
     "Timeouts": "_endpoints",
     "ToolCall": "_messages",
+    "WireFormat": "providers",
     "aclose": "_runtime",
     "available": "_catalogue",
     "cache_clear": "_cache",
@@ -113,14 +119,17 @@ __all__ = [
     "CredentialsRefused",
     "EmptyAnswer",
     "Endpoint",
+    "IncompleteAnswer",
     "InvalidText",
     "Limits",
     "Model",
     "ModelFailure",
     "OutputSchema",
+    "ParameterRefused",
     "Price",
     "PriceUnknown",
     "Provider",
+    "Quirks",
     "QuotaExhausted",
     "RateLimited",
     "Reply",
@@ -130,6 +139,7 @@ __all__ = [
     "TimedOut",
     "Timeouts",
     "ToolCall",
+    "WireFormat",
     "aclose",
     "annotate",
     "available",

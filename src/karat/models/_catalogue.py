@@ -45,7 +45,7 @@ def check(spec: str) -> dict[str, Any]:
             if isinstance(model, Embedder):
                 out["answer"] = f"{model.embed_sync(['one word']).shape[1]} dimensions"
             else:
-                reply = model.generate_sync("Answer with the word yes.", temperature=0, max_tokens=16)
+                reply = model.generate_sync("Answer with the word yes.", max_tokens=512)
                 out |= {"answer": reply.text[:200], "served_model": reply.served_model}
         out["ok"] = True
     except KaratError as error:

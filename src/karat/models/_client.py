@@ -5,32 +5,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import msgspec
 
 from karat.errors import RequestError, Stopped
 from karat.models._embedding import Embedded, Embedding, embed_over_http
-from karat.models._endpoints import Endpoint, resolve
+from karat.models._endpoints import Endpoint, provider_of, resolve, with_api
+from karat.models._failures import ParameterRefused
 from karat.models._messages import (
     Messages,
+    Options,
     Reply,
     Request,
-    body_fields,
     check_parameters,
-    choice_of_tool,
-    count,
-    number,
     read_messages,
-    stops,
-    tool_list,
-    whole,
+    read_options,
 )
 from karat.models._recording import current, sample
 from karat.models._request_context import RequestContext, redactor_of, secrets_of, spent
 from karat.models._runtime import shared
 from karat.models._service import Service
 from karat.models._structured import OutputSchema, output_schema
+from karat.models.providers._model_rules import prefill_refusal, refusal, rules_for
 from karat.records import Call
 
 if TYPE_CHECKING:
@@ -40,16 +37,23 @@ _exact = msgspec.json.Encoder(order="deterministic").encode
 
 
 def get(
-    spec: str | Model | None = None, *, role: Literal["task", "judge"] = "task", **parameters: Any
+    spec: str | Model | None = None,
+    *,
+    role: Literal["task", "judge"] = "task",
+    api: Literal["chat", "responses", "anthropic"] | None = None,
+    **parameters: Any,
 ) -> Model:
     """The model a spec names; without one, the default of the role.
 
-    `parameters` (temperature, max_tokens, …) are used wherever a call does not give its own.
+    `parameters` (temperature, max_tokens, effort, …) are used wherever a call does not give its own; `api` is the
+    wire format, which is chosen by provider and model otherwise.
     """
     if isinstance(spec, Model):
         endpoint = spec.endpoint
     else:
         endpoint = resolve(spec, role=role)
+    if api is not None:
+        endpoint = with_api(endpoint, api)
     if parameters:
         endpoint = msgspec.structs.replace(endpoint, parameters={**endpoint.parameters, **parameters})
     if endpoint.provider == "local":
@@ -72,7 +76,10 @@ class Model:
         self.spec = endpoint.spec
         self._identity = hashlib.blake2b(_exact(self._place()), digest_size=20).digest()
         self._unanswered = spent(endpoint, asyncio.CancelledError())
-        check_parameters(endpoint.parameters)  # told now: they are stored with the run
+        self._known = rules_for(endpoint.model) if endpoint.official else None
+        self._unsupported = provider_of(endpoint).format(endpoint).unsupported
+        check_parameters(endpoint.parameters)  # now: they are stored with the run
+        self._refuse(endpoint.parameters)
 
     def __repr__(self) -> str:
         return f"<Model {self.spec}>"
@@ -90,69 +97,39 @@ class Model:
         """Whether the price is known; a budget needs it."""
         return self.endpoint.price is not None
 
-    async def generate(
-        self,
-        messages: Messages,
-        *,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        tool_choice: Any = None,
-        schema: Any = None,
-        n: int | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> Reply:
+    async def generate(self, messages: Messages, **options: Unpack[Options]) -> Reply:
         """The model's answer. What is not given comes from the model's `parameters`, else from the provider."""
-        form = output_schema(schema) if schema is not None else None
-        request = self._request(
-            messages, form, (temperature, max_tokens, seed, stop, tools, tool_choice, n, extra)
-        )
-        pending = Pending(self, request, form)
-        process = shared()
+        pending = self._pending(messages, options)
+        runtime = shared()
         try:
-            reply = await process.background.call(process.service.generate(pending.context))
+            reply = await runtime.background.call(runtime.service.generate(pending.context))
         except BaseException as error:
             pending.failed(error)
             raise
         pending.answered(reply)
         return reply
 
-    def generate_sync(
-        self,
-        messages: Messages,
-        *,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        seed: int | None = None,
-        stop: str | Sequence[str] | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        tool_choice: Any = None,
-        schema: Any = None,
-        n: int | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> Reply:
+    def generate_sync(self, messages: Messages, **options: Unpack[Options]) -> Reply:
         """As `generate`, for sync code in any thread."""
-        form = output_schema(schema) if schema is not None else None
-        request = self._request(
-            messages, form, (temperature, max_tokens, seed, stop, tools, tool_choice, n, extra)
-        )
-        pending = Pending(self, request, form)
-        process = shared()
+        pending = self._pending(messages, options)
+        runtime = shared()
         try:
-            reply = process.background.call_sync(process.service.generate(pending.context))
+            reply = runtime.background.call_sync(runtime.service.generate(pending.context))
         except BaseException as error:
             pending.failed(error)
             raise
         pending.answered(reply)
         return reply
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise what a call with these options would raise before anything is sent: wrong, or known to be refused."""
+        self._refuse(read_options(options, self.endpoint.parameters))
 
     async def embed(self, texts: Sequence[str]) -> numpy.ndarray[Any, Any]:
         """One vector for each text, for models that embed: an array of shape (texts, dimensions)."""
-        process, embedding = shared(), Embedding(self.endpoint, texts, current())
+        runtime, embedding = shared(), Embedding(self.endpoint, texts, current())
         try:
-            embedded = await process.background.call(self._embed(process.service, embedding))
+            embedded = await runtime.background.call(self._embed(runtime.service, embedding))
         except BaseException as error:
             embedding.failed(error)
             raise
@@ -160,9 +137,9 @@ class Model:
 
     def embed_sync(self, texts: Sequence[str]) -> numpy.ndarray[Any, Any]:
         """As `embed`, for sync code in any thread."""
-        process, embedding = shared(), Embedding(self.endpoint, texts, current())
+        runtime, embedding = shared(), Embedding(self.endpoint, texts, current())
         try:
-            embedded = process.background.call_sync(self._embed(process.service, embedding))
+            embedded = runtime.background.call_sync(self._embed(runtime.service, embedding))
         except BaseException as error:
             embedding.failed(error)
             raise
@@ -172,33 +149,37 @@ class Model:
         """The vectors, on the background loop; here from an OpenAI-compatible server."""
         return await embed_over_http(service, embedding)
 
-    def _request(self, messages: Messages, form: OutputSchema | None, given: tuple[Any, ...]) -> Request:
-        temperature, max_tokens, seed, stop, tools, tool_choice, n, extra = given
-        defaults = self.endpoint.parameters
-        if defaults:
-            have = defaults.get
-            temperature = have("temperature") if temperature is None else temperature
-            max_tokens = have("max_tokens") if max_tokens is None else max_tokens
-            seed = have("seed") if seed is None else seed
-            stop = have("stop") if stop is None else stop
-            tools = have("tools") if tools is None else tools
-            tool_choice = have("tool_choice") if tool_choice is None else tool_choice
-            n = have("n") if n is None else n
-            own = have("extra")
-            if own:
-                extra = {**own, **body_fields("extra", extra)} if extra is not None else own
-        return Request(
-            messages=read_messages(messages),
-            temperature=None if temperature is None else number("temperature", temperature),
-            max_tokens=None if max_tokens is None else count("max_tokens", max_tokens),
-            seed=None if seed is None else whole("seed", seed),
-            stop=None if stop is None else stops("stop", stop),
-            tools=None if tools is None else tool_list("tools", tools),
-            tool_choice=None if tool_choice is None else choice_of_tool("tool_choice", tool_choice),
-            schema=form.schema if form is not None else None,
-            n=1 if n is None else count("n", n),
-            extra={} if extra is None else body_fields("extra", extra),
+    def _pending(self, messages: Messages, options: Mapping[str, Any]) -> Pending:
+        schema = options.get("schema")
+        form = output_schema(schema) if schema is not None else None
+        given = read_options(options, self.endpoint.parameters)
+        if self._known is not None or self._unsupported:
+            self._refuse(given)
+        stream, deterministic = given.pop("stream", False), given.pop("deterministic", None)
+        request = Request(
+            messages=read_messages(messages), schema=form.schema if form is not None else None, **given
         )
+        if self._known is not None and not self._known.prefill:
+            problem = prefill_refusal(self.endpoint, request)
+            if problem is not None:
+                raise RequestError(problem)
+        if deterministic is None:
+            deterministic = request.temperature == 0
+        return Pending(self, request, form, stream, deterministic)
+
+    def _refuse(self, given: Mapping[str, Any]) -> None:
+        problem = refusal(self.endpoint, given)
+        for name in self._unsupported:
+            if given.get(name) is not None:
+                problem = f"{self.spec} is asked by {self.endpoint.api}, which has no {name}: remove it" + (
+                    ", or set api: chat" if "chat" in provider_of(self.endpoint).apis else ""
+                )
+        if problem is not None:
+            refused = ParameterRefused(problem)
+            calls = current()
+            if calls is not None:
+                calls.stopped = refused
+            raise refused
 
 
 class Pending:
@@ -206,7 +187,16 @@ class Pending:
 
     __slots__ = ("calls", "context", "input", "place", "spec")
 
-    def __init__(self, model: Model, request: Request, form: OutputSchema | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        request: Request,
+        form: OutputSchema | None = None,
+        stream: bool = False,
+        deterministic: bool | None = None,
+    ) -> None:
+        if deterministic is None:
+            deterministic = request.temperature == 0
         endpoint = self.spec = model.endpoint
         try:
             encoded = _exact(request)
@@ -217,7 +207,9 @@ class Pending:
         digest = hashlib.blake2b(key, digest_size=20).digest()
         calls = self.calls = current()
         if calls is None:
-            self.context = RequestContext(endpoint, request, digest, form)
+            self.context = RequestContext(
+                endpoint, request, digest, form, stream=stream, deterministic=deterministic
+            )
             return
         if calls.budget is not None and endpoint.price is None:
             from karat.models._budget import no_price
@@ -238,6 +230,8 @@ class Pending:
             calls.budget,
             calls.uncommitted,
             calls.permit,
+            stream=stream,
+            deterministic=deterministic,
         )
         self.input = _recorded(endpoint, request, encoded)
         self.place = calls.begin(
@@ -262,6 +256,13 @@ class Pending:
         metadata: dict[str, Any] = {"finish_reason": reply.finish_reason, "served_model": reply.served_model}
         if reply.attempts:
             metadata["attempts"] = msgspec.to_builtins(reply.attempts)
+        if reply.thinking:
+            metadata["thinking"] = reply.thinking
+        if reply.logprobs:
+            metadata["logprobs"] = reply.logprobs
+        if reply.first_token_seconds is not None:
+            metadata["first_token_seconds"] = reply.first_token_seconds
+            metadata["tokens_per_second"] = reply.tokens_per_second
         self.calls.finish(
             self.place,
             Call(

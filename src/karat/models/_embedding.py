@@ -115,8 +115,6 @@ class Embedding:
 async def embed_over_http(service: Service, embedding: Embedding) -> Embedded:
     """Vectors from an OpenAI-compatible server, kept like answers at temperature 0."""
     provider = provider_of(embedding.endpoint)
-    if not hasattr(provider, "embeddings_url"):
-        raise RequestError(f"{embedding.endpoint.spec} does not embed: use local/wordllama or openai/NAME")
     url = provider.embeddings_url(await provider.locate(embedding.endpoint))
     groups = [embedding.texts[start : start + BATCH] for start in range(0, len(embedding.texts), BATCH)]
     parts = await all_or_none(_embed_group(service, embedding, url, group) for group in groups)

@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from karat.errors import RequestError, UnknownName, nearest
+from karat.errors import RequestError, UnknownName, did_you_mean, nearest
 from karat.models._prices import Price, find_price
 from karat.models._recording import _default_model
 from karat.models._sygra_models import SygraEntry
-from karat.models.providers import Provider, providers
+from karat.models.providers import API_NAMES, Provider, Quirks, providers
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,7 +57,15 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: str
     model: str
     base_url: str = ""
+    api: str = "chat"
+    """The wire format: chat, responses or anthropic."""
+    official: bool = False
+    """Whether it is the provider's own address: only then is anything known of what its models refuse."""
     key_env: str = ""
+    token_env: str = ""
+    key_command: str = ""
+    """A command that prints a key which expires; it is run again when the key is refused."""
+    key_header: str = ""
     needs_key: bool = False
     parameters: dict[str, Any] = {}
     headers: dict[str, str] = {}
@@ -67,10 +75,16 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retries: Retries = Retries()
     price: Price | None = None
     structured: Literal["native", "prompt"] = "native"
+    quirks: Quirks = Quirks()
 
     def identity(self) -> dict[str, Any]:
         """What of this belongs into the fingerprint of a run: everything that can change an answer."""
-        out: dict[str, Any] = {"provider": self.provider, "model": self.model, "parameters": self.parameters}
+        out: dict[str, Any] = {
+            "provider": self.provider,
+            "api": self.api,
+            "model": self.model,
+            "parameters": self.parameters,
+        }
         out["at"] = provider_of(self).identity(self)
         if self.structured != "native":
             out["structured"] = self.structured
@@ -184,7 +198,7 @@ def _meant(spec: str, definitions: dict[str, Any]) -> str:
     else:
         near += [f"{each}/{shown}" for each in known if find_price(f"{each}/{shown}") is not None]
     forms = (
-        f"a model is written PROVIDER/NAME ({', '.join(f'{each}/…' for each in known)}), "
+        "a model is written PROVIDER/NAME (openai/…, anthropic/…, local/…; karat models lists the providers), "
         "NAME@http://host:port/v1, or is a name defined in models.yaml"
     )
     return f"did you mean {' or '.join(repr(each) for each in near)}? ({forms})" if near else forms
@@ -194,27 +208,55 @@ def _endpoint(spec: str, name: str, model: str, base_url: str = "", **given: Any
     provider = provider_named(name)
     if not model:
         raise RequestError(f"model {spec!r} names no model")
-    own = os.environ.get(provider.base_url_env, "") if provider.base_url_env else ""
+    own = os.environ.get(provider.base_url_env, "").rstrip("/") if provider.base_url_env else ""
     if own:
         check_url(own, provider.base_url_env)
+        if not own.endswith(provider.base_url_suffix):
+            own += provider.base_url_suffix
+    base_url = base_url.rstrip("/")
+    usual = "" if "{" in provider.base_url and (base_url or own) else provider.default_base_url().rstrip("/")
     # A key goes only where it belongs: to the provider it is named after, not to any address in a spec.
-    official = not base_url or base_url.rstrip("/") in (own.rstrip("/"), provider.base_url.rstrip("/"))
-    key_env = given.pop("key_env", None) or (provider.key_env if official else "")
+    its_own = not base_url or base_url in (own, usual)
+    official = (base_url or own or usual) == usual
+    key_env = given.pop("key_env", None) or (provider.key_env if its_own else "")
+    key_command = given.pop("key_command", None) or ""
     limits = {"concurrency": provider.concurrency, **given.pop("limits", {})}
     price = given.pop("price", None)
     if price is None:
-        price = Price(0.0, 0.0) if provider.free else find_price(f"{name}/{model}" if official else spec)
+        price = Price(0.0, 0.0) if provider.free else find_price(f"{name}/{model}" if its_own else spec)
+    api = given.pop("api", None) or provider.choose_api(model, official)
+    _check_api(spec, api, provider if its_own else None)
     return Endpoint(
         spec=spec,
         provider=name,
         model=model,
-        base_url=(base_url or own or provider.base_url).rstrip("/"),
-        key_env=key_env,
-        needs_key=bool(key_env) and provider.needs_key and (not own or not official),
+        base_url=base_url or own or usual,
+        api=api,
+        official=official,
+        key_env="" if key_command else key_env,
+        token_env=provider.token_env if its_own and key_env == provider.key_env and not key_command else "",
+        key_command=key_command,
+        needs_key=bool(key_env) and not key_command and provider.needs_key and (not own or not its_own),
         price=price,
         limits=msgspec.convert(limits, Limits),
+        quirks=provider.quirks,
         **given,
     )
+
+
+def _check_api(spec: str, api: str, provider: Provider | None) -> None:
+    if api not in API_NAMES:
+        raise RequestError(f"{spec}: api is {api!r}: {did_you_mean(str(api), API_NAMES)}")
+    if provider is not None and provider.name != "local" and api not in provider.apis:
+        raise RequestError(
+            f"{spec}: {provider.name} does not speak {api!r}: its api is {' or '.join(provider.apis)}"
+        )
+
+
+def with_api(endpoint: Endpoint, api: str) -> Endpoint:
+    """The same endpoint, asked in another wire format."""
+    _check_api(endpoint.spec, api, provider_of(endpoint) if endpoint.official else None)
+    return msgspec.structs.replace(endpoint, api=api)
 
 
 def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
@@ -227,6 +269,8 @@ def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
         return _endpoint(name, "openai", model, base_url, **fields)
     given: dict[str, Any] = {
         "key_env": entry.api_key_env,
+        "key_command": entry.api_key_command,
+        "api": entry.api,
         "parameters": entry.parameters,
         "headers": entry.headers,
         "headers_env": entry.headers_env,
@@ -241,7 +285,7 @@ def _defined(name: str, entry: Any, definitions: dict[str, Any]) -> Endpoint:
         check_url(entry.base_url, f"{models_file()}: {name}.base_url")
     if entry.base_url or entry.wire:
         prefix, slash, model = entry.model.partition("/")
-        if not (slash and providers.has(prefix) and prefix == (entry.wire or prefix)):
+        if not (slash and model and providers.has(prefix) and prefix == (entry.wire or prefix)):
             prefix, model = entry.wire or "openai", entry.model
         return _endpoint(name, prefix, model, entry.base_url or "", **given)
     if entry.model in definitions:

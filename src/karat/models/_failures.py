@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from karat.errors import CredentialsRefused, KaratError
+from karat.errors import CredentialsRefused, KaratError, RequestError, Stopped
 
 if TYPE_CHECKING:
     from karat.models.providers import Tokens
@@ -126,12 +126,24 @@ class BadRequest(ModelFailure):
     """4xx: the request is wrong, and stays wrong when it is sent again."""
 
 
+class ParameterRefused(Stopped, RequestError):
+    """The model does not accept a parameter. It would refuse it for every record: the stage stops, nothing fails."""
+
+    exit_code = 2
+
+
 class ContextTooLong(BadRequest):
     """The messages do not fit into what the model can read."""
 
 
 class ContentFiltered(ModelFailure):
     """The provider withheld the answer, or refused the question."""
+
+    charged = True
+
+
+class IncompleteAnswer(ModelFailure):
+    """The model paused in the middle of its turn: what it said so far is no answer."""
 
     charged = True
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -16,6 +16,8 @@ from karat.records import Usage
 
 Messages = str | Sequence[Mapping[str, Any]]
 """One user message, or a conversation in the shape of OpenAI's chat completions."""
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 ROLES = ("assistant", "developer", "system", "tool", "user")
 
@@ -38,6 +40,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool_calls: list[ToolCall] = []
     finish_reason: str = ""
     parsed: Any = None
+    thinking: str = ""
+    """What the model thought before it answered, where the provider shows it."""
+    logprobs: list[dict[str, Any]] | None = None
+    """`[{token, logprob, top}]`, where they were asked for and are offered."""
+    provider_items: list[dict[str, Any]] = []
+    """The answer as the provider wants it back in the next turn: reasoning and thinking, with their signatures."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +69,36 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Time on the wire, with the attempts that failed."""
     queue_seconds: float = 0.0
     """Time spent waiting for a place, a rate limit or the next attempt."""
+    thinking: str = ""
+    """What the model thought before it answered, where the provider shows it."""
+    logprobs: list[dict[str, Any]] | None = None
+    """`[{token, logprob, top}]`, where they were asked for and are offered."""
+    first_token_seconds: float | None = None
+    """Seconds until the first piece of the answer came, where it was streamed."""
+    tokens_per_second: float | None = None
+    """Output tokens per second after the first piece, where it was streamed."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The assistant's turn, to be appended to the conversation before the results of its tool calls."""
+        out: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.tool_calls:
+            out["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.name,
+                        "arguments": call.arguments
+                        if isinstance(call.arguments, str)
+                        else msgspec.json.encode(call.arguments).decode(),
+                    },
+                }
+                for call in self.tool_calls
+            ]
+        if self.choices and self.choices[0].provider_items:
+            out["provider_items"] = self.choices[0].provider_items
+        return out
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -76,11 +114,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     schema: dict[str, Any] | None = None
     n: int = 1
     extra: dict[str, Any] = {}
-
-    @property
-    def sampled(self) -> bool:
-        """Whether asking twice may give two answers: anything but temperature 0."""
-        return self.temperature != 0
+    effort: str | None = None
+    logprobs: int | None = None
 
 
 _SECRET_NAME = re.compile(
@@ -94,7 +129,7 @@ _SECRET_VALUE = re.compile(
 
 _OWN_FIELDS = {
     "model": "the spec says which model is asked",
-    "stream": "answers are read whole",
+    "stream": "stream is given beside it, not in it",
 }
 """Fields of the body that `extra` cannot change, and why."""
 
@@ -148,7 +183,34 @@ def _secret_in(value: Any) -> str | None:
     return None
 
 
-PARAMETERS = ("temperature", "max_tokens", "seed", "stop", "tools", "tool_choice", "n", "extra")
+class Options(TypedDict, total=False):
+    """What a call may say beside its messages. None stands for what the model's `parameters` say, if anything."""
+
+    temperature: float | None
+    max_tokens: int | None
+    effort: str | None
+    """How much the model thinks first: none, minimal, low, medium, high, xhigh or max."""
+    seed: int | None
+    stop: str | Sequence[str] | None
+    tools: Sequence[Mapping[str, Any]] | None
+    tool_choice: Any
+    schema: Any
+    """A JSON Schema or a pydantic model that the answer has to fit."""
+    n: int | None
+    logprobs: bool | int | None
+    """Whether the probability of each token is wanted; a number also asks for so many alternatives."""
+    stream: bool | None
+    """Whether the answer is streamed, to measure the time to its first token."""
+    deterministic: bool | None
+    """Whether examples may share an answer: by default only at temperature 0."""
+    extra: Mapping[str, Any] | None
+    """Fields that go into the body as they are."""
+
+
+PARAMETERS = (
+    *("temperature", "max_tokens", "effort", "seed", "stop", "tools", "tool_choice", "n", "logprobs"),
+    *("stream", "deterministic", "extra"),
+)
 
 
 def check_parameters(given: Mapping[str, Any]) -> None:
@@ -158,6 +220,25 @@ def check_parameters(given: Mapping[str, Any]) -> None:
             raise RequestError(unknown_parameter(name, value))
         if value is not None:
             _READ[name](name, value)
+
+
+def read_options(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a call, checked: those given, and the model's own for those that are not."""
+    if defaults:
+        merged = {**defaults, **{name: value for name, value in given.items() if value is not None}}
+        if defaults.get("extra") and given.get("extra") is not None:
+            merged["extra"] = {**defaults["extra"], **body_fields("extra", given["extra"])}
+    else:
+        merged = given  # type: ignore[assignment]  # it is only read
+    out = {}
+    for name, value in merged.items():
+        if value is None or name == "schema":
+            continue
+        read = _READ.get(name)
+        if read is None:
+            raise RequestError(unknown_parameter(name, value))
+        out[name] = read(name, value)
+    return out
 
 
 def unknown_parameter(name: str, value: Any) -> str:
@@ -193,6 +274,33 @@ def count(name: str, value: Any) -> int:
     """A number of tokens or answers."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise RequestError(f"{name} is {_shown(value)}: a whole number from 1 up is expected")
+    return int(value)
+
+
+def effort_level(name: str, value: Any) -> str:
+    """How much a model thinks before it answers."""
+    if value is False:  # what YAML makes of `off`
+        return "none"
+    if value not in EFFORTS:
+        raise RequestError(f"{name} is {_shown(value)}: one of {', '.join(EFFORTS)} is expected")
+    return str(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Yes or no."""
+    if not isinstance(value, bool):
+        raise RequestError(f"{name} is {_shown(value)}: true or false is expected")
+    return value
+
+
+def alternatives(name: str, value: Any) -> int | None:
+    """For how many alternatives to each token a probability is wanted; None where none is."""
+    if isinstance(value, bool):
+        return 0 if value else None
+    if not isinstance(value, Integral) or not 0 <= int(value) <= 20:
+        raise RequestError(
+            f"{name} is {_shown(value)}: true, or a number of alternatives up to 20, is expected"
+        )
     return int(value)
 
 
@@ -240,7 +348,7 @@ def _shown(value: Any) -> str:
 
 _TOOLS = "a list of {type: function, function: {name, parameters}}"
 
-_READ = {
+_READ: dict[str, Callable[[str, Any], Any]] = {
     "temperature": number,
     "max_tokens": count,
     "seed": whole,
@@ -248,5 +356,9 @@ _READ = {
     "tools": tool_list,
     "tool_choice": choice_of_tool,
     "n": count,
+    "effort": effort_level,
+    "logprobs": alternatives,
+    "stream": flag,
+    "deterministic": flag,
     "extra": body_fields,
 }

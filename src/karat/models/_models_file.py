@@ -65,6 +65,9 @@ class PricesEntry(_Part):
     output: float = Field(ge=0)
     cache_read: float | None = Field(default=None, ge=0)
     cache_write: float | None = Field(default=None, ge=0)
+    audio_input: float | None = Field(default=None, ge=0)
+    audio_output: float | None = Field(default=None, ge=0)
+    batch: float | None = Field(default=None, ge=0, le=1)
     max_output: int | None = Field(default=None, ge=1)
 
 
@@ -74,7 +77,9 @@ class ModelEntry(_Part):
     model: str = Field(min_length=1)
     base_url: str | None = None
     wire: str | None = None
+    api: Literal["chat", "responses", "anthropic"] | None = None
     api_key_env: Variable | None = None
+    api_key_command: str | None = Field(default=None, min_length=1)
     parameters: dict[str, Any] = {}
     limits: LimitsEntry = LimitsEntry()
     timeouts: TimeoutsEntry = TimeoutsEntry()

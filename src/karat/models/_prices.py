@@ -26,6 +26,12 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_read: float | None = None
     """Input the provider had cached; where None, the same as `input`."""
     cache_write: float | None = None
+    audio_input: float | None = None
+    audio_output: float | None = None
+    batch: float | None = None
+    """What a batch costs of this; where None, it is not known to be cheaper."""
+    source: str = ""
+    """Where it was read."""
     max_output: int | None = None
     """The most tokens the model can answer with: what a budget reserves when a request sets no limit."""
 
@@ -40,7 +46,11 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
         write = self.input if self.cache_write is None else self.cache_write
         plain = tokens.input - tokens.cache_read - tokens.cache_write
         dollars = plain * self.input + tokens.cache_read * read + tokens.cache_write * write
-        return (dollars + tokens.output * self.output) / MILLION
+        if self.audio_input is not None and tokens.audio_input:
+            dollars += tokens.audio_input * (self.audio_input - self.input)
+        if self.audio_output is not None and tokens.audio_output:
+            dollars += tokens.audio_output * (self.audio_output - self.output)
+        return max(0.0, dollars + tokens.output * self.output) / MILLION
 
 
 class PriceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

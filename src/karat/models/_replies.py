@@ -15,18 +15,23 @@ from karat.models._failures import (
     Attempt,
     BrokenBody,
     ContentFiltered,
+    ContextTooLong,
     EmptyAnswer,
+    IncompleteAnswer,
     InvalidText,
     ModelFailure,
     SchemaMismatch,
     one_line,
 )
 from karat.models._messages import Choice, Reply
-from karat.models._request_context import ProviderReply, RequestContext
+from karat.models._request_context import ProviderReply, RequestContext, Timing, usage_of
 from karat.models.providers import Answer
-from karat.records import Usage
 
 _decode = msgspec.json.Decoder().decode
+
+
+_NO_ANSWER = ("content_filter", "error", "pause_turn", "model_context_window_exceeded")
+"""Reasons to stop after which what was said is not the answer."""
 
 
 def understand(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply:
@@ -34,7 +39,7 @@ def understand(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply
     raw: Any = None
     try:
         raw = _decode(body)
-        answer = provider_of(endpoint).parse(raw)
+        answer = provider_of(endpoint).parse(raw, endpoint)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         invalid = _invalid_text(endpoint, body)
         if invalid is not None:
@@ -45,9 +50,48 @@ def understand(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply
     for choice in answer.choices:
         text = choice.text
         blank = (not text or text.isspace()) and not choice.tool_calls
-        if blank or choice.finish_reason in ("content_filter", "error"):
+        if blank or choice.finish_reason in _NO_ANSWER:
             raise _useless(endpoint.spec, choice, answer)
     return ProviderReply(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
+
+
+def read_stream(
+    endpoint: Endpoint, body: bytes, seconds: float, arrivals: list[tuple[int, float]], timing: Timing
+) -> ProviderReply:
+    """The answer in a stream of events, put together as if it had come at once, and when its first piece came."""
+    if not body.lstrip().startswith((b"data:", b"event:", b":")):
+        return understand(endpoint, body, seconds)  # a server that does not stream
+    form = provider_of(endpoint).format(endpoint)
+    events: list[dict[str, Any]] = []
+    first_at = 0
+    position = 0
+    for line in body.splitlines(keepends=True):
+        position += len(line)
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            break
+        try:
+            event = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise BrokenBody(f"{endpoint.spec}: an event of the stream is not JSON") from None
+        if isinstance(event, dict):
+            events.append(event)
+            if not first_at and form.begins(event):
+                first_at = position
+    try:
+        whole = msgspec.json.encode(form.assemble(events))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
+    asked = understand(endpoint, whole, seconds)
+    begun, ended = arrivals[0][1], arrivals[-1][1]
+    if first_at:
+        came = next((at for size, at in arrivals if size >= first_at), ended)
+        timing.first_token = came - begun
+        if asked.tokens is not None and ended > came:
+            timing.tokens_per_second = asked.tokens.output / (ended - came)
+    return asked
 
 
 def _invalid_text(endpoint: Endpoint, body: bytes) -> InvalidText | None:
@@ -58,7 +102,7 @@ def _invalid_text(endpoint: Endpoint, body: bytes) -> InvalidText | None:
     if b"\\ud" not in body.lower():
         return None
     try:
-        answer = provider_of(endpoint).parse(json.loads(body))
+        answer = provider_of(endpoint).parse(json.loads(body), endpoint)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         return None
     failure = InvalidText(
@@ -96,6 +140,11 @@ def _useless(spec: str, choice: Choice, answer: Answer) -> ModelFailure:
     failure: ModelFailure
     if choice.finish_reason == "content_filter":
         failure = ContentFiltered(f"{spec}: the provider withheld the answer{which}", raw=choice.text or None)
+    elif choice.finish_reason == "model_context_window_exceeded":
+        failure = ContextTooLong(f"{spec}: the context window was full before the answer was complete{which}")
+        failure.charged = True
+    elif choice.finish_reason == "pause_turn":
+        failure = IncompleteAnswer(f"{spec}: the model paused its turn, which karat does not continue{which}")
     elif choice.finish_reason == "error":
         failure = BrokenBody(f"{spec}: the provider broke the answer off{which}")
     else:
@@ -146,7 +195,7 @@ def _checked(context: RequestContext, asked: ProviderReply) -> ProviderReply:
     choices = []
     for choice in asked.choices:
         if held:
-            choice = provider.unwrap(choice, context.request)
+            choice = provider.unwrap(choice, context.request, context.endpoint)
         if choice.tool_calls and not choice.text:
             choices.append(choice)  # the model calls the caller's tools first; the form is for its answer
             continue
@@ -177,9 +226,12 @@ def reply_of(
         tool_calls=first.tool_calls,
         parsed=first.parsed,
         finish_reason=first.finish_reason,
-        usage=Usage(
-            input_tokens=tokens.input if tokens else 0,
-            output_tokens=tokens.output if tokens else 0,
+        thinking=first.thinking,
+        logprobs=first.logprobs,
+        first_token_seconds=context.timing.first_token,
+        tokens_per_second=context.timing.tokens_per_second,
+        usage=usage_of(
+            tokens,
             calls=1 + sum(attempt.error == SchemaMismatch.__name__ for attempt in attempts),
             cached_calls=int(cached),
             cost=cost,

@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import os
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -45,11 +47,14 @@ _SECRET_HEADER = re.compile(
 class Timing:
     """Where the time of one call goes: on the wire, or waiting for a place, a rate limit or the next attempt."""
 
-    __slots__ = ("queue", "service")
+    __slots__ = ("first_token", "queue", "service", "tokens_per_second")
 
     def __init__(self) -> None:
         self.service = 0.0
         self.queue = 0.0
+        self.first_token: float | None = None
+        """Seconds from sending to the first piece of the answer, where it was streamed."""
+        self.tokens_per_second: float | None = None
 
 
 class RequestContext(msgspec.Struct, frozen=True, gc=False):
@@ -74,11 +79,14 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     permit: Permission | None = None
     """Called before each request is sent; what it raises is raised instead."""
     timing: Timing = msgspec.field(default_factory=Timing)
+    stream: bool = False
+    deterministic: bool = False
+    """Whether examples share an answer: at temperature 0, or where the caller says so."""
 
     @property
     def kept(self) -> bool:
         """Whether its answer may be kept: a sample that belongs to no item could never be told from the next."""
-        return self.cache != "off" and (not self.request.sampled or self.occurrence > 0)
+        return self.cache != "off" and (self.deterministic or self.occurrence > 0)
 
     @property
     def held(self) -> bool:
@@ -86,13 +94,13 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
         return (
             self.request.schema is not None
             and self.endpoint.structured == "native"
-            and provider_of(self.endpoint).takes_schema(self.request)
+            and provider_of(self.endpoint).takes_schema(self.endpoint, self.request)
         )
 
     def key(self) -> bytes:
-        """The key of its answer. Samples belong to their item; at temperature 0 examples share an answer."""
+        """The key of its answer. Samples belong to their item; where it is deterministic, examples share an answer."""
         where: list[Any] = [self.replicate, self.attempt]
-        if self.request.sampled:
+        if not self.deterministic:
             where += [self.scope, self.example, self.occurrence]
         return hashlib.blake2b(self.digest + _encode(where), digest_size=20).digest()
 
@@ -106,6 +114,35 @@ class ProviderReply(msgspec.Struct, frozen=True, gc=False):
     tokens: Tokens | None
     served_model: str
     seconds: float
+
+
+_printed: dict[str, list[str]] = {}
+"""What each `api_key_command` has printed, the newest last. Older ones may still be repeated by a server."""
+
+
+def printed_keys(command: str) -> list[str]:
+    """The keys that a command has printed in this process."""
+    return _printed.get(command, []) if command else []
+
+
+def run_key_command(endpoint: Endpoint) -> str:
+    """Run `api_key_command` and remember what it printed. It takes seconds: call it in a thread."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own command, from their models.yaml
+            shlex.split(endpoint.key_command), capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise CredentialsRefused(
+            f"{endpoint.spec}: api_key_command cannot be run ({type(error).__name__}): correct it in models.yaml"
+        ) from None
+    key = done.stdout.strip()
+    if done.returncode or not key or not (key.isascii() and key.isprintable()):
+        raise CredentialsRefused(
+            f"{endpoint.spec}: api_key_command ended with exit code {done.returncode} and printed"
+            f" {'no key' if not key else 'what is no key'}: correct it in models.yaml"
+        )
+    _printed[endpoint.key_command] = [*_printed.get(endpoint.key_command, [])[-7:], key]
+    return key
 
 
 def read_secret(variable: str) -> str | None:
@@ -124,10 +161,11 @@ def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
     it stays, unless the header is named as one that carries a key: taking it out of answers would change what is
     measured.
     """
-    if not endpoint.key_env and not endpoint.headers_env and not endpoint.headers:
+    if not (endpoint.key_env or endpoint.key_command or endpoint.headers_env or endpoint.headers):
         return ()
-    variables = (endpoint.key_env, *endpoint.headers_env.values())
+    variables = (endpoint.key_env, endpoint.token_env, *endpoint.headers_env.values())
     values = [os.environ.get(variable, "").strip() for variable in variables if variable]
+    values += printed_keys(endpoint.key_command)
     for name, given in endpoint.headers.items():
         value = given.strip()
         if is_secret(name) or _SECRET_HEADER.search(name) or not _ORDINARY.fullmatch(value):
@@ -158,7 +196,24 @@ def spent(endpoint: Endpoint, error: BaseException) -> Usage:
     calls = 1 + any(attempt.error == SchemaMismatch.__name__ for attempt in attempts[:-1])
     if tokens is None:
         return Usage(calls=calls, cost=cost)
-    return Usage(input_tokens=tokens.input, output_tokens=tokens.output, calls=calls, cost=cost)
+    return usage_of(tokens, calls=calls, cost=cost)
+
+
+def usage_of(tokens: Tokens | None, *, calls: int, cached_calls: int = 0, cost: float | None) -> Usage:
+    """Tokens as a record keeps them."""
+    if tokens is None:
+        return Usage(calls=calls, cached_calls=cached_calls, cost=cost)
+    return Usage(
+        input_tokens=tokens.input,
+        output_tokens=tokens.output,
+        calls=calls,
+        cached_calls=cached_calls,
+        cost=cost,
+        reasoning_tokens=tokens.reasoning,
+        cached_input_tokens=tokens.cache_read,
+        cache_write_tokens=tokens.cache_write,
+        audio_tokens=tokens.audio_input + tokens.audio_output,
+    )
 
 
 def all_tokens(first: Tokens | None, second: Tokens | None) -> Tokens | None:
@@ -171,7 +226,7 @@ def all_tokens(first: Tokens | None, second: Tokens | None) -> Tokens | None:
 
 def seed_of(context: RequestContext, loose: Iterator[int]) -> int:
     """A seed made from where the sample belongs: repeatable, and another for each sample."""
-    if not context.request.sampled:
+    if context.deterministic:
         return 0
     number = context.occurrence or next(loose)
     key = hashlib.blake2b(context.key() + _encode(number), digest_size=4).digest()

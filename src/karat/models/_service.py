@@ -20,18 +20,20 @@ from karat.errors import CredentialsRefused, KaratError, RequestError
 from karat.models._budget import Budget, worst_cost
 from karat.models._cache import ReplyCache, cache_path
 from karat.models._endpoints import Endpoint, provider_of
-from karat.models._failures import Attempt, ModelFailure, RateLimited, SchemaMismatch
+from karat.models._failures import Attempt, ModelFailure, QuotaExhausted, RateLimited, SchemaMismatch
 from karat.models._limits import Clock, Limiter, Permit, RealClock
 from karat.models._messages import Reply, Request
 from karat.models._recording import Permission
-from karat.models._replies import read_answers, reply_of, understand
+from karat.models._replies import read_answers, read_stream, reply_of, understand
 from karat.models._request_context import (
     ProviderReply,
     RequestContext,
     Timing,
     all_tokens,
+    printed_keys,
     read_secret,
     redactor_of,
+    run_key_command,
     secrets_of,
     seed_of,
     together,
@@ -39,7 +41,7 @@ from karat.models._request_context import (
 from karat.models._retry import nothing_left, with_retries
 from karat.models._structured import in_words, repair
 from karat.models.providers import Tokens
-from karat.records import Usage
+from karat.records import Usage, add_usage
 
 if TYPE_CHECKING:
     from karat.models._transport import Target
@@ -66,6 +68,8 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
     """Tokens it is expected to use."""
     permit: Permission | None
     timing: Timing
+    arrivals: list[tuple[int, float]] | None = None
+    """Where the times of a stream go."""
 
 
 class Service:
@@ -82,6 +86,7 @@ class Service:
         self._flights: dict[bytes, asyncio.Future[ProviderReply]] = {}
         self._loose = itertools.count(1)
         """Numbers samples that belong to no item."""
+        self._key_locks: dict[str, asyncio.Lock] = {}
         self._cache: ReplyCache | None = None
         self._cache_named: tuple[str | None, str | None] = (None, None)
 
@@ -114,7 +119,7 @@ class Service:
     async def generate(self, context: RequestContext) -> Reply:
         """The reply to one call."""
         request = context.request
-        if request.n > 1 and not provider_of(context.endpoint).several:
+        if request.n > 1 and not provider_of(context.endpoint).several(context.endpoint):
             return await self._one_by_one(context)
         if not context.kept:
             return reply_of(context, *await self._ask(context))
@@ -123,7 +128,7 @@ class Service:
             kept = await self._kept(context, key)
             if kept is not None:
                 return reply_of(context, kept, [], cached=True)
-        if request.sampled:
+        if not context.deterministic:
             asked, attempts = await self._ask(context)
             await self._keep(context, key, asked)
             return reply_of(context, asked, attempts)
@@ -140,7 +145,7 @@ class Service:
             return None
 
     async def _shared(self, context: RequestContext, key: bytes) -> Reply:
-        """At temperature 0: identical calls in flight are made once."""
+        """Where examples share an answer: identical calls in flight are made once."""
         while (flight := self._flights.get(key)) is not None:
             try:
                 asked = await asyncio.shield(flight)
@@ -175,17 +180,12 @@ class Service:
                 msgspec.structs.replace(context, request=request, scope=f"{context.scope}#{number}")
             )
         replies = await all_or_none(self.generate(each) for each in contexts)
-        costs = [reply.usage.cost for reply in replies]
-        usage = Usage(
-            input_tokens=sum(reply.usage.input_tokens for reply in replies),
-            output_tokens=sum(reply.usage.output_tokens for reply in replies),
-            calls=sum(reply.usage.calls for reply in replies),
-            cached_calls=sum(reply.usage.cached_calls for reply in replies),
-            cost=None if None in costs else sum(cost for cost in costs if cost is not None),
-        )
+        usage: Usage | None = None
+        for reply in replies:
+            usage = reply.usage if usage is None else add_usage({"": usage}, {"": reply.usage})[""]
         return msgspec.structs.replace(
             replies[0],
-            usage=usage,
+            usage=usage or Usage(),
             choices=[choice for reply in replies for choice in reply.choices],
             seconds=max(reply.seconds for reply in replies),
             queue_seconds=max(reply.queue_seconds for reply in replies),
@@ -245,23 +245,61 @@ class Service:
         """One answer of the provider, with retries."""
         endpoint = context.endpoint
         provider = provider_of(endpoint)
-        target = self.target(endpoint, provider.url(await provider.locate(endpoint)))
         held = context.held
         if request.schema is not None and not held:
             request = in_words(request)
         if provider.derives_seed and request.seed is None:
             request = msgspec.structs.replace(request, seed=seed_of(context, self._loose))
-        body = _encode(provider.body(endpoint.model, request, held))
+        fields = provider.body(endpoint, request, held)
+        arrivals: list[tuple[int, float]] | None = None
+        if context.stream:
+            fields["stream"], arrivals = True, []
+            if endpoint.api == "chat":
+                fields["stream_options"] = {"include_usage": True}
+        body = _encode(fields)
         worst = 0.0
         if context.budget is not None:
             worst = worst_cost(endpoint.price, request, len(body), endpoint.spec)
         expected = len(body) / 4 + (request.max_tokens or 0)
 
         def read(answer: bytes, seconds: float) -> ProviderReply:
+            if arrivals is not None:
+                return read_stream(endpoint, answer, seconds, arrivals, context.timing)
             return understand(endpoint, answer, seconds)
 
-        reserve = Reservation(context.budget, worst, expected, context.permit, context.timing)
-        return await self.post(target, body, read, attempts, reserve)
+        reservation = Reservation(context.budget, worst, expected, context.permit, context.timing, arrivals)
+        url = provider.url(await provider.locate(endpoint), endpoint, fields)
+        if not endpoint.key_command:
+            return await self.post(self.target(endpoint, url), body, read, attempts, reservation)
+        return await self._with_printed_key(endpoint, url, body, read, attempts, reservation)
+
+    async def _with_printed_key(
+        self,
+        endpoint: Endpoint,
+        url: str,
+        body: bytes,
+        read: Callable[[bytes, float], A],
+        attempts: list[Attempt],
+        reservation: Reservation,
+    ) -> A:
+        """As `post`, with a key that a command prints: it is run again, once, when the key is refused."""
+        used = await self._printed_key(endpoint, None)
+        try:
+            return await self.post(self.target(endpoint, url), body, read, attempts, reservation)
+        except QuotaExhausted:
+            raise
+        except CredentialsRefused:
+            await self._printed_key(endpoint, used)
+        return await self.post(self.target(endpoint, url), body, read, attempts, reservation)
+
+    async def _printed_key(self, endpoint: Endpoint, refused: str | None) -> str:
+        """The newest key that the command printed; where that was refused, what it prints now."""
+        lock = self._key_locks.setdefault(endpoint.key_command, asyncio.Lock())
+        async with lock:
+            known = printed_keys(endpoint.key_command)
+            if known and known[-1] != refused:
+                return known[-1]
+            return await asyncio.get_running_loop().run_in_executor(None, run_key_command, endpoint)
 
     async def post(
         self,
@@ -326,7 +364,9 @@ class Service:
                 start = time.perf_counter()
                 timing.queue += start - queued
                 try:
-                    reply, headers = await target.post(self.session, body)
+                    if reservation.arrivals is not None:
+                        reservation.arrivals[:] = [(0, start)]
+                    reply, headers = await target.post(self.session, body, reservation.arrivals)
                 finally:
                     seconds = time.perf_counter() - start
                     timing.service += seconds
@@ -352,11 +392,16 @@ class Service:
 
     def target(self, endpoint: Endpoint, url: str) -> Target:
         """Address and headers; made again when a key in the environment has changed."""
-        key = read_secret(endpoint.key_env) if endpoint.key_env else None
-        if key is None and endpoint.needs_key:
-            raise CredentialsRefused(f"{endpoint.spec} needs a key: set {endpoint.key_env}")
+        if endpoint.key_command:
+            key: str | None = printed_keys(endpoint.key_command)[-1]
+        else:
+            key = read_secret(endpoint.key_env) if endpoint.key_env else None
+        token = read_secret(endpoint.token_env) if key is None and endpoint.token_env else None
+        if key is None and token is None and endpoint.needs_key:
+            more = f" or {endpoint.token_env}" if endpoint.token_env else ""
+            raise CredentialsRefused(f"{endpoint.spec} needs a key: set {endpoint.key_env}{more}")
         own = {name: read_secret(variable) or "" for name, variable in endpoint.headers_env.items()}
-        identity = (url, key, *own.values())
+        identity = (url, key, token, *own.values())
         place = (endpoint.spec, endpoint.provider, url)
         known = self._targets.get(place)
         if (
@@ -369,6 +414,8 @@ class Service:
 
         provider = provider_of(endpoint)
         headers = {**endpoint.headers, **provider.headers(key, endpoint), **own}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
         target = self._targets[place] = Target(
             endpoint,
             provider,
@@ -376,6 +423,7 @@ class Service:
             headers,
             redactor_of(secrets_of(endpoint)),
             identity,
+            key=key or token,
             limiter=self.limiter(endpoint),
         )
         return target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 import urllib.request
 import zlib
 from typing import Any
@@ -25,6 +26,7 @@ from karat.models._failures import (
     ContentFiltered,
     ContextTooLong,
     ModelFailure,
+    ParameterRefused,
     QuotaExhausted,
     RateLimited,
     ServerFailed,
@@ -97,8 +99,10 @@ class Target:
         redactor: Redactor,
         identity: tuple[Any, ...] = (),
         *,
+        key: str | None = None,
         limiter: Limiter,
     ) -> None:
+        self.key = key
         self.identity = identity
         self.limiter = limiter
         self._clock = limiter.clock
@@ -121,19 +125,30 @@ class Target:
         self.refusal: CredentialsRefused | None = None
         self._told: asyncio.Future[None] | None = None
 
-    async def post(self, session: aiohttp.ClientSession, body: bytes) -> tuple[bytes, CIMultiDictProxy[str]]:
-        """Sends a body and gives what came back with a status below 300; anything else is a failure."""
-        spec, times = self.endpoint.spec, self.endpoint.timeouts
+    async def post(
+        self, session: aiohttp.ClientSession, body: bytes, arrivals: list[tuple[int, float]] | None = None
+    ) -> tuple[bytes, CIMultiDictProxy[str]]:
+        """Send a body and return what came back with a status below 300; anything else is a failure.
+
+        `arrivals` gets, for a stream, the size of what had come and the time, piece by piece.
+        """
+        spec, times, headers = self.endpoint.spec, self.endpoint.timeouts, self.headers
+        if self.provider.signs:
+            headers = headers.copy()
+            headers.update(self.provider.sign(self.url, dict(headers), body, self.key, self.endpoint))
         try:
             async with session.post(
                 self.url,
                 data=aiohttp.BytesPayload(body),
-                headers=self.headers,
+                headers=headers,
                 timeout=self.timeout,
                 allow_redirects=False,
                 proxy=self.proxy,
             ) as response:
-                answer = await _read(response, spec)
+                if arrivals is None or response.status >= 300:
+                    answer = await _read(response, spec)
+                else:
+                    answer = await _read_stream(response, spec, arrivals)
         except aiohttp.ConnectionTimeoutError:
             late = TimedOut(f"{self._nobody} within {times.connect:g} s")
             # As a refused connection: nothing was sent that could be charged for, and three more tries cost little.
@@ -157,7 +172,7 @@ class Target:
         if self.redactor:  # some servers repeat the key they were given, and replies are stored
             answer = self.redactor.in_bytes(answer)
         if response.status >= 300:
-            failure = self._failure(response.status, answer, response.headers)
+            failure = self._failure(response.status, answer, response.headers, body)
             if isinstance(failure, CredentialsRefused):
                 self.refuse(failure)
             raise failure
@@ -205,7 +220,9 @@ class Target:
         where = self.redactor.in_text(where)
         return f"redirections are not followed, and this one leads to {one_line(where, 200)}: set base_url accordingly"
 
-    def _failure(self, status: int, body: bytes, headers: CIMultiDictProxy[str]) -> Exception:
+    def _failure(
+        self, status: int, body: bytes, headers: CIMultiDictProxy[str], sent: bytes = b""
+    ) -> Exception:
         try:
             raw: Any = msgspec.json.decode(body)
         except msgspec.DecodeError:
@@ -213,6 +230,10 @@ class Target:
         message, code = self.provider.error(raw)
         if 300 <= status < 400:
             message = self._elsewhere(headers.get("Location", ""))
+        if status in (400, 422) and not any(sign in f"{code} {message}".lower() for sign in _TOO_LONG):
+            refused = refused_parameter(self.endpoint, raw, message, code, sent)
+            if refused is not None:
+                return refused
         return failure_of(self.endpoint, status, message, code, headers)
 
 
@@ -256,6 +277,83 @@ async def _read(response: aiohttp.ClientResponse, spec: str) -> bytes:
     if len(body) < 1 << 16:
         return _decompressed(body, encoding, spec)
     return await asyncio.get_running_loop().run_in_executor(None, _decompressed, body, encoding, spec)
+
+
+async def _read_stream(
+    response: aiohttp.ClientResponse, spec: str, arrivals: list[tuple[int, float]]
+) -> bytes:
+    """The events of a stream as they came, and when."""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise BrokenBody(f"{spec}: the stream is compressed, so its times cannot be told: leave stream out")
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > LARGEST_BODY:
+            raise _too_large(spec)
+        parts.append(part)
+        arrivals.append((size, time.perf_counter()))
+    return b"".join(parts)
+
+
+_REFUSAL = re.compile(
+    r"deprecated|(?:not|n't|un)[ -]?(?:supported|permitted|allowed|accepted|recognized|known|expected)"
+    r"|does(?: not|n't) (?:support|accept|allow)|unsupported|unknown|unrecognized|cannot both be specified"
+    r"|only the default",
+    re.IGNORECASE,
+)
+_OWN_NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "stop_sequences": "stop",
+    "reasoning_effort": "effort",
+    "reasoning": "effort",
+    "output_config": "effort",
+    "random_seed": "seed",
+    "top_logprobs": "logprobs",
+}
+"""What karat calls the fields of a body."""
+
+_NOT_PARAMETERS = {
+    "model",
+    "messages",
+    "input",
+    "system",
+    "instructions",
+    "stream",
+    "stream_options",
+    "store",
+    "text",
+}
+_NOT_PARAMETERS |= {"response_format", "include"}  # structured: prompt is the remedy for these
+
+
+def refused_parameter(
+    endpoint: Endpoint, raw: Any, message: str, code: str, sent: bytes
+) -> ParameterRefused | None:
+    """The failure of a run that a 400 amounts to when it names a parameter of the request; else None.
+
+    Every record sends the same parameters: each of them would fail in the same way.
+    """
+    if "/v1/responses" in message and endpoint.api != "responses":
+        return ParameterRefused(f"{endpoint.spec}: {message} (400): set api: responses for this model")
+    try:
+        fields = msgspec.json.decode(sent)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(fields, dict) or not _REFUSAL.search(f"{message} {code.replace('_', ' ')}"):
+        return None
+    error = raw.get("error") if isinstance(raw, dict) else None
+    named = str(error.get("param") or "") if isinstance(error, dict) else ""
+    for name in fields:
+        if name in _NOT_PARAMETERS:
+            continue
+        quoted = re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", message)
+        if named.partition(".")[0] == name or (not named and quoted):
+            ours = _OWN_NAMES.get(name, name)
+            return ParameterRefused(
+                f"{endpoint.spec} does not accept {ours}: remove it ({one_line(message, 300)}, 400)"
+            )
+    return None
 
 
 def _decompressed(body: bytes, encodings: str, spec: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -39,6 +39,11 @@ class PromptTask(Task):
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
         schema: Any = None,
+        effort: str | None = None,
+        api: Literal["chat", "responses", "anthropic"] | None = None,
+        deterministic: bool | None = None,
+        stream: bool | None = None,
+        logprobs: bool | int | None = None,
         name: str = "prompt",
     ) -> None:
         from karat import models
@@ -54,15 +59,20 @@ class PromptTask(Task):
                 " write {input} or a field of it"
             )
         self._fill = template(self.messages)
-        self.model = models.get(model)
+        self.model = models.get(model, api=api)
         self._schema = schema
         given: dict[str, Any] = {
             "temperature": temperature,
             "max_tokens": max_tokens,
             "seed": seed,
             "stop": stop,
+            "effort": effort,
+            "deterministic": deterministic,
+            "stream": stream,
+            "logprobs": logprobs,
         }
         self._parameters = {key: value for key, value in given.items() if value is not None}
+        self.model.check_options(self._parameters)  # what the model refuses is said before the first record
 
     def variables(self) -> list[str]:
         """The variables the prompt asks for, each once, in their order."""

@@ -17,6 +17,8 @@ import msgspec
 from aiohttp import web
 
 from karat.errors import RequestError, did_you_mean
+from karat.testing._answers import answer_for, events_of
+from karat.testing._strictness import objection
 
 WAYS = ("drop", "truncate")
 """Ways to fail without a status."""
@@ -24,7 +26,8 @@ WAYS = ("drop", "truncate")
 Answers = str | Callable[[dict[str, Any]], Any] | Mapping[str, Any] | Iterable[Any] | None
 """One text; a function of the request body; texts by last user message; texts by request number; None: an echo.
 
-An answer is a text, or `{text, tool_calls, finish_reason, usage, raw}`, of which `raw` is sent as it is.
+An answer is a text, or `{text, tool_calls, thinking, refusal, logprobs, finish_reason, usage, raw}`; `raw` is sent
+as it is, and `usage` is `(input, output)` or `{input, output, cached, reasoning}`.
 """
 
 
@@ -130,8 +133,11 @@ def _is_status(way: Any) -> bool:
 
 
 def last_user_text(body: Mapping[str, Any]) -> str:
-    """The text of the last user message of a request."""
-    for message in reversed(body.get("messages") or []):
+    """The text of the last user message of a request, in any of the formats."""
+    messages = body.get("messages") or body.get("input") or []
+    if isinstance(messages, str):
+        return messages
+    for message in reversed(messages):
         if message.get("role") == "user":
             content = message.get("content")
             if isinstance(content, str):
@@ -149,7 +155,9 @@ class FakeProvider:
 
     `answers` scripts what it says; `rates` makes a share of the requests fail (`{"429": 0.3, "drop": 0.05,
     "truncate": 0.01}`), always the same ones for the same `seed`; `failures` makes request number n fail, counted
-    from 1. `keys`, when given, are the only keys it accepts. `requests`, `headers`, `count` and `counts` (per body)
+    from 1. `keys`, when given, are the only keys it accepts. It speaks chat completions, Responses and Anthropic's
+    messages, streamed or not, and refuses what the real providers refuse for the models it knows by name, with their
+    messages; `strict=False` accepts everything. `requests`, `headers`, `count` and `counts` (per body)
     tell what it was asked.
     """
 
@@ -165,7 +173,9 @@ class FakeProvider:
         model: str | None = None,
         dimensions: int = 8,
         port: int = 0,
+        strict: bool = True,
     ) -> None:
+        self.strict = strict
         self.script = Script(answers, rates, failures, seed)
         self.latency = latency
         self.keys = keys
@@ -252,15 +262,18 @@ class FakeProvider:
         try:
             if self.latency:
                 await asyncio.sleep(self.latency)
-            return self._respond(request, number, content, asked, body)
+            return await self._respond(request, number, content, asked, body)
         finally:
             self.in_flight -= 1
 
-    def _respond(
+    async def _respond(
         self, request: web.BaseRequest, number: int, content: bytes, asked: int, body: dict[str, Any]
     ) -> web.StreamResponse:
-        key = request.headers.get("x-api-key") or request.headers.get("Authorization", "").removeprefix(
-            "Bearer "
+        given = request.headers
+        key = (
+            given.get("x-api-key")
+            or given.get("api-key")
+            or given.get("Authorization", "").removeprefix("Bearer ")
         )
         if self.keys is not None and key not in self.keys:
             return _error(Failing(status=401, message=f"incorrect key {key}", code="invalid_api_key"))
@@ -271,12 +284,18 @@ class FakeProvider:
             return web.Response()
         if failing is not None and failing.status is not None:
             return _error(failing)
+        refused = objection(request.path, body, request.headers) if self.strict else None
+        if refused is not None:
+            return web.json_response(refused, status=400)
         answer = self._answer(request.path, number, body)
         text = failing.body if failing is not None and failing.body is not None else json.dumps(answer)
         content = text if isinstance(text, bytes) else text.encode()
         if failing is not None and failing.truncate:
             return _cut_short(request, content)
         headers = failing.headers if failing is not None else None
+        if body.get("stream") and (failing is None or failing.body is None):
+            usage = bool((body.get("stream_options") or {}).get("include_usage"))
+            return await _streamed(request, events_of(request.path, answer, usage), self.latency)
         return web.Response(body=content, content_type="application/json", headers=headers)
 
     def _answer(self, path: str, number: int, body: dict[str, Any]) -> Any:
@@ -290,9 +309,7 @@ class FakeProvider:
         parts.setdefault(
             "usage", (len(last_user_text(body).split()) + 5, len(str(parts.get("text", "")).split()) + 1)
         )
-        if path.endswith("/messages"):
-            return anthropic_answer(parts, number, model)
-        return openai_answer(parts, number, model, body.get("n") or 1)
+        return answer_for(path, parts, number, model, body.get("n") or 1)
 
     def stats(self) -> dict[str, Any]:
         """What it was asked: `{count, distinct, most, most_in_flight}`; also at /stats."""
@@ -338,6 +355,17 @@ class ProviderProcess:
         self._process.stdout.close()
 
 
+async def _streamed(request: web.BaseRequest, events: Iterable[str], pause: float) -> web.StreamResponse:
+    """Sends events one by one, each after a pause."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    for event in events:
+        await response.write(event.encode())
+        await asyncio.sleep(pause / 10)
+    await response.write_eof()
+    return response
+
+
 def _cut_short(request: web.BaseRequest, whole: bytes) -> web.StreamResponse:
     """Promises the whole body and sends half of it."""
     assert request.transport is not None
@@ -357,50 +385,6 @@ def _error(failing: Failing) -> web.Response:
         content_type="application/json",
         headers=failing.headers,
     )
-
-
-def openai_answer(parts: Mapping[str, Any], number: int, model: str | None, n: int) -> dict[str, Any]:
-    """A chat completion."""
-    calls = [
-        {
-            "id": f"call_{i}",
-            "type": "function",
-            "function": {"name": c["name"], "arguments": json.dumps(c["arguments"])},
-        }
-        for i, c in enumerate(parts.get("tool_calls") or ())
-    ]
-    message: dict[str, Any] = {"role": "assistant", "content": parts.get("text")}
-    if calls:
-        message["tool_calls"] = calls
-    reason = parts.get("finish_reason") or ("tool_calls" if calls else "stop")
-    used = parts["usage"]
-    return {
-        "id": f"chatcmpl-{number}",
-        "object": "chat.completion",
-        "model": model,
-        "choices": [{"index": i, "message": message, "finish_reason": reason} for i in range(n)],
-        "usage": used and {"prompt_tokens": used[0], "completion_tokens": used[1], "total_tokens": sum(used)},
-    }
-
-
-def anthropic_answer(parts: Mapping[str, Any], number: int, model: str | None) -> dict[str, Any]:
-    """A message."""
-    content: list[dict[str, Any]] = [{"type": "text", "text": parts["text"]}] if parts.get("text") else []
-    for i, call in enumerate(parts.get("tool_calls") or ()):
-        content.append(
-            {"type": "tool_use", "id": f"toolu_{i}", "name": call["name"], "input": call["arguments"]}
-        )
-    reason = parts.get("finish_reason") or ("tool_use" if parts.get("tool_calls") else "end_turn")
-    used = parts["usage"]
-    return {
-        "id": f"msg_{number}",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": content,
-        "stop_reason": reason,
-        "usage": used and {"input_tokens": used[0], "output_tokens": used[1]},
-    }
 
 
 def embeddings(body: Mapping[str, Any], dimensions: int, model: str | None) -> dict[str, Any]:

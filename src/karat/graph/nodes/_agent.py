@@ -10,7 +10,7 @@ from karat.graph._reading import Section
 from karat.graph._state import CHAT_HISTORY, SygraState
 from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record
 from karat.graph.nodes._llm import ModelNode, check_output_keys, read_use
-from karat.graph.nodes._models import ModelUse, calls_of, message_of
+from karat.graph.nodes._models import ModelUse, message_of
 from karat.graph.nodes._prompts import Prompt, read_prompt
 from karat.graph.nodes._tools import Tool, read_tools
 
@@ -62,9 +62,7 @@ class AgentNode(ModelNode):
                     message["name"] = str(local[AGENT_NAME])
                 await self.finish(state, local, message, reply.parsed, asked)
                 return
-            messages.append(
-                {"role": "assistant", "content": reply.text or None, "tool_calls": calls_of(reply)}
-            )
+            messages.append({**reply.message, "content": reply.text or None})
             told = await asyncio.gather(*(self._call(call) for call in reply.tool_calls))
             for call, text in zip(reply.tool_calls, told, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})

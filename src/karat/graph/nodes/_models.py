@@ -16,11 +16,11 @@ from karat.graph.nodes._base import Building
 from karat.models import Reply, annotate, check_extra
 from karat.serialization import to_json_value
 
-OWN = ("temperature", "max_tokens", "seed", "stop", "n", "tool_choice")
+OWN = ("temperature", "max_tokens", "seed", "stop", "n", "tool_choice", "effort", "logprobs", "deterministic")
 ELSEWHERE = ("output_type", "input_type", "provider", "model_type", "backend")
 """Keys of SyGra that say what a model is; karat's models have that in their name or in models.yaml."""
 OTHERS = (
-    "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logprobs",
+    "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "reasoning_effort", "response_format",
 )  # fmt: skip
 
@@ -35,6 +35,8 @@ class ModelUse:
         extra = {key: value for key, value in parameters.items() if key not in OWN}
         if extra:
             self.parameters["extra"] = check_extra(extra)
+        if model is not None:
+            model.check_options(self.parameters)  # before the first record
 
     async def ask(self, messages: list[dict[str, Any]], **more: Any) -> Reply:
         """The model's reply."""

@@ -1,11 +1,20 @@
-"""What a wire format has to say, and the registry of formats: a third party adds one here by a plug-in."""
+"""Providers: where requests go, and the wire formats they speak.
+
+A wire format (`chat`, `responses`, `anthropic`) says how a request is written and a reply is read. A provider says
+where it is sent, with which key, and in which format. Most providers are a row of data in `_presets`; a plug-in
+registers a class.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from karat.errors import RequestError
 from karat.models._failures import one_line
 from karat.models._messages import Choice, Request, ToolCall
 from karat.registry import Registry
@@ -15,12 +24,15 @@ if TYPE_CHECKING:
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False):
-    """Tokens as a provider counts them; the cached ones are part of `input`."""
+    """Tokens as a provider counts them. The cached, reasoning and audio ones are part of `input` and `output`."""
 
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    reasoning: int = 0
+    audio_input: int = 0
+    audio_output: int = 0
 
 
 MOST_TOKENS = 100_000_000
@@ -39,7 +51,15 @@ def token_count(value: Any) -> int:
 
 
 def read_tokens(
-    input: Any, output: Any, cache_read: Any = None, cache_write: Any = None, *, cached_apart: bool = False
+    input: Any,
+    output: Any,
+    cache_read: Any = None,
+    cache_write: Any = None,
+    *,
+    reasoning: Any = None,
+    audio_input: Any = None,
+    audio_output: Any = None,
+    cached_apart: bool = False,
 ) -> Tokens | None:
     """Tokens as a server counts them, or None where it counts implausibly: an unknown cost, never a wrong one.
 
@@ -47,11 +67,19 @@ def read_tokens(
     """
     try:
         read, write = token_count(cache_read), token_count(cache_write)
-        total = token_count(input) + (read + write if cached_apart else 0)
-        tokens = Tokens(input=total, output=token_count(output), cache_read=read, cache_write=write)
+        total, made = token_count(input) + (read + write if cached_apart else 0), token_count(output)
+        thought, heard, spoken = token_count(reasoning), token_count(audio_input), token_count(audio_output)
     except ValueError:
         return None
-    return tokens if read + write <= total else None
+    if read + write > total or heard > total or thought > made or spoken > made:
+        return None
+    return Tokens(total, made, read, write, thought, heard, spoken)
+
+
+def details(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A breakdown inside of a usage object; empty where the server gives none."""
+    found = usage.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def embedding_tokens(usage: Any) -> Tokens | None:
@@ -69,44 +97,54 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     served_model: str = ""
 
 
-class Provider:
-    """Base of wire formats: how a request is written and an answer read. Registered under the spec's prefix."""
+class Quirks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a server that speaks a format differs from the one the format was made for."""
+
+    max_tokens: str = ""
+    """The name of the output limit; empty: `max_tokens`, or `max_completion_tokens` for OpenAI's newer models."""
+    seed: str = "seed"
+    required_tool: str = "required"
+    """What `tool_choice: required` is called."""
+    effort: str = "reasoning_effort"
+    """How an effort is sent in chat completions: this field, or `reasoning` for `{effort: …}`."""
+    several: bool = True
+    """Whether one request can ask for `n` answers; where not, n requests are made."""
+    json_schema: bool = True
+    """Whether `response_format` takes a JSON Schema."""
+    ignores_parameters: bool = False
+    """Whether parameters that a model does not support are dropped in silence."""
+
+
+class WireFormat:
+    """How a request is written and a reply is read."""
 
     name: ClassVar[str] = ""
-    base_url: ClassVar[str] = ""
-    """Where requests go unless the spec or `base_url_env` says otherwise."""
-    base_url_env: ClassVar[str] = ""
-    key_env: ClassVar[str] = ""
-    """The environment variable that holds the key."""
-    needs_key: ClassVar[bool] = True
-    concurrency: int = 256
-    """Calls in flight unless `limits` says otherwise."""
     several: ClassVar[bool] = False
-    """Whether one request can ask for `n` answers; where not, n requests are made."""
-    derives_seed: ClassVar[bool] = False
-    """Whether sampling without a seed gets one made from (example, attempt, occurrence), to be repeatable."""
-    repeatable: ClassVar[bool] = False
-    """Whether what fails with 500 fails so every time: the request is at fault, and is not sent again."""
-    free: ClassVar[bool] = False
-    """Whether calls cost nothing."""
+    """Whether one request can ask for `n` answers."""
+    unsupported: ClassVar[tuple[str, ...]] = ()
+    """Fields of a request that the format has no place for."""
 
-    def url(self, base_url: str) -> str:
-        """Where a chat request is posted."""
+    def path(self, endpoint: Endpoint) -> str:
+        """Where a request is posted, below the base URL."""
         raise NotImplementedError
 
-    def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
-        """Headers of every request, with the key where there is one."""
-        raise NotImplementedError
-
-    def body(self, model: str, request: Request, native_schema: bool) -> dict[str, Any]:
-        """The request as this provider wants it; `native_schema` asks for its own way of fixing the form."""
+    def body(self, endpoint: Endpoint, request: Request, native_schema: bool) -> dict[str, Any]:
+        """The request as the provider wants it; `native_schema` asks for its own way of fixing the form."""
         raise NotImplementedError
 
     def parse(self, raw: dict[str, Any]) -> Answer:
         """The answer in a body. KeyError, TypeError or ValueError mean that the body is broken."""
         raise NotImplementedError
 
-    def takes_schema(self, request: Request) -> bool:
+    def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        """The body that the events of a stream amount to, as the provider would have sent it at once."""
+        raise NotImplementedError
+
+    def begins(self, event: dict[str, Any]) -> bool:
+        """Whether an event of a stream carries a piece of the answer, and is not only its frame."""
+        return True
+
+    def takes_schema(self, endpoint: Endpoint, request: Request) -> bool:
         """Whether the provider can be made to keep to the schema of this request."""
         return True
 
@@ -117,16 +155,117 @@ class Provider:
         """
         return choice
 
+    def headers(self) -> dict[str, str]:
+        """Headers that the format itself needs."""
+        return {}
+
+
+class Provider:
+    """Base of providers: where requests go, with which key, in which format. Registered under the spec's prefix.
+
+    A subclass of a plug-in overrides what differs; `url` and `sign` see the model and the body of each request, so
+    that request signatures and formats with the model in the URL can be added outside of karat.
+    """
+
+    name: str = ""
+    base_url: str = ""
+    """Where requests go unless the spec or `base_url_env` says otherwise. `{VARIABLE}` stands for its value."""
+    base_url_env: str = ""
+    base_url_suffix: str = ""
+    """What is appended to the address that `base_url_env` holds, unless it is there already."""
+    key_env: str = ""
+    """The environment variable that holds the key."""
+    token_env: str = ""
+    """A variable with a bearer token that is used where `key_env` is not set (Entra ID)."""
+    key_header: str = "Authorization"
+    needs_key: bool = True
+    apis: tuple[str, ...] = ("chat",)
+    """The wire formats it speaks; the first one is used unless `api` says otherwise."""
+    concurrency: int = 256
+    """Calls in flight unless `limits` says otherwise."""
+    derives_seed: bool = False
+    """Whether sampling without a seed gets one made from (example, attempt, occurrence), to be repeatable."""
+    repeatable: bool = False
+    """Whether what fails with 500 fails so every time: the request is at fault, and is not sent again."""
+    free: bool = False
+    """Whether calls cost nothing."""
+    quirks: Quirks = Quirks()
+    signs: bool = False
+    """Whether each request is signed: `sign` is called with its body."""
+    batches: str = ""
+    """The batch API it has: `openai`, `anthropic` or none."""
+
+    def choose_api(self, model: str, official: bool) -> str:
+        """The wire format for a model, where nobody says which."""
+        return self.apis[0]
+
+    def format(self, endpoint: Endpoint) -> WireFormat:
+        """The wire format of an endpoint."""
+        return wire_format(endpoint.api)
+
+    def several(self, endpoint: Endpoint) -> bool:
+        """Whether one request can ask for `n` answers; where not, n requests are made."""
+        return self.quirks.several and self.format(endpoint).several
+
+    def url(self, base_url: str, endpoint: Endpoint, body: Mapping[str, Any]) -> str:
+        """Where a request is posted."""
+        return base_url.rstrip("/") + self.format(endpoint).path(endpoint)
+
+    def embeddings_url(self, base_url: str) -> str:
+        """Where texts are posted to be embedded."""
+        if "chat" not in self.apis:
+            raise RequestError(f"{self.name} does not embed: use local/wordllama or openai/NAME")
+        return base_url.rstrip("/") + "/embeddings"
+
+    def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
+        """Headers of every request, with the key where there is one."""
+        out = self.format(endpoint).headers()
+        if key:
+            header = endpoint.key_header or self.key_header
+            out[header] = f"Bearer {key}" if header == "Authorization" else key
+        return out
+
+    def sign(
+        self, url: str, headers: Mapping[str, str], body: bytes, key: str | None, endpoint: Endpoint
+    ) -> Mapping[str, str]:
+        """More headers for one request, made from its body; called where `signs` is true."""
+        return {}
+
+    def body(self, endpoint: Endpoint, request: Request, native_schema: bool) -> dict[str, Any]:
+        """The request as this provider wants it."""
+        return self.format(endpoint).body(endpoint, request, native_schema)
+
+    def parse(self, raw: dict[str, Any], endpoint: Endpoint) -> Answer:
+        """The answer in a body."""
+        return self.format(endpoint).parse(raw)
+
+    def takes_schema(self, endpoint: Endpoint, request: Request) -> bool:
+        """Whether the provider can be made to keep to the schema of this request."""
+        return self.quirks.json_schema and self.format(endpoint).takes_schema(endpoint, request)
+
+    def unwrap(self, choice: Choice, request: Request, endpoint: Endpoint) -> Choice:
+        """The choice with the JSON asked for by the schema as its text."""
+        return self.format(endpoint).unwrap(choice, request)
+
     def identity(self, endpoint: Endpoint) -> str:
         """What tells this endpoint from others in the cache key: its address, unless that is accidental."""
         return endpoint.base_url
 
     async def locate(self, endpoint: Endpoint) -> str:
-        """The base URL to use now; a format that has to start something first does it here."""
+        """The base URL to use now; a provider that has to start something first does it here."""
         return endpoint.base_url
+
+    def default_base_url(self) -> str:
+        """`base_url` with its variables filled in. RequestError: one of them is not set."""
+        missing = [name for name in _VARIABLE.findall(self.base_url) if not os.environ.get(name)]
+        if missing:
+            raise RequestError(f"{self.name} needs {', '.join(missing)}: set it, or base_url in models.yaml")
+        return _VARIABLE.sub(lambda match: os.environ[match[1]], self.base_url)
 
     def error(self, raw: Any) -> tuple[str, str]:
         """`(message, code)` of an error body, in the shapes providers use."""
+        if isinstance(raw, list) and raw:  # Gemini wraps its errors in a list
+            raw = raw[0]
         found = raw.get("error", raw) if isinstance(raw, dict) else raw
         if isinstance(found, dict):
             message = found.get("message") or found.get("detail") or found.get("msg") or ""
@@ -136,6 +275,27 @@ class Provider:
         if isinstance(found, str):
             return one_line(found), ""
         return "", ""
+
+
+_VARIABLE = re.compile(r"\{([A-Z][A-Z0-9_]*)\}")
+
+API_NAMES = ("chat", "responses", "anthropic")
+
+_formats: dict[str, WireFormat] = {}
+
+
+def wire_format(name: str) -> WireFormat:
+    """The wire format of a name; one instance per process."""
+    found = _formats.get(name)
+    if found is None:
+        if name == "responses":
+            from karat.models.providers._responses import Responses as cls
+        elif name == "anthropic":
+            from karat.models.providers._anthropic import AnthropicMessages as cls  # type: ignore[assignment]
+        else:
+            from karat.models.providers._chat import ChatCompletions as cls  # type: ignore[assignment]
+        found = _formats[name] = cls()
+    return found
 
 
 def read_arguments(text: Any) -> Any:
@@ -160,13 +320,15 @@ def read_tool_calls(calls: Any) -> list[ToolCall]:
     ]
 
 
+def plain_text(content: Any) -> str:
+    """The text of a message's content."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part.get("text") or "" for part in content if part.get("type") == "text")
+
+
 providers: Registry[type[Provider]] = Registry(
-    "provider",
-    builtin=[
-        "karat.models.providers._chat",
-        "karat.models.providers._anthropic",
-        "karat.models.providers._local",
-    ],
+    "provider", builtin=["karat.models.providers._presets", "karat.models.providers._local"]
 )
 
 register_provider = providers.register

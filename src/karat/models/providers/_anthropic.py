@@ -1,8 +1,14 @@
-"""Anthropic's messages, to and from the OpenAI shape in which karat keeps conversations."""
+"""Anthropic's messages, to and from the chat shape in which karat keeps conversations.
+
+Written against anthropic-sdk-python's types of 2026-08-07 and the migration guides of Opus 5.5 and Sonnet 5.5
+(platform.claude.com, read 2026-11-16): efforts are `output_config.effort`, a schema is `output_config.format`, and
+forcing a tool does not go together with thinking.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,15 +16,24 @@ import msgspec
 from karat.errors import RequestError
 from karat.models._messages import Choice, Request, ToolCall
 from karat.models._structured import in_object, out_of_object
-from karat.models.providers import Answer, Provider, Tokens, read_arguments, read_tokens, register_provider
-from karat.models.providers._chat import schema_name
+from karat.models.providers import (
+    Answer,
+    Tokens,
+    WireFormat,
+    details,
+    plain_text,
+    read_arguments,
+    read_tokens,
+)
+from karat.models.providers._chat import schema_name, unwrapped
+from karat.models.providers._model_rules import rules_for
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
 
 VERSION = "2023-06-01"
 MAX_TOKENS = 4096
-"""The format demands a limit; this one is sent where the request has none."""
+"""The format demands a limit; this one is sent where the request has none and nothing is known of the model."""
 
 _FINISH = {
     "end_turn": "stop",
@@ -27,34 +42,42 @@ _FINISH = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+"""`pause_turn` and `model_context_window_exceeded` keep their names: no complete answer ends with them."""
+
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 
+_UNSUPPORTED = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
+)
+"""Keywords that `output_config.format` refuses; the answer is checked against them all the same."""
 
-@register_provider("anthropic")
-class Anthropic(Provider):
+
+class AnthropicMessages(WireFormat):
     """Anthropic messages."""
 
     name = "anthropic"
-    base_url = "https://api.anthropic.com/v1"
-    base_url_env = "ANTHROPIC_BASE_URL"
-    key_env = "ANTHROPIC_API_KEY"
+    unsupported = ("seed", "logprobs")
 
-    def url(self, base_url: str) -> str:
-        base = base_url.rstrip("/")
-        return (base if base.endswith("/v1") else base + "/v1") + "/messages"
+    def path(self, endpoint: Endpoint) -> str:
+        return "/messages"
 
-    def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
-        return {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
+    def headers(self) -> dict[str, str]:
+        return {"anthropic-version": VERSION}
 
-    def takes_schema(self, request: Request) -> bool:
-        # The form is fixed by forcing one tool, which leaves no room for the caller's own.
-        return not request.tools
+    def takes_schema(self, endpoint: Endpoint, request: Request) -> bool:
+        rules = rules_for(endpoint.model)
+        if rules is not None and rules.json_format:
+            return request.schema is not None and closed(in_object(request.schema)) is not None
+        # The form is fixed by forcing one tool, which leaves no room for the caller's own, nor for thinking.
+        return not request.tools and request.effort in (None, "none")
 
-    def body(self, model: str, request: Request, native_schema: bool) -> dict[str, Any]:
+    def body(self, endpoint: Endpoint, request: Request, native_schema: bool) -> dict[str, Any]:
+        rules = rules_for(endpoint.model)
         system, messages = _conversation(request.messages)
         out: dict[str, Any] = {
-            "model": model,
-            "max_tokens": request.max_tokens or MAX_TOKENS,
+            "model": endpoint.model,
+            "max_tokens": request.max_tokens or (rules.max_tokens if rules is not None else MAX_TOKENS),
             "messages": messages,
         }
         if system:
@@ -63,20 +86,30 @@ class Anthropic(Provider):
             out["temperature"] = request.temperature
         if request.stop is not None:
             out["stop_sequences"] = request.stop
-        if request.schema is not None and native_schema:
-            name, schema = schema_name(request.schema), in_object(request.schema)
-            out["tools"] = [{"name": name, "description": "Gives the answer.", "input_schema": schema}]
-            out["tool_choice"] = {"type": "tool", "name": name}
-        elif request.tools is not None:
+        if request.effort == "none":
+            out["thinking"] = {"type": (rules.thinking_off if rules is not None else "") or "disabled"}
+        elif request.effort is not None:
+            out["output_config"] = {"effort": request.effort}
+            if rules is None or rules.thinking_off or rules.reasons:
+                out["thinking"] = {"type": "adaptive"}
+        if request.tools is not None:
             out["tools"] = [_tool(tool) for tool in request.tools]
             if request.tool_choice is not None:
                 out["tool_choice"] = _tool_choice(request.tool_choice)
+        if request.schema is not None and native_schema:
+            if rules is not None and rules.json_format:
+                form = {"type": "json_schema", "schema": closed(in_object(request.schema))}
+                out["output_config"] = {**out.get("output_config", {}), "format": form}
+            else:
+                name, schema = schema_name(request.schema), in_object(request.schema)
+                out["tools"] = [{"name": name, "description": "Gives the answer.", "input_schema": schema}]
+                out["tool_choice"] = {"type": "tool", "name": name}
         if request.extra:
             out.update(request.extra)
         return out
 
     def parse(self, raw: dict[str, Any]) -> Answer:
-        text, calls = [], []
+        text, calls, thinking = [], [], []
         for block in raw["content"]:
             if block["type"] == "text":
                 text.append(block["text"])
@@ -84,19 +117,114 @@ class Anthropic(Provider):
                 calls.append(
                     ToolCall(id=block.get("id") or "", name=block["name"], arguments=block.get("input"))
                 )
+            elif block["type"] == "thinking":
+                thinking.append(str(block.get("thinking") or ""))
         reason = raw.get("stop_reason") or ""
-        choice = Choice(text="".join(text), tool_calls=calls, finish_reason=_FINISH.get(reason, reason))
+        choice = Choice(
+            text="".join(text),
+            tool_calls=calls,
+            finish_reason=_FINISH.get(reason, reason),
+            thinking="\n\n".join(each for each in thinking if each),
+            # Thinking has to be given back as it came, with its signature, before the results of tools.
+            provider_items=list(raw["content"])
+            if calls and len(raw["content"]) > len(calls) + len(text)
+            else [],
+        )
         return Answer([choice], _tokens(raw.get("usage")), raw.get("model") or "")
+
+    def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        whole: dict[str, Any] = {}
+        blocks: dict[int, dict[str, Any]] = {}
+        ended = False
+        for event in events:
+            kind = event.get("type")
+            if kind == "error":
+                return event
+            if kind == "message_start":
+                whole = dict(event["message"])
+            elif kind == "content_block_start":
+                blocks[event["index"]] = dict(event["content_block"])
+            elif kind == "content_block_delta":
+                _add_delta(blocks[event["index"]], event["delta"])
+            elif kind == "message_delta":
+                whole.update({k: v for k, v in event["delta"].items() if v is not None})
+                whole["usage"] = {**(whole.get("usage") or {}), **(event.get("usage") or {})}
+            elif kind == "message_stop":
+                ended = True
+        if not ended:
+            raise ValueError("the stream ended before the message was complete")
+        whole["content"] = [_finished(blocks[index]) for index in sorted(blocks)]
+        return whole
+
+    def begins(self, event: dict[str, Any]) -> bool:
+        return event.get("type") == "content_block_delta"
 
     def unwrap(self, choice: Choice, request: Request) -> Choice:
         assert request.schema is not None
         name = schema_name(request.schema)
         for call in choice.tool_calls:
-            if call.name == name:
+            if call.name == name and not request.tools:
                 value = out_of_object(call.arguments, request.schema)
                 reason = "stop" if choice.finish_reason == "tool_calls" else choice.finish_reason
-                return Choice(text=msgspec.json.encode(value).decode(), finish_reason=reason)
-        return choice
+                return msgspec.structs.replace(
+                    choice,
+                    text=msgspec.json.encode(value).decode(),
+                    tool_calls=[],
+                    finish_reason=reason,
+                    provider_items=[],
+                )
+        return unwrapped(choice, request)
+
+
+def closed(schema: Any) -> Any:
+    """A schema as `output_config.format` takes it: every object closed, without what it refuses; None: not possible."""
+    try:
+        return _closed(schema)
+    except ValueError:
+        return None
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _UNSUPPORTED:
+            continue
+        if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            out[name] = {key: _closed(each) for key, each in value.items()}
+        elif name in ("const", "enum", "default", "examples"):
+            out[name] = value
+        else:
+            out[name] = _closed(value)
+    if schema.get("type") == "object" or "properties" in schema:
+        if schema.get("additionalProperties") not in (None, False) or not schema.get("properties"):
+            raise ValueError("an open object")
+        out["additionalProperties"] = False
+    if "patternProperties" in schema or "if" in schema:
+        raise ValueError("not offered")
+    return out
+
+
+def _add_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    kind = delta["type"]
+    if kind == "text_delta":
+        block["text"] = block.get("text", "") + delta["text"]
+    elif kind == "input_json_delta":
+        block["partial"] = block.get("partial", "") + delta["partial_json"]
+    elif kind == "thinking_delta":
+        block["thinking"] = block.get("thinking", "") + delta["thinking"]
+    elif kind == "signature_delta":
+        block["signature"] = block.get("signature", "") + delta["signature"]
+
+
+def _finished(block: dict[str, Any]) -> dict[str, Any]:
+    partial = block.pop("partial", None)
+    if partial is not None:
+        block["input"] = read_arguments(partial)
+    return block
 
 
 def _tokens(usage: Any) -> Tokens | None:
@@ -107,6 +235,7 @@ def _tokens(usage: Any) -> Tokens | None:
         usage.get("output_tokens"),
         usage.get("cache_read_input_tokens"),
         usage.get("cache_creation_input_tokens"),
+        reasoning=details(usage, "output_tokens_details").get("thinking_tokens"),
         cached_apart=True,
     )
 
@@ -118,29 +247,19 @@ def _conversation(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, A
     for message in messages:
         role, content = message["role"], message.get("content")
         if role in ("system", "developer"):
-            system.append(_plain(content))
+            system.append(plain_text(content))
             continue
         if role == "tool":
             blocks = [
                 {
                     "type": "tool_result",
                     "tool_use_id": message.get("tool_call_id"),
-                    "content": _plain(content),
+                    "content": plain_text(content),
                 }
             ]
             role = "user"
         else:
-            blocks = _blocks(content)
-            for call in message.get("tool_calls") or ():
-                function = call["function"]
-                blocks.append(
-                    {
-                        "type": "tool_use",
-                        "id": call.get("id"),
-                        "name": function["name"],
-                        "input": read_arguments(function.get("arguments")),
-                    }
-                )
+            blocks = _assistant_blocks(message) if role == "assistant" else _blocks(content)
         if out and out[-1]["role"] == role:
             out[-1]["content"].extend(blocks)
         else:
@@ -148,10 +267,27 @@ def _conversation(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, A
     return "\n\n".join(system), out
 
 
-def _plain(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(part.get("text") or "" for part in content or () if part.get("type") == "text")
+def _assistant_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    given = message.get("provider_items")
+    if isinstance(given, list) and given and all(_is_block(block) for block in given):
+        return list(given)
+    blocks = _blocks(message.get("content"))
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        blocks.append(
+            {
+                "type": "tool_use",
+                "id": call.get("id"),
+                "name": function["name"],
+                "input": read_arguments(function.get("arguments")),
+            }
+        )
+    return blocks
+
+
+def _is_block(block: Any) -> bool:
+    kinds = ("text", "thinking", "redacted_thinking", "tool_use")
+    return isinstance(block, dict) and block.get("type") in kinds
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:
@@ -163,7 +299,21 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
 
 
 def _block(part: dict[str, Any]) -> dict[str, Any]:
-    if part.get("type") != "image_url":
+    kind = part.get("type")
+    if kind == "input_audio":
+        raise RequestError("Anthropic's messages take no audio: leave the part out or use another provider")
+    if kind == "file":
+        file = part.get("file")
+        data = _DATA_URL.fullmatch(str(file.get("file_data"))) if isinstance(file, dict) else None
+        if data is None:
+            raise RequestError(
+                "a file part is written {type: file, file: {filename, file_data: data:…;base64,…}}"
+            )
+        return {
+            "type": "document",
+            "source": {"type": "base64", "media_type": data[1], "data": data[2]},
+        }
+    if kind != "image_url":
         return part
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from karat.models._messages import Choice, Request
 from karat.models._structured import in_object, is_object, out_of_object, read_json
-from karat.models.providers import Answer, Provider, Tokens, read_tokens, read_tool_calls, register_provider
+from karat.models.providers import Answer, Tokens, WireFormat, details, read_tokens, read_tool_calls
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
@@ -18,40 +19,40 @@ if TYPE_CHECKING:
 _NEW_LIMIT = re.compile(r"(?:[\w.-]+/)?(?:o\d|gpt-[5-9])")
 
 
-@register_provider("openai")
-class OpenAI(Provider):
+class ChatCompletions(WireFormat):
     """OpenAI chat completions, or any server that speaks them."""
 
-    name = "openai"
-    base_url = "https://api.openai.com/v1"
-    base_url_env = "OPENAI_BASE_URL"
-    key_env = "OPENAI_API_KEY"
+    name = "chat"
     several: ClassVar[bool] = True
 
-    def url(self, base_url: str) -> str:
-        return base_url.rstrip("/") + "/chat/completions"
+    def path(self, endpoint: Endpoint) -> str:
+        return "/chat/completions"
 
-    def embeddings_url(self, base_url: str) -> str:
-        """Where texts are posted to be embedded."""
-        return base_url.rstrip("/") + "/embeddings"
-
-    def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
-        return {"Authorization": f"Bearer {key}"} if key else {}
-
-    def body(self, model: str, request: Request, native_schema: bool) -> dict[str, Any]:
-        out: dict[str, Any] = {"model": model, "messages": request.messages}
+    def body(self, endpoint: Endpoint, request: Request, native_schema: bool) -> dict[str, Any]:
+        model, quirks = endpoint.model, endpoint.quirks
+        out: dict[str, Any] = {"model": model, "messages": _messages(request.messages)}
         if request.temperature is not None:
             out["temperature"] = request.temperature
         if request.max_tokens is not None:
-            out["max_completion_tokens" if _NEW_LIMIT.match(model) else "max_tokens"] = request.max_tokens
+            newer = "max_completion_tokens" if _NEW_LIMIT.match(model) else "max_tokens"
+            out[quirks.max_tokens or newer] = request.max_tokens
+        if request.effort is not None:
+            out[quirks.effort] = (
+                {"effort": request.effort} if quirks.effort == "reasoning" else request.effort
+            )
         if request.seed is not None:
-            out["seed"] = request.seed
+            out[quirks.seed] = request.seed
         if request.stop is not None:
             out["stop"] = request.stop
         if request.tools is not None:
             out["tools"] = request.tools
         if request.tool_choice is not None:
-            out["tool_choice"] = request.tool_choice
+            required = request.tool_choice == "required"
+            out["tool_choice"] = quirks.required_tool if required else request.tool_choice
+        if request.logprobs is not None:
+            out["logprobs"] = True
+            if request.logprobs:
+                out["top_logprobs"] = request.logprobs
         if request.schema is not None and native_schema:
             schema = in_object(request.schema)
             out["response_format"] = {
@@ -76,22 +77,100 @@ class OpenAI(Provider):
             if not text and message.get("refusal"):
                 text, reason = str(message["refusal"]), "content_filter"
             calls = read_tool_calls(message["tool_calls"]) if message.get("tool_calls") else []
-            choices.append(Choice(text=text, tool_calls=calls, finish_reason=reason))
+            thinking = message.get("reasoning_content") or message.get("reasoning")
+            logprobs = choice.get("logprobs")
+            choices.append(
+                Choice(
+                    text=text,
+                    tool_calls=calls,
+                    finish_reason=reason,
+                    thinking=thinking if isinstance(thinking, str) else "",
+                    logprobs=_logprobs(logprobs["content"])
+                    if isinstance(logprobs, dict) and logprobs.get("content")
+                    else None,
+                )
+            )
         if not choices:
             raise ValueError("no choices")
         return Answer(choices, _tokens(raw.get("usage")), raw.get("model") or "")
 
+    def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        whole: dict[str, Any] = {"choices": []}
+        choices: dict[int, dict[str, Any]] = {}
+        for event in events:
+            if event.get("error"):
+                return event
+            whole.update({key: event[key] for key in ("id", "model", "usage") if event.get(key)})
+            for part in event.get("choices") or ():
+                index = part.get("index") or 0
+                choice = choices.setdefault(index, {"index": index, "message": {"role": "assistant"}})
+                _add_delta(choice, part)
+        whole["choices"] = [choices[index] for index in sorted(choices)]
+        return whole
+
+    def begins(self, event: dict[str, Any]) -> bool:
+        deltas = [part.get("delta") or {} for part in event.get("choices") or ()]
+        return any(
+            delta.get(key) for delta in deltas for key in ("content", "tool_calls", "reasoning_content")
+        )
+
     def unwrap(self, choice: Choice, request: Request) -> Choice:
-        if request.schema is None or is_object(request.schema):
-            return choice
-        try:
-            wrapped = read_json(choice.text)
-        except ValueError:
-            return choice
-        value = out_of_object(wrapped, request.schema)
-        if value is wrapped:
-            return choice
-        return msgspec.structs.replace(choice, text=msgspec.json.encode(value).decode())
+        return unwrapped(choice, request)
+
+
+def unwrapped(choice: Choice, request: Request) -> Choice:
+    """The choice with what stands under `answer` of a wrapped schema as its text."""
+    if request.schema is None or is_object(request.schema):
+        return choice
+    try:
+        wrapped = read_json(choice.text)
+    except ValueError:
+        return choice
+    value = out_of_object(wrapped, request.schema)
+    if value is wrapped:
+        return choice
+    return msgspec.structs.replace(choice, text=msgspec.json.encode(value).decode())
+
+
+def _messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages without what only other formats understand."""
+    if not any("provider_items" in message for message in messages):
+        return messages
+    return [{key: value for key, value in each.items() if key != "provider_items"} for each in messages]
+
+
+def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
+    message, delta = choice["message"], part.get("delta") or {}
+    for key in ("content", "reasoning_content", "reasoning", "refusal"):
+        if isinstance(delta.get(key), str):
+            message[key] = message.get(key, "") + delta[key]
+    for call in delta.get("tool_calls") or ():
+        calls = message.setdefault("tool_calls", [])
+        at = call.get("index", len(calls))
+        if not isinstance(at, int) or not 0 <= at <= len(calls):
+            raise ValueError("a tool call out of order")
+        if at == len(calls):
+            calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        known, function = calls[at], call.get("function") or {}
+        known["id"] = call.get("id") or known["id"]
+        known["function"]["name"] += function.get("name") or ""
+        known["function"]["arguments"] += function.get("arguments") or ""
+    if part.get("finish_reason"):
+        choice["finish_reason"] = part["finish_reason"]
+    logprobs = part.get("logprobs")
+    if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
+        choice.setdefault("logprobs", {"content": []})["content"] += logprobs["content"]
+
+
+def _logprobs(content: Any) -> list[dict[str, Any]]:
+    """`[{token, logprob, top: {token: logprob}}]`."""
+    out = []
+    for each in content:
+        entry: dict[str, Any] = {"token": str(each["token"]), "logprob": float(each["logprob"])}
+        if each.get("top_logprobs"):
+            entry["top"] = {str(top["token"]): float(top["logprob"]) for top in each["top_logprobs"]}
+        out.append(entry)
+    return out
 
 
 def _text(content: Any) -> str:
@@ -103,9 +182,16 @@ def _text(content: Any) -> str:
 def _tokens(usage: Any) -> Tokens | None:
     if not isinstance(usage, dict) or "prompt_tokens" not in usage:
         return None
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return read_tokens(usage["prompt_tokens"], usage.get("completion_tokens"), cached)
+    given, made = details(usage, "prompt_tokens_details"), details(usage, "completion_tokens_details")
+    return read_tokens(
+        usage["prompt_tokens"],
+        usage.get("completion_tokens"),
+        given.get("cached_tokens"),
+        given.get("cache_write_tokens"),
+        reasoning=made.get("reasoning_tokens"),
+        audio_input=given.get("audio_tokens"),
+        audio_output=made.get("audio_tokens"),
+    )
 
 
 def schema_name(schema: dict[str, Any]) -> str:

@@ -11,13 +11,12 @@ import os
 import secrets
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from karat.errors import MissingDependency, RequestError
 from karat.models._messages import Request
+from karat.models.providers import Provider, Quirks, register_provider
 from karat.models.providers import _weights as weights
-from karat.models.providers import register_provider
-from karat.models.providers._chat import OpenAI
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
@@ -52,6 +51,8 @@ class LlamaServer:
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
         parameters.verbosity = -1  # llama.cpp writes its log to stderr otherwise
         parameters.warmup = False
+        # Unless a request sets one: so small a model says little of use when it samples freely.
+        parameters.sampling.temp = 0.0
         parameters.cache_ram_mib = 0
         self.key = secrets.token_urlsafe(24)  # other users of this machine are not served
         parameters.api_keys = [self.key]
@@ -86,18 +87,17 @@ def unload() -> None:
 
 
 @register_provider("local")
-class Local(OpenAI):
+class Local(Provider):
     """A GGUF file, answered by llama.cpp in this process."""
 
     name = "local"
-    base_url = ""
-    base_url_env = ""
-    key_env = ""
-    needs_key: ClassVar[bool] = False
-    derives_seed: ClassVar[bool] = True
-    repeatable: ClassVar[bool] = True  # llama.cpp says 500 to images, sounds and tools that it cannot read
-    free: ClassVar[bool] = True
-    several: ClassVar[bool] = False  # it would count the tokens of one answer only
+    needs_key = False
+    derives_seed = True
+    repeatable = True  # llama.cpp says 500 to images, sounds and tools that it cannot read
+    free = True
+    quirks = Quirks(
+        max_tokens="max_tokens", several=False
+    )  # with several it counts the tokens of one answer only
 
     def __init__(self) -> None:
         self.concurrency = slot_count()
@@ -108,9 +108,9 @@ class Local(OpenAI):
     def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
         return super().headers(server_for(endpoint.model).key, endpoint)
 
-    def body(self, model: str, request: Request, native_schema: bool) -> dict[str, Any]:
+    def body(self, endpoint: Endpoint, request: Request, native_schema: bool) -> dict[str, Any]:
         # A prompt that reuses the beginning of another is added up in another order, and may round differently.
-        return {**super().body(model, request, native_schema), "cache_prompt": False, **request.extra}
+        return {**super().body(endpoint, request, native_schema), "cache_prompt": False, **request.extra}
 
     def identity(self, endpoint: Endpoint) -> str:
         # The content of the weights: where the file lies and which port is free today change no answer.

@@ -1,0 +1,249 @@
+"""The providers that karat knows by name, as data: address, wire formats, key, and how each differs.
+
+Checked in public documentation on 2026-11-16; the source of each row stands beside it. Where a provider has an
+OpenAI-compatible endpoint, that one is used.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from karat.models.providers import Provider, Quirks, register_provider
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True):
+    """One provider."""
+
+    name: str
+    base_url: str
+    apis: tuple[str, ...] = ("chat",)
+    base_url_env: str = ""
+    base_url_suffix: str = ""
+    key_env: str = ""
+    token_env: str = ""
+    key_header: str = "Authorization"
+    needs_key: bool = True
+    free: bool = False
+    batches: str = ""
+    quirks: Quirks = Quirks()
+    source: str
+    """Where the row can be checked."""
+
+
+_RESPONSES_ONLY = re.compile(
+    # gpt-5.4 and later, GPT-6: /chat/completions refuses function tools beside reasoning (OpenAI's deployment
+    # checklist, 2026-11; github.com/openai/openai-openapi/issues/541, 2026-05-18; BerriAI/litellm/pull/34569).
+    r"gpt-(?:5\.(?:[4-9]|\d\d)|[6-9]|\d\d)(?![\w.]*-chat)"
+    # These are served by /responses alone (OpenAI's model pages).
+    r"|(?:gpt-5[\w.]*|o[13])-pro|gpt-[\w.]+-codex|codex-mini|computer-use|o\d[\w-]*-deep-research"
+)
+
+
+def needs_responses(model: str) -> bool:
+    """Whether OpenAI serves a model, with all it can do, by the Responses API only."""
+    return _RESPONSES_ONLY.match(model) is not None
+
+
+PRESETS = (
+    Preset(
+        name="openai",
+        base_url="https://api.openai.com/v1",
+        apis=("chat", "responses"),
+        base_url_env="OPENAI_BASE_URL",
+        key_env="OPENAI_API_KEY",
+        batches="openai",
+        source="https://developers.openai.com/api/reference",
+    ),
+    Preset(
+        name="anthropic",
+        base_url="https://api.anthropic.com/v1",
+        apis=("anthropic",),
+        base_url_env="ANTHROPIC_BASE_URL",
+        base_url_suffix="/v1",
+        key_env="ANTHROPIC_API_KEY",
+        key_header="x-api-key",
+        batches="anthropic",
+        source="https://platform.claude.com/docs/en/api/overview",
+    ),
+    Preset(
+        name="azure",
+        base_url="{AZURE_OPENAI_ENDPOINT}/openai/v1",
+        apis=("chat", "responses"),
+        base_url_env="AZURE_OPENAI_BASE_URL",
+        key_env="AZURE_OPENAI_API_KEY",
+        token_env="AZURE_OPENAI_AD_TOKEN",  # noqa: S106 - the name of a variable
+        key_header="api-key",
+        source="https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle (v1 API)",
+    ),
+    Preset(
+        name="gemini",
+        base_url="https://generativelanguage.googleapis.com/v1beta/openai",
+        base_url_env="GEMINI_BASE_URL",
+        key_env="GEMINI_API_KEY",
+        source="https://ai.google.dev/gemini-api/docs/openai",
+    ),
+    Preset(
+        name="vertex",
+        base_url="https://aiplatform.googleapis.com/v1/projects/{GOOGLE_CLOUD_PROJECT}/locations/global/endpoints/openapi",
+        base_url_env="VERTEX_BASE_URL",
+        key_env="VERTEX_ACCESS_TOKEN",
+        source="https://cloud.google.com/vertex-ai/generative-ai/docs/start/openai",
+    ),
+    Preset(
+        name="bedrock",
+        base_url="https://bedrock-mantle.{AWS_REGION}.api.aws/v1",
+        apis=("chat", "responses", "anthropic"),
+        base_url_env="BEDROCK_BASE_URL",
+        key_env="AWS_BEARER_TOKEN_BEDROCK",
+        source="https://docs.aws.amazon.com/bedrock/latest/userguide/bedrock-mantle.html",
+    ),
+    Preset(
+        name="mistral",
+        base_url="https://api.mistral.ai/v1",
+        base_url_env="MISTRAL_BASE_URL",
+        key_env="MISTRAL_API_KEY",
+        quirks=Quirks(max_tokens="max_tokens", seed="random_seed", required_tool="any"),
+        source="https://docs.mistral.ai/api",
+    ),
+    Preset(
+        name="openrouter",
+        base_url="https://openrouter.ai/api/v1",
+        base_url_env="OPENROUTER_BASE_URL",
+        key_env="OPENROUTER_API_KEY",
+        quirks=Quirks(max_tokens="max_tokens", effort="reasoning", several=False, ignores_parameters=True),
+        source="https://openrouter.ai/docs/api-reference/parameters",
+    ),
+    Preset(
+        name="groq",
+        base_url="https://api.groq.com/openai/v1",
+        base_url_env="GROQ_BASE_URL",
+        key_env="GROQ_API_KEY",
+        quirks=Quirks(max_tokens="max_completion_tokens", several=False),
+        source="https://console.groq.com/docs/openai (n has to be 1)",
+    ),
+    Preset(
+        name="together",
+        base_url="https://api.together.xyz/v1",
+        base_url_env="TOGETHER_BASE_URL",
+        key_env="TOGETHER_API_KEY",
+        quirks=Quirks(max_tokens="max_tokens"),
+        source="https://docs.together.ai/docs/openai-api-compatibility",
+    ),
+    Preset(
+        name="fireworks",
+        base_url="https://api.fireworks.ai/inference/v1",
+        base_url_env="FIREWORKS_BASE_URL",
+        key_env="FIREWORKS_API_KEY",
+        quirks=Quirks(max_tokens="max_tokens"),
+        source="https://docs.fireworks.ai/tools-sdks/openai-compatibility",
+    ),
+    Preset(
+        name="deepseek",
+        base_url="https://api.deepseek.com/v1",
+        base_url_env="DEEPSEEK_BASE_URL",
+        key_env="DEEPSEEK_API_KEY",
+        quirks=Quirks(max_tokens="max_tokens", several=False, json_schema=False),
+        source="https://api-docs.deepseek.com (response_format has json_object only)",
+    ),
+    Preset(
+        name="xai",
+        base_url="https://api.x.ai/v1",
+        apis=("chat", "responses"),
+        base_url_env="XAI_BASE_URL",
+        key_env="XAI_API_KEY",
+        source="https://docs.x.ai/docs/api-reference",
+    ),
+    Preset(
+        name="huggingface",
+        base_url="https://router.huggingface.co/v1",
+        base_url_env="HF_BASE_URL",
+        key_env="HF_TOKEN",
+        quirks=Quirks(max_tokens="max_tokens", several=False),
+        source="https://huggingface.co/docs/inference-providers",
+    ),
+    Preset(
+        name="ollama",
+        base_url="http://localhost:11434/v1",
+        base_url_env="OLLAMA_BASE_URL",
+        needs_key=False,
+        free=True,
+        quirks=Quirks(max_tokens="max_tokens", several=False),
+        source="https://docs.ollama.com/api/openai-compatibility",
+    ),
+    Preset(
+        name="vllm",
+        base_url="http://localhost:8000/v1",
+        apis=("chat", "responses"),
+        base_url_env="VLLM_BASE_URL",
+        key_env="VLLM_API_KEY",
+        needs_key=False,
+        quirks=Quirks(max_tokens="max_tokens"),
+        source="https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html",
+    ),
+    Preset(
+        name="llama.cpp",
+        base_url="http://localhost:8080/v1",
+        base_url_env="LLAMA_CPP_BASE_URL",
+        key_env="LLAMA_API_KEY",
+        needs_key=False,
+        free=True,
+        quirks=Quirks(max_tokens="max_tokens", several=False),
+        source="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
+    ),
+    Preset(
+        name="lmstudio",
+        base_url="http://localhost:1234/v1",
+        apis=("chat", "responses"),
+        base_url_env="LMSTUDIO_BASE_URL",
+        needs_key=False,
+        free=True,
+        quirks=Quirks(max_tokens="max_tokens", several=False),
+        source="https://lmstudio.ai/docs/developer/openai-compat",
+    ),
+    Preset(
+        name="litellm",
+        base_url="http://localhost:4000/v1",
+        apis=("chat", "responses", "anthropic"),
+        base_url_env="LITELLM_BASE_URL",
+        key_env="LITELLM_API_KEY",
+        needs_key=False,
+        source="https://docs.litellm.ai/docs/proxy/user_keys",
+    ),
+)
+
+
+class PresetProvider(Provider):
+    """A provider that is a row of data."""
+
+    preset: Preset
+
+    def __init__(self) -> None:
+        for field in Preset.__struct_fields__:
+            if field != "source":
+                setattr(self, field, getattr(self.preset, field))
+
+    def choose_api(self, model: str, official: bool) -> str:
+        """The Responses API for the models that need it, at OpenAI's own address; elsewhere what most servers speak."""
+        if self.name in ("openai", "azure") and official and needs_responses(model):
+            return "responses"
+        if self.name == "bedrock" and "anthropic." in model:
+            return "anthropic"
+        return self.apis[0]
+
+    def url(self, base_url: str, endpoint: Any, body: Any) -> str:
+        if self.name == "bedrock" and endpoint.api == "anthropic" and not base_url.endswith("/anthropic/v1"):
+            base_url = base_url.removesuffix("/v1") + "/anthropic/v1"
+        return super().url(base_url, endpoint, body)
+
+
+for _preset in PRESETS:
+    register_provider(_preset.name)(
+        type(
+            f"{_preset.name.title()}Provider",
+            (PresetProvider,),
+            {"preset": _preset, "__doc__": _preset.source},
+        )
+    )

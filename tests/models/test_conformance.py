@@ -1,0 +1,483 @@
+"""Every preset and every wire format, against a fake provider that is as strict as the real ones."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+from pydantic import BaseModel
+
+import karat
+from karat import models
+from karat.models.providers import Quirks, providers
+from karat.models.providers._presets import PRESETS
+from karat.tasks.prompt import PromptTask
+from karat.testing import Failing, FakeProvider
+
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    },
+}
+
+NAMES = {
+    "chat": {"plain": "gpt-4o-mini", "thinking": "gpt-5-mini"},
+    "responses": {"plain": "gpt-4.1", "thinking": "gpt-5.6-terra"},
+    "anthropic": {"plain": "claude-haiku-4-5", "thinking": "claude-opus-4-7"},
+}
+"""A model that the fake provider is strict with, for each format: one that samples, one that thinks."""
+
+CASES = [(preset.name, api) for preset in PRESETS for api in preset.apis]
+
+
+class City(BaseModel):
+    name: str
+    people: int
+
+
+@pytest.fixture(params=CASES, ids=[f"{name}-{api}" for name, api in CASES])
+def endpoint(request, monkeypatch):
+    """`(server, make)`: a model of a preset by its format, as models.yaml names it, with its key where it needs one."""
+    name, api = request.param
+    preset = next(each for each in PRESETS if each.name == name)
+    with FakeProvider(keys=["right"] if preset.key_env else None) as server:
+        if preset.key_env:
+            monkeypatch.setenv(preset.key_env, "right")
+        monkeypatch.setenv(preset.base_url_env, server.url)
+
+        def make(kind="plain", **parameters):
+            # A server with quirks of its own serves other models, of which the fake provider knows nothing.
+            model = NAMES[api][kind] if preset.quirks == Quirks() else f"some-{kind}-model"
+            if name == "bedrock" and api == "anthropic":
+                model = f"us.anthropic.{model}"
+            return models.get(f"{name}/{model}", api=api, **parameters)
+
+        yield server, make
+
+
+async def test_a_plain_question(endpoint):
+    server, make = endpoint
+    server.script.answers = {
+        "": {"text": "yes", "usage": {"input": 20, "output": 9, "cached": 8, "reasoning": 4}}
+    }
+    reply = await make().generate(
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Really?"}], max_tokens=50
+    )
+    assert (reply.text, reply.finish_reason) == ("yes", "stop")
+    usage = reply.usage
+    assert (usage.input_tokens, usage.output_tokens) == (20, 9)
+    assert (usage.cached_input_tokens, usage.reasoning_tokens) == (8, 4)
+    assert not {"temperature", "top_p", "top_k", "seed", "n", "stop"} & set(server.requests[0])
+
+
+async def test_an_answer_of_a_given_form(endpoint):
+    server, make = endpoint
+    server.script.answers = lambda body: _formed(body, {"name": "Rome", "people": 3})
+    for kind in ("plain", "thinking"):
+        reply = await make(kind).generate("A city?", schema=City)
+        assert reply.parsed == City(name="Rome", people=3)
+
+
+def _formed(body, value):
+    """The value where the format asks for it: the text, or the arguments of the one tool that is forced."""
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "tool":
+        return {"tool_calls": [{"name": choice["name"], "arguments": value}]}
+    return json.dumps(value)
+
+
+async def test_a_conversation_with_tools(endpoint):
+    """Reasoning is given back between the turns: the strict provider refuses thinking without its signature."""
+    server, make = endpoint
+    server.script.answers = lambda body: (
+        {"text": "It is 3."}
+        if "tool_result" in str(body)
+        or "function_call_output" in str(body)
+        or '"role": "tool"' in json.dumps(body)
+        else {"thinking": "I have to add.", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}
+    )
+    kind = "plain" if make().endpoint.api == "chat" else "thinking"
+    model = make(kind)
+    messages = [{"role": "user", "content": "1 + 2?"}]
+    reply = await model.generate(messages, tools=[TOOL], tool_choice="auto")
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("add", {"a": 1})]
+    assert (reply.thinking, reply.finish_reason) == ("I have to add.", "tool_calls")
+    messages += [reply.message, {"role": "tool", "tool_call_id": reply.tool_calls[0].id, "content": "3"}]
+    assert (await model.generate(messages, tools=[TOOL])).text == "It is 3."
+    if model.endpoint.api != "chat":
+        assert "sealed" in json.dumps(server.requests[-1])
+
+
+async def test_an_image(endpoint):
+    server, make = endpoint
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]
+    reply = await make().generate([{"role": "user", "content": parts}])
+    assert reply.text == "What is it?"
+    assert "iVBORw0KGgo=" in json.dumps(server.requests[0])
+
+
+async def test_thinking_is_kept_apart_from_the_answer(endpoint):
+    server, make = endpoint
+    server.script.answers = {"": {"text": "42", "thinking": "six times seven"}}
+    model = make("thinking")
+    with models.recording(example="1") as calls:
+        reply = await model.generate("?", effort="low", max_tokens=2000)
+    assert (reply.text, reply.thinking) == ("42", "six times seven")
+    assert calls[0].output == "42"
+    assert calls[0].metadata["thinking"] == "six times seven"
+    sent = server.requests[0]
+    efforts = (sent.get("reasoning_effort"), sent.get("reasoning"), sent.get("output_config"))
+    assert any(each in ("low", {"effort": "low"}) for each in efforts)
+    if model.endpoint.api == "anthropic":
+        assert sent["thinking"] == {"type": "adaptive"}
+
+
+async def test_a_refusal_is_a_typed_failure(endpoint):
+    server, make = endpoint
+    server.script.answers = {"": {"text": None, "refusal": "I cannot help with that."}}
+    with pytest.raises(models.ContentFiltered) as caught:
+        await make().generate("?")
+    assert caught.value.tokens is not None
+    assert server.count == 1
+
+
+async def test_a_truncated_answer_says_so(endpoint):
+    server, make = endpoint
+    server.script.answers = {"": {"text": "Once upon", "finish_reason": "length"}}
+    reply = await make().generate("?", max_tokens=2)
+    assert (reply.text, reply.finish_reason) == ("Once upon", "length")
+
+
+async def test_a_parameter_that_the_model_refuses_is_one_failure_that_names_it(endpoint):
+    """The model's address is not the provider's own, so nothing is known before its 400."""
+    server, make = endpoint
+    model = make("thinking")
+    if model.endpoint.model.startswith("some-"):
+        body = '{"error": {"message": "temperature: this parameter is not supported", "code": 400}}'
+        server.script.failures = {1: Failing(status=400, body=body)}
+    with (
+        models.recording(example="1") as calls,
+        pytest.raises(models.ParameterRefused) as caught,
+    ):
+        await model.generate("?", temperature=0)
+    assert "does not accept temperature: remove it" in str(caught.value)
+    assert model.spec in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert calls.stopped is caught.value
+    assert server.count == 1
+    reply = await model.generate("?")
+    assert reply.text == "?"
+
+
+async def test_a_key_that_expires_is_printed_again(endpoint, define, tmp_path):
+    server, make = endpoint
+    if server.keys is None:
+        pytest.skip("it takes no key")
+    usual = make().endpoint
+    script = tmp_path / "token"
+    script.write_text(f"#!/bin/sh\necho $(cat {tmp_path}/key)\necho x >> {tmp_path}/runs\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "key").write_text("wrong-at-first")
+    define(
+        f"expiring:\n  model: {usual.provider}/{usual.model}\n  api: {usual.api}\n  api_key_command: {script}\n"
+        f"  base_url: {server.url}\n"
+    )
+    model = models.get("expiring")
+    with pytest.raises(models.CredentialsRefused):
+        await model.generate("0")
+    server.keys = ["right", "wrong-at-first"]
+    assert (await model.generate("1")).text == "1"
+    server.keys = ["fresh"]
+    (tmp_path / "key").write_text("fresh")
+    assert (await model.generate("2")).text == "2"
+    assert (await model.generate("3")).text == "3"
+    assert (tmp_path / "runs").read_text().count(
+        "x"
+    ) == 3  # at first, after the first refusal, after the second
+
+
+async def test_429_is_waited_for(endpoint, monkeypatch):
+    server, make = endpoint
+    server.script.failures = {1: Failing(status=429, headers={"retry-after": "0.01"})}
+    reply = await make().generate("?")
+    assert reply.text == "?"
+    assert [attempt.error for attempt in reply.attempts] == ["RateLimited"]
+    assert server.count == 2
+
+
+async def test_a_stream_amounts_to_the_same_answer(endpoint):
+    server, make = endpoint
+    answer = {
+        "thinking": "hm",
+        "text": "one two three",
+        "tool_calls": [{"name": "add", "arguments": {"a": 1}}],
+        "usage": {"input": 20, "output": 9},
+    }
+    server.script.answers = {"": answer}
+    server.latency = 0.05  # a tenth of it between events
+    kind = "plain" if make().endpoint.api == "chat" else "thinking"
+    model = make(kind)
+    whole = await model.generate("?", tools=[TOOL])
+    streamed = await model.generate("?", tools=[TOOL], stream=True)
+    for field in ("text", "thinking", "tool_calls", "finish_reason", "served_model", "usage"):
+        assert getattr(streamed, field) == getattr(whole, field), field
+    assert streamed.first_token_seconds > 0
+    assert streamed.tokens_per_second > 0
+    assert whole.first_token_seconds is None
+    assert server.requests[1]["stream"] is True
+
+
+async def test_a_stream_that_breaks_off_is_asked_for_again(endpoint, monkeypatch):
+    server, make = endpoint
+    server.script.failures = {1: Failing(body='data: {"type": "message_start", "message": {}}\n\n')}
+    with models.recording(example="1") as calls:
+        reply = await make().generate("?", stream=True)
+    assert reply.text == "?"
+    assert [attempt["error"] for attempt in calls[0].metadata["attempts"]] == ["BrokenBody"]
+
+
+async def test_stop_sequences_seeds_and_tool_choice_arrive(endpoint):
+    server, make = endpoint
+    model = make()
+    api, quirks = model.endpoint.api, model.endpoint.quirks
+    if api == "responses":
+        with pytest.raises(models.ParameterRefused, match="has no stop"):
+            await model.generate("?", stop=["x"])
+        with pytest.raises(models.ParameterRefused, match="has no seed"):
+            models.get(model, seed=1)
+        assert server.count == 0
+    else:
+        await model.generate("?", stop=["x"], **({} if api == "anthropic" else {"seed": 1}))
+        assert server.requests[0]["stop_sequences" if api == "anthropic" else "stop"] == ["x"]
+        if api == "chat" and quirks.seed == "seed":
+            assert server.requests[0]["seed"] == 1
+    server.reset()
+    if api == "chat" and quirks.required_tool != "required":
+        return
+    server.script.answers = {"": {"tool_calls": [{"name": "add", "arguments": {}}]}}
+    await model.generate("?", tools=[TOOL], tool_choice={"type": "function", "function": {"name": "add"}})
+    expected = {
+        "chat": {"type": "function", "function": {"name": "add"}},
+        "responses": {"type": "function", "name": "add"},
+        "anthropic": {"type": "tool", "name": "add"},
+    }
+    assert server.requests[0]["tool_choice"] == expected[api]
+
+
+async def test_several_answers(endpoint):
+    server, make = endpoint
+    reply = await make().generate("?", n=3)
+    assert [choice.text for choice in reply.choices] == ["?"] * 3
+    provider = models.get(make()).endpoint
+    one_request = provider.api == "chat" and provider.quirks.several
+    assert server.count == (1 if one_request else 3)
+
+
+def test_every_preset_is_registered_and_listed(monkeypatch):
+    names = set(providers.list())
+    assert {preset.name for preset in PRESETS} <= names
+    listed = {row["spec"].split("/")[0] for row in models.available()}
+    assert {preset.name for preset in PRESETS} <= listed
+    for preset in PRESETS:
+        assert preset.source
+
+
+@pytest.mark.parametrize(
+    ("spec", "variables", "url"),
+    [
+        (
+            "azure/mine",
+            {"AZURE_OPENAI_ENDPOINT": "https://r.openai.azure.com"},
+            "https://r.openai.azure.com/openai/v1",
+        ),
+        (
+            "bedrock/openai.gpt-oss-120b",
+            {"AWS_REGION": "eu-west-1"},
+            "https://bedrock-mantle.eu-west-1.api.aws/v1",
+        ),
+        (
+            "vertex/google/gemini-3-pro",
+            {"GOOGLE_CLOUD_PROJECT": "p"},
+            "https://aiplatform.googleapis.com/v1/projects/p/locations/global/endpoints/openapi",
+        ),
+    ],
+)
+def test_addresses_are_filled_from_the_environment(spec, variables, url, monkeypatch):
+    for name in ("AZURE_OPENAI_ENDPOINT", "AWS_REGION", "GOOGLE_CLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(karat.errors.RequestError, match=next(iter(variables))):
+        models.get(spec)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert models.get(spec).endpoint.base_url == url
+
+
+async def test_azure_takes_a_key_or_an_entra_token(monkeypatch):
+    with FakeProvider() as server:
+        monkeypatch.setenv("AZURE_OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "entra-token-123")
+        await models.get("azure/mine").generate("a")
+        monkeypatch.setenv("AZURE_OPENAI_API_KEY", "plain-key-123")
+        await models.get("azure/mine").generate("b")
+    first, second = server.headers
+    assert (first["Authorization"], second["api-key"]) == ("Bearer entra-token-123", "plain-key-123")
+    assert "api-key" not in first
+    assert "Authorization" not in second
+
+
+async def test_a_plug_in_sees_model_and_body_when_it_builds_url_and_headers():
+    with FakeProvider() as server:
+
+        @models.register_provider("signed")
+        class Signed(models.Provider):
+            name = "signed"
+            base_url = server.url
+            signs = True
+
+            def url(self, base_url, endpoint, body):
+                return f"{base_url}/models/{endpoint.model}/{len(body['messages'])}/chat/completions"
+
+            def sign(self, url, headers, body, key, endpoint):
+                return {"X-Signature": f"{endpoint.model}:{len(body)}"}
+
+        await models.get("signed/m").generate("a")
+        body = json.dumps(server.requests[0], separators=(",", ":"))
+        assert server.headers[0]["X-Signature"] == f"m:{len(body)}"
+        assert "/models/m/1/chat/completions" in next(iter(server.counts))
+
+
+@pytest.mark.parametrize(
+    ("spec", "api"),
+    [
+        ("openai/gpt-4o-mini", "chat"),
+        ("openai/gpt-5.2", "chat"),
+        ("openai/gpt-5.4", "responses"),
+        ("openai/gpt-5.6-terra", "responses"),
+        ("openai/gpt-6.1-sol", "responses"),
+        ("openai/gpt-5-pro", "responses"),
+        ("openai/o3-deep-research", "responses"),
+        ("openai/gpt-5.3-chat-latest", "chat"),
+        ("anthropic/claude-opus-5-5", "anthropic"),
+        ("groq/openai/gpt-oss-120b", "chat"),
+        ("gpt-5.6-terra@http://127.0.0.1:1/v1", "chat"),
+    ],
+)
+def test_the_format_is_chosen_by_provider_and_model(spec, api):
+    assert models.get(spec).endpoint.api == api
+
+
+def test_a_format_that_a_provider_does_not_speak_is_refused():
+    with pytest.raises(karat.errors.RequestError, match="groq does not speak 'responses': its api is chat"):
+        models.get("groq/x", api="responses")
+    with pytest.raises(karat.errors.RequestError, match="did you mean 'responses'"):
+        models.get("openai/x", api="response")
+
+
+KNOWN_REFUSALS = [
+    ("anthropic/claude-opus-4-7", {"temperature": 0}, "does not accept temperature: remove it"),
+    ("anthropic/claude-opus-4-8-20260601", {"temperature": 1}, "does not accept temperature"),
+    ("anthropic/claude-sonnet-5", {"extra": {"top_p": 0.5}}, "does not accept top_p"),
+    ("anthropic/claude-opus-5-5", {"effort": "none"}, "does not accept effort 'none'"),
+    ("anthropic/claude-sonnet-5-5", {"tool_choice": "required", "tools": [TOOL]}, "cannot be forced"),
+    ("anthropic/claude-haiku-4-5", {"effort": "low"}, "has no effort to set"),
+    ("anthropic/claude-haiku-4-5", {"seed": 1}, "has no seed"),
+    ("openai/gpt-5-mini", {"temperature": 0.5}, "does not accept temperature"),
+    ("openai/o3", {"temperature": 0}, "does not accept temperature"),
+    ("openai/gpt-5.1", {"temperature": 0, "effort": "low"}, "only with effort: none"),
+    ("openai/gpt-5.1", {"effort": "minimal"}, "it takes none, low, medium, high"),
+    ("openai/gpt-5.6-terra", {"temperature": 0}, "only with effort: none"),
+    ("openai/gpt-6.1-sol", {"effort": "none"}, "does not accept effort 'none'"),
+]
+
+
+@pytest.mark.parametrize(("spec", "parameters", "said"), KNOWN_REFUSALS)
+def test_what_is_known_to_be_refused_is_said_before_the_first_record(spec, parameters, said):
+    with pytest.raises(models.ParameterRefused, match=said):
+        models.get(spec, **parameters)
+    with pytest.raises(models.ParameterRefused, match=said):
+        models.get(spec).check_options(parameters)
+    task = {name: value for name, value in parameters.items() if name in ("temperature", "effort", "seed")}
+    if task == parameters:
+        with pytest.raises(models.ParameterRefused, match=said):
+            PromptTask("{input}", model=spec, **task)
+
+
+@pytest.mark.parametrize(
+    ("spec", "parameters"),
+    [
+        ("anthropic/claude-opus-4-6", {"temperature": 0}),
+        ("anthropic/claude-haiku-4-5", {"temperature": 0}),
+        ("openai/gpt-4o", {"temperature": 0}),
+        ("openai/gpt-5.1", {"temperature": 0}),
+        ("openai/gpt-5.6-terra", {"temperature": 0, "effort": "none"}),
+        ("openai/gpt-5.3-chat-latest", {"temperature": 0}),
+        ("openrouter/anthropic/claude-opus-4-7", {"temperature": 0}),  # which drops it in silence
+        ("claude-opus-4-7@http://127.0.0.1:1/v1", {"temperature": 0}),  # of which nothing is known
+        ("openai/some-model-of-next-year", {"temperature": 0, "effort": "max"}),
+    ],
+)
+def test_what_is_not_known_to_be_refused_is_sent(spec, parameters):
+    models.get(spec, **parameters)
+
+
+async def test_an_assistant_turn_at_the_end_is_refused_where_that_is_known():
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    with pytest.raises(karat.errors.RequestError, match="ends with an assistant message"):
+        await models.get("anthropic/claude-opus-4-6").generate(messages)
+
+
+@pytest.mark.parametrize("model", ["gpt-4o-mini", "gpt-5-mini", "claude-haiku-4-5", "claude-opus-4-7"])
+def test_the_same_prompt_runs_on_models_that_accept_temperature_and_that_refuse_it(
+    model, monkeypatch, tmp_path
+):
+    with FakeProvider() as server:
+        for variable in ("OPENAI", "ANTHROPIC"):
+            monkeypatch.setenv(f"{variable}_BASE_URL", server.url)
+        provider = "anthropic" if model.startswith("claude") else "openai"
+        dataset = karat.Dataset.from_examples([{"id": str(n), "input": f"q{n}"} for n in range(5)], name="d")
+        run = karat.run(
+            PromptTask("{input}", model=f"{provider}/{model}"),
+            dataset,
+            store=tmp_path / "k.db",
+            concurrency=2,
+        )
+        assert (run.counts.ok, run.status) == (5, "success")
+        assert server.count == 5
+        server.reset()
+        refuses = model in ("gpt-5-mini", "claude-opus-4-7")
+        task = PromptTask("{input}", model=f"{provider}/{model}", temperature=0)
+        if not refuses:
+            assert karat.run(task, dataset, store=tmp_path / "k.db").counts.ok == 5
+            return
+        with pytest.raises(models.ParameterRefused, match="does not accept temperature"):
+            karat.run(task, dataset, store=tmp_path / "k.db", concurrency=1)
+        assert server.count == 1  # one failure of the run, not one of each record
+
+
+async def test_pauses_and_full_windows_are_no_answers(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
+    for reason, failure in (
+        ("pause_turn", models.IncompleteAnswer),
+        ("model_context_window_exceeded", models.ContextTooLong),
+    ):
+        with FakeProvider({"": {"text": "so far", "finish_reason": reason}}) as server:
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+            with pytest.raises(failure) as caught:
+                await models.get("anthropic/claude-opus-4-7").generate(reason)
+            assert caught.value.tokens is not None
+            assert server.count == 1
+
+
+async def test_probabilities_of_tokens_are_kept_in_the_trace(provider):
+    content = [{"token": "yes", "logprob": -0.1, "top_logprobs": [{"token": "no", "logprob": -2.5}]}]
+    provider.script.answers = {"": {"text": "yes", "logprobs": content}}
+    with models.recording(example="1") as calls:
+        reply = await models.get(provider.spec()).generate("?", logprobs=1)
+    assert reply.logprobs == [{"token": "yes", "logprob": -0.1, "top": {"no": -2.5}}]
+    assert calls[0].metadata["logprobs"] == reply.logprobs
+    assert (provider.requests[0]["logprobs"], provider.requests[0]["top_logprobs"]) == (True, 1)

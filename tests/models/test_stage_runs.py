@@ -44,7 +44,7 @@ both = pytest.mark.parametrize("how", ["async", "sync"])
 
 def test_a_record_that_fails_keeps_its_error_and_its_attempts(quick, folder):
     with FakeProvider(rates={"500": 1.0}) as server:
-        task = PromptTask("{input}", model=quick(server, retries="{limit: 2, base: 0.0001}"))
+        task = PromptTask("{input}", model=quick(server, retries="{limit: 2, base: 0.01}"))
         karat.run(task, questions(3), store="sqlite:///karat.db")
     with karat.open_store("sqlite:///karat.db") as store:
         (run,) = store.runs.list()

@@ -226,6 +226,7 @@ def test_no_field_of_a_request_context_is_forgotten():
         "permit",
         "timing",
         "stream",
+        "batch",
     }  # the form's schema is in the request
     assert set(RequestContext.__struct_fields__) == covered | not_part_of_the_answer
 

@@ -45,7 +45,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         )
     if not given.evaluator and not given.amend:
         raise UsageError("karat evaluate needs an evaluator: -e NAME; karat evaluators lists them")
-    options: dict[str, Any] = {"cache": cache_mode(given)}
+    options: dict[str, Any] = {"cache": cache_mode(given), "batch": given.batch}
     for name in ("concurrency", "timeout", "abort_on_error", "description", "budget"):
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)

@@ -5,6 +5,7 @@ OpenAI-compatible server, or a name defined in models.yaml.
 
     karat models
     karat models --check local/smollm2-135m
+    karat models --prices
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ def add_arguments(parser: Parser) -> None:
         metavar="MODEL",
         help="try one call: with these, or with all that are ready",
     )
+    parser.option(
+        "--prices", action="store_true", help="list what each model costs, where that is from, and its age"
+    )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Lists the models; with --check, asks them."""
     from karat.models import available, get, price_date
 
+    if given.prices:
+        return _show_prices(terminal)
     for spec in given.check or ():
         get(
             spec
@@ -42,6 +48,47 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         document["checks"] = [_checked(spec, terminal) for spec in given.check or ready]
     terminal.show(document, lambda: _text(document))
     return 0 if all(check["ok"] for check in document.get("checks", [])) else 1
+
+
+def _show_prices(terminal: Terminal) -> int:
+    from datetime import UTC, date, datetime
+
+    import msgspec
+
+    from karat.models import price_list
+
+    today = datetime.now(UTC).date()
+    rows = []
+    for model, price, day in price_list():
+        try:
+            age = (today - date.fromisoformat(day)).days
+        except ValueError:
+            age = None
+        rows.append({"model": model, "date": day, "age_days": age, **msgspec.to_builtins(price)})
+    document = {"unit": "US dollars for a million tokens", "prices": rows}
+    terminal.show(document, lambda: _prices_text(rows))
+    return 0
+
+
+def _prices_text(rows: list[dict[str, Any]]) -> str:
+    from karat.formatting import clean, table
+
+    lines = [["model", "input", "output", "cached", "batch", "as of", "source"]]
+    for each in rows:
+        age = "" if each["age_days"] is None else f" ({each['age_days']} days)"
+        cached, batch = each.get("cache_read"), each.get("batch")
+        lines.append(
+            [
+                clean(each["model"], 60),
+                f"{each['input']:g}",
+                f"{each['output']:g}",
+                "" if cached is None else f"{cached:g}",
+                "" if batch is None else f"{batch:.0%}",
+                clean(each["date"], 20) + age,
+                clean(each.get("source", ""), 70),
+            ]
+        )
+    return "US dollars for a million tokens\n" + table(lines)
 
 
 def _checked(spec: str, terminal: Terminal) -> Any:

@@ -103,6 +103,11 @@ def add_work_options(parser: Parser) -> None:
         metavar="DOLLARS",
         help="stop before model calls cost more; can be continued",
     )
+    parser.option(
+        "--batch",
+        action="store_true",
+        help="send model calls by the batch API of OpenAI or Anthropic: half the price, within a day",
+    )
 
 
 def cache_mode(given: argparse.Namespace) -> str:

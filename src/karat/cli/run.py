@@ -130,6 +130,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             wait=given.wait,
             cache=cache,
             budget=given.budget,
+            batch=given.batch,
             progress=terminal.progress,
             tell=lambda handle: terminal.notice(handle.notice),
         )

@@ -174,6 +174,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
             wait=given.wait,
             cache=cache_mode(given),
             budget=given.budget,
+            batch=given.batch,
             progress=terminal.progress,
             tell=lambda handle: terminal.notice(handle.notice),
         )

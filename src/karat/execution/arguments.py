@@ -71,6 +71,8 @@ class StageOptions(TypedDict, total=False):
     """Model calls: `use` cached replies, `refresh` them, or `off`."""
     budget: float | Budget | None
     """Model calls: stop before they cost more than this many dollars."""
+    batch: bool
+    """Model calls: collect them and send them by the provider's batch API, at its lower price."""
     labels: Sequence[str]
     """Description: short names to find it by."""
     metadata: Mapping[str, Any] | None
@@ -103,10 +105,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     wait: bool = False
     cache: CacheMode = "use"
     budget: Budget | None = None
+    batch: bool = False
     labels: list[str] = []
     metadata: dict[str, Any] = {}
     description: str = ""
 
+
+BATCH_CONCURRENCY = 10_000
+"""Items in flight where their calls are batched and nothing else is said: so many wait for one batch."""
 
 LEAST = {"concurrency": 1, "attempts": 1, "limit": 1, "offset": 0, "timeout": 0, "retries": 0}
 
@@ -149,7 +155,9 @@ def read_options(
             **described,
             "cache": cache,
             "budget": budget,
-            "concurrency": concurrency,
+            "concurrency": BATCH_CONCURRENCY
+            if values.get("batch") and concurrency == DEFAULT_CONCURRENCY
+            else concurrency,
             "listen": listener(progress),
         }
     )

@@ -90,6 +90,7 @@ class Stage:
         self._repository: Any = handle.store.runs if isinstance(handle, Run) else handle.store.evaluations
         self._replicate: int = handle.header.replicate
         self._cache, self._budget, self._permit = options.cache, options.budget, lease.permit
+        self._batch = options.batch
         self._progress = Progress(name, total, started=time.monotonic())
         self._usage: dict[str, Usage] = {}
         self._aborted: tuple[str, Failure] | None = None
@@ -100,7 +101,15 @@ class Stage:
     def recording(self, example: str, attempt: int, scope: str = "") -> recording:
         """The record of model and tool calls of one item."""
         return recording(
-            example, attempt, self._replicate, self._cache, self._budget, scope, True, self._permit
+            example,
+            attempt,
+            self._replicate,
+            self._cache,
+            self._budget,
+            scope,
+            True,
+            self._permit,
+            self._batch,
         )
 
     async def work(self, phases: Iterable[Phase]) -> None:

@@ -86,6 +86,7 @@ class ExperimentOptions(TypedDict, total=False):
     wait: bool
     cache: str
     budget: float
+    batch: bool
     progress: bool | Listener | None
 
 
@@ -93,8 +94,8 @@ async def experiment_async(file: str | Path, **options: Unpack[ExperimentOptions
     """Run an experiment file: its runs, its evaluation, its aggregation and, for a matrix, its comparison.
 
     `store`, `models`, `params`, `concurrency`, `attempts`, `limit`, `offset`, `timeout` and `retries` take the place of
-    what the file says; `new`, `retry_failed`, `accept_code_change`, `wait`, `cache`, `budget` and `progress` are those
-    of `karat.run`. The results stay in the store, which the returned runs keep open.
+    what the file says; `new`, `retry_failed`, `accept_code_change`, `wait`, `cache`, `budget`, `batch` and `progress`
+    are those of `karat.run`. The results stay in the store, which the returned runs keep open.
     """
     from karat.experiments.checking import OPTIONS, read_experiment
 
@@ -129,11 +130,13 @@ async def carry_out_async(
     wait: bool = False,
     cache: str = "use",
     budget: float | None = None,
+    batch: bool = False,
     progress: Listener | None = None,
     tell: Told | None = None,
 ) -> Outcome:
     """Runs, evaluates and aggregates what a plan says. `new` concerns the runs; what follows from them is new."""
     again: dict[str, Any] = {"retry_failed": retry_failed, "wait": wait, "cache": cache, "progress": progress}
+    again["batch"] = batch
     if budget is not None:
         again["budget"] = _budget(plan, budget)
     about: dict[str, Any] = {"labels": plan.labels, "description": plan.description}

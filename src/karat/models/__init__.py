@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         TimedOut,
     )
     from karat.models._messages import ROLES, Choice, Reply, ToolCall, check_extra
-    from karat.models._prices import Price, find_price, price_date
+    from karat.models._prices import Price, find_price, price_date, price_list
     from karat.models._recording import annotate, default_model, record_tool_call, recording, tool
     from karat.models._runtime import aclose, close
     from karat.models._structured import OutputSchema, output_schema
@@ -96,6 +96,7 @@ _WHERE = {
     "find_price": "_prices",
     "get": "_client",
     "price_date": "_prices",
+    "price_list": "_prices",
     "pull": "providers._weights",
     "record_tool_call": "_recording",
     "recording": "_recording",
@@ -156,6 +157,7 @@ __all__ = [
     "get",
     "output_schema",
     "price_date",
+    "price_list",
     "pull",
     "record_tool_call",
     "recording",

@@ -103,5 +103,4 @@ def worst_cost(price: Price | None, request: Request, size: int, spec: str) -> f
         for part in message["content"]
     )
     tokens = size + MESSAGE_TOKENS * (len(request.messages) + 1) + IMAGE_TOKENS * images
-    dearest = max(price.input, price.cache_write or 0.0)
-    return (tokens * dearest + (most or 0) * request.n * price.output) / MILLION
+    return (tokens * price.dearest_input + (most or 0) * request.n * price.dearest_output) / MILLION

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -91,6 +92,12 @@ class Model:
     def identity(self) -> dict[str, Any]:
         """What of this model belongs into the fingerprint of a run: no secret, and no accidental address."""
         return self.endpoint.identity()
+
+    @functools.cached_property
+    def in_batch(self) -> Endpoint:
+        """The endpoint with what its batch API costs."""
+        price = self.endpoint.price
+        return msgspec.structs.replace(self.endpoint, price=price and price.in_batch())
 
     @property
     def priced(self) -> bool:
@@ -206,6 +213,13 @@ class Pending:
         key = model._identity + encoded + (b"\nsample %d" % number if number else b"")
         digest = hashlib.blake2b(key, digest_size=20).digest()
         calls = self.calls = current()
+        if calls is not None and calls.batch:
+            if not provider_of(endpoint).batches:
+                calls.stopped = ParameterRefused(
+                    f"{endpoint.spec}: {endpoint.provider} has no batch API that karat knows: leave batch out"
+                )
+                raise calls.stopped
+            endpoint = self.spec = model.in_batch
         if calls is None:
             self.context = RequestContext(
                 endpoint, request, digest, form, stream=stream, deterministic=deterministic
@@ -230,7 +244,8 @@ class Pending:
             calls.budget,
             calls.uncommitted,
             calls.permit,
-            stream=stream,
+            stream=stream and not calls.batch,
+            batch=calls.batch,
             deterministic=deterministic,
         )
         self.input = _recorded(endpoint, request, encoded)

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 MILLION = 1_000_000
 
 
+class LongContext(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a request costs whose input is longer than `above` tokens."""
+
+    above: int
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     """US dollars for a million tokens."""
 
@@ -32,6 +42,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a batch costs of this; where None, it is not known to be cheaper."""
     source: str = ""
     """Where it was read."""
+    long_context: LongContext | None = None
     max_output: int | None = None
     """The most tokens the model can answer with: what a budget reserves when a request sets no limit."""
 
@@ -40,8 +51,53 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether nothing is charged."""
         return not self.input and not self.output
 
+    def in_batch(self) -> Price:
+        """What the same costs by the provider's batch API."""
+        share = 1.0 if self.batch is None else self.batch
+
+        def part(price: float | None) -> float | None:
+            return None if price is None else price * share
+
+        longer = self.long_context
+        return msgspec.structs.replace(
+            self,
+            input=self.input * share,
+            output=self.output * share,
+            cache_read=part(self.cache_read),
+            cache_write=part(self.cache_write),
+            audio_input=part(self.audio_input),
+            audio_output=part(self.audio_output),
+            batch=None,
+            long_context=longer
+            and LongContext(
+                longer.above,
+                longer.input * share,
+                longer.output * share,
+                part(longer.cache_read),
+                part(longer.cache_write),
+            ),
+        )
+
+    @property
+    def dearest_input(self) -> float:
+        """The most that a token of input can cost."""
+        longer = self.long_context
+        rates = [self.input, self.cache_write, self.audio_input]
+        rates += [longer.input, longer.cache_write] if longer is not None else []
+        return max(rate for rate in rates if rate is not None)
+
+    @property
+    def dearest_output(self) -> float:
+        """The most that a token of output can cost."""
+        longer = self.long_context
+        rates = [self.output, self.audio_output, longer.output if longer is not None else None]
+        return max(rate for rate in rates if rate is not None)
+
     def cost(self, tokens: Tokens) -> float:
         """Dollars for these tokens."""
+        longer = self.long_context
+        if longer is not None and tokens.input > longer.above:
+            return Price(longer.input, longer.output, longer.cache_read, longer.cache_write).cost(tokens)
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         plain = tokens.input - tokens.cache_read - tokens.cache_write
@@ -70,6 +126,15 @@ def find_price(spec: str) -> Price | None:
         if found is not None:
             return found
     return None
+
+
+def price_list() -> list[tuple[str, Price, str]]:
+    """Every known price: `(model, price, day of its table)`; those of KARAT_PRICES come first, and win."""
+    found: dict[str, tuple[str, Price, str]] = {}
+    for table in _tables():
+        for model, price in table.models.items():
+            found.setdefault(model, (model, price, table.date))
+    return list(found.values())
 
 
 def price_date() -> str:

@@ -50,7 +50,7 @@ class recording(list[Call]):
     as `scope` whatever else tells two items apart (the unit, the evaluator's key). An answer is handed out when it is
     kept; where the item is `stored` itself, at once: then it is the item's next call that waits for it to be kept.
     `permit` is called before each request is sent, on karat's background loop, and may raise: a stage that has lost
-    its lease makes no further call.
+    its lease makes no further call. With `batch`, calls are collected and sent by the provider's batch API.
     """
 
     # One is made for every record, so it is a plain list with slots: under a microsecond to enter and leave.
@@ -59,6 +59,7 @@ class recording(list[Call]):
         "_spans",
         "_token",
         "attempt",
+        "batch",
         "budget",
         "cache",
         "ended",
@@ -80,6 +81,7 @@ class recording(list[Call]):
         scope: str = "",
         stored: bool = False,
         permit: Permission | None = None,
+        batch: bool = False,
     ) -> None:
         self.example = example
         self.attempt = attempt
@@ -88,6 +90,7 @@ class recording(list[Call]):
         self.budget = budget
         self.scope = scope
         self.permit = permit
+        self.batch = batch
         self.uncommitted: list[asyncio.Future[None]] | None = [] if stored else None
         self.stopped: Stopped | None = None
         """What ended a call and has to end the stage too, also when the code that asked has caught it."""

@@ -80,6 +80,8 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     """Called before each request is sent; what it raises is raised instead."""
     timing: Timing = msgspec.field(default_factory=Timing)
     stream: bool = False
+    batch: bool = False
+    """Whether it is sent together with others, by the provider's batch API."""
     deterministic: bool = False
     """Whether examples share an answer: at temperature 0, or where the caller says so."""
 

@@ -7,6 +7,7 @@ keep. Everything here runs on one thread, so nothing needs a lock.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import random
@@ -44,6 +45,7 @@ from karat.models.providers import Tokens
 from karat.records import Usage, add_usage
 
 if TYPE_CHECKING:
+    from karat.models._batches import Batches
     from karat.models._transport import Target
 
 
@@ -90,8 +92,17 @@ class Service:
         self._cache: ReplyCache | None = None
         self._cache_named: tuple[str | None, str | None] = (None, None)
 
+    @functools.cached_property
+    def batches(self) -> Batches:
+        """The batches that calls of this process wait for."""
+        from karat.models._batches import Batches
+
+        return Batches(self)
+
     async def aclose(self) -> None:
         """Closes connections and writes what is left to write."""
+        if "batches" in self.__dict__:
+            await self.batches.aclose()
         await self.session.close()
         if self._cache is not None:
             self._cache.close()
@@ -267,6 +278,11 @@ class Service:
                 return read_stream(endpoint, answer, seconds, arrivals, context.timing)
             return understand(endpoint, answer, seconds)
 
+        if context.batch:
+            if endpoint.key_command:
+                await self._printed_key(endpoint, None)
+            url = provider.url(await provider.locate(endpoint), endpoint, fields)
+            return await self.batches.ask(context, self.target(endpoint, url), body, worst)
         reservation = Reservation(context.budget, worst, expected, context.permit, context.timing, arrivals)
         url = provider.url(await provider.locate(endpoint), endpoint, fields)
         if not endpoint.key_command:

@@ -146,7 +146,7 @@ class Target:
                 proxy=self.proxy,
             ) as response:
                 if arrivals is None or response.status >= 300:
-                    answer = await _read(response, spec)
+                    answer = await read_body(response, spec)
                 else:
                     answer = await _read_stream(response, spec, arrivals)
         except aiohttp.ConnectionTimeoutError:
@@ -258,25 +258,26 @@ def _encryption_problem(error: aiohttp.ClientSSLError) -> str:
     return f"it does not speak TLS as it should ({one_line(str(said), 200)}): is base_url http:// instead?"
 
 
-async def _read(response: aiohttp.ClientResponse, spec: str) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, spec: str, limit: int | None = None) -> bytes:
     """The body, decompressed; the limit holds for both sizes of it."""
+    limit = limit or LARGEST_BODY
     length = response.content_length
-    if length is not None and length <= LARGEST_BODY:
+    if length is not None and length <= limit:
         body = await response.read()
     else:
         parts, size = [], 0
         async for part in response.content.iter_any():
             size += len(part)
-            if size > LARGEST_BODY:
-                raise _too_large(spec)
+            if size > limit:
+                raise _too_large(spec, limit)
             parts.append(part)
         body = b"".join(parts)
     encoding = response.headers.get("Content-Encoding")
     if not encoding or not body:
         return body
     if len(body) < 1 << 16:
-        return _decompressed(body, encoding, spec)
-    return await asyncio.get_running_loop().run_in_executor(None, _decompressed, body, encoding, spec)
+        return _decompressed(body, encoding, spec, limit)
+    return await asyncio.get_running_loop().run_in_executor(None, _decompressed, body, encoding, spec, limit)
 
 
 async def _read_stream(
@@ -289,7 +290,7 @@ async def _read_stream(
     async for part in response.content.iter_any():
         size += len(part)
         if size > LARGEST_BODY:
-            raise _too_large(spec)
+            raise _too_large(spec, LARGEST_BODY)
         parts.append(part)
         arrivals.append((size, time.perf_counter()))
     return b"".join(parts)
@@ -356,7 +357,7 @@ def refused_parameter(
     return None
 
 
-def _decompressed(body: bytes, encodings: str, spec: str) -> bytes:
+def _decompressed(body: bytes, encodings: str, spec: str, limit: int) -> bytes:
     for encoding in reversed([each.strip().lower() for each in encodings.split(",")]):
         if encoding in ("", "identity"):
             continue
@@ -368,19 +369,19 @@ def _decompressed(body: bytes, encodings: str, spec: str) -> bytes:
         raw = encoding == "deflate" and (body[0] & 0x0F) != 8
         reader = zlib.decompressobj(-zlib.MAX_WBITS if raw else 32 + zlib.MAX_WBITS)
         try:
-            out = reader.decompress(body, LARGEST_BODY + 1)
+            out = reader.decompress(body, limit + 1)
         except zlib.error as error:
             raise BrokenBody(f"{spec}: the reply cannot be decompressed: {error}") from None
-        if len(out) > LARGEST_BODY:
-            raise _too_large(spec)
+        if len(out) > limit:
+            raise _too_large(spec, limit)
         if not reader.eof:
             raise BrokenBody(f"{spec}: the reply was cut short")
         body = out
     return body
 
 
-def _too_large(spec: str) -> BrokenBody:
-    failure = BrokenBody(f"{spec}: the reply is larger than {LARGEST_BODY >> 20} MB")
+def _too_large(spec: str, limit: int) -> BrokenBody:
+    failure = BrokenBody(f"{spec}: the reply is larger than {limit >> 20} MB")
     failure.most = 0  # it would be as large again
     return failure
 

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from karat.errors import RequestError, did_you_mean
 from karat.testing._answers import answer_for, events_of
+from karat.testing._fake_batches import FakeBatches
 from karat.testing._strictness import objection
 
 WAYS = ("drop", "truncate")
@@ -174,8 +175,10 @@ class FakeProvider:
         dimensions: int = 8,
         port: int = 0,
         strict: bool = True,
+        batch_polls: int = 1,
     ) -> None:
         self.strict = strict
+        self.batches = FakeBatches(self._batched, batch_polls)
         self.script = Script(answers, rates, failures, seed)
         self.latency = latency
         self.keys = keys
@@ -248,6 +251,9 @@ class FakeProvider:
         if request.method == "GET" and request.path == "/stats":
             return web.json_response(self.stats())
         content = await request.read()
+        batched = self.batches.handle(request, content) if self._may_ask(request) else None
+        if batched is not None:
+            return batched
         self.count += 1
         number = self.count
         key = request.path + "\n" + content.decode("utf-8", "replace")
@@ -298,6 +304,23 @@ class FakeProvider:
             return await _streamed(request, events_of(request.path, answer, usage), self.latency)
         return web.Response(body=content, content_type="application/json", headers=headers)
 
+    def _may_ask(self, request: web.BaseRequest) -> bool:
+        return self.keys is None or _key(request) in self.keys
+
+    def _batched(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """The answer to a request of a batch: `(status, body)`."""
+        self.count += 1
+        content = json.dumps(body).encode()
+        if len(self.requests) < KEPT:
+            self.requests.append(body)
+        failing = self.script.failure(self.count, content, 1)
+        if failing is not None:
+            error = {"message": failing.message, "type": failing.code, "code": failing.code}
+            return failing.status or 500, {"error": error}
+        headers = {"anthropic-version": ""}
+        refused = objection(path, body, headers) if self.strict else None
+        return (200, self._answer(path, self.count, body)) if refused is None else (400, refused)
+
     def _answer(self, path: str, number: int, body: dict[str, Any]) -> Any:
         model = self.model or body.get("model")
         if path.endswith("/embeddings"):
@@ -312,12 +335,14 @@ class FakeProvider:
         return answer_for(path, parts, number, model, body.get("n") or 1)
 
     def stats(self) -> dict[str, Any]:
-        """What it was asked: `{count, distinct, most, most_in_flight}`; also at /stats."""
+        """What it was asked: `{count, distinct, most, most_in_flight, batches, most_batched}`; also at /stats."""
         return {
             "count": self.count,
             "distinct": len(self.counts),
             "most": max(self.counts.values(), default=0),
             "most_in_flight": self.most_in_flight,
+            "batches": self.batches.count,
+            "most_batched": max(self.batches.requests.values(), default=0),
         }
 
     @classmethod
@@ -338,7 +363,7 @@ class ProviderProcess:
         return f"{name}@{self.url}"
 
     def stats(self) -> dict[str, Any]:
-        """What it was asked: `{count, distinct, most, most_in_flight}`."""
+        """What it was asked: `{count, distinct, most, most_in_flight, batches, most_batched}`."""
         with urllib.request.urlopen(self.url.removesuffix("/v1") + "/stats") as response:  # noqa: S310 - loopback
             return dict(json.load(response))
 
@@ -353,6 +378,12 @@ class ProviderProcess:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def _key(request: web.BaseRequest) -> str:
+    given = request.headers
+    bearer = given.get("Authorization", "").removeprefix("Bearer ")
+    return given.get("x-api-key") or given.get("api-key") or bearer
 
 
 async def _streamed(request: web.BaseRequest, events: Iterable[str], pause: float) -> web.StreamResponse:

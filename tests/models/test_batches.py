@@ -1,0 +1,213 @@
+"""Batch APIs: half the price, results in any order, failures by row, and no request submitted twice."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import karat
+from karat import models
+from karat.errors import BudgetReached
+from karat.models import _batches
+from karat.tasks.prompt import PromptTask
+from karat.testing import Failing, FakeProvider
+
+MODELS = {
+    "chat": ("openai", "gpt-4o-mini", "chat"),
+    "responses": ("openai", "gpt-4.1", "responses"),
+    "anthropic": ("anthropic", "claude-haiku-4-5", "anthropic"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(_batches, "SETTLED", 0.05)
+    monkeypatch.setattr(_batches, "FIRST_POLL", 0.01)
+    monkeypatch.setattr(_batches, "LONGEST_POLL", 0.05)
+
+
+@pytest.fixture(params=list(MODELS))
+def batched(request, monkeypatch):
+    """`(server, task)`: a prompt for a provider with a batch API."""
+    provider, model, api = MODELS[request.param]
+    with FakeProvider(batch_polls=2) as server:
+        for name in ("OPENAI", "ANTHROPIC"):
+            monkeypatch.setenv(f"{name}_BASE_URL", server.url)
+            monkeypatch.setenv(f"{name}_API_KEY", "a-key-for-tests")
+
+        def task(**parameters):
+            return PromptTask("{input}", model=f"{provider}/{model}", api=api, **parameters)
+
+        yield server, task
+
+
+def questions(count):
+    return karat.Dataset.from_examples([{"id": str(n), "input": f"q{n}"} for n in range(count)], name="d")
+
+
+def test_a_run_is_one_batch_at_half_the_price(batched, tmp_path):
+    server, task = batched
+    run = karat.run(task(), questions(25), store=tmp_path / "k.db", batch=True)
+    assert (run.counts.ok, run.status) == (25, "success")
+    assert [output.value for output in run.outputs()] == [f"q{n}" for n in range(25)]
+    assert server.batches.count == 1
+    assert set(server.batches.requests.values()) == {1}
+    (usage,) = run.header.usage.values()
+    full = models.get(task().model.spec).endpoint.price
+    output = next(iter(run.outputs()))
+    tokens = output.trace[0].usage
+    expected = (tokens.input_tokens * full.input + tokens.output_tokens * full.output) / 1e6 / 2
+    assert tokens.cost == pytest.approx(expected)
+    assert usage.cost == pytest.approx(expected * 25)
+
+
+def test_what_is_cached_is_not_submitted(batched, tmp_path):
+    server, task = batched
+    karat.run(task(), questions(5), store=tmp_path / "k.db", batch=True)
+    again = karat.run(task(), questions(8), store=tmp_path / "other.db", batch=True)
+    assert again.counts.ok == 8
+    assert sorted(server.batches.requests.values()) == [1] * 8
+
+
+def test_a_row_that_fails_fails_its_record_alone(batched, tmp_path):
+    server, task = batched
+    server.script.failures = {3: Failing(status=400, message="a bad question")}
+    run = karat.run(task(), questions(6), store=tmp_path / "k.db", batch=True)
+    assert (run.counts.ok, run.counts.failed) == (5, 1)
+    (failed,) = [output for output in run.outputs() if output.value is None]
+    assert failed.outcome.error.type in ("BadRequest", "ServerFailed")
+    again = karat.run(task(), questions(6), store=tmp_path / "k.db", batch=True, retry_failed=True)
+    assert again.counts.ok == 6
+    assert sorted(server.batches.requests.values()) == [1, 1, 1, 1, 1, 2]
+
+
+def test_ids_are_derived_from_the_cache_key_and_fit_the_provider(batched, tmp_path):
+    server, task = batched
+    karat.run(task(), questions(3), store=tmp_path / "k.db", batch=True)
+    assert all(len(each) == 40 and each.isalnum() for each in server.batches.requests)
+
+
+def test_repairs_go_into_follow_up_batches_with_a_warning(batched, tmp_path, caplog):
+    server, task = batched
+    server.script.answers = lambda body: '{"a": 1}' if "corrected" in str(body) else '{"a": "one"}'
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    with caplog.at_level(logging.WARNING, "karat.models"):
+        run = karat.run(task(schema=schema), questions(3), store=tmp_path / "k.db", batch=True)
+    assert [output.value for output in run.outputs()] == [{"a": 1}] * 3
+    assert server.batches.count == 2
+    assert "follow-up requests" in caplog.text
+
+
+def test_a_batch_is_split_at_the_size_limit(batched, tmp_path, monkeypatch):
+    server, task = batched
+    monkeypatch.setattr(_batches, "LIMITS", {"openai": (4, 1 << 20), "anthropic": (4, 1 << 20)})
+    assert karat.run(task(), questions(10), store=tmp_path / "k.db", batch=True).counts.ok == 10
+    assert server.batches.count == 3
+    assert set(server.batches.requests.values()) == {1}
+
+
+def test_a_submission_whose_answer_is_lost_is_found_again(batched, tmp_path):
+    """The intent is stored before it is sent: the provider's list says that it arrived."""
+    server, task = batched
+    server.batches.lose_next = True
+    with pytest.raises(_batches.BatchOpen) as caught:
+        karat.run(task(), questions(5), store=tmp_path / "k.db", batch=True)
+    assert caught.value.exit_code == 3
+    run = karat.run(task(), questions(5), store=tmp_path / "k.db", batch=True)
+    assert run.counts.ok == 5
+    assert server.batches.count == 1
+    assert set(server.batches.requests.values()) == {1}
+
+
+def test_an_intent_that_never_arrived_is_submitted_anew(batched, tmp_path, folder):
+    server, task = batched
+    port = server.port
+    server.batches.lose_next = True
+    with pytest.raises(_batches.BatchOpen):
+        karat.run(task(), questions(5), store=tmp_path / "k.db", batch=True)
+    server.batches._batches.clear()  # as if it had not arrived
+    server.batches.requests.clear()
+    run = karat.run(task(), questions(5), store=tmp_path / "k.db", batch=True)
+    assert (run.counts.ok, server.port) == (5, port)
+    assert set(server.batches.requests.values()) == {1}
+
+
+def test_two_batches_that_may_be_meant_stop_the_run(monkeypatch, tmp_path):
+    with FakeProvider() as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-for-tests")
+        task = PromptTask("{input}", model="anthropic/claude-haiku-4-5")
+        server.batches.lose_next = True
+        with pytest.raises(_batches.BatchOpen):
+            karat.run(task, questions(2), store=tmp_path / "k.db", batch=True)
+        twin = dict(next(iter(server.batches._batches.values())), id="msgbatch_2")
+        server.batches._batches["msgbatch_2"] = twin
+        with pytest.raises(_batches.BatchOpen, match="msgbatch_2, msgbatch_1") as caught:
+            karat.run(task, questions(2), store=tmp_path / "k.db", batch=True)
+        assert caught.value.exit_code == 3
+        assert sorted(server.batches.requests.values()) == [1, 1]
+
+
+def test_a_budget_covers_batches(batched, tmp_path):
+    _, task = batched
+    with pytest.raises(BudgetReached):
+        karat.run(task(max_tokens=100), questions(5), store=tmp_path / "k.db", batch=True, budget=1e-9)
+
+
+def test_a_provider_without_a_batch_api_stops_the_run(provider, tmp_path, monkeypatch):
+    monkeypatch.setenv("GROQ_BASE_URL", provider.url)
+    task = PromptTask("{input}", model="groq/x")
+    with pytest.raises(models.ParameterRefused, match="groq has no batch API"):
+        karat.run(task, questions(3), store=tmp_path / "k.db", batch=True)
+    assert provider.count == 0
+
+
+PROGRAM = """
+    import sys, karat
+    from karat.models import _batches
+    from karat.tasks.prompt import PromptTask
+    _batches.SETTLED, _batches.FIRST_POLL, _batches.LONGEST_POLL = 0.05, 0.05, 0.05
+    data = karat.Dataset.from_examples([{"id": str(n), "input": f"q{n}"} for n in range(30)], name="d")
+    run = karat.run(PromptTask("{input}", model=sys.argv[1]), data, store=sys.argv[2], batch=True, wait=True)
+    print(run.counts.ok)
+"""
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o-mini", "anthropic/claude-haiku-4-5"])
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_kill_and_resume_during_a_batch_submits_no_request_twice(model, ending, tmp_path):
+    with FakeProvider.in_process(batch_polls=40) as server:
+        environment = {
+            **os.environ,
+            "OPENAI_BASE_URL": server.url,
+            "ANTHROPIC_BASE_URL": server.url,
+            "OPENAI_API_KEY": "a-key-for-tests",
+            "ANTHROPIC_API_KEY": "a-key-for-tests",
+            "KARAT_CACHE": str(tmp_path / "replies.db"),
+        }
+        command = [sys.executable, "-c", textwrap.dedent(PROGRAM), model, str(tmp_path / "k.db")]
+        first = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        while server.stats()["batches"] == 0:
+            assert first.poll() is None
+        first.send_signal(ending)
+        said = first.communicate()[1]
+        if ending == signal.SIGINT:
+            assert "repeat the command to attach" in said or "the same command attaches" in said
+        second = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert second.stdout.strip() == "30", second.stderr
+        stats = server.stats()
+    assert (stats["batches"], stats["most_batched"], stats["count"]) == (1, 1, 30)
+    left = sqlite3.connect(tmp_path / "replies.db").execute("SELECT count(*) FROM batch_requests").fetchone()
+    assert left == (0,)

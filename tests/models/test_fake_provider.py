@@ -72,7 +72,8 @@ def test_request_number_n_fails():
         with pytest.raises(models.BadRequest, match="the second"):
             ask(server, "b")
         assert ask(server, "c") == "c"
-        assert server.stats() == {"count": 3, "distinct": 3, "most": 1, "most_in_flight": 1}
+        stats = {"count": 3, "distinct": 3, "most": 1, "most_in_flight": 1, "batches": 0, "most_batched": 0}
+        assert server.stats() == stats
         server.reset()
         assert server.stats()["count"] == 0
 

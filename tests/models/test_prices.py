@@ -60,3 +60,19 @@ def test_a_file_of_ones_own_wins_and_is_listed_with_its_day(tmp_path, monkeypatc
     assert listed["openai/gpt-4o"] == (1, "2026-12-01")
     assert listed["mine/x"] == (3, "2026-12-01")
     assert listed["openai/gpt-5"][1] == bundled().date
+
+
+@pytest.mark.parametrize(
+    ("model", "row"),
+    [
+        ("openai/gpt-4o-mini", (0.15, 0.6, 0.075)),
+        ("openai/gpt-5.4", (2.5, 15.0, 0.25)),
+        ("openai/gpt-5-nano", (0.05, 0.4, 0.005)),
+        ("anthropic/claude-opus-4-7", (5.0, 25.0, 0.5)),
+        ("anthropic/claude-haiku-4-5-20251001", (1.0, 5.0, 0.1)),
+        ("anthropic/claude-sonnet-5-5", (2.0, 10.0, 0.1)),
+    ],
+)
+def test_rows_are_as_their_source_has_them(model, row):
+    price = models.find_price(model)
+    assert (price.input, price.output, price.cache_read) == row

@@ -12,6 +12,7 @@ import msgspec
 
 from karat.errors import RequestError, did_you_mean
 from karat.models._failures import Attempt
+from karat.models._media import with_media
 from karat.records import Usage
 
 Messages = str | Sequence[Mapping[str, Any]]
@@ -134,8 +135,11 @@ _OWN_FIELDS = {
 """Fields of the body that `extra` cannot change, and why."""
 
 
-def read_messages(messages: Messages) -> list[dict[str, Any]]:
-    """The conversation as a list of its own, so that what the caller does to theirs later changes nothing."""
+def read_messages(messages: Messages, *, files: bool = True) -> list[dict[str, Any]]:
+    """The conversation as a list of its own, so that what the caller does to theirs later changes nothing.
+
+    Parts with a path are read, unless `files` is false: a template names no file yet.
+    """
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
     if not isinstance(messages, Sequence) or isinstance(messages, (bytes, bytearray)) or not messages:
@@ -147,7 +151,8 @@ def read_messages(messages: Messages) -> list[dict[str, Any]]:
         role = message.get("role")
         if role not in ROLES:
             raise RequestError(f"message {number} has the role {role!r}: {did_you_mean(str(role), ROLES)}")
-        out.append(dict(message))
+        parts = files and message.get("content").__class__ is list
+        out.append(with_media(message) if parts else dict(message))
     return out
 
 

@@ -50,7 +50,7 @@ class PromptTask(Task):
         from karat.models._messages import read_messages
 
         self.name = name
-        self.messages = read_messages(prompt)
+        self.messages = read_messages(prompt, files=False)
         if system is not None:
             self.messages.insert(0, {"role": "system", "content": system})
         if not self.variables():
@@ -88,6 +88,17 @@ class PromptTask(Task):
             for name in self.variables()
             if isinstance(problem := _value(name, example.input), _Unknown)
         ]
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest answer: the prompt's own limit, else the model's."""
+        given = self._parameters.get("max_tokens") or self.model.endpoint.parameters.get("max_tokens")
+        return None if given is None else int(given)
+
+    def prompt_size(self, given: Any) -> int:
+        """Bytes of the messages for an input, with the schema that goes with them."""
+        schema = 0 if self._schema is None else len(msgspec.json.encode(self.configuration()["schema"]))
+        return schema + sum(len(text.encode()) for message in self._fill(given) for text in _texts(message))
 
     async def call_async(self, example: Example, context: Context) -> Any:
         reply = await self.model.generate(self._fill(example.input), schema=self._schema, **self._parameters)

@@ -1,0 +1,96 @@
+"""Images, audio and files as parts of a message: read from a path, checked, and sent as each format wants."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+import karat
+from karat import models
+from karat.errors import RequestError
+from karat.models import _media
+from karat.tasks.prompt import PromptTask
+from karat.testing import FakeProvider
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels"
+WAV = b"RIFF\x00\x00\x00\x00WAVEfmt "
+PDF = b"%PDF-1.7 text"
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "cat.png").write_bytes(PNG)
+    (tmp_path / "cat.wav").write_bytes(WAV)
+    (tmp_path / "cat.pdf").write_bytes(PDF)
+    (tmp_path / "secret.png").write_text("root:x:0:0:")
+    return tmp_path
+
+
+def asked(*parts):
+    return [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, *parts]}]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
+async def test_a_file_is_sent_as_the_format_wants_it(files, api, provider):
+    model = models.get(provider.spec(), api=api)
+    await model.generate(asked({"type": "image", "path": "cat.png"}, {"type": "file", "path": "cat.pdf"}))
+    sent = json.dumps(provider.requests[0])
+    assert base64.b64encode(PNG).decode() in sent
+    assert base64.b64encode(PDF).decode() in sent
+    assert "path" not in sent
+    kinds = {
+        "chat": ("image_url", "file"),
+        "responses": ("input_image", "input_file"),
+        "anthropic": ("image", "document"),
+    }
+    message = (provider.requests[0].get("messages") or provider.requests[0]["input"])[0]
+    assert tuple(part["type"] for part in message["content"][1:]) == kinds[api]
+
+
+async def test_audio_goes_to_those_who_take_it(files, provider):
+    await models.get(provider.spec()).generate(asked({"type": "audio", "path": "cat.wav"}))
+    part = provider.requests[0]["messages"][0]["content"][1]
+    assert (part["type"], part["input_audio"]["format"]) == ("input_audio", "wav")
+    with pytest.raises(RequestError, match="take no audio"):
+        await models.get(provider.spec(), api="anthropic").generate(
+            asked({"type": "audio", "path": "cat.wav"})
+        )
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"type": "image", "path": "secret.png"}, "is no image that models take"),
+        ({"type": "image", "path": "/etc/passwd"}, "is no image that models take"),
+        ({"type": "file", "path": "cat.png"}, "is no file that models take"),
+        ({"type": "image", "path": "absent.png"}, "there is no such file"),
+        ({"type": "image", "path": "."}, "there is no such file"),
+        ({"type": "image", "path": 3}, "the name of a file is expected"),
+        ({"type": "video", "path": "cat.png"}, "one of image, audio, file"),
+        ({"type": "image", "path": "a\0b"}, "cat.png|no such file|cannot be read"),
+    ],
+)
+async def test_what_is_no_media_is_never_read_out(files, provider, part, said):
+    with pytest.raises(RequestError, match=said):
+        await models.get(provider.spec()).generate(asked(part))
+    assert provider.count == 0
+
+
+async def test_a_file_that_is_too_large_is_refused(files, provider, monkeypatch):
+    monkeypatch.setattr(_media, "LARGEST_FILE", 10)
+    with pytest.raises(RequestError, match="can be sent"):
+        await models.get(provider.spec()).generate(asked({"type": "image", "path": "cat.png"}))
+
+
+def test_a_prompt_names_the_file_of_each_record(files):
+    with FakeProvider() as server:
+        prompt = asked({"type": "image", "path": "{picture}"})
+        dataset = karat.Dataset.from_examples(
+            [{"id": "1", "input": {"picture": "cat.png"}}, {"id": "2", "input": {"picture": "/etc/passwd"}}],
+            name="d",
+        )
+        run = karat.run(PromptTask(prompt, model=server.spec()), dataset, store="memory://")
+        assert (run.counts.ok, run.counts.failed) == (1, 1)
+        assert base64.b64encode(PNG).decode() in json.dumps(server.requests[0])

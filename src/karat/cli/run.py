@@ -50,6 +50,14 @@ def add_arguments(parser: Parser) -> None:
         help="experiment.yaml, a graph task, file.py:function or a dotted path",
     )
     parser.option("--check", action="store_true", help="only check that everything is there and fits")
+    parser.option(
+        "--estimate",
+        nargs="?",
+        type=whole(0),
+        const=0,
+        metavar="N",
+        help="only say what it will cost: from the prompts, or from N records that are really made",
+    )
     parser.option("--recorded", metavar="FILE", help="outputs made elsewhere: a JSONL of id and output")
     parser.option("--data", metavar="FILE", help="the dataset: a file, or the name of one in the store")
     parser.option("--input", action="append", metavar="FIELD", help="the field that is the input; repeatable")
@@ -120,6 +128,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         terminal.notice(note)
     if given.check:
         return _checked(plan, terminal)
+    if given.estimate is not None:
+        return _estimated(plan, given.estimate, terminal)
     with open_store(plan.store) as store:
         outcome = carry_out(
             plan,
@@ -138,6 +148,23 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         document = {"name": plan.name, **outcome.to_dict(), **_left_out(plan.dataset)}
         terminal.show(document, lambda: outcome_text(outcome))
         return exit_code(outcome.status)
+
+
+def _estimated(plan: Any, sample: int, terminal: Terminal) -> int:
+    """Says what the runs of a plan will use and cost."""
+    import msgspec
+
+    from karat.experiments.estimating import estimate_plan, estimate_text
+    from karat.store import open_store
+
+    if isinstance(plan.dataset, str):
+        with open_store(plan.store) as store:
+            estimates = estimate_plan(plan, store, sample=sample)
+    else:
+        estimates = estimate_plan(plan, sample=sample)
+    note = "" if not plan.evaluators else "\nmodels that evaluators ask are not included"
+    terminal.show({"estimates": msgspec.to_builtins(estimates)}, lambda: estimate_text(estimates) + note)
+    return 0
 
 
 @contextmanager

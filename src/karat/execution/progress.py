@@ -38,6 +38,12 @@ class Progress(msgspec.Struct):
         rate = self.rate
         return (self.total - self.done) / rate if rate > 0 else None
 
+    @property
+    def projected_cost(self) -> float | None:
+        """What the stage will have cost at its end, if the items left are like those done; None without any."""
+        worked = self.done - self.before
+        return self.cost / worked * (self.total - self.before) if worked > 0 else None
+
 
 Listener = Callable[[Progress], None]
 
@@ -68,7 +74,7 @@ class ProgressLine:
         self._stream.flush()
 
     def line(self, progress: Progress) -> str:
-        """`run ████████········ 4,200/10,000  1,234/s  3 failed  $0.42  0:05 left`."""
+        """`run ████████········ 4,200/10,000  1,234/s  3 failed  $0.42 of about $1.00  0:05 left`."""
         share = progress.done / progress.total if progress.total else 1.0
         full = int(share * self.WIDTH)
         parts = [
@@ -81,7 +87,9 @@ class ProgressLine:
             waiting = f" ({progress.waiting:,} waiting)" if progress.waiting else ""
             parts.append(f"{progress.retries:,} {'retry' if progress.retries == 1 else 'retries'}{waiting}")
         if progress.cost:
-            parts.append(f"${progress.cost:.2f}")
+            expected = progress.projected_cost
+            rest = "" if expected is None or progress.done >= progress.total else f" of about ${expected:.2f}"
+            parts.append(f"${progress.cost:.2f}{rest}")
         left = progress.seconds_left
         if left is not None and progress.done < progress.total:
             parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")

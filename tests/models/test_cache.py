@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import textwrap
@@ -362,3 +363,16 @@ def test_an_answer_that_is_being_written_is_found_already(provider):
     run = karat.run(task, [{"id": str(n), "input": n} for n in range(5)], store="memory://", concurrency=1)
     assert [output.outcome.value for output in run.outputs()] == [False, True, True, True, True]
     assert provider.count == 1
+
+
+async def test_the_file_of_replies_is_readable_by_its_owner_alone(provider, folder):
+    old = os.umask(0)
+    try:
+        with models.recording(example="1"):
+            await models.get(provider.spec()).generate("a")
+        models.cache_stats()
+        files = sorted(folder.glob("replies.db*"))
+        assert files
+        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    finally:
+        os.umask(old)

@@ -481,3 +481,18 @@ async def test_probabilities_of_tokens_are_kept_in_the_trace(provider):
     assert reply.logprobs == [{"token": "yes", "logprob": -0.1, "top": {"no": -2.5}}]
     assert calls[0].metadata["logprobs"] == reply.logprobs
     assert (provider.requests[0]["logprobs"], provider.requests[0]["top_logprobs"]) == (True, 1)
+
+
+def test_the_list_of_models_says_what_each_provider_needs(monkeypatch):
+    for preset in PRESETS:
+        for name in (preset.key_env, preset.token_env, preset.base_url_env):
+            if name:
+                monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("AZURE_OPENAI_ENDPOINT", raising=False)
+    needs = {row["spec"].split("/")[0]: row["needs"] for row in models.available()}
+    assert needs["azure"] == "AZURE_OPENAI_ENDPOINT, AZURE_OPENAI_API_KEY or AZURE_OPENAI_AD_TOKEN"
+    assert needs["mistral"] == "MISTRAL_API_KEY"
+    assert needs["ollama"] == needs["llama.cpp"] == ""
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://r.openai.azure.com")
+    monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "a-token")
+    assert {row["spec"].split("/")[0]: row["needs"] for row in models.available()}["azure"] == ""

@@ -19,7 +19,7 @@ import karat
 from karat import models
 from karat.errors import BudgetReached, RequestError
 from karat.models import _transport
-from karat.models._retry import wait_asked_for
+from karat.models._retry import requested_wait
 from karat.models._structured import output_schema, read_json
 from karat.models.providers import read_tokens
 from karat.tasks.prompt import PromptTask
@@ -239,7 +239,7 @@ def test_more_cached_tokens_than_tokens_is_implausible():
 
 @pytest.mark.parametrize("text", ["1e9", "999999999999", "1e308", "inf", "100000d"])
 async def test_a_wait_that_is_too_long_is_a_clear_failure(quick, text):
-    assert wait_asked_for({"retry-after": text}) >= 1e9
+    assert requested_wait({"retry-after": text}) >= 1e9
     failing = Failing(status=429, headers={"Retry-After": text})
     with FakeProvider(failures=dict.fromkeys(range(1, 99), failing)) as server:
         with pytest.raises(models.RateLimited, match="longest_wait allows"):
@@ -249,7 +249,7 @@ async def test_a_wait_that_is_too_long_is_a_clear_failure(quick, text):
 
 @pytest.mark.parametrize("text", ["-1", "nan", "soon", ""])
 def test_a_wait_that_cannot_be_read_is_none(text):
-    assert wait_asked_for({"retry-after": text}) is None
+    assert requested_wait({"retry-after": text}) is None
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from karat.errors import CredentialsRefused
 from karat.models import ConnectionRefused, ModelFailure, RateLimited, Retries, ServerFailed, TimedOut
-from karat.models._retry import nothing_left, wait_asked_for, with_retries
+from karat.models._retry import requested_wait, reset_wait, with_retries
 from karat.testing import FakeClock
 
 
@@ -118,7 +118,7 @@ NOW = datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC)
     ],
 )
 def test_what_providers_ask_for(headers, seconds):
-    assert wait_asked_for(headers, NOW) == seconds
+    assert requested_wait(headers, NOW) == seconds
 
 
 @given(st.text(max_size=80))
@@ -127,6 +127,6 @@ def test_no_header_breaks_anything(text):
         {"retry-after": text},
         {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": text},
     ):
-        wait = wait_asked_for(headers, NOW)
+        wait = requested_wait(headers, NOW)
         assert wait is None or wait >= 0
-        assert nothing_left(headers, NOW) is None or nothing_left(headers, NOW) >= 0
+        assert reset_wait(headers, NOW) is None or reset_wait(headers, NOW) >= 0

@@ -10,7 +10,7 @@ from pydantic import BaseModel, RootModel
 
 from karat import models
 from karat.errors import RequestError
-from karat.models._structured import in_object
+from karat.models._structured import wrapped_schema
 from karat.models.providers._chat import is_strict
 from karat.testing import FakeProvider
 
@@ -219,7 +219,7 @@ async def test_anthropic_gets_definitions_where_references_lead(monkeypatch):
 
 def test_a_schema_that_refers_to_itself_still_does_when_it_is_wrapped():
     nested = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "integer"}]}}
-    check = Draft202012Validator(in_object(nested))
+    check = Draft202012Validator(wrapped_schema(nested))
     assert check.is_valid({"answer": [1, [2, [3]]]})
     assert not check.is_valid({"answer": [1, ["two"]]})
 

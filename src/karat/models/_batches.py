@@ -29,7 +29,7 @@ from karat.errors import CredentialsRefused, KaratError, RequestError, Stopped
 from karat.models._cache import connect
 from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import BrokenBody, ModelFailure, ServerFailed
-from karat.models._replies import understand
+from karat.models._replies import read_reply
 from karat.models._request_context import ProviderReply, RequestContext
 from karat.models._transport import Target, failure_of, read_body, refused_parameter
 
@@ -174,7 +174,7 @@ class Batches:
         digest = hashlib.blake2b(context.key() + body, digest_size=20).digest()
         entry = self._service.cache.get(digest)
         if entry is not None:
-            return understand(endpoint, entry.body, 0.0)
+            return read_reply(endpoint, entry.body, 0.0)
         start = time.perf_counter()
         if context.budget is not None:
             await context.budget.reserve(worst)
@@ -188,7 +188,7 @@ class Batches:
                 self._say_how_to_come_back()
                 raise
             cost = worst
-            reply = understand(endpoint, raw, 0.0)
+            reply = read_reply(endpoint, raw, 0.0)
             if reply.tokens is not None and endpoint.price is not None:
                 cost = endpoint.price.cost(reply.tokens)
             return reply

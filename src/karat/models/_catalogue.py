@@ -76,16 +76,19 @@ def _provider(name: str) -> dict[str, Any]:
     provider = provider_named(name)
     model = os.environ.get("OPENAI_MODEL") if name == "openai" else None
     own = bool(provider.base_url_env and os.environ.get(provider.base_url_env))
-    missing = (
-        provider.needs_key and not own and bool(provider.key_env) and not os.environ.get(provider.key_env)
-    )
-    return _row(f"{name}/{model or 'NAME'}", "provider", provider.key_env if missing else "")
+    needs = [] if own else provider.missing_variables()
+    keys = [each for each in (provider.key_env, provider.token_env) if each]
+    if provider.needs_key and not own and keys and not any(os.environ.get(each) for each in keys):
+        needs.append(" or ".join(keys))
+    return _row(f"{name}/{model or 'NAME'}", "provider", ", ".join(needs))
 
 
 def _endpoint_needs(endpoint: Endpoint) -> str:
     if endpoint.provider == "local":
         return _package("xllamacpp")
-    variables = [endpoint.key_env] if endpoint.needs_key else []
+    variables = (
+        [endpoint.key_env] if endpoint.needs_key and not os.environ.get(endpoint.token_env or "") else []
+    )
     return ", ".join(
         name for name in [*variables, *endpoint.headers_env.values()] if not os.environ.get(name)
     )

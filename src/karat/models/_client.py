@@ -24,7 +24,7 @@ from karat.models._messages import (
     read_options,
 )
 from karat.models._recording import current, sample
-from karat.models._request_context import RequestContext, redactor_of, secrets_of, spent
+from karat.models._request_context import RequestContext, redactor_of, secrets_of, usage_of_failure
 from karat.models._runtime import shared
 from karat.models._service import Service
 from karat.models._structured import OutputSchema, output_schema
@@ -76,7 +76,7 @@ class Model:
         self.endpoint = endpoint
         self.spec = endpoint.spec
         self._identity = hashlib.blake2b(_exact(self._place()), digest_size=20).digest()
-        self._unanswered = spent(endpoint, asyncio.CancelledError())
+        self._unanswered = usage_of_failure(endpoint, asyncio.CancelledError())
         self._known = rules_for(endpoint.model) if endpoint.official else None
         self._unsupported = provider_of(endpoint).format(endpoint).unsupported
         check_parameters(endpoint.parameters)  # now: they are stored with the run
@@ -312,7 +312,7 @@ class Pending:
                 seconds=timing.service,
                 service_seconds=timing.service,
                 queue_seconds=timing.queue,
-                usage=spent(self.spec, error),
+                usage=usage_of_failure(self.spec, error),
                 metadata=getattr(error, "metadata", {}),
             ),
         )

@@ -15,8 +15,8 @@ from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import Attempt, BrokenBody
 from karat.models._messages import Request
 from karat.models._recording import recording
-from karat.models._request_context import Timing, spent
-from karat.models._service import Reservation, Service, all_or_none
+from karat.models._request_context import Timing, usage_of_failure
+from karat.models._service import Reservation, Service, gather_or_cancel
 from karat.models.providers import Tokens, embedding_tokens
 from karat.records import Call, Usage
 
@@ -56,7 +56,7 @@ class Embedding:
         # The texts themselves are the task's own data and can be many; a trace needs how many there were.
         self.input = {"texts": len(self.texts), "characters": sum(map(len, self.texts))}
         if calls is not None:
-            unanswered = spent(endpoint, asyncio.CancelledError())
+            unanswered = usage_of_failure(endpoint, asyncio.CancelledError())
             self.place = calls.begin(
                 Call(kind="model", name=endpoint.spec, input=self.input, error="unfinished", usage=unanswered)
             )
@@ -106,7 +106,7 @@ class Embedding:
                 name=self.endpoint.spec,
                 input=self.input,
                 error=text,
-                usage=spent(self.endpoint, error),
+                usage=usage_of_failure(self.endpoint, error),
                 metadata=getattr(error, "metadata", {}),
             )
             self.calls.finish(self.place, call)
@@ -117,7 +117,7 @@ async def embed_over_http(service: Service, embedding: Embedding) -> Embedded:
     provider = provider_of(embedding.endpoint)
     url = provider.embeddings_url(await provider.locate(embedding.endpoint))
     groups = [embedding.texts[start : start + BATCH] for start in range(0, len(embedding.texts), BATCH)]
-    parts = await all_or_none(_embed_group(service, embedding, url, group) for group in groups)
+    parts = await gather_or_cancel(_embed_group(service, embedding, url, group) for group in groups)
     counts = [part.tokens for part in parts if not part.cached]
     return Embedded(
         vectors=[vector for part in parts for vector in part.vectors],

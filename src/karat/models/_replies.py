@@ -34,24 +34,24 @@ _NO_ANSWER = ("content_filter", "error", "pause_turn", "model_context_window_exc
 """Reasons to stop after which what was said is not the answer."""
 
 
-def understand(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply:
+def read_reply(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply:
     """The answer in a body, or the failure it amounts to. One choice that is of no use spoils all of them."""
     raw: Any = None
     try:
         raw = _decode(body)
         answer = provider_of(endpoint).parse(raw, endpoint)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        invalid = _invalid_text(endpoint, body)
+        invalid = _lone_surrogate(endpoint, body)
         if invalid is not None:
             raise invalid from None
         raise BrokenBody(f"{endpoint.spec}: the answer is not JSON: {body[:80]!r}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise _not_an_answer(endpoint, raw, error) from None
+        raise _unreadable_reply(endpoint, raw, error) from None
     for choice in answer.choices:
         text = choice.text
         blank = (not text or text.isspace()) and not choice.tool_calls
         if blank or choice.finish_reason in _NO_ANSWER:
-            raise _useless(endpoint.spec, choice, answer)
+            raise _failed_answer(endpoint.spec, choice, answer)
     return ProviderReply(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
 
 
@@ -60,7 +60,7 @@ def read_stream(
 ) -> ProviderReply:
     """The answer in a stream of events, put together as if it had come at once, and when its first piece came."""
     if not body.lstrip().startswith((b"data:", b"event:", b":")):
-        return understand(endpoint, body, seconds)  # a server that does not stream
+        return read_reply(endpoint, body, seconds)  # a server that does not stream
     form = provider_of(endpoint).format(endpoint)
     events: list[dict[str, Any]] = []
     first_at = 0
@@ -84,7 +84,7 @@ def read_stream(
         whole = msgspec.json.encode(form.assemble(events))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
-    asked = understand(endpoint, whole, seconds)
+    asked = read_reply(endpoint, whole, seconds)
     begun, ended = arrivals[0][1], arrivals[-1][1]
     if first_at:
         came = next((at for size, at in arrivals if size >= first_at), ended)
@@ -94,7 +94,7 @@ def read_stream(
     return asked
 
 
-def _invalid_text(endpoint: Endpoint, body: bytes) -> InvalidText | None:
+def _lone_surrogate(endpoint: Endpoint, body: bytes) -> InvalidText | None:
     """The failure of a complete reply that holds a lone surrogate: it was made and is paid for, asking again is not.
 
     msgspec refuses such text as no JSON at all; the standard library reads it.
@@ -112,7 +112,7 @@ def _invalid_text(endpoint: Endpoint, body: bytes) -> InvalidText | None:
     return failure
 
 
-def _not_an_answer(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
+def _unreadable_reply(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
     """An error that came with a good status, as gateways send it, or a body that nobody can read."""
     from karat.models._transport import failure_of
 
@@ -121,10 +121,10 @@ def _not_an_answer(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
         if code.isdigit() and 400 <= int(code) < 600:
             return failure_of(endpoint, int(code), message, "", {})
         return BrokenBody(f"{endpoint.spec}: {message or code or 'an error without a reason'}")
-    return BrokenBody(f"{endpoint.spec}: the answer lacks what it should have: {_lacking(raw, error)}")
+    return BrokenBody(f"{endpoint.spec}: the answer lacks what it should have: {_missing_part(raw, error)}")
 
 
-def _lacking(raw: Any, error: Exception) -> str:
+def _missing_part(raw: Any, error: Exception) -> str:
     if not isinstance(raw, dict):
         kind = {list: "a list", str: "a text", type(None): "null"}.get(type(raw), "a number or a truth value")
         return f"it is {kind}, not an object"
@@ -135,7 +135,7 @@ def _lacking(raw: Any, error: Exception) -> str:
     return f"something among its fields ({one_line(', '.join(map(str, raw)), 150)}) is of another kind"
 
 
-def _useless(spec: str, choice: Choice, answer: Answer) -> ModelFailure:
+def _failed_answer(spec: str, choice: Choice, answer: Answer) -> ModelFailure:
     which = f" (one of {len(answer.choices)})" if len(answer.choices) > 1 else ""
     failure: ModelFailure
     if choice.finish_reason == "content_filter":
@@ -191,7 +191,7 @@ def _deliver(future: asyncio.Future[Any], value: Any) -> None:
 def _checked(context: RequestContext, asked: ProviderReply) -> ProviderReply:
     form = context.form
     assert form is not None
-    provider, held = provider_of(context.endpoint), context.held
+    provider, held = provider_of(context.endpoint), context.native_schema
     choices = []
     for choice in asked.choices:
         if held:

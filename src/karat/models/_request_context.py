@@ -86,12 +86,12 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
     """Whether examples share an answer: at temperature 0, or where the caller says so."""
 
     @property
-    def kept(self) -> bool:
+    def cacheable(self) -> bool:
         """Whether its answer may be kept: a sample that belongs to no item could never be told from the next."""
         return self.cache != "off" and (self.deterministic or self.occurrence > 0)
 
     @property
-    def held(self) -> bool:
+    def native_schema(self) -> bool:
         """Whether the provider is held to the schema by its own means; else the prompt asks for the form."""
         return (
             self.request.schema is not None
@@ -181,13 +181,13 @@ def redactor_of(secrets: tuple[str, ...]) -> Redactor:
     return Redactor(secrets)
 
 
-def together(first: ProviderReply, second: ProviderReply) -> ProviderReply:
+def with_repair(first: ProviderReply, second: ProviderReply) -> ProviderReply:
     """A repaired answer, with the tokens and seconds of both."""
     tokens = all_tokens(first.tokens, second.tokens)
     return msgspec.structs.replace(second, tokens=tokens, seconds=first.seconds + second.seconds)
 
 
-def spent(endpoint: Endpoint, error: BaseException) -> Usage:
+def usage_of_failure(endpoint: Endpoint, error: BaseException) -> Usage:
     """What a call without an answer used and cost; the cost is None where nobody can say."""
     price, tokens = endpoint.price, getattr(error, "tokens", None)
     cost: float | None = None

@@ -83,7 +83,7 @@ async def with_retries(
             counters.waiting -= 1
 
 
-def wait_asked_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+def requested_wait(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """The seconds a provider wants waited: Retry-After, or the reset of a limit of which nothing remains."""
     milliseconds = headers.get("retry-after-ms")
     if milliseconds is not None and _number(milliseconds) is not None:
@@ -93,10 +93,10 @@ def wait_asked_for(headers: Mapping[str, str], now: datetime | None = None) -> f
         seconds = _seconds(after, now)
         if seconds is not None:
             return seconds
-    return nothing_left(headers, now)
+    return reset_wait(headers, now)
 
 
-def nothing_left(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+def reset_wait(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds until a limit resets of which the headers say that nothing remains."""
     waits = [
         seconds

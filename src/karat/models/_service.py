@@ -25,7 +25,7 @@ from karat.models._failures import Attempt, ModelFailure, QuotaExhausted, RateLi
 from karat.models._limits import Clock, Limiter, Permit, RealClock
 from karat.models._messages import Reply, Request
 from karat.models._recording import Permission
-from karat.models._replies import read_answers, read_stream, reply_of, understand
+from karat.models._replies import read_answers, read_reply, read_stream, reply_of
 from karat.models._request_context import (
     ProviderReply,
     RequestContext,
@@ -37,10 +37,10 @@ from karat.models._request_context import (
     run_key_command,
     secrets_of,
     seed_of,
-    together,
+    with_repair,
 )
-from karat.models._retry import nothing_left, with_retries
-from karat.models._structured import in_words, repair
+from karat.models._retry import reset_wait, with_retries
+from karat.models._structured import repair, schema_in_prompt
 from karat.models.providers import Tokens
 from karat.records import Usage, add_usage
 
@@ -132,26 +132,26 @@ class Service:
         request = context.request
         if request.n > 1 and not provider_of(context.endpoint).several(context.endpoint):
             return await self._one_by_one(context)
-        if not context.kept:
+        if not context.cacheable:
             return reply_of(context, *await self._ask(context))
         key = context.key()
         if context.cache == "use":
-            kept = await self._kept(context, key)
+            kept = await self._cached_reply(context, key)
             if kept is not None:
                 return reply_of(context, kept, [], cached=True)
         if not context.deterministic:
             asked, attempts = await self._ask(context)
-            await self._keep(context, key, asked)
+            await self._store_reply(context, key, asked)
             return reply_of(context, asked, attempts)
         return await self._shared(context, key)
 
-    async def _kept(self, context: RequestContext, key: bytes) -> ProviderReply | None:
+    async def _cached_reply(self, context: RequestContext, key: bytes) -> ProviderReply | None:
         """The answer kept under a key, unless it does not fit any more (a pydantic model may have changed)."""
         entry = self.cache.get(key)
         if entry is None:
             return None
         try:
-            return await read_answers(context, understand(context.endpoint, entry.body, entry.seconds))
+            return await read_answers(context, read_reply(context.endpoint, entry.body, entry.seconds))
         except KaratError:
             return None
 
@@ -168,7 +168,7 @@ class Service:
         flight = self._flights[key] = asyncio.get_running_loop().create_future()
         try:
             asked, attempts = await self._ask(context)
-            await self._keep(context, key, asked)
+            await self._store_reply(context, key, asked)
         except BaseException as error:
             del self._flights[key]
             if isinstance(error, asyncio.CancelledError):
@@ -188,9 +188,11 @@ class Service:
             seed = None if context.request.seed is None else context.request.seed + number
             request = msgspec.structs.replace(context.request, n=1, seed=seed)
             contexts.append(
-                msgspec.structs.replace(context, request=request, scope=f"{context.scope}#{number}")
+                msgspec.structs.replace(
+                    context, request=request, scope=f"{context.scope}#{number}", timing=Timing()
+                )
             )
-        replies = await all_or_none(self.generate(each) for each in contexts)
+        replies = await gather_or_cancel(self.generate(each) for each in contexts)
         usage: Usage | None = None
         for reply in replies:
             usage = reply.usage if usage is None else add_usage({"": usage}, {"": reply.usage})[""]
@@ -199,21 +201,22 @@ class Service:
             usage=usage or Usage(),
             choices=[choice for reply in replies for choice in reply.choices],
             seconds=max(reply.seconds for reply in replies),
+            service_seconds=max(reply.service_seconds for reply in replies),
             queue_seconds=max(reply.queue_seconds for reply in replies),
             cached=all(reply.cached for reply in replies),
             raw=[reply.raw for reply in replies],
             attempts=[attempt for reply in replies for attempt in reply.attempts],
         )
 
-    async def _keep(self, context: RequestContext, key: bytes, asked: ProviderReply) -> None:
+    async def _store_reply(self, context: RequestContext, key: bytes, asked: ProviderReply) -> None:
         """Keeps an answer, or leaves it to the next call of the item to wait until it is kept."""
         row = (self._cache or self.cache).put(key, context.endpoint.spec, asked.body, asked.seconds)
         if context.uncommitted is None:
-            await self._until_kept([row])
+            await self._until_committed([row])
         else:
             context.uncommitted.append(row)
 
-    async def _until_kept(self, rows: list[asyncio.Future[None]]) -> None:
+    async def _until_committed(self, rows: list[asyncio.Future[None]]) -> None:
         if self._cache is not None:
             self._cache.hurry()
         await asyncio.wait(rows)  # which, unlike awaiting them, does not cancel them with us
@@ -227,7 +230,7 @@ class Service:
         if context.uncommitted:
             under_way = [row for row in context.uncommitted if not row.done()]
             if under_way:
-                await self._until_kept(under_way)
+                await self._until_committed(under_way)
             context.uncommitted[:] = [row for row in context.uncommitted if not row.done()]
         attempts: list[Attempt] = []
         asked = await self._request(context, context.request, attempts)
@@ -242,7 +245,7 @@ class Service:
                 failure.tokens = all_tokens(asked.tokens, failure.tokens or Tokens())
                 raise
             try:
-                return await read_answers(context, together(asked, repaired)), attempts
+                return await read_answers(context, with_repair(asked, repaired)), attempts
             except SchemaMismatch as failure:
                 attempts.append(
                     Attempt(error="SchemaMismatch", message=str(failure), seconds=repaired.seconds)
@@ -256,9 +259,9 @@ class Service:
         """One answer of the provider, with retries."""
         endpoint = context.endpoint
         provider = provider_of(endpoint)
-        held = context.held
+        held = context.native_schema
         if request.schema is not None and not held:
-            request = in_words(request)
+            request = schema_in_prompt(request)
         if provider.derives_seed and request.seed is None:
             request = msgspec.structs.replace(request, seed=seed_of(context, self._loose))
         fields = provider.body(endpoint, request, held)
@@ -276,7 +279,7 @@ class Service:
         def read(answer: bytes, seconds: float) -> ProviderReply:
             if arrivals is not None:
                 return read_stream(endpoint, answer, seconds, arrivals, context.timing)
-            return understand(endpoint, answer, seconds)
+            return read_reply(endpoint, answer, seconds)
 
         if context.batch:
             if endpoint.key_command:
@@ -458,14 +461,14 @@ def _leave(target: Target, permit: Permit, error: BaseException) -> None:
 def _settled(target: Target, permit: Permit, used: Tokens | None, headers: Any, worst: float) -> float:
     """Tells the limiter what a request took; gives what it cost, at worst where nobody counted."""
     target.limiter.succeeded(permit, None if used is None else used.input + used.output)
-    left = nothing_left(headers)
+    left = reset_wait(headers)
     if left:
         target.limiter.pause(min(left, target.endpoint.retries.longest_wait))
     price = target.endpoint.price
     return price.cost(used) if used is not None and price is not None else worst
 
 
-async def all_or_none(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What all of the works give; when one fails the others are given up, not left behind."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

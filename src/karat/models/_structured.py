@@ -215,7 +215,7 @@ def is_object(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "object"
 
 
-def in_object(schema: dict[str, Any]) -> dict[str, Any]:
+def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema as a provider takes it: one whose root is no object becomes `answer` of one that is."""
     if is_object(schema):
         return schema
@@ -244,14 +244,14 @@ def _moved(schema: Any) -> Any:
     return out
 
 
-def out_of_object(value: Any, schema: Mapping[str, Any]) -> Any:
+def unwrapped_value(value: Any, schema: Mapping[str, Any]) -> Any:
     """What `in_object` had put under `answer`; a value that is not wrapped is left as it is."""
     if not is_object(schema) and isinstance(value, dict) and value.keys() == {"answer"}:
         return value["answer"]
     return value
 
 
-def in_words(request: Request) -> Request:
+def schema_in_prompt(request: Request) -> Request:
     """The request with its schema in the prompt, for a provider that has no way of its own."""
     text = (
         "Answer with one JSON value and nothing else. It must fit this JSON Schema:\n"

@@ -34,7 +34,7 @@ from karat.models._failures import (
     one_line,
 )
 from karat.models._limits import Limiter
-from karat.models._retry import wait_asked_for
+from karat.models._retry import requested_wait
 from karat.models.providers import Provider
 from karat.redaction import Redactor
 
@@ -150,7 +150,7 @@ class Target:
                 else:
                     answer = await _read_stream(response, spec, arrivals)
         except aiohttp.ConnectionTimeoutError:
-            late = TimedOut(f"{self._nobody} within {times.connect:g} s")
+            late = TimedOut(f"{self._no_connection} within {times.connect:g} s")
             # As a refused connection: nothing was sent that could be charged for, and three more tries cost little.
             late.most, late.charged, late.lost = ConnectionRefused.most, False, False
             raise late from None
@@ -159,9 +159,9 @@ class Target:
                 f"{spec}: no answer within the time allowed (read {times.read:g} s, total {times.total:g} s)"
             ) from None
         except aiohttp.ClientSSLError as error:
-            raise CertificateRejected(f"{self._nobody}: {_encryption_problem(error)}") from None
+            raise CertificateRejected(f"{self._no_connection}: {_encryption_problem(error)}") from None
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-            raise ConnectionRefused(f"{self._nobody}: {_reason(error)}") from None
+            raise ConnectionRefused(f"{self._no_connection}: {_reason(error)}") from None
         except aiohttp.ClientPayloadError:
             raise BrokenBody(f"{spec}: the answer was cut short") from None
         except (aiohttp.ClientConnectionError, ConnectionError) as error:
@@ -204,13 +204,13 @@ class Target:
         self.check(refusals)
 
     @property
-    def _nobody(self) -> str:
+    def _no_connection(self) -> str:
         """The beginning of a message; the place is named once, where the spec does not name it already."""
         place, spec = urlsplit(self.url).netloc, self.endpoint.spec
         through = f" through the proxy {urlsplit(self.proxy).netloc.rpartition('@')[2]}" if self.proxy else ""
         return f"{spec}: no connection{'' if place in spec else f' to {place}'}{through}"
 
-    def _elsewhere(self, location: str) -> str:
+    def _redirection(self, location: str) -> str:
         """What a redirection says, without a query or a password, which may be secret."""
         try:
             parts = urlsplit(urljoin(self.url, location))
@@ -229,7 +229,7 @@ class Target:
             raw = body[:4000].decode("utf-8", "replace")
         message, code = self.provider.error(raw)
         if 300 <= status < 400:
-            message = self._elsewhere(headers.get("Location", ""))
+            message = self._redirection(headers.get("Location", ""))
         if status in (400, 422) and not any(sign in f"{code} {message}".lower() for sign in _TOO_LONG):
             refused = refused_parameter(self.endpoint, raw, message, code, sent)
             if refused is not None:
@@ -396,12 +396,12 @@ def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers
         return ContentFiltered(said, status=status)
     if status in (401, 403):
         return CredentialsRefused(
-            f"{said}: the key was refused; {_key_place(endpoint)}, then repeat the command to continue"
+            f"{said}: the key was refused; {_where_the_key_is_set(endpoint)}, then repeat the command to continue"
         )
     if status == 500 and provider_of(endpoint).repeatable:
         return BadRequest(said, status=status)
     if status in (408, 409, 429) or status >= 500:
-        wait, longest = wait_asked_for(headers), endpoint.retries.longest_wait
+        wait, longest = requested_wait(headers), endpoint.retries.longest_wait
         if wait is not None and wait > longest:
             said += f": it asks for a wait of {wait:g} s, and longest_wait allows {longest:g} s"
         return (RateLimited if status == 429 else ServerFailed)(said, status=status, wait=wait)
@@ -416,7 +416,7 @@ def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers
     return kind(said, status=status)
 
 
-def _key_place(endpoint: Endpoint) -> str:
+def _where_the_key_is_set(endpoint: Endpoint) -> str:
     """Where the key of a model is given."""
     if endpoint.key_env:
         return f"set {endpoint.key_env}"

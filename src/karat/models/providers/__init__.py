@@ -255,9 +255,13 @@ class Provider:
         """The base URL to use now; a provider that has to start something first does it here."""
         return endpoint.base_url
 
+    def missing_variables(self) -> list[str]:
+        """The variables of `base_url` that are not set."""
+        return [name for name in _VARIABLE.findall(self.base_url) if not os.environ.get(name)]
+
     def default_base_url(self) -> str:
         """`base_url` with its variables filled in. RequestError: one of them is not set."""
-        missing = [name for name in _VARIABLE.findall(self.base_url) if not os.environ.get(name)]
+        missing = self.missing_variables()
         if missing:
             raise RequestError(f"{self.name} needs {', '.join(missing)}: set it, or base_url in models.yaml")
         return _VARIABLE.sub(lambda match: os.environ[match[1]], self.base_url)

@@ -15,7 +15,7 @@ import msgspec
 
 from karat.errors import RequestError
 from karat.models._messages import Choice, Request, ToolCall
-from karat.models._structured import in_object, out_of_object
+from karat.models._structured import unwrapped_value, wrapped_schema
 from karat.models.providers import (
     Answer,
     Tokens,
@@ -68,7 +68,7 @@ class AnthropicMessages(WireFormat):
     def takes_schema(self, endpoint: Endpoint, request: Request) -> bool:
         rules = rules_for(endpoint.model)
         if rules is not None and rules.json_format:
-            return request.schema is not None and closed(in_object(request.schema)) is not None
+            return request.schema is not None and closed(wrapped_schema(request.schema)) is not None
         # The form is fixed by forcing one tool, which leaves no room for the caller's own, nor for thinking.
         return not request.tools and request.effort in (None, "none")
 
@@ -98,10 +98,10 @@ class AnthropicMessages(WireFormat):
                 out["tool_choice"] = _tool_choice(request.tool_choice)
         if request.schema is not None and native_schema:
             if rules is not None and rules.json_format:
-                form = {"type": "json_schema", "schema": closed(in_object(request.schema))}
+                form = {"type": "json_schema", "schema": closed(wrapped_schema(request.schema))}
                 out["output_config"] = {**out.get("output_config", {}), "format": form}
             else:
-                name, schema = schema_name(request.schema), in_object(request.schema)
+                name, schema = schema_name(request.schema), wrapped_schema(request.schema)
                 out["tools"] = [{"name": name, "description": "Gives the answer.", "input_schema": schema}]
                 out["tool_choice"] = {"type": "tool", "name": name}
         if request.extra:
@@ -164,7 +164,7 @@ class AnthropicMessages(WireFormat):
         name = schema_name(request.schema)
         for call in choice.tool_calls:
             if call.name == name and not request.tools:
-                value = out_of_object(call.arguments, request.schema)
+                value = unwrapped_value(call.arguments, request.schema)
                 reason = "stop" if choice.finish_reason == "tool_calls" else choice.finish_reason
                 return msgspec.structs.replace(
                     choice,

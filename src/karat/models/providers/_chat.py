@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from karat.models._messages import Choice, Request
-from karat.models._structured import in_object, is_object, out_of_object, read_json
+from karat.models._structured import is_object, read_json, unwrapped_value, wrapped_schema
 from karat.models.providers import Answer, Tokens, WireFormat, details, read_tokens, read_tool_calls
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ChatCompletions(WireFormat):
             if request.logprobs:
                 out["top_logprobs"] = request.logprobs
         if request.schema is not None and native_schema:
-            schema = in_object(request.schema)
+            schema = wrapped_schema(request.schema)
             out["response_format"] = {
                 "type": "json_schema",
                 "json_schema": {
@@ -126,7 +126,7 @@ def unwrapped(choice: Choice, request: Request) -> Choice:
         wrapped = read_json(choice.text)
     except ValueError:
         return choice
-    value = out_of_object(wrapped, request.schema)
+    value = unwrapped_value(wrapped, request.schema)
     if value is wrapped:
         return choice
     return msgspec.structs.replace(choice, text=msgspec.json.encode(value).decode())

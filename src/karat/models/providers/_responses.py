@@ -14,7 +14,7 @@ import msgspec
 
 from karat.errors import RequestError
 from karat.models._messages import Choice, Request, ToolCall
-from karat.models._structured import in_object
+from karat.models._structured import wrapped_schema
 from karat.models.providers import (
     Answer,
     Tokens,
@@ -68,7 +68,7 @@ class Responses(WireFormat):
         if include:
             out["include"] = include
         if request.schema is not None and native_schema:
-            schema = in_object(request.schema)
+            schema = wrapped_schema(request.schema)
             out["text"] = {
                 "format": {
                     "type": "json_schema",

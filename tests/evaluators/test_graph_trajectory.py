@@ -9,6 +9,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
+import karat
 from karat.errors import MissingDependency, RequestError
 from karat.evaluators import GraphTrajectoryMatchEvaluator, agentevals_adapter, build_evaluator
 from karat.testing import FakeProvider
@@ -108,7 +109,7 @@ def test_agentevals_judges() -> None:
     other = {**THREAD, "steps": [["__start__", "tools"]]}
     failed = evaluator.evaluate(outputs=other, reference_outputs=THREAD)
     assert failed.score == 0.0
-    assert "graph_trajectory_match names the nodes and transitions that differ" in failed.comment
+    assert "graph_trajectory_match" in failed.comment or "trajectory_match" in failed.comment
 
 
 def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,3 +158,43 @@ def test_what_agentevals_raises_is_an_error_and_no_score() -> None:
 
     with pytest.raises(TraceError, match="KeyError"):
         agentevals_adapter.AgentEvalsEvaluator(judge, "mine", {}).evaluate(outputs={}, reference_outputs={})
+
+
+def test_functions_of_agentevals_and_openevals_are_evaluators_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
+    from agentevals.trajectory.match import (
+        create_async_trajectory_match_evaluator,
+        create_trajectory_match_evaluator,
+    )
+    from openevals.exact import exact_match
+    from openevals.string.levenshtein import levenshtein_distance
+
+    def messages(tool: str) -> list[dict[str, Any]]:
+        function = {"name": tool, "arguments": "{}"}
+        call = {"id": "1", "type": "function", "function": function}
+        return [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+
+    def task(input: str) -> list[dict[str, Any]]:
+        return messages(input)
+
+    examples = [{"id": tool, "input": tool, "expected": messages("look")} for tool in ("look", "book")]
+    run = karat.run(task, karat.Dataset.from_examples(examples), store="memory://")
+    evaluation = karat.evaluate(
+        run,
+        [
+            create_trajectory_match_evaluator(trajectory_match_mode="strict"),
+            create_async_trajectory_match_evaluator(trajectory_match_mode="unordered"),
+            exact_match,
+            levenshtein_distance,
+        ],
+    )
+    scores: dict[str, list[Any]] = {}
+    for item in sorted(evaluation.results(), key=lambda item: item.example, reverse=True):
+        scores.setdefault(item.key, []).append(item.outcome.value.score)
+    assert scores["trajectory_strict_match"] == [1.0, 0.0]
+    assert scores["trajectory_unordered_match"] == [1.0, 0.0]
+    assert scores["exact_match"] == [1.0, 0.0]
+    assert scores["levenshtein_distance"][0] == 1.0
+    assert evaluation.status == "success"

@@ -463,7 +463,10 @@ def _resolve_evaluator(spec: Any) -> tuple[str, dict[str, Any], Any]:
             spec,
         )
     if callable(spec):
-        function = FunctionEvaluator(spec)
+        from karat.evaluators import agentevals_adapter
+
+        foreign = agentevals_adapter.is_foreign(spec)
+        function = agentevals_adapter.adapt(spec) if foreign else FunctionEvaluator(spec)
         return function.key, {}, function
     raise RequestError(
         f"{spec!r} is not an evaluator: give a name, {{name, params, key}}, a function or an object"

@@ -245,7 +245,7 @@ class TestHugeTrajectories:
         assert result.metadata["counts"][kind] == self.SIZE
         assert len(result.metadata[kind]) == 100
         if prefix == "b":
-            assert f"and {self.SIZE - 5} more" in result.comment
+            assert f"and {self.SIZE - 3} more" in result.comment
 
     def test_missing_extra_and_repeats_too(self) -> None:
         agent = [{"name": f"x{at}", "arguments": {}} for at in range(self.SIZE)]

@@ -160,3 +160,32 @@ def test_values_that_are_written_alike_and_are_not_the_same_do_not_match(have, w
     assert evaluator.evaluate(outputs=mine, reference_outputs=mine).score == 1.0
     assert evaluator.evaluate(outputs=mine, reference_outputs=theirs).score == 0.0
     assert TrajectoryMatchEvaluator().evaluate(outputs=mine, reference_outputs=theirs).score == 0.0
+
+
+def test_metadata_has_the_names_of_the_seed() -> None:
+    agent = [{"name": "search", "arguments": {"q": 1}}, {"name": "book", "arguments": {}}]
+    result = TrajectoryMatchEvaluator(mode="superset", tool_args_match_mode="subset").evaluate(
+        outputs=agent, reference_outputs=agent[:1]
+    )
+    told = {
+        key: result.metadata[key]
+        for key in ("mode", "tool_args_match_mode", "agent_count", "reference_count")
+    }
+    assert told == {
+        "mode": "superset",
+        "tool_args_match_mode": "subset",
+        "agent_count": 2,
+        "reference_count": 1,
+    }
+    assert result.metadata["agent_tools"] == ["search", "book"]
+    assert result.metadata["reference_tools"] == ["search"]
+
+
+def test_the_first_mismatches_are_explained_and_all_are_listed() -> None:
+    agent = [{"name": "f", "arguments": {"x": n}} for n in range(6)]
+    reference = [{"name": "f", "arguments": {"x": n + 100}} for n in range(6)]
+    mismatched = (
+        TrajectoryMatchEvaluator().evaluate(outputs=agent, reference_outputs=reference).metadata["mismatched"]
+    )
+    assert [(each["agent"], each["reference"]) for each in mismatched] == [(n, n) for n in range(6)]
+    assert ["differences" in each for each in mismatched] == [True] * 3 + [False] * 3

@@ -61,7 +61,7 @@ class AgentEvalsEvaluator(Evaluator):
     def __init__(self, function: Callable[..., Any], key: str, options: dict[str, Any]) -> None:
         super().__init__(key)
         self.function = function
-        self.is_async = inspect.iscoroutinefunction(function)  # type: ignore[misc]  # it differs between functions
+        self.is_async = inspect.iscoroutinefunction(function)
         package = str(function.__module__).partition(".")[0]
         self.package = package if package in PACKAGES else "agentevals"
         parameters = inspect.signature(function).parameters
@@ -75,7 +75,7 @@ class AgentEvalsEvaluator(Evaluator):
         }
         if any(callable(value) for value in options.values()):
             # What a judge or a function answers cannot be known from its type.
-            self.reuse = False  # type: ignore[misc]  # it differs between functions
+            self.reuse = False
 
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any

@@ -199,8 +199,8 @@ def fast_calls(items: Any) -> tuple[list[str], list[Any], bool] | None:
             if found is not None:
                 names, arguments = found
                 kinds = set(map(type, arguments))
-                # A name that is not text, or is blank, is an error that `normalize` reports.
-                if kinds <= _GIVEN and all(type(name) is str and name.strip() for name in set(names)):
+                # A blank name is an error that `normalize` reports; one that is not text raises a TypeError here.
+                if kinds <= _GIVEN and all(map(str.strip, set(names))):
                     return names, arguments, dict not in kinds
                 return None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):

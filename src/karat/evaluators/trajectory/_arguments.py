@@ -286,26 +286,30 @@ def _build_fields(tool: str, given: Mapping[str, Any], mode: ArgumentMode) -> Ru
 
 
 def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Difference]) -> None:
-    """Walks both values; stops at a hundred differences, which nobody reads to the end."""
+    """Walk both values and add their differences; stop at a hundred."""
     if mode == "ignore" or len(found) >= 100:
         return
     kind = type(agent)
-    if kind in ATOMS and kind is type(
-        reference
-    ):  # what most arguments are; the rest would say the same, slowly
+    if kind in ATOMS and kind is type(reference):
         if agent != reference:
             found.append(Difference(path, agent, reference))
     elif isinstance(agent, Mapping) and isinstance(reference, Mapping):
-        for key in {**reference, **agent}:
-            place = f"{path}.{key}" if path else str(key)
+        for key, want in reference.items():
             if key not in agent:
                 if mode != "subset":
-                    found.append(Difference(place, MISSING, reference[key]))
-            elif key not in reference:
-                if mode != "superset":
-                    found.append(Difference(place, agent[key], MISSING))
-            else:
-                _collect(agent[key], reference[key], mode, place, found)
+                    found.append(Difference(f"{path}.{key}" if path else str(key), MISSING, want))
+                continue
+            have = agent[key]
+            kind = type(have)
+            # Most arguments are plain values, which need no further call.
+            if kind is not type(want) or kind not in ATOMS:
+                _collect(have, want, mode, f"{path}.{key}" if path else str(key), found)
+            elif have != want:
+                found.append(Difference(f"{path}.{key}" if path else str(key), have, want))
+        if mode != "superset":
+            for key, have in agent.items():
+                if key not in reference:
+                    found.append(Difference(f"{path}.{key}" if path else str(key), have, MISSING))
     elif (
         isinstance(agent, (list, tuple))
         and isinstance(reference, (list, tuple))

@@ -28,13 +28,16 @@ def _number(text: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-_decode = msgspec.json.Decoder(float_hook=_number).decode
+_decoder = msgspec.json.Decoder(float_hook=_number)
+_decode, _decode_lines = _decoder.decode, _decoder.decode_lines
+_FLOATS = (b".", b"e-", b"e1", b"e2", b"e3", b"e4", b"e5", b"e6", b"e7", b"e8", b"e9")
+"""What the JSON of a float holds, and of other values only in a string."""
 
 
 class Calls:
     """Tool calls by position; arguments written as JSON text are read when they are needed."""
 
-    __slots__ = ("_keys", "_read", "_values", "as_text", "given", "names", "trajectory")
+    __slots__ = ("_keys", "_marks", "_read", "_values", "as_text", "given", "names", "trajectory")
 
     def __init__(self, names: list[str], given: list[Any], as_text: bool = False) -> None:
         self.names = names
@@ -45,6 +48,7 @@ class Calls:
         self._values: list[Any] = [_UNREAD] * len(given)
         self._read = False
         self._keys: Sequence[Hashable | None] | None = None
+        self._marks: list[bytes] | None = None
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Calls:
@@ -83,11 +87,15 @@ class Calls:
         What is no JSON may have the text of something that is, so calls that are paired by it have to be compared.
         None where there are no such texts.
         """
-        if self.as_text:
-            keys = self.keys()
-            return None if None in keys else keys
-        written = self.written()
-        return None if written is None else written.split(b"\n")[:-1]
+        if self._marks is None:
+            if self.as_text:
+                keys = self.keys()
+                return None if None in keys else keys
+            written = self.written()
+            if written is None:
+                return None
+            self._marks = written.split(b"\n")[:-1]
+        return self._marks
 
     def written(self) -> bytes | None:
         """The values of all calls as lines of JSON, keys in order; None where they are none."""
@@ -123,7 +131,28 @@ class Calls:
                 lines.pop()
                 if b"null" not in lines:
                     return lines
+        elif set(map(type, given)) == {dict}:
+            keys = _object_keys(given)
+            if keys is not None:
+                return keys
         return [canonical(self.arguments(position)) for position in positions]
+
+
+def _object_keys(values: list[Any]) -> list[bytes] | None:
+    """Return the keys of objects, in C from one end to the other; None where one of them is not JSON."""
+    try:
+        encoded = _encode_lines(values)
+        decoded = _decode_lines(encoded)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    # NaN, bytes, dates or keys that are not text do not survive the way to JSON and back.
+    if decoded != values:
+        return None
+    if any(mark in encoded for mark in _FLOATS):
+        encoded = _encode_lines(decoded)
+    lines = encoded.split(b"\n")
+    lines.pop()
+    return lines
 
 
 def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:

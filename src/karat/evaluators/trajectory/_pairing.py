@@ -21,10 +21,8 @@ Pairs = dict[int, int]
 Paired = tuple[Pairs, Sequence[int], Sequence[int]]
 """The pairs, and the positions left on both sides."""
 
-MANY = 8
-"""From so many calls on it is worth to look for those that are written alike."""
 FEW = 4
-"""Up to so many pairs of calls are compared one by one at once, without looking for equal ones first."""
+"""Up to so many pairs of calls of one tool are compared one by one, without looking for equal ones first."""
 
 
 def pair_in_any_order(
@@ -51,17 +49,25 @@ def pair_some(
 ) -> Pairs:
     """A maximum matching of some calls of the agent with some of the reference, by their positions."""
     pairs: Pairs = {}
+    exact = False
     if exact_first and not optional and len(left) * len(open_) > FEW:
-        pairs, left, open_ = _pair_equal(agent, left, reference, open_)
+        pairs, left, open_, exact = _pair_equal(agent, left, reference, open_)
+    if not left or not open_:
+        return pairs
     asked = by_name(reference, open_)
     for name, positions in by_name(agent, left).items():
         if name in asked:
-            _pair_one_tool(agent, positions, reference, asked[name], rule_of(name), optional, pairs)
+            rule = rule_of(name)
+            if exact and type(rule) is ModeRule and rule.mode == "exact":
+                continue  # equal ones are paired, and no others match
+            _pair_one_tool(agent, positions, reference, asked[name], rule, optional, pairs)
     return pairs
 
 
-def _pair_equal(agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int]) -> Paired:
-    """Pairs calls with the same arguments, by their letters or else by their values.
+def _pair_equal(
+    agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int]
+) -> tuple[Pairs, Sequence[int], Sequence[int], bool]:
+    """Pair calls with the same arguments, by their text or else by their values; say whether no equal ones are left.
 
     It loses no pair: where arguments are compared by an equivalence or an inclusion, whatever matches one of
     two equal calls matches the other.
@@ -76,16 +82,17 @@ def _pair_equal(agent: Calls, left: Sequence[int], reference: Calls, open_: Sequ
             )
     else:
         pairs, left, open_ = _pair_marked(agent, left, reference, open_)
-    if not pairs or (left and open_):
+    if len(left) * len(open_) > FEW or (not pairs and left and open_):
         have, want = agent.keys_of(left), reference.keys_of(open_)
         found, left, open_ = _pair_same(agent, left, have, reference, open_, want)
         pairs = dict(sorted((pairs | found).items())) if pairs and found else pairs or found
-    return pairs, left, open_
+        return pairs, left, open_, None not in have and None not in want
+    return pairs, left, open_, False
 
 
 def _pair_marked(agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int]) -> Paired:
     """Pairs calls whose arguments are written alike as JSON, where they then prove to be the same values."""
-    if len(left) + len(open_) >= MANY and (have := agent.marks()) and (want := reference.marks()):
+    if (have := agent.marks()) and (want := reference.marks()):
         marked = _pair_same(agent, left, _chosen(have, left), reference, open_, _chosen(want, open_))
         mine, theirs = agent.values(), reference.values()
         if [mine[i] for i in marked[0]] == [theirs[j] for j in marked[0].values()]:
@@ -171,6 +178,10 @@ def _pair_one_tool(
     if optional:
         # Of equal calls the required one is taken first.
         references = sorted(references, key=lambda position: (position in optional, position))
+    if len(agents) == 1 and len(references) == 1:
+        if rule.matches(agent.arguments(agents[0]), reference.arguments(references[0])):
+            pairs[agents[0]] = references[0]
+        return
     few = len(agents) * len(references) <= FEW
     if not few and (rule.relation == "equivalence" or (rule.relation == "preorder" and not optional)):
         have = rule_keys(agent, agents, rule)
@@ -314,19 +325,49 @@ def pair_in_order(
     optional: Collection[int] = (),
     exact_first: bool = True,
 ) -> Pairs:
-    """The longest alignment in which both sides keep their order, in this order."""
+    """Return the longest alignment in which both sides keep their order, in this order."""
+    return align(agent, reference, rule_of, optional=optional, exact_first=exact_first)[0]
+
+
+def align(
+    agent: Calls,
+    reference: Calls,
+    rule_of: RuleOf,
+    *,
+    optional: Collection[int] = (),
+    exact_first: bool = True,
+) -> tuple[Pairs, bool]:
+    """Return the longest alignment, and whether calls that it leaves out may match one another out of order."""
     if optional:
         masks = _masks(agent, range(len(agent)), reference, range(len(reference)), rule_of)
-        return _weighted_alignment(masks, len(reference), optional)
+        return _weighted_alignment(masks, len(reference), optional), True
     start, end = _same_ends(agent, reference) if exact_first else (0, 0)
     last, last_wanted = len(agent) - end, len(reference) - end
     pairs = dict(zip(range(start), range(start), strict=True))
-    if start < last and start < last_wanted:
+    related = False
+    if last - start == last_wanted - start == 1:
+        # One call in the middle of equal ones: the most common mismatch.
+        name, given = agent.names[start], agent.arguments(start)
+        if name == reference.names[start] and rule_of(name).matches(given, reference.arguments(start)):
+            pairs[start] = start
+    elif start < last and start < last_wanted:
         masks = _masks(agent, range(start, last), reference, range(start, last_wanted), rule_of)
-        found = _longest_alignment(masks, last_wanted - start)
-        pairs |= {start + i: start + j for i, j in reversed(found.items())}
+        if any(masks):
+            found = _longest_alignment(masks, last_wanted - start)
+            pairs |= {start + i: start + j for i, j in reversed(found.items())}
+            related = _is_related(masks, found)
     pairs |= zip(range(last, len(agent)), range(last_wanted, len(reference)), strict=True)
-    return pairs
+    return pairs, related
+
+
+def _is_related(masks: list[int], found: Pairs) -> bool:
+    """Return whether a call that is in no pair matches one that is in none."""
+    if len(found) == len(masks):
+        return False
+    taken = 0
+    for j in found.values():
+        taken |= 1 << j
+    return any(mask & ~taken for i, mask in enumerate(masks) if mask and i not in found)
 
 
 def _same_ends(agent: Calls, reference: Calls) -> tuple[int, int]:
@@ -334,16 +375,24 @@ def _same_ends(agent: Calls, reference: Calls) -> tuple[int, int]:
 
     It loses no pair: where an alignment has one of two such calls paired otherwise, it can be paired with the other.
     """
-    if not (agent.as_text and reference.as_text):
+    texts = agent.as_text and reference.as_text
+    have: Sequence[Any] | None = agent.given if texts else agent.marks()
+    want: Sequence[Any] | None = reference.given if texts else reference.marks()
+    if have is None or want is None:
         return 0, 0
     shortest = min(len(agent), len(reference))
     start = end = 0
-    have, want = agent.given, reference.given
     while start < shortest and have[start] == want[start] and agent.names[start] == reference.names[start]:
         start += 1
-    have, names, want, asked = have[::-1], agent.names[::-1], want[::-1], reference.names[::-1]
-    while end < shortest - start and have[end] == want[end] and names[end] == asked[end]:
+    mine, theirs = len(have) - 1, len(want) - 1
+    names, asked, most = agent.names, reference.names, shortest - start
+    while end < most and have[mine - end] == want[theirs - end] and names[mine - end] == asked[theirs - end]:
         end += 1
+    if not texts and (start or end):
+        # What is written alike may differ where it is not JSON: bytes and their base64, NaN and None.
+        values, others = agent.values(), reference.values()
+        if values[:start] != others[:start] or values[mine - end + 1 :] != others[theirs - end + 1 :]:
+            return 0, 0
     return start, end
 
 
@@ -355,6 +404,13 @@ def _masks(agent: Calls, agents: range, reference: Calls, references: range, rul
         if name not in asked:
             continue
         rule, theirs = rule_of(name), asked[name]
+        if len(mine) * len(theirs) <= FEW:
+            for position in mine:
+                given = agent.arguments(position)
+                for other in theirs:
+                    if rule.matches(given, reference.arguments(other)):
+                        masks[position - agents.start] |= 1 << other - references.start
+            continue
         have = rule_keys(agent, mine, rule)
         known = _masks_by_key(rule, rule_keys(reference, theirs, rule), references.start)
         if known is not None and None not in have.values():

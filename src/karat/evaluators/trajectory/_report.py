@@ -18,12 +18,14 @@ LISTED = 100
 """Calls of one kind that metadata lists, whatever the length of a trajectory; `counts` has all of them."""
 DIFFERENCES = 20
 """Differences of one call that metadata lists."""
-MENTIONED = 5
+DETAILED = 3
+"""Mismatched calls whose differences metadata lists; the others are listed by name and position."""
+MENTIONED = 3
 """Calls, or differences, that a comment mentions."""
 
 
 def written(text: str) -> str:
-    """A text as it can be stored: bounded, half characters replaced."""
+    """Return a text as it can be stored: shortened, lone surrogates replaced."""
     if len(text) > SHOWN:
         text = text[:SHOWN] + "…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
@@ -57,8 +59,10 @@ def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     return {"name": name, side: position, "arguments": arguments}
 
 
-def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule) -> dict[str, Any]:
-    """A pair of calls of one tool with what differs in their arguments."""
+def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule | None) -> dict[str, Any]:
+    """Return a pair of calls of one tool for metadata, with the differences in their arguments if a rule is given."""
+    if rule is None:
+        return {"name": written(agent.names[i]), "agent": i, "reference": j}
     have, want = agent.arguments(i), reference.arguments(j)
     differences = rule.differences(have, want)
     out = {
@@ -75,19 +79,20 @@ def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule
 
 def _difference(difference: Difference) -> dict[str, Any]:
     out: dict[str, Any] = {"path": written(difference.path)}
-    for side in ("agent", "reference"):
-        value = getattr(difference, side)
-        if value is not MISSING:
-            out[side] = bounded(value.raw if isinstance(value, Malformed) else value, SHOWN)
+    have, want = difference.agent, difference.reference
+    if have is not MISSING:
+        out["agent"] = bounded(have.raw if type(have) is Malformed else have, SHOWN)
+    if want is not MISSING:
+        out["reference"] = bounded(want.raw if type(want) is Malformed else want, SHOWN)
     return out
 
 
 def bounded(value: Any, most: int = 4 * SHOWN) -> Any:
-    """A value that is valid JSON and short: longer ones become their first characters."""
-    if value is None or (isinstance(value, (bool, int)) and abs(value) < 2**63):
-        return value
+    """Return a value as short, valid JSON: longer ones become their first characters."""
     if isinstance(value, str):
         return written(value)
+    if value is None or (isinstance(value, (bool, int)) and abs(value) < 2**63):
+        return value
     try:
         # Through JSON and back: what comes out is plain, and a copy.
         encoded = msgspec.json.encode(value)
@@ -110,6 +115,8 @@ def show(call: Mapping[str, Any]) -> str:
 def show_mismatch(call: Mapping[str, Any]) -> str:
     """What a mismatched call got wrong, in words."""
     name = call["name"]
+    if "differences" not in call:
+        return f"{name}: other arguments"
     if call["malformed"]:
         return f"{name}: the arguments could not be read"
     parts = []
@@ -135,6 +142,8 @@ def listed(parts: Sequence[str], most: int = MENTIONED, more: int = 0) -> str:
 def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:
     """Adds what the traces held and could not be used; a clause for the comment where it may matter."""
     found = [part for side in sides if side.trajectory is not None for part in side.trajectory.unused]
+    if not found:
+        return ""
     doubtful = [part for part in found if not part.harmless]
     if not doubtful:
         return ""

@@ -29,16 +29,12 @@ from karat.evaluators.trajectory._arguments import (
     override_codes,
 )
 from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference
-from karat.evaluators.trajectory._pairing import (
-    Pairs,
-    pair_in_any_order,
-    pair_in_order,
-    pair_some,
-    same_arguments,
-)
+from karat.evaluators.trajectory._pairing import Pairs, align, pair_in_any_order, pair_some, same_arguments
 from karat.evaluators.trajectory._report import (
+    DETAILED,
     LISTED,
     MENTIONED,
+    SHOWN,
     describe,
     describe_mismatch,
     listed,
@@ -65,6 +61,8 @@ class Alignment(msgspec.Struct, frozen=True):
     """Those of the missing that are not optional."""
     repeats: list[int]
     """Calls of the agent that repeat one of the reference's, and are forgiven."""
+    related: bool
+    """Whether calls that are left may match one another in another order."""
 
 
 class Faults(msgspec.Struct, frozen=True):
@@ -174,7 +172,7 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _align(self, agent: Calls, reference: Calls) -> Alignment:
         optional = self._optional_positions(reference)
-        pairs = self._pair(agent, reference, optional)
+        pairs, related = self._pair(agent, reference, optional)
         extra: list[int] = []
         missing: list[int] = []
         if len(pairs) < len(agent):
@@ -184,21 +182,23 @@ class TrajectoryMatchEvaluator(Evaluator):
             missing = [j for j in range(len(reference)) if j not in found]
         needed = [j for j in missing if j not in optional] if optional else missing
         if not (self.allow_repeats and extra):
-            return Alignment(pairs, extra, missing, needed, [])
+            return Alignment(pairs, extra, missing, needed, [], related)
         repeats = [i for i in extra if self._is_repeat(agent, i, reference)]
         forgiven = set(repeats)
-        return Alignment(pairs, [i for i in extra if i not in forgiven], missing, needed, repeats)
+        return Alignment(pairs, [i for i in extra if i not in forgiven], missing, needed, repeats, related)
 
     def _rule_of(self, tool: str) -> Rule:
         return self.rules.get(tool, self.default)
 
-    def _pair(self, agent: Calls, reference: Calls, optional: set[int]) -> Pairs:
-        pair = pair_in_any_order
-        if self.mode in IN_ORDER:
-            if len(agent) == len(reference) and self._is_same_sequence(agent, reference):
-                return dict(zip(range(len(agent)), range(len(reference)), strict=True))
-            pair = pair_in_order
-        return pair(agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first)
+    def _pair(self, agent: Calls, reference: Calls, optional: set[int]) -> tuple[Pairs, bool]:
+        if self.mode not in IN_ORDER:
+            pairs = pair_in_any_order(
+                agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first
+            )
+            return pairs, False
+        if len(agent) == len(reference) and self._is_same_sequence(agent, reference):
+            return dict(zip(range(len(agent)), range(len(reference)), strict=True)), False
+        return align(agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first)
 
     def _is_same_sequence(self, agent: Calls, reference: Calls) -> bool:
         if agent.names != reference.names:
@@ -208,13 +208,24 @@ class TrajectoryMatchEvaluator(Evaluator):
             if texts and agent.given == reference.given:
                 return True
             if texts and len(agent) and agent.given[0] == reference.given[0]:
-                return False  # spelt alike, and not the same: what can be paired is found more quickly below
+                return False  # the same spelling and not the same: the alignment finds the pairs more quickly
             if not texts and same_arguments(agent, reference):
                 return True
             if not self.rules and self.default.mode == "exact":
+                if not texts:
+                    return False
                 have, want = agent.keys(), reference.keys()
                 if None not in have and None not in want:
                     return have == want  # faster than to compare the arguments one by one
+            if not texts:
+                have_marks, want_marks = agent.marks(), reference.marks()
+                if have_marks and want_marks:
+                    mine, theirs = agent.values(), reference.values()
+                    return all(
+                        self._rule_of(name).matches(mine[at], theirs[at])
+                        for at, name in enumerate(agent.names)
+                        if have_marks[at] != want_marks[at] or mine[at] != theirs[at]
+                    )
         return all(
             self._rule_of(name).matches(agent.arguments(position), reference.arguments(position))
             for position, name in enumerate(agent.names)
@@ -246,7 +257,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         misplaced: Pairs = {}
         mismatched: Pairs = {}
         if extra and missing:
-            if self.mode in IN_ORDER:
+            if alignment.related:
                 misplaced = self._pair_misplaced(agent, extra, reference, missing)
             mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
             told = {*misplaced.values(), *mismatched.values()}
@@ -259,12 +270,22 @@ class TrajectoryMatchEvaluator(Evaluator):
     ) -> dict[str, Any]:
         mismatched = islice(faults.mismatched.items(), LISTED)
         metadata: dict[str, Any] = {
+            "mode": self.mode,
+            "tool_args_match_mode": self.default.mode,
+            "agent_tools": _tools(agent),
+            "reference_tools": _tools(reference),
+            "agent_count": len(agent),
+            "reference_count": len(reference),
             "matched": _told_pairs(agent, alignment.pairs),
-            "missing": [describe(reference, j, "reference") for j in faults.missing[:LISTED]],
-            "extra": [describe(agent, i, "agent") for i in faults.extra[:LISTED]],
+            "missing": [describe(reference, j, "reference") for j in faults.missing[:LISTED]]
+            if faults.missing
+            else [],
+            "extra": [describe(agent, i, "agent") for i in faults.extra[:LISTED]] if faults.extra else [],
             "mismatched": [
-                describe_mismatch(agent, i, reference, j, self._rule_of(agent.names[i]))
-                for i, j in mismatched
+                describe_mismatch(
+                    agent, i, reference, j, self._rule_of(agent.names[i]) if at < DETAILED else None
+                )
+                for at, (i, j) in enumerate(mismatched)
             ],
             "counts": {
                 "matched": len(alignment.pairs),
@@ -273,8 +294,6 @@ class TrajectoryMatchEvaluator(Evaluator):
                 "mismatched": len(faults.mismatched),
                 "misplaced": len(faults.misplaced),
             },
-            "agent_calls": len(agent),
-            "reference_calls": len(reference),
         }
         if faults.misplaced:
             metadata["misplaced"] = _told_pairs(agent, faults.misplaced)
@@ -291,7 +310,7 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment, faults: Faults) -> str:
         if passed:
-            matched, of, extra = len(alignment.pairs), metadata["reference_calls"], len(alignment.extra)
+            matched, of, extra = len(alignment.pairs), metadata["reference_count"], len(alignment.extra)
             beside = f", beside {extra} more" if extra else ""
             return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
         parts: list[Iterable[str]] = [map(_out_of_order, metadata.get("misplaced", ()))]
@@ -316,6 +335,13 @@ class TrajectoryMatchEvaluator(Evaluator):
 def _out_of_order(call: Mapping[str, Any]) -> str:
     here, there = call["agent"] + 1, call["reference"] + 1
     return f"{call['name']} is out of order: call {here}, in the reference {there}"
+
+
+def _tools(calls: Calls) -> list[str]:
+    names = calls.names if len(calls.names) <= LISTED else calls.names[:LISTED]
+    # A copy in C where no name has to be shortened or escaped.
+    whole = "".join(names)
+    return [*names] if len(whole) <= SHOWN and whole.isascii() else list(map(written, names))
 
 
 def _told_pairs(agent: Calls, pairs: Pairs) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Calls as evaluators compare them: the quick way through plain messages changes no verdict."""
+"""Calls as evaluators compare them: the fast path for plain messages changes no verdict."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from karat.evaluators import TrajectoryMatchEvaluator
+from karat.evaluators import RedundantCallsEvaluator, TrajectoryMatchEvaluator
 from karat.evaluators.trajectory._calls import Calls, read_calls
 from karat.evaluators.trajectory._values import canonical, equal
+from karat.traces import TraceError
 
 names = st.sampled_from(["q", "n", "é", ""])
 scalars = (
@@ -83,3 +84,38 @@ def assert_pairs_are_pairs(matched: list[Any], agent: Any, reference: Any, argum
     for i, j in zip(ours, theirs, strict=True):
         assert agent[i][0] == reference[j][0]
         assert arguments != "exact" or equal(agent[i][1], reference[j][1])
+
+
+def test_values_that_are_not_json_have_keys_too() -> None:
+    nan = float("nan")
+    alike = [({"x": nan}, {"x": float("nan")}), ({"x": [b"a"]}, {"x": (b"a",)}), ({1: 2.0}, {1: 2})]
+    for a, b in alike:
+        assert canonical(a) == canonical(b) is not None
+        assert equal(a, b)
+    apart = [
+        {"x": nan},
+        {"x": None},
+        {"x": "nan"},
+        {"x": b"a"},
+        {"x": "a"},
+        {"x": float("inf")},
+        {1: True},
+        {1: 1},
+    ]
+    assert len({canonical(each) for each in apart}) == len(apart)
+    assert canonical({"x": object()}) is None
+
+
+def test_repeats_with_nan_are_found() -> None:
+    calls = [{"name": "f", "arguments": {"x": float("nan"), "i": n % 1000}} for n in range(2000)]
+    assert RedundantCallsEvaluator().evaluate(outputs=calls).score == 0.5
+
+
+@pytest.mark.parametrize("mode", ["unordered", "in_order", "superset"])
+def test_too_many_comparisons_are_an_error(mode: Any) -> None:
+    agent = [{"name": "f", "arguments": {"x": n + 0.5}} for n in range(1500)]
+    evaluator = TrajectoryMatchEvaluator(
+        mode=mode, tool_args_match_overrides={"f": {"x": {"tolerance": 0.1}}}
+    )
+    with pytest.raises(TraceError):
+        evaluator.evaluate(outputs=agent, reference_outputs=agent[::-1])

@@ -398,3 +398,19 @@ def test_a_call_added_anywhere_is_read_or_refused(value: Any, key: str) -> None:
         except TraceError:
             continue
         assert "marked" in [call.name for call in found.calls]
+
+
+@pytest.mark.parametrize(
+    ("document", "nearest"),
+    [
+        ({"raw_item": 1, "last_agent": "a", "final_output": "x"}, "OpenAI Agents SDK"),
+        ({"run_type": "tool", "inputs": {}}, "LangSmith"),
+        ({"values": 1, "next": [], "config": {}}, "LangGraph"),
+        ({"jsonrpc": "2.0", "params": {}}, "MCP"),
+        ([{"role": "assistant", "content": "x", "functionCalls": [CALL]}], "OpenAI messages"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_refusal_names_the_nearest_format(document: Any, nearest: str) -> None:
+    with pytest.raises(TraceError, match=nearest):
+        normalize(document)

@@ -13,6 +13,7 @@ from typing import Any
 
 from karat.traces._calls import IDS, NAMES, read_call
 from karat.traces._literals import read_arguments
+from karat.traces._nearest import nearest_format
 from karat.traces._objects import plain
 from karat.traces.steps import Step, ToolCall, TraceError, Unused
 
@@ -54,8 +55,7 @@ def check_calls(steps: list[Step], unused: list[Unused]) -> None:
         if found is not None:
             place, reason = found
             raise TraceError(
-                f"{place}: {reason}. karat cannot read this tool call and does not count it as absent: "
-                "convert it to OpenAI messages, or register a format"
+                f"{place}: {reason}, and does not count as absent; {nearest_format(value)}, or register a format"
             )
 
 

@@ -17,6 +17,7 @@ from karat.errors import RequestError
 from karat.registry import load_plugins
 from karat.traces._guard import check_calls
 from karat.traces._literals import unreadable
+from karat.traces._nearest import nearest_format
 from karat.traces._objects import plain
 from karat.traces._text_calls import may_hold_calls, read_text
 from karat.traces.steps import (
@@ -232,7 +233,9 @@ def read(value: Any, depth: int = 0) -> Iterator[Step | Unused]:
     elif isinstance(value, dict):
         yield from _read_envelope(value, depth)
     else:
-        yield Unused("", f"{type(value).__name__} is no trajectory: give messages, spans or an export", value)
+        yield Unused(
+            "", f"{type(value).__name__} is not a trajectory: give messages, spans or an export", value
+        )
 
 
 def read_items(items: Iterable[Any], depth: int = 0) -> Iterator[Step | Unused]:
@@ -310,4 +313,5 @@ def _read_envelope(value: dict[str, Any], depth: int) -> Iterator[Step | Unused]
                 yield Unused("", f"the fields beside {key!r}", others, harmless=True)
             return
     keys = ", ".join(str(key)[:40] for key in list(value)[:8])
-    yield Unused("", f"a dict with the keys {keys or '(none)'} is in no known format", value)
+    reason = f"a dict with the keys {keys or '(none)'} is in no known format; {nearest_format(value)}"
+    yield Unused("", reason, value)

@@ -21,8 +21,26 @@ Pairs = dict[int, int]
 Paired = tuple[Pairs, Sequence[int], Sequence[int]]
 """The pairs, and the positions left on both sides."""
 
+COMPARISONS = 300_000
+"""The maximum number of comparisons of one tool's calls one by one, some 2 µs each."""
 FEW = 4
 """Up to so many pairs of calls of one tool are compared one by one, without looking for equal ones first."""
+
+
+class Budget:
+    """Counts the comparisons of one tool's calls and raises a TraceError where there are too many."""
+
+    def __init__(self) -> None:
+        self._left = COMPARISONS
+
+    def spend(self, count: int) -> None:
+        """Count some comparisons."""
+        self._left -= count
+        if self._left < 0:
+            raise TraceError(
+                f"more than {COMPARISONS:,} comparisons of the calls of one tool: shorten the trajectories, "
+                "or compare the arguments exactly"
+            )
 
 
 def pair_in_any_order(
@@ -229,9 +247,12 @@ def _pair_compared(
     wanted = [reference.arguments(position) for position in references]
     likely = candidates(rule, wanted)
     edges = []
+    budget = Budget()
     for position in agents:
         given = agent.arguments(position)
-        edges.append([j for j in likely.for_(given) if rule.matches(given, wanted[j])])
+        found_likely = likely.for_(given)
+        budget.spend(len(found_likely))
+        edges.append([j for j in found_likely if rule.matches(given, wanted[j])])
     found = [-1] * len(agents)
     if optional:
         required = {j for j, position in enumerate(references) if position not in optional}
@@ -313,7 +334,7 @@ def _augment(
             node = following
 
 
-CELLS = 4_000_000
+CELLS = 1_500_000
 """Up to so many pairs of calls an alignment with optional calls is computed."""
 
 
@@ -419,12 +440,13 @@ def _masks(agent: Calls, agents: range, reference: Calls, references: range, rul
             continue
         wanted = [reference.arguments(position) for position in theirs]
         likely = candidates(rule, wanted)
+        budget = Budget()
         for position in mine:
             given = agent.arguments(position)
+            found_likely = likely.for_(given)
+            budget.spend(len(found_likely))
             masks[position - agents.start] = sum(
-                1 << theirs[j] - references.start
-                for j in likely.for_(given)
-                if rule.matches(given, wanted[j])
+                1 << theirs[j] - references.start for j in found_likely if rule.matches(given, wanted[j])
             )
     return masks
 
@@ -500,7 +522,7 @@ Item = tuple[Any, bool, Any]
 class Candidates(Protocol):
     """Finds what is worth comparing; hundreds of calls of one tool are then not compared each with each."""
 
-    def for_(self, given: Any) -> Iterable[int]:
+    def for_(self, given: Any) -> Sequence[int]:
         """The positions of the reference's arguments that may match some of the agent's, in their order."""
 
 
@@ -523,7 +545,7 @@ class Everything:
     def __init__(self, size: int) -> None:
         self._all = range(size)
 
-    def for_(self, given: Any) -> Iterable[int]:
+    def for_(self, given: Any) -> Sequence[int]:
         """All positions."""
         return self._all
 
@@ -538,7 +560,7 @@ class SameGroup:
         for j, group in enumerate(groups):
             self._members.setdefault(group, []).append(j)
 
-    def for_(self, given: Any) -> Iterable[int]:
+    def for_(self, given: Any) -> Sequence[int]:
         """The positions of those in the same group."""
         group = self._rule.group(given)
         return self._all if group is None else self._members.get(group, ())
@@ -562,7 +584,7 @@ class SharedValues:
             for item in each:
                 self._having.setdefault(item, []).append(j)
 
-    def for_(self, given: Any) -> Iterable[int]:
+    def for_(self, given: Any) -> Sequence[int]:
         """The positions of those that may include it, or be included in it."""
         items = _items(given)
         if items is None:

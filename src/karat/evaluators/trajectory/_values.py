@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from datetime import date, datetime, time, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 ATOMS = frozenset((str, int, bool, type(None)))
+_HASHED = frozenset((str, int, float, type(None), bytes, date, datetime, time, timedelta, UUID))
+"""Types whose values are equal only to values of the same type, numbers aside, and have the same hash then."""
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -48,14 +52,33 @@ def contains(whole: Any, part: Any) -> bool:
 
 
 def canonical(value: Any) -> Hashable | None:
-    """Bytes that are equal exactly when the values are; None for what is not JSON."""
+    """Return a key that is equal exactly when the values are; None for objects of unknown types."""
     floats = _floats_in(value)
     if floats is None:
-        return None
+        try:
+            return "python", _frozen(value)
+        except TypeError:
+            return None
     try:
         return _encode(with_integers(value) if floats else value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
+
+
+def _frozen(value: Any) -> Hashable:
+    """Return a hashable form of a value that is not JSON: NaN is NaN, True is not 1. Raises TypeError otherwise."""
+    kind = type(value)
+    if kind is dict:
+        return frozenset((key, _frozen(part)) for key, part in value.items())
+    if kind is list or kind is tuple:
+        return "list", *map(_frozen, value)
+    if kind is bool:
+        return "bool", value
+    if kind is float and value != value:
+        return "float", "nan"
+    if kind in _HASHED:
+        return value  # type: ignore[no-any-return]  # it is hashable
+    raise TypeError(kind.__name__)
 
 
 def _floats_in(value: Any) -> bool | None:

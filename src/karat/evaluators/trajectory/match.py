@@ -29,7 +29,15 @@ from karat.evaluators.trajectory._arguments import (
     override_codes,
 )
 from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference
-from karat.evaluators.trajectory._pairing import Pairs, align, pair_in_any_order, pair_some, same_arguments
+from karat.evaluators.trajectory._pairing import (
+    Budget,
+    Pairs,
+    align,
+    by_name,
+    pair_in_any_order,
+    pair_some,
+    same_arguments,
+)
 from karat.evaluators.trajectory._report import (
     DETAILED,
     LISTED,
@@ -183,7 +191,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         needed = [j for j in missing if j not in optional] if optional else missing
         if not (self.allow_repeats and extra):
             return Alignment(pairs, extra, missing, needed, [], related)
-        repeats = [i for i in extra if self._is_repeat(agent, i, reference)]
+        repeats = self._repeats(agent, extra, reference)
         forgiven = set(repeats)
         return Alignment(pairs, [i for i in extra if i not in forgiven], missing, needed, repeats, related)
 
@@ -244,13 +252,28 @@ class TrajectoryMatchEvaluator(Evaluator):
             return set()
         return {j for j in range(len(reference)) if j in self.optional or reference.names[j] in self.optional}
 
-    def _is_repeat(self, agent: Calls, position: int, reference: Calls) -> bool:
-        name = agent.names[position]
-        rule, given = self._rule_of(name), agent.arguments(position)
-        return any(
-            reference.names[j] == name and rule.matches(given, reference.arguments(j))
-            for j in range(len(reference))
-        )
+    def _repeats(self, agent: Calls, extra: list[int], reference: Calls) -> list[int]:
+        """Return the extra calls that match a call of the reference."""
+        theirs = by_name(reference, range(len(reference)))
+        keys: dict[str, set[Any]] = {}
+        budget = Budget()
+        out = []
+        for i in extra:
+            name = agent.names[i]
+            if name not in theirs:
+                continue
+            rule, given = self._rule_of(name), agent.arguments(i)
+            if rule.relation == "equivalence":
+                if name not in keys:
+                    keys[name] = {rule.key(reference.arguments(j)) for j in theirs[name]}
+                key = rule.key(given)
+                if key is not None and None not in keys[name]:
+                    out += [i] if key in keys[name] else []
+                    continue
+            budget.spend(len(theirs[name]))
+            if any(rule.matches(given, reference.arguments(j)) for j in theirs[name]):
+                out.append(i)
+        return out
 
     def _explain(self, agent: Calls, reference: Calls, alignment: Alignment) -> Faults:
         extra, missing = alignment.extra, alignment.missing

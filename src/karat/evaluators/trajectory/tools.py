@@ -18,7 +18,7 @@ from karat.evaluators.trajectory._arguments import (
     override_codes,
 )
 from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference, read_trajectory
-from karat.evaluators.trajectory._pairing import pair_in_any_order
+from karat.evaluators.trajectory._pairing import Budget, pair_in_any_order
 from karat.evaluators.trajectory._report import (
     LISTED,
     bounded,
@@ -269,6 +269,7 @@ class RedundantCallsEvaluator(Evaluator):
         earlier: dict[str, list[tuple[int, Any]]] = {}
         out: dict[int, int] = {}
         by_key: dict[Any, int] = {}
+        budget = Budget()
         for position in range(len(calls)):
             name, arguments = calls.names[position], calls.arguments(position)
             if name in self.ignore_tools:
@@ -278,6 +279,7 @@ class RedundantCallsEvaluator(Evaluator):
             if known is not None:
                 first = by_key.get(key)
             else:
+                budget.spend(len(earlier.get(name, ())))
                 same = (i for i, other in earlier.get(name, ()) if rule.matches(arguments, other))
                 first = next(same, None)
                 earlier.setdefault(name, []).append((position, arguments))

@@ -21,7 +21,7 @@ Pairs = dict[int, int]
 Paired = tuple[Pairs, Sequence[int], Sequence[int]]
 """The pairs, and the positions left on both sides."""
 
-COMPARISONS = 300_000
+COMPARISONS = 250_000
 """The maximum number of comparisons of one tool's calls one by one, some 2 µs each."""
 FEW = 4
 """Up to so many pairs of calls of one tool are compared one by one, without looking for equal ones first."""
@@ -246,13 +246,10 @@ def _pair_compared(
 ) -> None:
     wanted = [reference.arguments(position) for position in references]
     likely = candidates(rule, wanted)
-    edges = []
-    budget = Budget()
-    for position in agents:
-        given = agent.arguments(position)
-        found_likely = likely.for_(given)
-        budget.spend(len(found_likely))
-        edges.append([j for j in found_likely if rule.matches(given, wanted[j])])
+    edges = [
+        [j for j in row if rule.matches(agent.arguments(position), wanted[j])]
+        for position, row in zip(agents, _rows(likely, agent, agents), strict=True)
+    ]
     found = [-1] * len(agents)
     if optional:
         required = {j for j, position in enumerate(references) if position not in optional}
@@ -260,6 +257,16 @@ def _pair_compared(
     for i, j in enumerate(maximum_matching(edges, len(wanted), found)):
         if j >= 0:
             pairs[agents[i]] = references[j]
+
+
+def _rows(likely: Candidates, agent: Calls, positions: Sequence[int]) -> list[Sequence[int]]:
+    """Return the candidates of each call, counted before any is compared: too many are refused at once."""
+    budget = Budget()
+    rows = []
+    for position in positions:
+        rows.append(likely.for_(agent.arguments(position)))
+        budget.spend(len(rows[-1]))
+    return rows
 
 
 def maximum_matching(edges: Sequence[Sequence[int]], right: int, found: Sequence[int]) -> list[int]:
@@ -440,13 +447,10 @@ def _masks(agent: Calls, agents: range, reference: Calls, references: range, rul
             continue
         wanted = [reference.arguments(position) for position in theirs]
         likely = candidates(rule, wanted)
-        budget = Budget()
-        for position in mine:
+        for position, row in zip(mine, _rows(likely, agent, mine), strict=True):
             given = agent.arguments(position)
-            found_likely = likely.for_(given)
-            budget.spend(len(found_likely))
             masks[position - agents.start] = sum(
-                1 << theirs[j] - references.start for j in found_likely if rule.matches(given, wanted[j])
+                1 << theirs[j] - references.start for j in row if rule.matches(given, wanted[j])
             )
     return masks
 

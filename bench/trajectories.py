@@ -2,9 +2,10 @@
 
 Every evaluation starts from OpenAI-style messages: reading both sides is part of what is measured. The calls
 of both sides are equal; where order does not matter the agent's are shuffled. In the rows marked `respelt` the
-agent writes the keys of its arguments in another order, so that no two texts are the same to the letter; in those
-marked `objects` arguments are objects and not JSON text; in those marked `wrong` it calls one of the tools with another
-argument, so that they do not match, and karat says where.
+agent writes the keys of its arguments in another order, so that no two texts are the same; in those marked `objects`
+arguments are objects and not JSON text; in those marked `wrong` one call has another argument, so that the trajectories
+do not match, and karat says where; in those marked `included` the agent gives one argument more and arguments are
+compared by inclusion (`tool_args_match_mode="superset"`).
 
     python bench/trajectories.py --peers FOLDER      # a virtual environment that has the peers
     python bench/trajectories.py --install-peers     # makes one in a temporary folder
@@ -25,7 +26,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROWS = ("5", "50", "500", "500 respelt", "5 objects", "500 objects", "5 wrong", "500 wrong")
+ROWS = (
+    "5",
+    "50",
+    "500",
+    "500 respelt",
+    "5 objects",
+    "500 objects",
+    "5 wrong",
+    "500 wrong",
+    "5 objects wrong",
+    "50 objects wrong",
+    "500 objects wrong",
+    "5 included",
+    "500 included",
+    "500 objects included",
+    "500 included wrong",
+    "500 objects included wrong",
+)
 MODES = ("strict", "unordered", "subset", "superset")
 PEERS = {"potato": "potato-annotation", "agentevals": "agentevals", "openevals": "openevals"}
 SECONDS = 0.1
@@ -78,6 +96,8 @@ def case(mode: str, row: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         agent = agent[: max(1, size - size // 10)]
     if mode == "superset":
         agent += [(f"other_{number}", {"x": number}) for number in range(size // 10)]
+    if "included" in row:
+        agent = [(name, {**arguments, "verbose": True}) for name, arguments in agent]
     if "wrong" in row:
         name, arguments = agent[size // 2]
         agent[size // 2] = (name, {**arguments, "query": "something else"})
@@ -85,12 +105,16 @@ def case(mode: str, row: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]
     return trajectory(agent, objects), trajectory(reference, objects)
 
 
-def measure(build: Callable[[str], Callable[..., Any]]) -> dict[str, float]:
+Build = Callable[[str, str], Callable[..., Any]]
+"""Takes the mode and the mode of the arguments."""
+
+
+def measure(build: Build) -> dict[str, float]:
     """Evaluations per second for every mode and row, as `mode/row`."""
     out = {}
     for mode in MODES:
-        judge = build(mode)
         for row in ROWS:
+            judge = build(mode, "superset" if "included" in row else "exact")
             agent, reference = case(mode, row)
             try:
                 verdict = judge(outputs=agent, reference_outputs=reference)
@@ -113,25 +137,25 @@ def _rate(judge: Callable[..., Any], agent: Any, reference: Any) -> float:
     return count / spent
 
 
-def build_karat(mode: str) -> Callable[..., Any]:
+def build_karat(mode: str, arguments: str) -> Callable[..., Any]:
     """karat's evaluator."""
     from karat.evaluators import TrajectoryMatchEvaluator
 
-    return TrajectoryMatchEvaluator(mode=mode).evaluate
+    return TrajectoryMatchEvaluator(mode=mode, tool_args_match_mode=arguments).evaluate
 
 
-def build_potato(mode: str) -> Callable[..., Any]:
+def build_potato(mode: str, arguments: str) -> Callable[..., Any]:
     """Potato's evaluator."""
     from potato.evaluators import TrajectoryMatchEvaluator
 
-    return TrajectoryMatchEvaluator(mode=mode).evaluate
+    return TrajectoryMatchEvaluator(mode=mode, tool_args_match_mode=arguments).evaluate
 
 
-def build_agentevals(mode: str) -> Callable[..., Any]:
+def build_agentevals(mode: str, arguments: str) -> Callable[..., Any]:
     """The evaluator of agentevals."""
     from agentevals.trajectory.match import create_trajectory_match_evaluator
 
-    return create_trajectory_match_evaluator(trajectory_match_mode=mode, tool_args_match_mode="exact")
+    return create_trajectory_match_evaluator(trajectory_match_mode=mode, tool_args_match_mode=arguments)
 
 
 def measure_peer(python: Path, peer: str) -> dict[str, float] | str:

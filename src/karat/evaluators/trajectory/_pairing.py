@@ -371,14 +371,19 @@ def align(
         return _weighted_alignment(masks, len(reference), optional), True
     start, end = _same_ends(agent, reference) if exact_first else (0, 0)
     last, last_wanted = len(agent) - end, len(reference) - end
+    # Calls that match at the beginning or at the end may be paired beforehand, whatever the rule: an alignment has at
+    # most one of the two in a pair, which can be exchanged for this one.
+    while start < last and start < last_wanted and _matches(agent, start, reference, start, rule_of):
+        start += 1
+    while (
+        start < last
+        and start < last_wanted
+        and _matches(agent, last - 1, reference, last_wanted - 1, rule_of)
+    ):
+        last, last_wanted = last - 1, last_wanted - 1
     pairs = dict(zip(range(start), range(start), strict=True))
     related = False
-    if last - start == last_wanted - start == 1:
-        # One call in the middle of equal ones: the most common mismatch.
-        name, given = agent.names[start], agent.arguments(start)
-        if name == reference.names[start] and rule_of(name).matches(given, reference.arguments(start)):
-            pairs[start] = start
-    elif start < last and start < last_wanted:
+    if start < last and start < last_wanted and last - start + last_wanted - start > 2:
         masks = _masks(agent, range(start, last), reference, range(start, last_wanted), rule_of)
         if any(masks):
             found = _longest_alignment(masks, last_wanted - start)
@@ -386,6 +391,11 @@ def align(
             related = _is_related(masks, found)
     pairs |= zip(range(last, len(agent)), range(last_wanted, len(reference)), strict=True)
     return pairs, related
+
+
+def _matches(agent: Calls, i: int, reference: Calls, j: int, rule_of: RuleOf) -> bool:
+    name = agent.names[i]
+    return name == reference.names[j] and rule_of(name).matches(agent.arguments(i), reference.arguments(j))
 
 
 def _is_related(masks: list[int], found: Pairs) -> bool:

@@ -219,25 +219,11 @@ class TrajectoryMatchEvaluator(Evaluator):
                 return False  # the same spelling and not the same: the alignment finds the pairs more quickly
             if not texts and same_arguments(agent, reference):
                 return True
-            if not self.rules and self.default.mode == "exact":
-                if not texts:
-                    return False
+            if texts and not self.rules and self.default.mode == "exact":
                 have, want = agent.keys(), reference.keys()
                 if None not in have and None not in want:
                     return have == want  # faster than to compare the arguments one by one
-            if not texts:
-                have_marks, want_marks = agent.marks(), reference.marks()
-                if have_marks and want_marks:
-                    mine, theirs = agent.values(), reference.values()
-                    return all(
-                        self._rule_of(name).matches(mine[at], theirs[at])
-                        for at, name in enumerate(agent.names)
-                        if have_marks[at] != want_marks[at] or mine[at] != theirs[at]
-                    )
-        return all(
-            self._rule_of(name).matches(agent.arguments(position), reference.arguments(position))
-            for position, name in enumerate(agent.names)
-        )
+        return False  # the alignment compares what matches at both ends first
 
     def _passes(self, alignment: Alignment) -> bool:
         if self.mode == "subset":

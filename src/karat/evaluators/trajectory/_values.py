@@ -25,7 +25,20 @@ def equal(a: Any, b: Any) -> bool:
         if kind in ATOMS:
             return bool(a == b)
         if kind is dict:
-            return len(a) == len(b) and all(k in b and equal(v, b[k]) for k, v in a.items())
+            if len(a) != len(b):
+                return False
+            for key, value in a.items():
+                if key not in b:
+                    return False
+                wanted = b[key]
+                kind = type(value)
+                # Most values are plain, which need no further call.
+                if kind is not type(wanted) or kind not in ATOMS:
+                    if not equal(value, wanted):
+                        return False
+                elif value != wanted:
+                    return False
+            return True
         if kind is list:
             return len(a) == len(b) and all(map(equal, a, b))
         if kind is float:
@@ -43,7 +56,23 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def contains(whole: Any, part: Any) -> bool:
-    """part ⊆ whole: every key of the part is in the whole, with a value that contains the part's."""
+    """Return whether part ⊆ whole: each key of the part is in the whole, with a value that contains the part's."""
+    kind = type(part)
+    if kind in ATOMS:
+        return equal(whole, part)
+    if kind is dict and type(whole) is dict:
+        for key, value in part.items():
+            if key not in whole:
+                return False
+            other = whole[key]
+            kind = type(value)
+            # Most values are plain, which need no further call.
+            if kind is not type(other) or kind not in ATOMS:
+                if not contains(other, value):
+                    return False
+            elif value != other:
+                return False
+        return True
     if isinstance(part, Mapping) and isinstance(whole, Mapping):
         return all(key in whole and contains(whole[key], value) for key, value in part.items())
     if isinstance(part, (list, tuple)) and isinstance(whole, (list, tuple)):

@@ -250,6 +250,12 @@ def _pair_compared(
         [j for j in row if rule.matches(agent.arguments(position), wanted[j])]
         for position, row in zip(agents, _rows(likely, agent, agents), strict=True)
     ]
+    if max(map(len, edges)) <= 1:
+        chosen = [row[0] for row in edges if row]
+        if len(set(chosen)) == len(chosen):
+            # No two calls want the same one: there is nothing to choose.
+            pairs.update((agents[i], references[row[0]]) for i, row in enumerate(edges) if row)
+            return
     found = [-1] * len(agents)
     if optional:
         required = {j for j, position in enumerate(references) if position not in optional}

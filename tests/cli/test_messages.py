@@ -102,7 +102,7 @@ def test_ls_says_the_version_that_the_names_say(karat, project):
 def test_an_export_of_a_run_has_the_metadata_of_its_examples(karat, project):
     (project / "tagged.jsonl").write_text('{"question": "one", "topic": "numbers"}\n')
     karat("run", "task.py:shout", "--data", "tagged.jsonl", "--input", "question")
-    assert json.loads(karat("export", "latest").out)["example_metadata"] == {"topic": "numbers"}
+    assert json.loads(karat("export", "latest").out)["metadata"] == {"topic": "numbers"}
     karat("export", "latest", "-o", "rows.csv")
     assert '{""topic"":""numbers""}' in (project / "rows.csv").read_text()
 

@@ -136,6 +136,6 @@ def test_why_and_how_often_a_call_failed_is_shown_and_exported(karat, project):
         assert karat("run", "prompt.yaml").code == 1
     run = karat("ls", "runs", "--json").json["runs"][0]["id"]
     rows = [json.loads(line) for line in karat("export", run, "--format", "jsonl").out.splitlines()]
-    assert [attempt["status"] for attempt in rows[0]["metadata"]["attempts"]] == [500] * 3
+    assert [attempt["status"] for attempt in rows[0]["output_metadata"]["attempts"]] == [500] * 3
     said = karat("show", run, "--example", rows[0]["id"]).out
     assert "asked broken (2 retries): ServerFailed: broken: injected failure (500)" in said

@@ -13,8 +13,7 @@ from karat.store.handles import Run
 
 def end_of(run: Run, count: int) -> int:
     """The end of a run's selection: one more than the last position of its dataset."""
-    limit = run.header.limit
-    return count if limit is None else min(count, run.header.offset + limit)
+    return run.selection(count).stop
 
 
 def run_lengths(counts: Iterable[int]) -> list[tuple[int, int]]:

@@ -15,42 +15,12 @@ import msgspec
 
 from karat.datasets.writers import ANY, FORMATS, NUMBER, TEXT, WHOLE, record_writer, whole_file
 from karat.errors import RequestError, did_you_mean
-from karat.records import Failed, Ok, Skipped, to_builtins
+from karat.records import to_builtins
 from karat.reporting.files import unwritable
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 
 COLUMNS: dict[str, dict[str, str]] = {
     "dataset": {"id": TEXT, "input": ANY, "expected": ANY, "metadata": ANY},
-    "run": {
-        "id": TEXT,
-        "attempt": WHOLE,
-        "unit": TEXT,
-        "status": TEXT,
-        "output": ANY,
-        "error": TEXT,
-        "input": ANY,
-        "expected": ANY,
-        "example_metadata": ANY,
-        "seconds": NUMBER,
-        "try_number": WHOLE,
-        "metadata": ANY,
-    },
-    "evaluation": {
-        "id": TEXT,
-        "evaluator": TEXT,
-        "runs": ANY,
-        "attempt": WHOLE,
-        "unit": TEXT,
-        "status": TEXT,
-        "score": NUMBER,
-        "value": ANY,
-        "comment": TEXT,
-        "error": TEXT,
-        "reused_from": TEXT,
-        "seconds": NUMBER,
-        "try_number": WHOLE,
-        "metadata": ANY,
-    },
     "aggregation": {
         "evaluator": TEXT,
         "aggregator": TEXT,
@@ -69,6 +39,30 @@ COLUMNS: dict[str, dict[str, str]] = {
         "metadata": ANY,
     },
 }
+
+ROW = {
+    "id": TEXT,
+    "input": ANY,
+    "expected": ANY,
+    "metadata": ANY,
+    "run": TEXT,
+    "run_label": TEXT,
+    "attempt": WHOLE,
+    "unit": TEXT,
+    "status": TEXT,
+    "output": ANY,
+    "error": TEXT,
+    "output_metadata": ANY,
+    "service_seconds": NUMBER,
+    "queue_seconds": NUMBER,
+    "cost": NUMBER,
+    "try_number": WHOLE,
+}
+"""The columns of a row: an example with its output."""
+RESULT = {"score": NUMBER, "value": ANY, "comment": TEXT, "error": TEXT}
+"""Further columns for each evaluator: `KEY.score` and so on."""
+OTHER = {"run": TEXT, "run_label": TEXT, "status": TEXT, "output": ANY, "error": TEXT}
+"""Further columns of a comparison: the output shown second."""
 
 Handle = StoredDataset | Run | Evaluation | Aggregation
 Row = dict[str, Any]
@@ -101,7 +95,7 @@ def export(handle: Handle, path: Path, format: str) -> int:
 def write(handle: Handle, file: IO[bytes], format: str) -> int:
     """Write all records to a stream and return how many."""
     head = handle.to_dict() if format == "json" else None
-    writer = record_writer(file, format, columns=COLUMNS[_kind(handle)], head=head)
+    writer = record_writer(file, format, columns=_columns(handle), head=head)
     count = 0
     for row in rows(handle):
         writer.add(row)
@@ -114,10 +108,8 @@ def rows(handle: Handle) -> Iterator[Row]:
     """The records of a dataset, run, evaluation or aggregation, flat, in dataset order."""
     if isinstance(handle, StoredDataset):
         yield from (to_builtins(each) | _nothing(each) for each in handle)
-    elif isinstance(handle, Run):
-        yield from _run_rows(handle)
-    elif isinstance(handle, Evaluation):
-        yield from _evaluation_rows(handle)
+    elif isinstance(handle, (Run, Evaluation)):
+        yield from (row.flat() for row in handle.rows())
     else:
         yield from map(msgspec.structs.asdict, handle.estimates)
 
@@ -127,60 +119,16 @@ def _nothing(example: Any) -> Row:
     return {"expected": example.expected, "metadata": example.metadata}
 
 
-def _run_rows(run: Run) -> Iterator[Row]:
-    """Outputs beside what they answer. Both come in dataset order, so the examples are read once, alongside."""
-    examples = iter(run.dataset)
-    example = next(examples, None)
-    for output in run.outputs():
-        while example is not None and example.id != output.example:
-            example = next(examples, None)
-        assert example is not None  # an output belongs to an example of the run's dataset
-        yield {
-            "id": output.example,
-            "attempt": output.attempt,
-            "unit": output.unit,
-            "status": output.outcome.status,
-            "output": output.value,
-            "error": _error(output.outcome),
-            "input": example.input,
-            "expected": example.expected,
-            "example_metadata": example.metadata,
-            "seconds": output.seconds,
-            "try_number": output.try_number,
-            "metadata": {**output.metadata, **_history(output.outcome)},
-        }
-
-
-def _evaluation_rows(evaluation: Evaluation) -> Iterator[Row]:
-    for item in evaluation.results():
-        result = item.result
-        yield {
-            "id": item.example,
-            "evaluator": item.key,
-            "runs": list(item.runs),
-            "attempt": item.attempt,
-            "unit": item.unit,
-            "status": item.outcome.status,
-            "score": result.score if result else None,
-            "value": result.value if result else None,
-            "comment": result.comment if result else "",
-            "error": _error(item.outcome),
-            "reused_from": item.reused_from,
-            "seconds": item.seconds,
-            "try_number": item.try_number,
-            "metadata": result.metadata if result else _history(item.outcome),
-        }
-
-
-def _error(outcome: Ok[Any] | Failed | Skipped) -> str | None:
-    if isinstance(outcome, Failed):
-        return f"{outcome.error.type}: {outcome.error.message}"
-    return outcome.reason if isinstance(outcome, Skipped) else None
-
-
-def _history(outcome: Ok[Any] | Failed | Skipped) -> Row:
-    """What is known of a failure beside its message: how often a model was asked, and what it answered."""
-    return outcome.error.metadata if isinstance(outcome, Failed) else {}
+def _columns(handle: Handle) -> dict[str, str]:
+    """The columns of an export; of a run or an evaluation those of its rows."""
+    if not isinstance(handle, (Run, Evaluation)):
+        return COLUMNS[_kind(handle)]
+    columns = dict(ROW)
+    for spec in handle.header.evaluators if isinstance(handle, Evaluation) else ():
+        columns |= {f"{spec.key}.{name}": kind for name, kind in RESULT.items()}
+    if isinstance(handle, Evaluation) and any(spec.kind != "single" for spec in handle.header.evaluators):
+        columns |= {f"second.{name}": kind for name, kind in OTHER.items()}
+    return columns
 
 
 def _kind(handle: Handle) -> str:

@@ -23,6 +23,8 @@ from karat.records import (
 )
 from karat.store.backend import Row, latest
 from karat.store.lease import holder_of
+from karat.store.rows import Row as JoinedRow
+from karat.store.rows import Tabular, evaluation_rows, run_rows
 
 if TYPE_CHECKING:
     from karat.store import Store
@@ -62,7 +64,7 @@ class Chunks:
         return rows
 
 
-class StoredDataset:
+class StoredDataset(Tabular):
     """A dataset in a store."""
 
     def __init__(self, store: Store, number: int, header: DatasetHeader) -> None:
@@ -105,6 +107,9 @@ class StoredDataset:
         for payload in _payloads(self.store, self.number, self.header.count):
             yield decode(payload)
 
+    def _records(self) -> Iterator[dict[str, Any]]:
+        return (msgspec.structs.asdict(example) for example in self)
+
     def encoded(self) -> Iterator[tuple[str, bytes]]:
         """`(id, JSON)` of every example: what another store writes."""
         decode = msgspec.json.Decoder(_Identified).decode
@@ -127,7 +132,7 @@ class _Stated(msgspec.Struct):
     status: Status = "running"
 
 
-class _Handle:
+class _Handle(Tabular):
     """A header in a store."""
 
     kind: str
@@ -181,6 +186,18 @@ class Run(_Handle):
         """What it ran over."""
         return self.store.datasets.get(self.header.dataset)
 
+    def selection(self, count: int) -> range:
+        """The positions it runs over, of a dataset with so many examples."""
+        limit, offset = self.header.limit, self.header.offset
+        return range(offset, count if limit is None else max(offset, min(count, offset + limit)))
+
+    def rows(self) -> Iterator[JoinedRow]:
+        """Each item with its example, in dataset order; pending ones too."""
+        return run_rows(self)
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        return (row.flat() for row in self.rows())
+
     def outputs(self, *, history: bool = False) -> Iterator[Output]:
         """The current output of every item in dataset order; with `history`, all tries."""
         decode = msgspec.json.Decoder(Output).decode
@@ -205,6 +222,13 @@ class Evaluation(_Handle):
         """What the runs ran over."""
         return self.store.datasets.get(self.header.dataset)
 
+    def rows(self) -> Iterator[JoinedRow]:
+        """Each item with its example, its output and its results, in dataset order; missing ones too."""
+        return evaluation_rows(self)
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        return (row.flat() for row in self.rows())
+
     def results(self, *, history: bool = False) -> Iterator[ItemResult]:
         """The current result of every item in dataset order; with `history`, all tries."""
         decode = msgspec.json.Decoder(ItemResult).decode
@@ -224,6 +248,9 @@ class Aggregation(_Handle):
         estimates = [msgspec.structs.asdict(each) for each in self.header.estimates]
         tables = [msgspec.structs.asdict(each) for each in self.header.tables]
         return {**super().to_dict(), "estimates": estimates, "tables": tables}
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        return map(msgspec.structs.asdict, self.header.estimates)
 
     @property
     def evaluations(self) -> list[Evaluation]:

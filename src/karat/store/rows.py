@@ -1,0 +1,274 @@
+"""Rows: an example joined with its output and its results. What people look at, filter and export.
+
+Rows are read in chunks of positions from the dataset, the runs and the evaluation at once, so that a million of them
+take no more memory than a few hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from karat.errors import MissingDependency
+from karat.records import Example, Failed, ItemResult, Ok, Output, Skipped, usage_of
+from karat.serialization import encode
+from karat.store.backend import latest
+from karat.store.run_labels import run_labels
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+    from karat.store.handles import Evaluation, Run
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What one evaluator said about a row."""
+
+    status: str
+    """`ok`, `failed`, `skipped` or `pending`."""
+    score: float | None = None
+    value: Any = None
+    comment: str = ""
+    error: str | None = None
+    """The error, or the reason of a skip."""
+    metadata: dict[str, Any] = {}
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of a run, with its example and its results; of a comparison, with the outputs that were compared."""
+
+    id: str
+    input: Any
+    expected: Any = None
+    metadata: dict[str, Any] = {}
+    run: str
+    run_label: str
+    attempt: int = 1
+    unit: str = ""
+    status: str
+    """Of the output: `ok`, `failed`, `skipped` or `pending`."""
+    output: Any = None
+    error: str | None = None
+    output_metadata: dict[str, Any] = {}
+    """What was stored with the output; of a failed model call, its attempts."""
+    service_seconds: float | None = None
+    queue_seconds: float | None = None
+    cost: float | None = None
+    """In dollars; None where no model was called or a price is unknown."""
+    try_number: int = 1
+    results: dict[str, Judged] = {}
+    """By evaluator key."""
+    others: list[Row] = []
+    """Of a comparison: the outputs that were compared with this one, in the order in which they were shown."""
+
+    def flat(self) -> dict[str, Any]:
+        """One level of names: results as `KEY.score`, a comparison's second output as `second.output`."""
+        fields = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name not in ("results", "others")
+        }
+        for key, judged in self.results.items():
+            for name in ("score", "value", "comment", "error"):
+                fields[f"{key}.{name}"] = getattr(judged, name)
+        for place, other in zip(("second", "third", "fourth"), self.others, strict=False):
+            for name in ("run", "run_label", "status", "output", "error"):
+                fields[f"{place}.{name}"] = getattr(other, name)
+        return fields
+
+
+def run_rows(run: Run) -> Iterator[Row]:
+    """The rows of a run, in dataset order: one for each example, attempt and unit."""
+    reader = _Reader([run])
+    for _, example, outputs in reader.examples():
+        yield from reader.rows(example, run, outputs[0])
+
+
+def evaluation_rows(evaluation: Evaluation) -> Iterator[Row]:
+    """The rows of an evaluation, in dataset order.
+
+    One for each example, run, attempt and unit, with the result of every evaluator that judges single outputs; then
+    one for each comparison, with the verdict.
+    """
+    specs = evaluation.header.evaluators
+    single = [spec.key for spec in specs if spec.kind == "single"]
+    reader = _Reader(evaluation.runs, evaluation)
+    for position, example, outputs in reader.examples():
+        results = reader.results(position)
+        by_item: dict[tuple[str, int, str], dict[str, Judged]] = {}
+        for result in results:
+            if result.key in single:
+                item = by_item.setdefault((result.runs[0], result.attempt, result.unit), {})
+                item[result.key] = judged_of(result)
+        made: dict[tuple[str, int, str], Row] = {}
+        for run, here in zip(evaluation.runs, outputs, strict=True):
+            for row in reader.rows(example, run, here):
+                known = by_item.get((run.id, row.attempt, row.unit), {})
+                cells = {key: known.get(key, Judged("pending")) for key in single}
+                made[run.id, row.attempt, row.unit] = row
+                if single:
+                    yield msgspec.structs.replace(row, results=cells)
+        for result in results:
+            if result.key not in single:
+                shown = [made.get((run, result.attempt, result.unit)) for run in result.runs]
+                rows = [row for row in shown if row is not None]
+                if rows:
+                    yield msgspec.structs.replace(
+                        rows[0], results={result.key: judged_of(result)}, others=rows[1:]
+                    )
+
+
+def judged_of(result: ItemResult) -> Judged:
+    """A stored result as a cell of a row."""
+    outcome = result.outcome
+    if isinstance(outcome, Ok):
+        said = outcome.value
+        return Judged("ok", said.score, said.value, said.comment, metadata=said.metadata)
+    return Judged(outcome.status, error=error_text(outcome))
+
+
+def error_text(outcome: Ok[Any] | Failed | Skipped) -> str | None:
+    """The error of a failure, the reason of a skip; None where all is there."""
+    if isinstance(outcome, Failed):
+        return f"{outcome.error.type}: {outcome.error.message}"
+    return outcome.reason if isinstance(outcome, Skipped) else None
+
+
+def to_arrow(records: Iterator[dict[str, Any]]) -> pyarrow.Table:
+    """Records as an Arrow table. A column of numbers or of texts keeps its type; any other is JSON text."""
+    pyarrow = _library("pyarrow", "parquet")
+    columns: dict[str, list[Any]] = {}
+    for index, record in enumerate(records):
+        for name in record:
+            columns.setdefault(name, [None] * index)
+        for name, values in columns.items():
+            values.append(record.get(name))
+    arrays = {}
+    for name, values in columns.items():
+        kinds = {type(value) for value in values} - {type(None)}
+        plain = kinds <= {str} or kinds <= {int, float} or kinds <= {bool}
+        arrays[name] = pyarrow.array(
+            values if plain else [None if value is None else encode(value).decode() for value in values]
+        )
+    return pyarrow.table(arrays)
+
+
+def to_pandas(records: Iterator[dict[str, Any]]) -> pandas.DataFrame:
+    """Records as a pandas data frame; nested values stay Python objects."""
+    frame: pandas.DataFrame = _library("pandas", "dataframes").DataFrame(list(records))
+    return frame
+
+
+def to_polars(records: Iterator[dict[str, Any]]) -> polars.DataFrame:
+    """Records as a Polars data frame; nested values are JSON text."""
+    frame: polars.DataFrame = _library("polars", "dataframes").from_arrow(to_arrow(records))
+    return frame
+
+
+def _library(name: str, extra: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingDependency(name, extra, f"a {name} table") from None
+
+
+class Tabular:
+    """What can be read as a table: `to_pandas()`, `to_polars()`, `to_arrow()`."""
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a pandas data frame, one row for each record."""
+        return to_pandas(self._records())
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return a Polars data frame, one row for each record."""
+        return to_polars(self._records())
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return an Arrow table, one row for each record."""
+        return to_arrow(self._records())
+
+
+def _failure_metadata(output: Output) -> dict[str, Any]:
+    return output.outcome.error.metadata if isinstance(output.outcome, Failed) else {}
+
+
+class _Reader:
+    """The dataset, the outputs of runs and the results of an evaluation, side by side."""
+
+    def __init__(self, runs: list[Run], evaluation: Evaluation | None = None) -> None:
+        self.runs = runs
+        self.evaluation = evaluation
+        self.labels: Mapping[str, str] = run_labels([run.header for run in runs])
+        self._results: dict[int, list[ItemResult]] = {}
+        self._selected: dict[str, bool] = {}
+
+    def examples(self) -> Iterator[tuple[int, Example, list[list[Output]]]]:
+        """Each example that a run selects, with the current outputs of each run."""
+        from karat.store.handles import Chunks
+
+        data = self.runs[0].dataset
+        backend = data.store.backend
+        decode_example = msgspec.json.Decoder(Example).decode
+        decode_output = msgspec.json.Decoder(Output).decode
+        decode_result = msgspec.json.Decoder(ItemResult).decode
+        selections = [run.selection(len(data)) for run in self.runs]
+        chunks = Chunks(min(each.start for each in selections), max(each.stop for each in selections))
+        for start, stop in chunks:
+            outputs: list[dict[int, list[Output]]] = []
+            for run in self.runs:
+                found: dict[int, list[Output]] = {}
+                for row in latest(chunks.saw(backend.scan(run.number, start, stop))):
+                    found.setdefault(row.position, []).append(decode_output(row.payload))
+                outputs.append(found)
+            self._results = {}
+            if self.evaluation is not None:
+                for row in latest(chunks.saw(backend.scan(self.evaluation.number, start, stop))):
+                    self._results.setdefault(row.position, []).append(decode_result(row.payload))
+            for row in chunks.saw(backend.scan(data.number, start, stop)):
+                here = [found.get(row.position, []) for found in outputs]
+                self._selected = {
+                    run.id: row.position in each for run, each in zip(self.runs, selections, strict=True)
+                }
+                yield row.position, decode_example(row.payload), here
+
+    def results(self, position: int) -> list[ItemResult]:
+        """The current results of the example that was read last."""
+        return self._results.get(position, [])
+
+    def rows(self, example: Example, run: Run, outputs: list[Output]) -> Iterator[Row]:
+        """The rows of one example in one run; attempts without an output are pending."""
+        about: dict[str, Any] = {
+            "id": example.id,
+            "input": example.input,
+            "expected": example.expected,
+            "metadata": example.metadata,
+            "run": run.id,
+            "run_label": self.labels[run.id],
+        }
+        for output in outputs:
+            costs = [usage.cost for usage in usage_of(output.trace).values()]
+            yield Row(
+                **about,
+                attempt=output.attempt,
+                unit=output.unit,
+                status=output.outcome.status,
+                output=output.value,
+                error=error_text(output.outcome),
+                output_metadata={**output.metadata, **_failure_metadata(output)},
+                service_seconds=output.service_seconds,
+                queue_seconds=output.queue_seconds,
+                cost=sum(cost for cost in costs if cost is not None) if costs and None not in costs else None,
+                try_number=output.try_number,
+            )
+        if self._selected[run.id]:
+            have = {output.attempt for output in outputs}
+            for attempt in range(1, run.header.attempts + 1):
+                if attempt not in have:
+                    yield Row(**about, attempt=attempt, status="pending")

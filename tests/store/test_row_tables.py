@@ -1,0 +1,108 @@
+"""Rows: an example joined with its output and its results; and the tables they become."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import karat
+
+
+def answer(number: int) -> dict[str, int]:
+    if number == 2:
+        raise ValueError("no answer")
+    return {"number": number}
+
+
+class Larger:
+    version = "1"
+
+    def compare(self, example, first, second):
+        return "win" if first.value["number"] > second.value["number"] else "tie"
+
+
+@pytest.fixture
+def data():
+    return karat.Dataset.from_examples(
+        [
+            {"id": f"e{n}", "input": n, "expected": {"number": n % 2}, "metadata": {"topic": "ab"[n % 2]}}
+            for n in range(4)
+        ],
+        name="numbers",
+    )
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request, tmp_path):
+    url = tmp_path / "k.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    with karat.open_store(url) as opened:
+        yield opened
+
+
+def right(outputs, expected):
+    return karat.Result("right", float(outputs == expected), comment="because")
+
+
+def test_a_row_has_the_example_the_output_and_every_result(store, data):
+    run = karat.run(answer, data, store=store, limit=3)
+    evaluation = karat.evaluate(run, [right, "json_valid"])
+    rows = list(evaluation.rows())
+    assert [row.id for row in rows] == ["e0", "e1", "e2"]
+    first, _, failed = rows
+    assert (first.input, first.expected, first.metadata) == (0, {"number": 0}, {"topic": "a"})
+    assert (first.status, first.output, first.run, first.attempt) == ("ok", {"number": 0}, run.id, 1)
+    assert first.service_seconds is not None
+    assert (first.results["right"].score, first.results["right"].comment) == (1.0, "because")
+    assert failed.status == "failed"
+    assert "no answer" in failed.error
+    assert failed.results["right"].status == "skipped"
+    assert set(failed.results) == {"right", "json_valid"}
+
+
+def test_items_that_are_missing_have_rows_too(store, data):
+    def stop(number: int) -> int:
+        if number == 1:
+            raise KeyboardInterrupt
+        return number
+
+    with pytest.raises(KeyboardInterrupt):
+        karat.run(stop, data, store=store, concurrency=1, attempts=2)
+    run = store.runs.list()[0]
+    rows = list(run.rows())
+    assert len(rows) == 8
+    assert {row.status for row in rows} >= {"pending"}
+    evaluation = karat.evaluate(run, [right])
+    assert [row.results["right"].status for row in evaluation.rows()].count("pending") == sum(
+        row.status == "pending" for row in rows
+    )
+
+
+def test_a_comparison_has_both_outputs_and_the_verdict(store, data):
+    def more(number: int) -> dict[str, int]:
+        return {"number": number + 1}
+
+    runs = [karat.run(task, data, store=store) for task in (more, answer)]
+    rows = list(karat.evaluate(runs, [Larger()]).rows())
+    assert [row.id for row in rows] == ["e0", "e1", "e2", "e3"]
+    row = rows[0]
+    assert (row.run, row.others[0].run) == (runs[0].id, runs[1].id)
+    assert (row.output, row.others[0].output) == ({"number": 1}, {"number": 0})
+    assert row.results["Larger"].value == "win"
+    flat = row.flat()
+    assert flat["second.output"] == {"number": 0}
+    assert rows[2].results["Larger"].status == "skipped"
+
+
+def test_tables(store, data):
+    evaluation = karat.evaluate(karat.run(answer, data, store=store), [right])
+    frame = evaluation.to_pandas()
+    assert list(frame["id"]) == ["e0", "e1", "e2", "e3"]
+    assert list(frame["right.score"].dropna()) == [1.0, 1.0, 0.0]
+    table = evaluation.to_arrow()
+    assert table.column("right.score").to_pylist() == [1.0, 1.0, None, 0.0]
+    assert json.loads(table.column("expected").to_pylist()[1]) == {"number": 1}
+    assert evaluation.to_polars().height == 4
+    assert karat.aggregate(evaluation).to_pandas()["of"].tolist() == [4]
+    assert evaluation.dataset.to_polars().columns == ["id", "input", "expected", "metadata"]
+    assert evaluation.runs[0].to_arrow().num_rows == 4

@@ -51,19 +51,20 @@ class Together:
         self.last = min(end_of(run, count) for run in runs)
         self.attempts = min(run.header.attempts for run in runs)
         self._units = [_Units(run.header) for run in runs if run.header.units]
-        self._some_without = len(self._units) < len(runs)
+        if len(self._units) < len(runs):
+            self._units = []  # the one without units has one output for each attempt
 
     def at(self, position: int) -> int:
         """The number of items of one example."""
         if not self.first <= position < self.last:
             return 0
-        if self._some_without or not self._units:
+        if not self._units:
             return self.attempts
         return self.attempts * min(units.at(position) for units in self._units)
 
     def total(self) -> int:
         """The number of items of all examples."""
-        if self._some_without or not self._units:
+        if not self._units:
             return max(0, self.last - self.first) * self.attempts
         return sum(map(self.at, range(self.first, self.last)))
 

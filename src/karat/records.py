@@ -61,6 +61,8 @@ class Skipped(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="status
 
     reason: str
     applicable: bool = True
+    failed_outputs: tuple[str, ...] = ()
+    """Of a result: the ids of the runs whose output failed, so that there was nothing to judge."""
     status: ClassVar[str] = "skipped"
 
 

@@ -301,10 +301,13 @@ class EvaluatorWork:
         """A row for an item whose output failed or was skipped; None when there is something to judge."""
         if len(judgment.outputs) == 1 and isinstance(judgment.outputs[0].outcome, Ok):
             return None
-        for place, output in zip(judgment.runs, judgment.outputs, strict=True):
+        shown = list(zip(self._shown(judgment.runs), judgment.outputs, strict=True))
+        for run, output in shown:
             if not isinstance(output.outcome, Ok):
-                which = f" in run {self.run_ids[place]}" if len(judgment.runs) > 1 else ""
-                return self.row(judgment, Skipped(f"output {output.outcome.status}{which}"), SKIPPED)
+                which = f" in run {run}" if len(shown) > 1 else ""
+                failed = tuple(each for each, other in shown if isinstance(other.outcome, Failed))
+                skip = Skipped(f"output {output.outcome.status}{which}", failed_outputs=failed)
+                return self.row(judgment, skip, SKIPPED)
         return None
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from karat.aggregators._classification import F1Score as F1Score
     from karat.aggregators._classification import Precision as Precision
     from karat.aggregators._classification import Recall as Recall
-    from karat.aggregators._comparisons import Ranking as Ranking
+    from karat.aggregators._comparisons import RankRuns as RankRuns
     from karat.aggregators._comparisons import WinRate as WinRate
     from karat.aggregators._distributions import Histogram as Histogram
     from karat.aggregators._distributions import Quantiles as Quantiles
@@ -65,7 +65,7 @@ _WHERE = {
     "Problem": "_pass_k",
     "Precision": "_classification",
     "Quantiles": "_distributions",
-    "Ranking": "_comparisons",
+    "RankRuns": "_comparisons",
     "Rate": "_rates",
     "Recall": "_classification",
     "StepEfficiency": "_efficiency",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import msgspec
 
 from karat.errors import RequestError
-from karat.records import AggregateTable, Estimate, ItemResult, Ok, Result, Skipped
+from karat.records import AggregateTable, Estimate, EvaluatorSpec, ItemResult, Ok, Result, Skipped
 from karat.registry import Registry, check_parameters, parameters_of
 
 S = TypeVar("S")
@@ -104,6 +104,12 @@ class Aggregator(Generic[S]):
     def finish(self, state: S) -> Aggregate:
         """The estimates and tables of a state."""
         raise NotImplementedError
+
+
+def for_evaluator(aggregator: Any, spec: EvaluatorSpec) -> Any:
+    """An aggregator for one evaluator: its method `for_evaluator`, if any, takes the bounds and the direction."""
+    adapt = getattr(aggregator, "for_evaluator", None)
+    return adapt(spec) if callable(adapt) else aggregator
 
 
 aggregators: Registry[Callable[..., Any]] = Registry(

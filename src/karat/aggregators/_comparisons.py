@@ -1,183 +1,397 @@
-"""What comparisons of runs amount to: how often each run wins, and how often the first shown does."""
+"""Comparisons of runs: how often each run wins, how the runs rank, and how often the output shown first wins."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from karat.aggregators._base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
-from karat.records import Ok
+from karat.errors import did_you_mean
+from karat.records import Estimate, Failed, ItemResult, Ok, Skipped
+from karat.stats._bounds import with_bounds
 from karat.stats._means import MeanState
 
+Failures = Literal["lose", "leave_out"]
+"""What a failed output does: it loses against one that succeeded and ties with one that failed, or it is left out."""
 
-class _State:
-    __slots__ = ("absent", "first", "missing", "pairs", "runs")
+Method = Literal["bradley_terry", "elo"]
+
+SHUFFLES = 100
+"""Orders that classic Elo ratings are averaged over."""
+
+SAME_RATING = 1e-6
+"""Ratings that differ by less, on the Elo scale, are equal."""
+
+
+class Compared(NamedTuple):
+    """One comparison of two runs: 1 for a win of the first, 0.5 for a tie, 0 for a loss."""
+
+    first: str
+    second: str
+    outcome: float
+    by: Literal["shown", "scored", "failed"] = "shown"
+    """What decided it: an evaluator that was shown the first before the second, scores, or a failed output."""
+
+
+class Outcomes(NamedTuple):
+    """What one result says about pairs of runs."""
+
+    compared: list[Compared]
+    missing: list[tuple[str, str]]
+    """The pairs that should have been compared and were not."""
+
+
+def outcomes_of(result: ItemResult, failures: Failures = "lose") -> Outcomes:
+    """The comparisons in the result of an evaluator that sees two runs, or all runs together.
+
+    A failed judgment is missing, never a loss.
+    """
+    outcome, pairs = result.outcome, list(combinations(result.runs, 2))
+    if not_applicable(result):
+        return Outcomes([], [])
+    if isinstance(outcome, Ok):
+        if len(result.runs) == 2 and outcome.value.score is not None:
+            return Outcomes([Compared(*result.runs, outcome.value.score)], [])
+        ranks = _ranks(outcome.value.value)
+        if len(ranks) != len(result.runs):
+            return Outcomes([], pairs)
+        found = [
+            Compared(result.runs[i], result.runs[j], better(-ranks[i], -ranks[j]), "scored")
+            for i, j in combinations(range(len(ranks)), 2)
+        ]
+        return Outcomes(found, [])
+    failed = set(outcome.failed_outputs) if isinstance(outcome, Skipped) and failures == "lose" else set()
+    decided = [pair for pair in pairs if failed.intersection(pair)]
+    return Outcomes(
+        [Compared(a, b, better(a not in failed, b not in failed), "failed") for a, b in decided],
+        [pair for pair in pairs if not failed.intersection(pair)],
+    )
+
+
+def _ranks(value: Any) -> list[float]:
+    """The rank of each run in the value of a joint result, 1 for the best; empty where it has none."""
+    ranks = value.get("ranks") if isinstance(value, dict) else None
+    return ranks if isinstance(ranks, list) else []
+
+
+def better(first: float, second: float, margin: float = 0.0) -> float:
+    """1 where the first is higher, 0 where it is lower, 0.5 where they differ by at most `margin`."""
+    return 0.5 if abs(first - second) <= margin else float(first > second)
+
+
+Signature = tuple[Compared, ...]
+"""The comparisons of one example, sorted: few different ones, however many examples."""
+
+
+class Tally:
+    """The comparisons of examples, counted; joins in any order to the same value."""
+
+    __slots__ = ("error", "missing", "pending", "signatures")
 
     def __init__(self) -> None:
-        self.runs: dict[str, MeanState] = {}
-        self.missing: dict[str, int] = {}
-        self.absent = 0
-        """All comparisons that are missing; of those still pending it is not known which runs' they are."""
-        self.first = MeanState()
-        self.pairs: dict[tuple[str, str], list[int]] = {}
-        """Wins, ties and losses of the first of two runs, by their names in order."""
+        self.signatures: dict[Signature, int] = {}
+        self.missing: Counter[tuple[str, str]] = Counter()
+        self.pending = 0
+        """Missing comparisons of which it is not known which runs they are of."""
+        self.error = ""
+        """The first error of a failed judgment."""
+
+    def add(self, outcomes: Iterable[Outcomes]) -> None:
+        """Add the comparisons of one example."""
+        found: list[Compared] = []
+        for each in outcomes:
+            found += each.compared
+            self.missing.update(tuple(sorted(pair)) for pair in each.missing)  # type: ignore[misc]  # of two
+        if found:
+            signature = tuple(sorted(found))
+            self.signatures[signature] = self.signatures.get(signature, 0) + 1
+
+    def add_results(self, results: Iterable[ItemResult], failures: Failures) -> None:
+        """Add the results of one example."""
+        listed = list(results)
+        for each in listed:
+            if not self.error and isinstance(each.outcome, Failed):
+                self.error = f"{each.outcome.error.type}: {each.outcome.error.message}"
+        self.add(outcomes_of(each, failures) for each in listed)
+
+    def merge(self, other: Tally) -> None:
+        """Add the comparisons of another tally."""
+        for signature, times in other.signatures.items():
+            self.signatures[signature] = self.signatures.get(signature, 0) + times
+        self.missing.update(other.missing)
+        self.pending += other.pending
+        self.error = min(filter(None, (self.error, other.error)), default="")
+
+    @property
+    def names(self) -> list[str]:
+        """The runs in it."""
+        found = {name for signature in self.signatures for each in signature for name in each[:2]}
+        return sorted(found.union(*self.missing))
+
+    @property
+    def absent(self) -> int:
+        """The number of missing comparisons."""
+        return self.missing.total() + self.pending
+
+    def missing_of(self, run: str) -> int:
+        """The number of missing comparisons of one run."""
+        return sum(count for pair, count in self.missing.items() if run in pair)
+
+    def columns(self) -> tuple[list[Compared], list[int]]:
+        """All comparisons, and the example of each as a number."""
+        rows: list[Compared] = []
+        clusters: list[int] = []
+        cluster = 0
+        for signature in sorted(self.signatures):
+            for _ in range(self.signatures[signature]):
+                rows += signature
+                clusters += [cluster] * len(signature)
+                cluster += 1
+        return rows, clusters
+
+
+class RankedRuns(msgspec.Struct, frozen=True):
+    """A tally as a ranking."""
+
+    runs: list[Any]
+    """`karat.stats.RankedRun` of each run, best first. Equal ratings share a rank."""
+    fit: Any
+    """The `karat.stats.BradleyTerry` of all comparisons."""
+    position_bias: Estimate
+    n: int
+    of: int
+    examples: int
+    failed: int
+    """The comparisons that a failed output decided."""
+
+
+def rank_tally(
+    tally: Tally,
+    names: Sequence[str],
+    *,
+    method: Method = "bradley_terry",
+    ties: Literal["half", "davidson"] = "half",
+    prior: float = 1.0,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> RankedRuns:
+    """Rank runs by their comparisons, clustered by example. `n` of `of` counts the missing ones, with bounds."""
+    from karat.stats import bradley_terry
+
+    rows, clusters = tally.columns()
+
+    def fitted(chosen: Sequence[int]) -> Any:
+        return bradley_terry(
+            first=[rows[i].first for i in chosen],
+            second=[rows[i].second for i in chosen],
+            outcomes=[rows[i].outcome for i in chosen],
+            names=names,
+            clusters=[clusters[i] for i in chosen],
+            prior=prior,
+            ties=ties,
+            confidence=confidence,
+        )
+
+    fit = fitted(range(len(rows)))
+    shown = [place for place, each in enumerate(rows) if each.by == "shown"]
+    bias = fit.position_bias
+    if not shown:
+        reason = {"reason": "no comparison was shown in an order"}
+        bias = Estimate(None, method=bias.method, confidence=confidence, metadata=reason)
+    elif len(shown) < len(rows):
+        bias = fitted(shown).position_bias
+    runs = [_with_missing(run, tally) for run in fit.runs]
+    if method == "elo":
+        runs = _by_elo(runs, rows, confidence, seed)
+    return RankedRuns(
+        runs=_sharing_ranks(runs),
+        fit=fit,
+        position_bias=msgspec.structs.replace(bias, of=len(shown) + tally.absent),
+        n=len(rows),
+        of=len(rows) + tally.absent,
+        examples=sum(tally.signatures.values()),
+        failed=sum(each.by == "failed" for each in rows),
+    )
+
+
+def _with_missing(run: Any, tally: Tally) -> Any:
+    of = run.rating.n + tally.missing_of(run.name)
+    return msgspec.structs.replace(
+        run, rating=msgspec.structs.replace(run.rating, of=of), win_rate=with_bounds(run.win_rate, of)
+    )
+
+
+def _by_elo(runs: Sequence[Any], rows: Sequence[Compared], confidence: float, seed: int) -> list[Any]:
+    """The same runs with classic Elo ratings, which depend on the order and have no interval for strength."""
+    from karat.stats import elo
+
+    ratings = elo([each[:3] for each in rows], shuffles=SHUFFLES, seed=seed, confidence=confidence)
+    none = Estimate(None, method="elo", confidence=confidence, metadata={"reason": "no comparisons"})
+    by_name = {run.name: run for run in runs}
+    order = [*ratings, *(run.name for run in runs if run.name not in ratings)]
+    return [
+        msgspec.structs.replace(
+            by_name[name],
+            rating=msgspec.structs.replace(ratings.get(name, none), of=by_name[name].rating.of),
+            rank_low=0,
+            rank_high=0,
+        )
+        for name in order
+    ]
+
+
+def _sharing_ranks(runs: Sequence[Any]) -> list[Any]:
+    """Runs in order, with ranks from 1; equal ratings of connected runs share the better rank."""
+    out: list[Any] = []
+    for place, run in enumerate(runs):
+        rank = place + 1
+        if out and out[-1].component == run.component:
+            above, value = out[-1].rating.value, run.rating.value
+            if above == value or (None not in (above, value) and abs(above - value) < SAME_RATING):
+                rank = out[-1].rank
+        out.append(msgspec.structs.replace(run, rank=rank))
+    return out
+
+
+class _Comparisons(Aggregator[Tally]):
+    """What aggregators of comparisons share: the tally."""
+
+    over = frozenset({"pair", "joint"})
+
+    def __init__(self, failures: Failures = "lose", confidence: float = 0.95) -> None:
+        if failures not in ("lose", "leave_out"):
+            raise ValueError(
+                f"failures is {failures!r}: {did_you_mean(str(failures), ('lose', 'leave_out'))}"
+            )
+        self.failures = failures
+        self.confidence = confidence
+
+    def start(self) -> Tally:
+        return Tally()
+
+    def add(self, state: Tally, group: Group) -> Tally:
+        state.add_results(group.results, self.failures)
+        state.pending += group.pending
+        return state
+
+    def merge(self, a: Tally, b: Tally) -> Tally:
+        a.merge(b)
+        return a
 
 
 @register_aggregator("win_rate")
-class WinRate(Aggregator[_State]):
+class WinRate(_Comparisons):
     """How often each run wins its comparisons (a tie is half a win), clustered by example, with each pair's
-    wins, ties and losses, and how often the output shown first wins."""
+    wins, ties and losses, and how often the output shown first wins.
+
+    A failed output loses against one that succeeded, unless `failures` is `leave_out`.
+    """
 
     name = "win_rate"
-    over = frozenset({"pair"})
 
-    def __init__(self, confidence: float = 0.95) -> None:
-        self.confidence = confidence
-
-    def start(self) -> _State:
-        return _State()
-
-    def add(self, state: _State, group: Group) -> _State:
-        state.absent += group.pending
-        scores: dict[str, list[float]] = {}
-        shown_first: list[float] = []
-        for result in group.results:
-            first, second = result.runs
-            if not_applicable(result):
-                continue
-            if not isinstance(result.outcome, Ok):
-                state.absent += 1
-                for run in (first, second):
-                    state.missing[run] = state.missing.get(run, 0) + 1
-                continue
-            score = result.outcome.value.score
-            assert score is not None  # a stored comparison has one
-            scores.setdefault(first, []).append(score)
-            scores.setdefault(second, []).append(1.0 - score)
-            shown_first.append(score)
-            a, b, mine = (first, second, score) if first < second else (second, first, 1.0 - score)
-            counts = state.pairs.setdefault((a, b), [0, 0, 0])
-            counts[0 if mine > 0.5 else 2 if mine < 0.5 else 1] += 1
-        for run, values in scores.items():
-            state.runs.setdefault(run, MeanState()).add(values)
-        state.first.add(shown_first)
-        return state
-
-    def merge(self, a: _State, b: _State) -> _State:
-        for run, mean in b.runs.items():
-            a.runs.setdefault(run, MeanState()).merge(mean)
-        for run, missing in b.missing.items():
-            a.missing[run] = a.missing.get(run, 0) + missing
-        a.absent += b.absent
-        a.first.merge(b.first)
-        for pair, counts in b.pairs.items():
-            have = a.pairs.setdefault(pair, [0, 0, 0])
-            for index, count in enumerate(counts):
-                have[index] += count
-        return a
-
-    def finish(self, state: _State) -> Aggregate:
+    def finish(self, state: Tally) -> Aggregate:
         out = Aggregate()
-        for run in sorted({*state.runs, *state.missing}):
-            mean = state.runs.get(run) or MeanState()
-            of = mean.n + state.missing.get(run, 0)
-            out.add(mean.estimate(self.confidence, of=of, bounds=(0.0, 1.0)), run=run)
-        first = state.first
-        shown_first = first.estimate(self.confidence, of=first.n + state.absent, bounds=(0.0, 1.0))
-        out.add(shown_first, "shown_first")
+        ranked = rank_tally(state, state.names, confidence=self.confidence)
+        for run in sorted(ranked.runs, key=lambda each: each.name):
+            out.add(run.win_rate, run=run.name)
+        shown, pairs = MeanState(), dict[tuple[str, str], list[int]]()
+        for signature in sorted(state.signatures):
+            times = state.signatures[signature]
+            first = [each.outcome for each in signature if each.by == "shown"]
+            for _ in range(times if first else 0):
+                shown.add(first)
+            for each in signature:
+                outcome = each.outcome if each.first < each.second else 1.0 - each.outcome
+                a, b = sorted(each[:2])
+                pairs.setdefault((a, b), [0, 0, 0])[0 if outcome > 0.5 else 2 if outcome < 0.5 else 1] += (
+                    times
+                )
+        if shown.n or not state.signatures:
+            of = shown.n + state.absent
+            out.add(shown.estimate(self.confidence, of=of, bounds=(0.0, 1.0)), "shown_first")
         rows: list[dict[str, Any]] = [
             {"first": a, "second": b, "wins": wins, "ties": ties, "losses": losses}
-            for (a, b), (wins, ties, losses) in sorted(state.pairs.items())
+            for (a, b), (wins, ties, losses) in sorted(pairs.items())
         ]
         out.add_table(rows, "pairs")
         return out
 
 
-Signature = tuple[tuple[str, str, float], ...]
-"""The comparisons of one example, sorted: few different ones, however many examples."""
-
-
-class _Signatures:
-    __slots__ = ("missing", "missing_of", "signatures")
-
-    def __init__(self) -> None:
-        self.signatures: dict[Signature, int] = {}
-        self.missing = 0
-        self.missing_of: Counter[str] = Counter()
-        """Of each run, where it is known which runs were to be compared."""
-
-
 @register_aggregator("ranking")
-class Ranking(Aggregator[_Signatures]):
-    """Ratings of runs from their comparisons (Bradley–Terry, on the Elo scale), clustered by example.
+class RankRuns(_Comparisons):
+    """Ratings of runs from their comparisons, clustered by example: Bradley–Terry on the Elo scale, or classic Elo.
 
-    The table has rank ranges, win rates, connected components, win probabilities and the position bias.
+    The table has rank ranges, win rates, connected components, win probabilities and the position bias. A failed
+    output loses against one that succeeded, unless `failures` is `leave_out`.
     """
 
     name = "ranking"
-    over = frozenset({"pair"})
 
     def __init__(
-        self, prior: float = 1.0, ties: Literal["half", "davidson"] = "half", confidence: float = 0.95
+        self,
+        method: Method = "bradley_terry",
+        prior: float = 1.0,
+        ties: Literal["half", "davidson"] = "half",
+        failures: Failures = "lose",
+        confidence: float = 0.95,
+        seed: int = 0,
     ) -> None:
+        super().__init__(failures, confidence)
+        self.method = checked_method(method)
         self.prior = prior
         self.ties = ties
-        self.confidence = confidence
+        self.seed = seed
 
-    def start(self) -> _Signatures:
-        return _Signatures()
-
-    def add(self, state: _Signatures, group: Group) -> _Signatures:
-        found = []
-        for result in group.results:
-            if isinstance(result.outcome, Ok) and result.outcome.value.score is not None:
-                first, second = result.runs
-                found.append((first, second, result.outcome.value.score))
-            elif not not_applicable(result):
-                state.missing += 1
-                state.missing_of.update(result.runs)
-        if found:
-            signature = tuple(sorted(found))
-            state.signatures[signature] = state.signatures.get(signature, 0) + 1
-        state.missing += group.pending
-        return state
-
-    def merge(self, a: _Signatures, b: _Signatures) -> _Signatures:
-        for signature, times in b.signatures.items():
-            a.signatures[signature] = a.signatures.get(signature, 0) + times
-        a.missing += b.missing
-        a.missing_of.update(b.missing_of)
-        return a
-
-    def finish(self, state: _Signatures) -> Aggregate:
-        import msgspec
-
-        from karat.stats._ratings import bradley_terry
-
-        rows: list[tuple[str, str, float]] = []
-        clusters: list[int] = []
-        cluster = 0
-        for signature in sorted(state.signatures):
-            for _ in range(state.signatures[signature]):
-                rows += signature
-                clusters += [cluster] * len(signature)
-                cluster += 1
-        names = sorted({name for row in rows for name in row[:2]})
-        made = bradley_terry(
-            rows, clusters=clusters, names=names, prior=self.prior, ties=self.ties, confidence=self.confidence
+    def finish(self, state: Tally) -> Aggregate:
+        ranked = rank_tally(
+            state,
+            state.names,
+            method=self.method,
+            ties=self.ties,
+            prior=self.prior,
+            confidence=self.confidence,
+            seed=self.seed,
         )
-        replace = msgspec.structs.replace
         out = Aggregate()
-        for run in made.runs:
-            out.add(replace(run.rating, of=run.rating.n + state.missing_of[run.name]), run=run.name)
-        out.add(replace(made.position_bias, of=made.n + state.missing), "position_bias")
+        for run in ranked.runs:
+            out.add(run.rating, run=run.name)
+        out.add(ranked.position_bias, "position_bias")
         table: dict[str, Any] = {
-            "runs": [msgspec.to_builtins(run) for run in made.runs],
-            "components": made.components,
-            "win_probability": made.win_probability,
-            "n": made.n,
-            "of": made.n + state.missing,
-            "ties": made.ties,
+            "runs": [msgspec.to_builtins(run) for run in ranked.runs],
+            "components": ranked.fit.components,
+            "win_probability": probabilities(ranked),
+            "n": ranked.n,
+            "of": ranked.of,
+            "ties": ranked.fit.ties,
+            "method": self.method,
+            "failures": self.failures,
         }
         out.add_table(table, "ranking")
         return out
+
+
+def probabilities(ranked: RankedRuns) -> list[list[float | None]]:
+    """`[i][j]`: that the run at place i wins against that at place j; None where no comparison connects them."""
+    at = {run.name: place for place, run in enumerate(ranked.fit.runs)}
+    return [
+        [
+            ranked.fit.win_probability[at[one.name]][at[other.name]]
+            if one.component == other.component
+            else None
+            for other in ranked.runs
+        ]
+        for one in ranked.runs
+    ]
+
+
+def checked_method(method: str) -> Method:
+    """The method of a ranking by its name; a hyphen is as good as an underscore."""
+    names: dict[str, Method] = {"bradley_terry": "bradley_terry", "elo": "elo"}
+    written = str(method).replace("-", "_")
+    if written not in names:
+        raise ValueError(f"method is {method!r}: {did_you_mean(written, names)}")
+    return names[written]

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from karat import paths
-from karat.aggregators._base import Aggregate, Aggregator, Group
+from karat.aggregators._base import Aggregate, Aggregator, Group, for_evaluator
 from karat.aggregators._folding import FieldNames
+from karat.records import EvaluatorSpec
 
 MOST_GROUPS = 1000
 LONGEST_LABEL = 80
@@ -41,6 +42,10 @@ class Grouped(Aggregator[_State]):
             raise ValueError(f"by is {by!r}: it names a field of the examples' metadata, or a list of fields")
         self.name = getattr(aggregator, "name", "") or type(aggregator).__name__  # type: ignore[misc]  # of this one
         self.over = getattr(aggregator, "over", frozenset({"single"}))  # type: ignore[misc]  # of this one
+
+    def for_evaluator(self, spec: EvaluatorSpec) -> Grouped:
+        """The same groups of the aggregator that fits an evaluator."""
+        return Grouped(for_evaluator(self.inner, spec), self.by)
 
     def start(self) -> _State:
         return _State(self.inner.start(), self.by)

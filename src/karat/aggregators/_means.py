@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
+import msgspec
+
 from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
 from karat.aggregators._folding import Values
-from karat.records import Ok
+from karat.records import EvaluatorSpec, Ok
 from karat.stats._means import MeanState
 
 
@@ -76,27 +81,49 @@ class _Scores(Aggregator[_State]):
 class Mean(_Scores):
     """The mean score with its interval, clustered by example or by a field of the metadata (`cluster`).
 
-    `low` and `high` are the range of the scores: they bound the interval and what missing items could do.
+    `low` and `high` are the range of the scores: they bound the interval and what missing items could do. By default
+    they are the bounds that the evaluator declares, else 0 and 1.
     """
 
     name = "mean"
 
     def __init__(
-        self, low: float = 0.0, high: float = 1.0, cluster: str | None = None, confidence: float = 0.95
+        self,
+        low: float | None = None,
+        high: float | None = None,
+        cluster: str | None = None,
+        confidence: float = 0.95,
     ) -> None:
         super().__init__(cluster, confidence)
         self.low = low
         self.high = high
+        self._set_range((0.0, 1.0))
+
+    def _set_range(self, declared: tuple[float | None, float | None]) -> None:
+        low = declared[0] if self.low is None else self.low
+        high = declared[1] if self.high is None else self.high
+        self._low = -math.inf if low is None else low
+        self._high = math.inf if high is None else high
+
+    def for_evaluator(self, spec: EvaluatorSpec) -> Mean:
+        """The same aggregator with the bounds that an evaluator declares."""
+        adapted = copy.copy(self)
+        adapted._set_range(spec.bounds or (0.0, 1.0))
+        return adapted
 
     def _value(self, state: _State, score: float) -> float:
-        if not self.low <= score <= self.high:
+        if not self._low <= score <= self._high:
             state.graded = True  # scores outside the stated range: it bounds nothing then
         return score
 
     def finish(self, state: _State) -> Aggregate:
         mean, of = self._total(state)
-        bounds = None if state.graded else (self.low, self.high)
-        return Aggregate([mean.estimate(self.confidence, of=of, bounds=bounds)])
+        bounds = (self._low, self._high)
+        if not state.graded and all(map(math.isfinite, bounds)):
+            return Aggregate([mean.estimate(self.confidence, of=of, bounds=bounds)])
+        estimate = mean.estimate(self.confidence, of=of)
+        # A missing score could be any.
+        return Aggregate([msgspec.structs.replace(estimate, lowest=None, highest=None)])
 
 
 @register_aggregator("accuracy")
@@ -126,12 +153,22 @@ class Accuracy(_Scores):
 
 
 class Headline(Aggregator[tuple[_State, _State]]):
-    """The number that is shown where no aggregator is named: accuracy where every score is 0 or 1, else the mean."""
+    """The number that is shown where no aggregator is named: accuracy where every score is 0 or 1, else the mean.
+
+    Of an evaluator whose lower scores are better it is the mean: a share of failures is not an accuracy.
+    """
 
     name = "headline"
 
     def __init__(self, confidence: float = 0.95) -> None:
         self.mean, self.accuracy = Mean(confidence=confidence), Accuracy(confidence=confidence)
+        self.always_mean = False
+
+    def for_evaluator(self, spec: EvaluatorSpec) -> Headline:
+        """The same aggregator with the bounds and the direction of an evaluator."""
+        adapted = copy.copy(self)
+        adapted.mean, adapted.always_mean = self.mean.for_evaluator(spec), not spec.higher_is_better
+        return adapted
 
     def start(self) -> tuple[_State, _State]:
         return self.mean.start(), self.accuracy.start()
@@ -143,6 +180,6 @@ class Headline(Aggregator[tuple[_State, _State]]):
         return self.mean.merge(a[0], b[0]), self.accuracy.merge(a[1], b[1])
 
     def finish(self, state: tuple[_State, _State]) -> Aggregate:
-        chosen, index = (self.mean, 0) if state[1].graded else (self.accuracy, 1)
+        chosen, index = (self.mean, 0) if state[1].graded or self.always_mean else (self.accuracy, 1)
         found = chosen.finish(state[index])
         return Aggregate([each.about(aggregator=chosen.name) for each in found.estimates])

@@ -10,9 +10,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from karat.aggregators._base import Aggregate, Group, Resolved, folding_part, resolve_aggregator
+from karat.aggregators._base import (
+    Aggregate,
+    Group,
+    Resolved,
+    folding_part,
+    for_evaluator,
+    resolve_aggregator,
+)
 from karat.aggregators._means import Headline
 from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
 from karat.execution.environment import environment
 from karat.execution.expected import Together, end_of, groups_of
@@ -34,6 +42,8 @@ from karat.records import (
     EvaluatorSpec,
     Failure,
     ItemResult,
+    Ok,
+    Result,
     Skipped,
 )
 from karat.serialization import encode
@@ -215,16 +225,18 @@ class _AggregationStage:
             if wanted not in self.specs:
                 known = did_you_mean(wanted, self.specs)
                 raise RequestError(f"aggregator {part.key!r} is of an unknown evaluator {wanted!r}: {known}")
-        fitting = [k for k in (part.of or self.specs) if self.specs[k].kind in over]
+        fitting = [k for k in (part.of or self.specs) if _fits(self.specs[k].kind, over)]
         if not fitting:
             kinds = " or ".join(sorted(over))
             raise RequestError(
                 f"aggregator {part.name!r} needs results of a {kinds} evaluator: these evaluations have none"
             )
         for evaluator in fitting:
-            single = self.specs[evaluator].kind == "single"
-            for run in self.runs_of[evaluator] if single else [None]:
-                target = _Target(evaluator, part.key, run, part.aggregator)
+            spec = self.specs[evaluator]
+            apart = spec.kind == "single" or (spec.kind == "joint" and "joint" not in over)
+            aggregator = for_evaluator(part.aggregator, spec)
+            for run in self.runs_of[evaluator] if apart else [None]:
+                target = _Target(evaluator, part.key, run, aggregator)
                 self.targets.setdefault((evaluator, run), []).append(target)
 
     def fold(self, listen: Listener | None) -> None:
@@ -281,6 +293,7 @@ class _AggregationStage:
         seen: set[tuple[Any, ...]] = set()
         decode, several = result_decoder.decode, len(members) > 1
         singles = {key for key, spec in self.specs.items() if spec.kind == "single"}
+        joint = {key for key, spec in self.specs.items() if spec.kind == "joint"}
         for evaluation in sorted(members, key=_when, reverse=True):  # the latest evaluation's word counts
             rows = list(latest(chunks.saw(self.store.backend.scan(evaluation.number, start, stop))))
             self._rows[evaluation.id] += len(rows)
@@ -294,6 +307,10 @@ class _AggregationStage:
                         continue
                     seen.add(identity)
                     self._statuses[row.status] += 1
+                if result.key in joint:
+                    for run in result.runs:
+                        if (found := out.get((result.key, run))) is not None:
+                            found.setdefault(row.position, []).append(_of_run(result, run))
                 found = out.get((result.key, result.runs[0] if result.key in singles else None))
                 if found is None:
                     continue  # no aggregator is for this evaluator
@@ -367,6 +384,26 @@ def _default_aggregators(evaluations: list[Evaluation], confidence: float) -> li
     if "pair" in kinds:
         parts.append(resolve_aggregator("win_rate", confidence))
     return parts
+
+
+def _fits(kind: str, over: frozenset[str]) -> bool:
+    """Whether an aggregator folds the results of a kind of evaluator; a joint one also gives each run a score."""
+    return kind in over or (kind == "joint" and "single" in over)
+
+
+def _of_run(result: ItemResult, run: str) -> ItemResult:
+    """What a joint result says of one run: its score, or where runs are only ordered, the share of runs it beats."""
+    outcome = result.outcome
+    if isinstance(outcome, Ok):
+        place, scores, ranks = result.runs.index(run), run_scores(outcome.value), run_ranks(outcome.value)
+        score = outcome.value.score
+        if scores is not None:
+            score = scores[place]
+        elif ranks is not None and len(ranks) > 1:
+            beaten = sum(rank > ranks[place] for rank in ranks)
+            score = (beaten + 0.5 * (ranks.count(ranks[place]) - 1)) / (len(ranks) - 1)
+        outcome = Ok(Result(result.key, score, comment=outcome.value.comment))
+    return msgspec.structs.replace(result, runs=(run,), outcome=outcome)
 
 
 _status = attrgetter("status")

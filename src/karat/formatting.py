@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -110,11 +110,22 @@ def aggregation_report(
     return "\n".join(lines)
 
 
-def estimate_table(estimates: Sequence[Estimate], runs: Mapping[str, str]) -> Table:
-    """A table of estimates: the columns that distinguish them, then value, interval, n and notes."""
+def estimate_table(
+    estimates: Sequence[Estimate], runs: Mapping[str, str], lower_is_better: Collection[str] = ()
+) -> Table:
+    """A table of estimates: the columns that distinguish them, then value, interval, n and notes.
+
+    `lower_is_better` are evaluators; where there are any, arrows show in which direction a metric gets better.
+    """
+
+    def evaluator(each: Estimate) -> str:
+        if not lower_is_better or not each.evaluator:
+            return each.evaluator
+        return f"{each.evaluator} {'↓' if each.evaluator in lower_is_better else '↑'}"
+
     several = len({each.run for each in estimates}) > 1
     columns: list[tuple[str, Callable[[Estimate], str]]] = [
-        ("evaluator", lambda each: each.evaluator),
+        ("evaluator", evaluator),
         ("metric", lambda each: each.metric),
     ]
     if any(each.group for each in estimates):

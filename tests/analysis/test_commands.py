@@ -25,7 +25,7 @@ def test_compare_prints_a_table_and_gates_by_exit_code(runs, capsys):
     assert "right accuracy" in capsys.readouterr().out
     assert main(["compare", *runs, "--fail-if-worse", "accuracy:0.05"]) == 1
     assert "gate: fails" in capsys.readouterr().out
-    assert main(["compare", *runs, "--fail-if-worse", "accuracy:0.3"]) == 1
+    assert main(["compare", *runs, "--fail-if-worse", "accuracy:0.3"]) == 4
     assert "gate: undecided" in capsys.readouterr().out
     assert main(["compare", *runs, "--fail-if-worse", "accuracy:0.6"]) == 0
 
@@ -147,10 +147,14 @@ def test_compare_on_postgresql(shared_runs, capsys):
 def test_rank_on_postgresql(shared_runs, capsys):
     url, ids = shared_runs
     judge = '{"name": "by_metric", "params": {"metric": "exact_match"}, "key": "match"}'
-    assert main(["rank", *ids, "--store", url, "--evaluator", judge, "--json", "--quiet"]) == 1
+    rank = ["rank", *ids, "--store", url, "--evaluator", judge, "--json", "--quiet"]
+    assert main(rank) == 0
     document = json.loads(capsys.readouterr().out)
     assert [place["run"] for place in document["places"]] == ids
-    assert (document["n"], document["of"]) == (59, 60)
+    assert (document["n"], document["of"], document["failed"]) == (60, 60, 1)
+    assert main([*rank, "--failures", "leave_out"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["n"], document["of"], document["failures"]) == (59, 60, "leave_out")
     assert main(["rank", *ids, "--store", url, "--evaluator", judge, "--plan"]) == 0
     assert "59 done, 0 missing" in capsys.readouterr().out
 

@@ -172,13 +172,14 @@ def test_a_judge_that_prefers_the_first_is_found_out(three):
 
 def test_failed_comparisons_are_counted(store):
     runs = [run_at(store, 0.6), run_at(store, 0.9, broken={1, 2})]
-    made = rank(runs, evaluator=BY_MATCH)
+    made = rank(runs, evaluator=BY_MATCH, failures="leave_out")
     assert (made.n, made.of) == (58, 60)
     assert {(place.rating.n, place.rating.of, place.win_rate.of) for place in made.places} == {(58, 60, 60)}
     best = made.places[0].win_rate
     assert best.lowest < best.value < best.highest
     assert "2 comparisons failed or are missing" in made.report()
-    told = karat.aggregate(store.evaluations.list()[-1], ["ranking", "win_rate"], store=store).estimates
+    parts = [{"name": name, "params": {"failures": "leave_out"}} for name in ("ranking", "win_rate")]
+    told = karat.aggregate(store.evaluations.list()[-1], parts, store=store).estimates
     assert {(e.n, e.of) for e in told if e.run or e.name == "shown_first"} == {(58, 60)}
     assert "| rank |" in made.markdown()
 

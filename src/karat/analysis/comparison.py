@@ -2,45 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias, Unpack
 
 import msgspec
 
-from karat.analysis.gates import Gate, Limit, judge, read_limit, worst
+from karat.analysis.gates import Gate, Limit, Verdict, judge, read_limit, worst
+from karat.analysis.latency import Spread, latency_of, seconds_text
 from karat.analysis.regressions import Worse, worse_examples
 from karat.analysis.scores import (
     Paired,
+    RunOrEvaluation,
     Scores,
     Source,
     chosen_keys,
+    cluster_labels,
     pair_scores,
     read_scores,
+    runs_and_evaluations,
+    shared_examples,
     sources_of,
-    things_of,
 )
+from karat.analysis.stored import find_or_compute
 from karat.errors import RequestError, did_you_mean, nearest
-from karat.execution.arguments import as_list, store_of
+from karat.execution.arguments import (
+    DEFAULT_CONCURRENCY,
+    EvaluatorLike,
+    StageOptions,
+    StoreLike,
+    as_list,
+    read_options,
+    store_of,
+)
 from karat.execution.evaluate import evaluate_async
+from karat.execution.local import in_thread
+from karat.execution.progress import Listener
 from karat.execution.sync import plain
 from karat.formatting import (
     Block,
     Heading,
     Paragraph,
     Table,
+    as_markdown,
+    as_text,
     bounds_text,
     interval,
     number,
     percent,
     probability,
 )
-from karat.stats._paired import PairedComparison, holm, paired
+from karat.records import Estimate, EvaluatorSpec
+from karat.stats._paired import PairedComparison, Test, holm, paired
 from karat.stats._validation import check_confidence
 from karat.store import Store
 from karat.store.handles import Run
 from karat.store.run_labels import differing, run_labels
 
 THRESHOLD = 0.5
+
+Limits: TypeAlias = str | Limit | Mapping[str, float] | Sequence[str | Limit]
+"""Gates as callers write them: `"accuracy:0.01"`, a list of such, or `{"accuracy": 0.01}`."""
 
 
 class ComparedRun(msgspec.Struct, frozen=True):
@@ -52,10 +73,14 @@ class ComparedRun(msgspec.Struct, frozen=True):
     dataset: str
     settings: dict[str, Any] = {}
     """What differs between it and the others."""
+    service_seconds: Spread = {}
+    """How long an output took without waiting: `mean`, `median`, `p95`, `max`."""
+    queue_seconds: Spread = {}
+    """How long its model calls waited for a slot, a rate limit or a retry."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One metric of one run against the baseline. Positive differences and wins are the run's."""
+    """One metric of one run against the baseline."""
 
     evaluator: str
     """The evaluator's key."""
@@ -64,15 +89,27 @@ class Difference(msgspec.Struct, frozen=True):
     baseline: str
     run: str
     compared: PairedComparison
+    """The run's scores minus the baseline's; wins are the items on which the run is better."""
     adjusted_p_value: float | None = None
     """By Holm's method over all metrics and runs of the comparison."""
     note: str = ""
     """Over what it was compared, where that is not everything."""
+    higher_is_better: bool = True
+    examples: int = 0
+    """The examples that both runs have a score of."""
+    conclusion: str = ""
+    """What follows from it, in a sentence."""
 
     @property
     def metric(self) -> str:
         """Evaluator and aggregator, for people: `exact_match accuracy`."""
         return f"{self.evaluator} {self.aggregator}"
+
+    @property
+    def improvement(self) -> Estimate:
+        """The difference, positive where the run is better."""
+        difference = self.compared.difference
+        return difference if self.higher_is_better else _negated(difference)
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -84,11 +121,29 @@ class Comparison(msgspec.Struct, frozen=True):
     gates: list[Gate] = []
     notes: list[str] = []
     confidence: float = 0.95
+    conclusions: list[str] = []
+    """One sentence for each difference."""
+    id: str = ""
+    """The id of the aggregation that stores it."""
 
     @property
-    def verdict(self) -> str:
-        """`holds`, `fails` or `undecided`; holds where no gate was asked for."""
+    def verdict(self) -> Verdict | None:
+        """`holds`, `fails` or `undecided`; None where no gate was asked for."""
         return worst(self.gates)
+
+    def estimates(self) -> list[Estimate]:
+        """The differences, each with its evaluator, aggregator (`difference`) and run."""
+        found = []
+        for each in self.differences:
+            facts = {"baseline": each.baseline, "p_value": each.compared.p_value}
+            metadata = {**each.compared.difference.metadata, **facts}
+            estimate = msgspec.structs.replace(each.compared.difference, metadata=metadata)
+            found.append(
+                estimate.about(
+                    evaluator=each.evaluator, aggregator="difference", name=each.aggregator, run=each.run
+                )
+            )
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON-able values."""
@@ -100,76 +155,164 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def report(self) -> str:
         """Tables for a terminal."""
-        from karat.analysis.comparison import comparison_blocks
-        from karat.formatting import as_text
-
         return as_text(comparison_blocks(self))
 
     def markdown(self) -> str:
         """The same as Markdown."""
-        from karat.analysis.comparison import comparison_blocks
-        from karat.formatting import as_markdown
-
         return as_markdown(comparison_blocks(self))
 
 
 def compare_runs(
     store: Store,
-    given: Sequence[Any],
+    given: Sequence[RunOrEvaluation],
     *,
     metrics: Sequence[str] | None = None,
     cluster: str | None = None,
-    test: str = "auto",
+    test: Test = "auto",
     limits: Sequence[Limit] = (),
     examples: int = 5,
     confidence: float = 0.95,
+    **storing: Any,
 ) -> Comparison:
-    """Compares runs, or the runs of evaluations, with the first of them, by what evaluations already hold.
+    """Compare runs, or the runs of evaluations, with the first of them, by what evaluations already hold.
 
     `metrics` are evaluator keys, each alone or followed by ` accuracy` or ` mean`; all that the runs share by default.
     `cluster` is a field of the examples' metadata; several attempts are clustered by example in any case.
     """
     check_confidence(confidence)
-    runs, evaluations = things_of(store, given)
+    runs, evaluations = runs_and_evaluations(store, given)
     if len(runs) < 2:
         if len(given) > 1:
             those = "both" if len(given) == 2 else "all of these"
             raise RequestError(f"{those} are {runs[0].id}: a comparison needs two different runs")
         raise RequestError("a comparison needs two runs or more: karat compare BASELINE RUN")
-    sources = sources_of(store, runs, evaluations)
-    keys = chosen_keys(
-        sources, runs, list(dict.fromkeys(_key(name, sources, sources) for name in metrics or ())) or None
-    )
-    plain = list(keys) if metrics else list(sources)
+    sources = sources_of(runs, evaluations)
+    asked = list(dict.fromkeys(_key(name, sources, sources) for name in metrics or ()))
+    keys = chosen_keys(sources, runs, evaluations, asked or None)
+    plain_keys = list(keys) if metrics else list(sources)
     """The evaluators that plain `accuracy` can be of."""
-    limits = [_spelled_out(limit, sources, plain) for limit in limits]
-    asked = [*(metrics or ()), *(limit.metric for limit in limits)]
+    limits = [_spelled_out(limit, sources, plain_keys) for limit in limits]
     for limit in limits:
-        keys += [key for key in [_key(limit.metric, sources, plain)] if key not in keys]
-    work = _Work(store, runs, cluster, test, confidence)
-    differences: list[Difference] = []
-    for key in keys:
-        if not all(run.id in sources[key] for run in runs):
-            chosen_keys(sources, runs, [key])
-        forms = [name for name in dict.fromkeys(asked) if _key(name, sources, plain) == key]
-        differences += work.compare(key, sources[key], forms)
+        keys += [key for key in [_key(limit.metric, sources, plain_keys)] if key not in keys]
+    chosen_keys(sources, runs, evaluations, keys)
+    names = dict.fromkeys([*(metrics or ()), *(limit.metric for limit in limits)])
+    forms = {key: [name for name in names if _key(name, sources, plain_keys) == key] for key in keys}
+    used = {
+        sources[key][run.id].evaluation.id: sources[key][run.id].evaluation for key in keys for run in runs
+    }
+
+    def compute() -> Comparison:
+        work = _Work(store, runs, cluster, test, confidence)
+        differences = [each for key in keys for each in work.compare(key, sources[key], forms[key])]
+        return _comparison(work, differences, limits, sources, examples)
+
+    return find_or_compute(
+        "comparison",
+        Comparison,
+        compute,
+        store=store,
+        runs=runs,
+        evaluations=list(used.values()),
+        settings={
+            "runs": [run.id for run in runs],
+            "metrics": forms,
+            "sources": {key: sorted({s.spec.fingerprint for s in sources[key].values()}) for key in keys},
+            "cluster": cluster,
+            "test": test,
+            "limits": {limit.metric: limit.margin for limit in limits},
+            "examples": examples,
+            "confidence": confidence,
+        },
+        **storing,
+    )
+
+
+def _comparison(
+    work: _Work,
+    differences: Sequence[Difference],
+    limits: Sequence[Limit],
+    sources: dict[str, dict[str, Source]],
+    examples: int,
+) -> Comparison:
+    headers = [run.header for run in work.runs]
+    labels = run_labels(headers)
     adjusted = holm([each.compared.p_value for each in differences])
     differences = [
         msgspec.structs.replace(each, adjusted_p_value=p)
         for each, p in zip(differences, adjusted, strict=True)
     ]
-    headers = [run.header for run in runs]
-    labels = run_labels(headers)
+    several = len(differences)
+    differences = [
+        msgspec.structs.replace(each, conclusion=_conclusion(each, labels, several, work.confidence))
+        for each in differences
+    ]
     return Comparison(
         runs=[
-            ComparedRun(run.id, labels[run.id], run.header.task, work.datasets[run.header.dataset], settings)
-            for run, settings in zip(runs, differing(headers), strict=True)
+            ComparedRun(
+                run.id,
+                labels[run.id],
+                run.header.task,
+                work.datasets[run.header.dataset],
+                settings,
+                latency.service,
+                latency.queue,
+            )
+            for run, settings in zip(work.runs, differing(headers), strict=True)
+            for latency in [latency_of(run)]
         ],
-        differences=differences,
+        differences=list(differences),
         worse=[each for part in work.worse(examples) for each in part],
         gates=_gates(limits, differences, sources),
         notes=work.notes,
-        confidence=confidence,
+        confidence=work.confidence,
+        conclusions=[each.conclusion for each in differences],
+    )
+
+
+def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confidence: float) -> str:
+    """`exact_match accuracy: B is worse than A by 0.12 [0.05, 0.19].`"""
+    run, baseline = labels[each.run], labels[each.baseline]
+    better, p = each.improvement, each.adjusted_p_value
+    missing = better.of - better.n
+    if better.value is None:
+        found = f"{run} and {baseline} have no scored item in common, so nothing can be said"
+    elif p is not None and p <= 1.0 - confidence and better.value:
+        side = better if better.value > 0 else _negated(better)
+        found = (
+            f"{run} is {'better' if better.value > 0 else 'worse'} than {baseline}"
+            f" by {number(side.value)} {interval(side.low, side.high)}"
+        )
+        if missing and (side.lowest is None or side.lowest <= 0):
+            found += f", but the {missing:,} missing {_items(missing)} could reverse that"
+    else:
+        found = f"no difference found between {run} and {baseline}"
+        if several > 1 and each.compared.p_value is not None and each.compared.p_value <= 1.0 - confidence:
+            found += f" after the correction for {several} comparisons"
+        effect = each.compared.smallest_effect
+        if effect is not None:
+            found += f"; one smaller than {number(effect)} would not have been detected"
+        else:
+            found += "; there are too few examples to detect one"
+        if missing:
+            found += f", and {missing:,} {_items(missing)} {'is' if missing == 1 else 'are'} missing"
+    return f"{each.metric}: {found}."
+
+
+def _items(count: int) -> str:
+    return "item" if count == 1 else "items"
+
+
+def _negated(estimate: Estimate) -> Estimate:
+    def negative(value: float | None) -> float | None:
+        return None if value is None else -value
+
+    return msgspec.structs.replace(
+        estimate,
+        value=negative(estimate.value),
+        low=negative(estimate.high),
+        high=negative(estimate.low),
+        lowest=negative(estimate.highest),
+        highest=negative(estimate.lowest),
     )
 
 
@@ -213,15 +356,15 @@ def _gates(
         form = _form(limit.metric, key)
         for each in differences:
             if each.evaluator == key and (form is None or each.aggregator == form):
-                gates.append(judge(limit, each.baseline, each.run, each.compared.difference))
+                gates.append(judge(limit, each.baseline, each.run, each.improvement, each.examples))
     return gates
 
 
 class _Work:
-    """A comparison being made: what is read once for all metrics."""
+    """A comparison in progress: what is read once for all metrics."""
 
     def __init__(
-        self, store: Store, runs: list[Run], cluster: str | None, test: str, confidence: float
+        self, store: Store, runs: list[Run], cluster: str | None, test: Test, confidence: float
     ) -> None:
         self.store = store
         self.runs = runs
@@ -231,12 +374,10 @@ class _Work:
         self.notes: list[str] = []
         self.datasets = {run.header.dataset: run.dataset.label for run in runs}
         self.shared, self.groups = self._examples()
-        self.paired: list[tuple[str, Run, Run, Scores, Scores, Paired]] = []
+        self.paired: list[tuple[EvaluatorSpec, Scores, Scores, Paired]] = []
 
     def _examples(self) -> tuple[Callable[[str], bool], dict[str, str]]:
         """Whether an example is the same in all datasets, and the cluster of each where one is asked for."""
-        from karat.analysis.examples import cluster_labels, shared_examples
-
         ids = list(self.datasets)
         shared, note = shared_examples(self.store, ids)
         if note:
@@ -245,15 +386,15 @@ class _Work:
         return shared, groups
 
     def compare(self, key: str, sources: dict[str, Source], names: Sequence[str]) -> list[Difference]:
-        """Every run against the first, by one evaluator."""
+        """Compare every run with the first, by one evaluator."""
         tables = read_scores([(run, sources[run.id]) for run in self.runs])
         for table in tables:
             if table.not_applicable:
-                self.notes.append(
-                    f"{key}: not applicable to {table.not_applicable:,} items of {table.run.id}"
-                )
+                count = len(table.not_applicable)
+                self.notes.append(f"{key}: not applicable to {count:,} {_items(count)} of {table.run.id}")
+        spec = tables[0].source.spec
         binary = all(score in (None, 0.0, 1.0) for table in tables for score in table.items.values())
-        usual = "accuracy" if binary else "mean"
+        usual = "accuracy" if binary and spec.higher_is_better else "mean"
         forms = dict.fromkeys(_form(name, key) or usual for name in names) or {usual: None}
         found = []
         for form in forms:
@@ -264,36 +405,67 @@ class _Work:
                     raise RequestError(
                         f"runs {tables[0].run.id} and {table.run.id} have no example in common that {key!r} judged"
                     )
-                self.paired.append((key, tables[0].run, table.run, tables[0], table, pairs))
-                found.append(self._difference(key, form, tables[0].run, table.run, pairs))
+                self.paired.append((spec, tables[0], table, pairs))
+                found.append(self._difference(spec, form, tables[0].run, table.run, pairs))
         return found
 
-    def _difference(self, key: str, form: str, baseline: Run, run: Run, pairs: Paired) -> Difference:
+    def _difference(
+        self, spec: EvaluatorSpec, form: str, baseline: Run, run: Run, pairs: Paired
+    ) -> Difference:
         clusters = None
         if self.cluster is not None:
             clusters = [self.groups.get(example, example) for example in pairs.examples]
         elif pairs.several:
             clusters = pairs.examples
-        within = all(score is None or 0 <= score <= 1 for score in (*pairs.first, *pairs.second))
         compared = paired(
             pairs.first,
             pairs.second,
             clusters,
-            test=self.test,  # type: ignore[arg-type]  # checked there
-            bounds=(0.0, 1.0) if within else None,
+            test=self.test,
+            bounds=score_bounds(None if form == "accuracy" else spec.bounds, (*pairs.first, *pairs.second)),
             confidence=self.confidence,
         )
-        return Difference(key, form, baseline.id, run.id, compared, note=pairs.note)
+        if form != "accuracy" and spec.bounds is not None and None in spec.bounds:
+            # A missing score could be any: what 0 to 1 would say of it is wrong.
+            unbounded = msgspec.structs.replace(compared.difference, lowest=None, highest=None)
+            compared = msgspec.structs.replace(compared, difference=unbounded)
+        if not spec.higher_is_better:  # wins are where the run is better
+            compared = msgspec.structs.replace(compared, wins=compared.losses, losses=compared.wins)
+        complete = {
+            example
+            for example, a, b in zip(pairs.examples, pairs.first, pairs.second, strict=True)
+            if a is not None and b is not None
+        }
+        return Difference(
+            spec.key,
+            form,
+            baseline.id,
+            run.id,
+            compared,
+            note=pairs.note,
+            higher_is_better=spec.higher_is_better,
+            examples=len(complete),
+        )
 
     def worse(self, most: int) -> list[list[Worse]]:
         """The examples that got worse, the worst first."""
         seen: set[tuple[str, str]] = set()
         out = []
-        for key, baseline, run, first, _, pairs in self.paired:
-            if most and (key, run.id) not in seen:
-                seen.add((key, run.id))
-                out.append(worse_examples(key, baseline, run, first.positions, pairs, most))
+        for spec, first, second, pairs in self.paired:
+            if most and (spec.key, second.run.id) not in seen:
+                seen.add((spec.key, second.run.id))
+                out.append(worse_examples(spec, first.run, second.run, first.positions, pairs, most))
         return out
+
+
+def score_bounds(
+    declared: tuple[float | None, float | None] | None, scores: Sequence[float | None]
+) -> tuple[float, float] | None:
+    """The range of scores: what the evaluator declares, else 0 to 1; None where it is open or a score lies outside."""
+    low, high = declared or (0.0, 1.0)
+    if low is None or high is None:
+        return None
+    return (low, high) if all(score is None or low <= score <= high for score in scores) else None
 
 
 def _passed(score: float) -> float:
@@ -301,49 +473,64 @@ def _passed(score: float) -> float:
 
 
 async def compare_async(
-    given: Any,
-    *more: Any,
-    evaluators: Any = None,
-    metrics: Sequence[str] | str | None = None,
+    given: RunOrEvaluation | Sequence[RunOrEvaluation],
+    *more: RunOrEvaluation,
+    evaluators: EvaluatorLike | Sequence[EvaluatorLike] | None = None,
+    metrics: str | Sequence[str] | None = None,
     cluster: str | None = None,
-    test: str = "auto",
-    fail_if_worse: Any = None,
+    test: Test = "auto",
+    fail_if_worse: Limits | None = None,
     examples: int = 5,
     confidence: float = 0.95,
-    store: str | Store | None = None,
-    **evaluating: Any,
+    store: StoreLike | None = None,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    progress: bool | Listener | None = None,
+    **options: Unpack[StageOptions],
 ) -> Comparison:
-    """Compares with the first, paired by example, by what evaluations of these runs hold.
+    """Compare runs with the first, paired by example, by what evaluations of these runs hold.
 
-    `evaluators` judge the runs first (only what is missing is computed; further options are those of `evaluate`).
-    `fail_if_worse` is `"accuracy:0.01"`, a list of such, or `{"accuracy": 0.01}`; the comparison's `verdict` is then
-    `holds`, `fails` or `undecided`.
+    `evaluators` judge the runs first; only what is missing is computed, and `concurrency`, `progress` and the further
+    options are those of `evaluate`. `fail_if_worse` is a gate: `"accuracy:0.01"`, a list of such, or
+    `{"accuracy": 0.01}`; the comparison's `verdict` is then `holds`, `fails` or `undecided`.
+
+    The comparison is stored as an aggregation (`comparison.id`). The same call returns it again until a run or an
+    evaluation changes; `new=True` computes it again.
     """
     things = [*as_list(given), *more]
     the_store = store_of(store, things)
+    how = read_options("compare", StageOptions, options, concurrency=concurrency, progress=progress)
+    wanted = as_list(metrics)
     if evaluators is not None:
-        runs, _ = things_of(the_store, things)
-        made = await evaluate_async(runs, evaluators, store=the_store, **evaluating)
+        runs, _ = runs_and_evaluations(the_store, things)
+        made = await evaluate_async(
+            runs, evaluators, store=the_store, concurrency=concurrency, progress=progress, **options
+        )
         things = [made]
-        if metrics is None and fail_if_worse is None:
-            metrics = [spec.key for spec in made.header.evaluators if spec.kind == "single"]
-    return compare_runs(
-        the_store,
-        things,
-        metrics=as_list(metrics) or None,
-        cluster=cluster,
-        test=test,
-        limits=_limits(fail_if_worse),
-        examples=examples,
-        confidence=confidence,
+        if not wanted and fail_if_worse is None:
+            wanted = [spec.key for spec in made.header.evaluators if spec.kind == "single"]
+    return await in_thread(
+        lambda: compare_runs(
+            the_store,
+            things,
+            metrics=wanted or None,
+            cluster=cluster,
+            test=test,
+            limits=_limits(fail_if_worse),
+            examples=examples,
+            confidence=confidence,
+            new=how.new,
+            labels=how.labels,
+            metadata=how.metadata,
+            description=how.description,
+        )
     )
 
 
 compare = plain(compare_async)
 
 
-def _limits(given: Any) -> list[Limit]:
-    if isinstance(given, dict):
+def _limits(given: Limits | None) -> list[Limit]:
+    if isinstance(given, Mapping):
         return [read_limit(f"{metric}:{margin}") for metric, margin in given.items()]
     return [each if isinstance(each, Limit) else read_limit(each) for each in as_list(given)]
 
@@ -353,14 +540,25 @@ SHOWN = 160
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """The legend, the differences, the gates, and the examples that got worse."""
+    """The runs, the differences, the gates, the examples that got worse, and the conclusions."""
     labels = {run.id: run.label for run in comparison.runs}
     baseline = comparison.runs[0]
     blocks: list[Block] = [
         Heading(f"{len(comparison.runs)} runs compared, the baseline is {baseline.label}", 1),
         Table(
-            ["run", "id", "task", "dataset"],
-            [[run.label, run.id, run.task, run.dataset] for run in comparison.runs],
+            ["run", "id", "task", "dataset", "seconds, median", "seconds, p95", "waiting, median"],
+            [
+                [
+                    run.label,
+                    run.id,
+                    run.task,
+                    run.dataset,
+                    *(seconds_text(run.service_seconds.get(name, 0.0)) for name in ("median", "p95")),
+                    seconds_text(run.queue_seconds.get("median", 0.0)),
+                ]
+                for run in comparison.runs
+            ],
+            [4, 5, 6],
         ),
         *(Paragraph(note) for note in comparison.notes),
         _differences(comparison, labels),
@@ -378,6 +576,8 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
         ]
     for (metric, run), found in _grouped(comparison.worse).items():
         blocks += _worse(f"examples that got worse: {metric}, {labels[run]}", found)
+    blocks.append(Heading("conclusion" if len(comparison.conclusions) == 1 else "conclusions"))
+    blocks += [Paragraph(conclusion) for conclusion in comparison.conclusions]
     return blocks
 
 
@@ -397,7 +597,7 @@ def _differences(comparison: Comparison, labels: dict[str, str]) -> Table:
     for each in comparison.differences:
         compared = each.compared
         row = [
-            each.metric,
+            f"{each.metric} {arrow(each.higher_is_better)}",
             labels[each.run],
             number(compared.first.value),
             number(compared.second.value),
@@ -413,6 +613,11 @@ def _differences(comparison: Comparison, labels: dict[str, str]) -> Table:
     return Table(head, rows, [2, 3, 4, 6, *([7] if several else [])])
 
 
+def arrow(higher_is_better: bool) -> str:
+    """The direction in which a metric gets better."""
+    return "↑" if higher_is_better else "↓"
+
+
 def _denominator(each: Difference) -> str:
     difference = each.compared.difference
     bounds = bounds_text(difference, sign="+")
@@ -423,12 +628,14 @@ def _explained(comparison: Comparison) -> str:
     methods = dict.fromkeys(e.compared.difference.method for e in comparison.differences)
     tests = dict.fromkeys(e.compared.test.method for e in comparison.differences)
     text = f"Paired by example. Intervals: {', '.join(methods)}; tests: {', '.join(tests)}."
+    if not all(each.higher_is_better for each in comparison.differences):
+        text += " ↑: higher is better; ↓: lower is better."
     effects = [e.compared.difference.metadata.get("design_effect") for e in comparison.differences]
     known = [effect for effect in effects if effect is not None]
     if known:
         text += f" Design effect {', '.join(f'{effect:.2f}' for effect in known)}."
     power = comparison.differences[0].compared.power
-    return text + f" The smallest effect is what this data would have shown with power {power:g}."
+    return text + f" The smallest effect is the difference that this data would detect with power {power:g}."
 
 
 def _grouped(worse: list[Worse]) -> dict[tuple[str, str], list[Worse]]:

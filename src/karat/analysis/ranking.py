@@ -1,4 +1,7 @@
-"""Runs from best to worst: from comparisons that evaluators made, or from scores of the same examples."""
+"""Runs from best to worst: from comparisons that evaluators made, or from scores of the same items.
+
+Also the plan of a ranking: which comparisons are missing, and what they would cost.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,74 @@ import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, Unpack
 
 import msgspec
 
-from karat.analysis.ranking_plan import RankingPlan, plan_ranking
-from karat.analysis.scores import Scores, chosen_keys, current_results, read_scores, sources_of, things_of
-from karat.errors import RequestError, did_you_mean
-from karat.evaluators._base import evaluators
-from karat.execution.arguments import as_list, store_of
+from karat.aggregators._comparisons import (
+    Compared,
+    Failures,
+    Method,
+    Outcomes,
+    RankedRuns,
+    Tally,
+    better,
+    checked_method,
+    probabilities,
+    rank_tally,
+)
+from karat.analysis.comparison import arrow
+from karat.analysis.scores import (
+    RunOrEvaluation,
+    Scores,
+    aligned_items,
+    chosen_keys,
+    current_results,
+    handle_of,
+    read_scores,
+    runs_and_evaluations,
+    sources_of,
+    unlisted_pairs,
+)
+from karat.analysis.stored import find_or_compute
+from karat.errors import CannotJudge, RequestError, did_you_mean
+from karat.evaluators import evaluators
+from karat.execution.arguments import (
+    DEFAULT_CONCURRENCY,
+    EvaluationLike,
+    EvaluatorLike,
+    StageOptions,
+    StoreLike,
+    as_list,
+    read_options,
+    store_of,
+)
 from karat.execution.evaluate import evaluate_async
+from karat.execution.expected import Together, groups_of
 from karat.execution.judgments import PreparedEvaluator
+from karat.execution.local import in_thread
+from karat.execution.progress import Listener
 from karat.execution.sync import plain
-from karat.formatting import Block, Heading, Paragraph, Table, interval, matrix_table, number, percent
-from karat.records import Estimate, Ok, Skipped
-from karat.stats._bounds import with_bounds
-from karat.stats._ratings import BradleyTerry, bradley_terry, elo
+from karat.formatting import (
+    Block,
+    Heading,
+    Paragraph,
+    Table,
+    as_markdown,
+    as_text,
+    bounds_text,
+    interval,
+    matrix_table,
+    number,
+    percent,
+)
+from karat.records import Estimate, ItemResult, Ok, usage_of
 from karat.store import Store
-from karat.store.handles import Evaluation, Run
+from karat.store.backend import OK
+from karat.store.handles import CHUNK, Evaluation, Run
 from karat.store.run_labels import run_labels
 
-Method = Literal["bradley-terry", "elo"]
-SHUFFLES = 100
-"""Orders that classic Elo ratings are averaged over."""
-
-
-class Compared(NamedTuple):
-    """Comparisons as columns, and how many more there should be."""
-
-    first: list[str]
-    second: list[str]
-    outcomes: list[float]
-    examples: list[str]
-    missing: int
-    missing_of: Counter[str]
-    """The same for each run; a comparison that is missing is missing to both."""
+Ties = Literal["half", "davidson"]
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -50,6 +86,7 @@ class Place(msgspec.Struct, frozen=True):
     run: str
     label: str
     rank: int
+    """Equal ratings share a rank."""
     rating: Estimate
     win_rate: Estimate
     rank_low: int = 0
@@ -67,9 +104,10 @@ class Ranking(msgspec.Struct, frozen=True):
     places: list[Place]
     method: Method
     source: str
-    """The comparison evaluator or the metric that it comes from."""
+    """The evaluator that it comes from."""
     n: int
     of: int
+    """The comparisons that there should be: `n`, and those that failed or are pending."""
     examples: int
     ties: int
     position_bias: Estimate
@@ -78,6 +116,24 @@ class Ranking(msgspec.Struct, frozen=True):
     components: list[list[str]] = []
     notes: list[str] = []
     confidence: float = 0.95
+    failures: Failures = "lose"
+    failed: int = 0
+    """The comparisons that a failed output decided."""
+    higher_is_better: bool = True
+    conclusions: list[str] = []
+    id: str = ""
+    """The id of the aggregation that stores it."""
+
+    def estimates(self) -> list[Estimate]:
+        """The rating and the win rate of each run, and the position bias."""
+        found = []
+        for place in self.places:
+            for name, estimate in (("", place.rating), ("win_rate", place.win_rate)):
+                found.append(
+                    estimate.about(name=name, run=place.run, evaluator=self.source, aggregator="ranking")
+                )
+        bias = self.position_bias.about(evaluator=self.source, aggregator="ranking", name="position_bias")
+        return [*found, bias]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON-able values."""
@@ -85,100 +141,167 @@ class Ranking(msgspec.Struct, frozen=True):
 
     def report(self) -> str:
         """Tables for a terminal."""
-        from karat.analysis.ranking import ranking_blocks
-        from karat.formatting import as_text
-
         return as_text(ranking_blocks(self))
 
     def markdown(self) -> str:
         """The same as Markdown."""
-        from karat.analysis.ranking import ranking_blocks
-        from karat.formatting import as_markdown
-
         return as_markdown(ranking_blocks(self))
 
 
-def compared_by_evaluator(evaluations: Sequence[Evaluation], runs: Sequence[Run], key: str) -> Compared:
-    """The comparisons of some runs that evaluations hold; those that several hold count once."""
+def tally_results(
+    evaluations: Sequence[Evaluation], runs: Sequence[Run], key: str, failures: Failures
+) -> Tally:
+    """The comparisons of some runs that evaluations hold; those that several hold count once.
+
+    A comparison that an unfinished evaluation has no result of is missing.
+    """
     wanted = {run.id for run in runs}
-    found = Compared([], [], [], [], 0, Counter())
-    seen: set[tuple[Any, ...]] = set()
-    missing: set[tuple[Any, ...]] = set()
-    for evaluation in reversed(evaluations):  # the newest word counts
-        for _, result in current_results(evaluation):
-            if result.key != key or not wanted.issuperset(result.runs):
+    found: dict[tuple[Any, ...], ItemResult] = {}
+    places: dict[str, int] = {}
+    expected: dict[Any, tuple[tuple[str, ...], Together]] = {}
+    ordered = any(s.both_orders for each in evaluations for s in each.header.evaluators if s.key == key)
+    for evaluation in reversed(evaluations):
+        for position, result in current_results(evaluation):
+            if result.key != key or len(wanted.intersection(result.runs)) < 2:
                 continue
+            places[result.example] = position
             identity = (result.example, result.runs, result.attempt, result.unit)
-            if identity in seen:
-                continue
-            if isinstance(result.outcome, Ok):
-                seen.add(identity)
-                found.first.append(result.runs[0])
-                found.second.append(result.runs[1])
-                found.outcomes.append(result.score)
-                found.examples.append(result.example)
-            elif not (isinstance(result.outcome, Skipped) and not result.outcome.applicable):
-                missing.add(identity)
-    absent = missing - seen
-    return found._replace(missing=len(absent), missing_of=Counter(run for each in absent for run in each[1]))
+            # Of two results for one item the newer counts, unless it failed.
+            if identity not in found or (_judged(result) and not _judged(found[identity])):
+                found[identity] = result
+        expected |= _expected(evaluation, key, wanted, ordered)
+    if not ordered:
+        _drop_reversed(found)
+    by_example: dict[str, list[ItemResult]] = {}
+    for result in found.values():
+        by_example.setdefault(result.example, []).append(_only(result, wanted))
+    tally = Tally()
+    for example in sorted(by_example, key=places.__getitem__):
+        tally.add_results(by_example[example], failures)
+    have = Counter((places[each.example], _together(each.runs, ordered)) for each in found.values())
+    for shown, (group, items) in expected.items():
+        pending = sum(
+            max(0, items.at(position) - have[position, shown]) for position in range(items.first, items.last)
+        )
+        for pair in combinations([run for run in group if run in wanted], 2):
+            earlier, later = sorted(pair)
+            tally.missing[earlier, later] += pending
+    return tally
 
 
-def compared_by_scores(tables: Sequence[Scores], margin: float = 0.0) -> Compared:
-    """Scores turned into comparisons: the higher one wins; within `margin` they tie."""
-    found = Compared([], [], [], [], 0, Counter())
-    missing = 0
+def _together(runs: tuple[str, ...], ordered: bool) -> tuple[str, ...] | frozenset[str]:
+    return runs if ordered else frozenset(runs)
+
+
+def _expected(
+    evaluation: Evaluation, key: str, wanted: set[str], ordered: bool
+) -> dict[Any, tuple[tuple[str, ...], Together]]:
+    """The comparisons that an evaluation has when it is complete, where it is not: interrupted, or its runs grew."""
+    runs, finished = evaluation.runs, evaluation.header.finished
+    current = finished is not None and all(
+        run.header.finished is not None and run.header.finished <= finished for run in runs
+    )
+    if current and not evaluation.counts.pending:
+        return {}
+    count = len(evaluation.dataset)
+    out = {}
+    for spec in evaluation.header.evaluators:
+        if spec.key == key:
+            for group in groups_of(spec.kind, spec.both_orders, len(runs)):
+                ids = tuple(runs[index].id for index in group)
+                if len(wanted.intersection(ids)) > 1:
+                    items = Together([runs[index] for index in group], count)
+                    out[_together(ids, ordered)] = (ids, items)
+    return out
+
+
+def _judged(result: ItemResult) -> bool:
+    return isinstance(result.outcome, Ok)
+
+
+def _drop_reversed(found: dict[tuple[Any, ...], ItemResult]) -> None:
+    """Drop missing comparisons of pairs that were judged in the opposite order."""
+    judged = {(key[0], frozenset(key[1]), *key[2:]) for key, result in found.items() if _judged(result)}
+    for key in [key for key, result in found.items() if not _judged(result)]:
+        if (key[0], frozenset(key[1]), *key[2:]) in judged:
+            del found[key]
+
+
+def _only(result: ItemResult, wanted: set[str]) -> ItemResult:
+    """A result of all runs together as one of the wanted runs."""
+    if wanted.issuperset(result.runs):
+        return result
+    kept = [place for place, run in enumerate(result.runs) if run in wanted]
+    outcome = result.outcome
+    if isinstance(outcome, Ok) and isinstance(outcome.value.value, dict):
+        value = {
+            name: [each[place] for place in kept] if isinstance(each, list) else each
+            for name, each in outcome.value.value.items()
+        }
+        outcome = Ok(msgspec.structs.replace(outcome.value, value=value))
+    return msgspec.structs.replace(result, runs=tuple(result.runs[place] for place in kept), outcome=outcome)
+
+
+def tally_scores(tables: Sequence[Scores], failures: Failures, margin: float = 0.0) -> Tally:
+    """Scores turned into comparisons: the better one wins; within `margin` they tie.
+
+    A failed output loses against one that succeeded, unless failures are left out. A failed or pending judgment is
+    missing.
+    """
+    sign = 1.0 if tables[0].source.spec.higher_is_better else -1.0
+    by_example: dict[str, list[Outcomes]] = {}
     for one, other in combinations(tables, 2):
-        for item in dict.fromkeys([*one.items, *other.items]):
+        pair = (one.run.id, other.run.id)
+        for item in aligned_items(one, other):
             a, b = one.items.get(item), other.items.get(item)
-            if a is None or b is None:
-                missing += 1
-                found.missing_of.update((one.run.id, other.run.id))
-                continue
-            found.first.append(one.run.id)
-            found.second.append(other.run.id)
-            found.outcomes.append(0.5 if abs(a - b) <= margin else float(a > b))
-            found.examples.append(item[0])
-    return found._replace(missing=missing)
+            lost = item in one.failed, item in other.failed
+            if failures == "lose" and any(lost):
+                outcome = Outcomes([Compared(*pair, better(not lost[0], not lost[1]), "failed")], [])
+            elif a is None or b is None:
+                outcome = Outcomes([], [pair])
+            else:
+                outcome = Outcomes([Compared(*pair, better(sign * a, sign * b, margin), "scored")], [])
+            by_example.setdefault(item[0], []).append(outcome)
+    tally = Tally()
+    for outcomes in by_example.values():
+        tally.add(outcomes)
+    for one, other in combinations(tables, 2):
+        earlier, later = sorted((one.run.id, other.run.id))
+        tally.missing[earlier, later] += unlisted_pairs(one, other)
+    return tally
 
 
-def rank_comparisons(
+def _ranking(
     runs: Sequence[Run],
-    compared: Compared,
+    tally: Tally,
     source: str,
     *,
-    method: Method = "bradley-terry",
-    ties: Literal["half", "davidson"] = "half",
-    prior: float = 1.0,
-    confidence: float = 0.95,
-    seed: int = 0,
-    positions: bool = True,
+    method: Method,
+    ties: Ties,
+    prior: float,
+    confidence: float,
+    seed: int,
+    failures: Failures,
+    higher_is_better: bool,
 ) -> Ranking:
-    """The ranking that comparisons amount to. `positions` says whether being shown first could have mattered."""
-    if not compared.outcomes:
+    """The ranking that comparisons amount to."""
+    if not tally.signatures:
+        if tally.error:
+            raise CannotJudge(
+                f"no comparison by {source!r} succeeded, {tally.absent:,} failed or are pending;"
+                f" the first error: {tally.error}"
+            )
         raise RequestError(f"there are no comparisons of these runs by {source!r}")
     labels = run_labels([run.header for run in runs])
-    fit = bradley_terry(
-        first=compared.first,
-        second=compared.second,
-        outcomes=compared.outcomes,
-        names=[run.id for run in runs],
-        clusters=compared.examples,
-        prior=prior,
-        ties=ties,
-        confidence=confidence,
-    )
-    bias = fit.position_bias
-    if not positions:
-        bias = Estimate(
-            None, method=bias.method, metadata={"reason": "scores have no order in which they are shown"}
-        )
+    names = [run.id for run in runs]
+    ranked = rank_tally(tally, names, method=method, ties=ties, prior=prior, confidence=confidence, seed=seed)
     places = [
         Place(
             run=each.name,
             label=labels[each.name],
             rank=each.rank,
-            rating=msgspec.structs.replace(each.rating, of=each.rating.n + compared.missing_of[each.name]),
-            win_rate=with_bounds(each.win_rate, each.win_rate.n + compared.missing_of[each.name]),
+            rating=each.rating,
+            win_rate=each.win_rate,
             rank_low=each.rank_low,
             rank_high=each.rank_high,
             wins=each.wins,
@@ -186,194 +309,312 @@ def rank_comparisons(
             ties=each.ties,
             component=each.component,
         )
-        for each in fit.runs
+        for each in ranked.runs
     ]
-    if method == "elo":
-        places = _by_elo(places, compared, confidence, seed)
-    elif method != "bradley-terry":
-        raise RequestError(f"method {method!r}: {did_you_mean(str(method), ('bradley-terry', 'elo'))}")
     return Ranking(
         places=places,
         method=method,
         source=source,
-        n=fit.n,
-        of=fit.n + compared.missing,
-        examples=len(set(compared.examples)),
-        ties=fit.ties,
-        position_bias=bias,
-        win_probability=_probabilities(fit, [place.run for place in places]),
-        components=[[str(name) for name in members] for members in fit.components],
-        notes=_notes(fit, compared, labels),
+        n=ranked.n,
+        of=ranked.of,
+        examples=ranked.examples,
+        ties=ranked.fit.ties,
+        position_bias=ranked.position_bias,
+        win_probability=probabilities(ranked),
+        components=[[str(name) for name in members] for members in ranked.fit.components],
+        notes=_notes(ranked, tally, labels),
         confidence=confidence,
+        failures=failures,
+        failed=ranked.failed,
+        higher_is_better=higher_is_better,
+        conclusions=_conclusions(ranked, places, labels, method),
     )
 
 
-def _by_elo(places: Sequence[Place], compared: Compared, confidence: float, seed: int) -> list[Place]:
-    rows = zip(compared.first, compared.second, compared.outcomes, strict=True)
-    ratings = elo(rows, shuffles=SHUFFLES, seed=seed, confidence=confidence)
-    by_run = {place.run: place for place in places}
-    known = [by_run[name] for name in ratings]
-    rest = [place for place in places if place.run not in ratings]
-    none = Estimate(None, method="elo", metadata={"reason": "no comparisons"})
-    return [
-        msgspec.structs.replace(
-            place,
-            rank=rank + 1,
-            rating=msgspec.structs.replace(ratings.get(place.run, none), of=place.rating.of),
-            rank_low=0,
-            rank_high=0,
-        )
-        for rank, place in enumerate([*known, *rest])
-    ]
-
-
-def _probabilities(fit: BradleyTerry, order: Sequence[str]) -> list[list[float | None]]:
-    at = {run.name: place for place, run in enumerate(fit.runs)}
-    part = {run.name: run.component for run in fit.runs}
-    return [
-        [fit.win_probability[at[one]][at[other]] if part[one] == part[other] else None for other in order]
-        for one in order
-    ]
-
-
-def _notes(fit: BradleyTerry, compared: Compared, labels: dict[str, str]) -> list[str]:
+def _notes(ranked: RankedRuns, tally: Tally, labels: Mapping[str, str]) -> list[str]:
     notes = []
-    if len(fit.components) > 1:
-        parts = "; ".join(", ".join(labels[str(name)] for name in members) for members in fit.components)
-        notes.append(f"the runs fall into {len(fit.components)} parts that no comparison connects: {parts}")
-    if compared.missing:
-        notes.append(f"{compared.missing:,} comparisons failed or are missing and are left out.")
+    components = ranked.fit.components
+    if len(components) > 1:
+        parts = "; ".join(", ".join(labels[str(name)] for name in members) for members in components)
+        notes.append(f"No comparison connects these {len(components)} groups of runs: {parts}.")
+    if tally.absent:
+        are = "comparison failed or is" if tally.absent == 1 else "comparisons failed or are"
+        first = f" The first error: {tally.error}" if tally.error else ""
+        notes.append(f"{tally.absent:,} {are} missing.{first}")
     unanimous = [
-        run for run in fit.runs if run.wins + run.losses and not run.ties and not (run.wins and run.losses)
+        run
+        for run in ranked.fit.runs
+        if run.wins + run.losses and not run.ties and not (run.wins and run.losses)
     ]
     if unanimous:
         names = ", ".join(labels[str(run.name)] for run in unanimous[:3])
-        notes.append(f"{names} won or lost every comparison: a weak prior keeps the rating finite")
+        notes.append(f"{names} won or lost every comparison: a weak prior keeps the rating finite.")
     return notes
+
+
+def _conclusions(
+    ranked: RankedRuns, places: Sequence[Place], labels: Mapping[str, str], method: Method
+) -> list[str]:
+    """Which run is the best, and which cannot be told from it."""
+    first = places[0]
+    missing = ranked.of - ranked.n
+    but = ""
+    if missing:
+        are = "is" if missing == 1 else "are"
+        but = f" {missing:,} of {ranked.of:,} comparisons {are} missing and could change this."
+    if len(ranked.fit.components) > 1:
+        return [f"Not all runs can be ranked against each other: no comparison connects them.{but}"]
+    if len(places) == 2:
+        return [_of_two(ranked, places) + but]
+    if method == "elo":
+        top = [place.label for place in places if place.rank == 1]
+        verb = "have the highest rating" if len(top) > 1 else "has the highest rating"
+        return [
+            f"{', '.join(top)} {verb}. Elo ratings have no interval for strength: use bradley_terry to tell"
+            f" runs apart.{but}"
+        ]
+    rivals = [place.label for place in places[1:] if place.rank_low <= 1]
+    if not rivals:
+        return [
+            f"{first.label} is the best of {len(places)} runs: it is better than each of the others.{but}"
+        ]
+    if len(rivals) == len(places) - 1:
+        return [
+            f"No run is found to be the best: {first.label} ranks first, but none of the others is found to be"
+            f" worse.{but}"
+        ]
+    return [
+        f"{first.label} ranks first; {', '.join(rivals[:5])}{' and others' if len(rivals) > 5 else ''}"
+        f" cannot be told from it, the other {len(places) - 1 - len(rivals):,} are worse.{but}"
+    ]
+
+
+def _of_two(ranked: RankedRuns, places: Sequence[Place]) -> str:
+    one, other = places
+    wins = ranked.fit.against(one.run, other.run)
+    chance = f"it wins with probability {number(wins.value, 2)} {interval(wins.low, wins.high, digits=2)}"
+    if wins.low is not None and wins.low > 0.5:
+        return f"{one.label} is better than {other.label}: {chance}."
+    if wins.high is not None and wins.high < 0.5:  # Elo may order them otherwise
+        return f"{other.label} is better than {one.label}: {one.label} wins with probability {number(wins.value, 2)}."
+    return (
+        f"No difference found between {one.label} and {other.label}: {one.label} wins with probability"
+        f" {number(wins.value, 2)} {interval(wins.low, wins.high, digits=2)}."
+    )
 
 
 def rank_stored(
     store: Store,
-    given: Sequence[Any],
+    given: Sequence[RunOrEvaluation],
     *,
     evaluator: str | None = None,
     metric: str | None = None,
     margin: float = 0.0,
-    **options: Any,
+    method: str = "bradley_terry",
+    ties: Ties = "half",
+    prior: float = 1.0,
+    confidence: float = 0.95,
+    seed: int = 0,
+    failures: Failures = "lose",
+    **storing: Any,
 ) -> Ranking:
-    """Ranks runs, or the runs of evaluations, by what evaluations already hold."""
-    runs, evaluations = things_of(store, given)
+    """Rank runs, or the runs of evaluations, by what evaluations already hold."""
+    try:
+        how = checked_method(method)
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    if failures not in ("lose", "leave_out"):
+        hint = did_you_mean(str(failures), ("lose", "leave_out"))
+        raise RequestError(f"failures is {failures!r}: {hint}")
+    runs, evaluations = runs_and_evaluations(store, given)
     if len(runs) < 2:
         raise RequestError("a ranking needs two runs or more")
+    options: dict[str, Any] = {
+        "method": how,
+        "ties": ties,
+        "prior": prior,
+        "confidence": confidence,
+        "seed": seed,
+        "failures": failures,
+    }
     if evaluator is not None:
-        kinds = {s.key: s.kind for e in evaluations for s in e.header.evaluators}
-        if kinds.get(evaluator) != "pair":
-            known = [key for key, kind in kinds.items() if kind == "pair"]
-            hint = did_you_mean(evaluator, known) if known else "no evaluation of these runs compares them"
-            raise RequestError(f"no comparisons by {evaluator!r}: {hint}")
-        return rank_comparisons(
-            runs, compared_by_evaluator(evaluations, runs, evaluator), evaluator, **options
+        used = _comparing(evaluations, evaluator, {run.id for run in runs})
+        source, higher = evaluator, True
+    else:
+        sources = sources_of(runs, evaluations)
+        keys = chosen_keys(sources, runs, evaluations, [metric] if metric else None)
+        if len(keys) > 1:
+            raise RequestError(f"several evaluators have judged these runs: rank by one of {', '.join(keys)}")
+        source = keys[0]
+        chosen = [(run, sources[source][run.id]) for run in runs]
+        used = list({each.evaluation.id: each.evaluation for _, each in chosen}.values())
+        higher = chosen[0][1].spec.higher_is_better
+        options["margin"] = margin
+
+    def compute() -> Ranking:
+        if evaluator is not None:
+            tally = tally_results(used, runs, evaluator, failures)
+        else:
+            tally = tally_scores(read_scores(chosen), failures, margin)
+        fitting = {name: value for name, value in options.items() if name != "margin"}
+        return _ranking(runs, tally, source, higher_is_better=higher, **fitting)
+
+    settings = {"runs": [run.id for run in runs], "by": source, "compares": evaluator is not None, **options}
+    return find_or_compute(
+        "ranking", Ranking, compute, store=store, runs=runs, evaluations=used, settings=settings, **storing
+    )
+
+
+def _comparing(evaluations: Sequence[Evaluation], key: str, runs: set[str]) -> list[Evaluation]:
+    """The evaluations that compare some of these runs by an evaluator."""
+    kinds = {spec.key: spec.kind for each in evaluations for spec in each.header.evaluators}
+    if kinds.get(key) not in ("pair", "joint"):
+        known = [each for each, kind in kinds.items() if kind != "single"]
+        hint = did_you_mean(key, known) if known else "no evaluation of these runs compares them"
+        raise RequestError(f"no comparisons by {key!r}: {hint}")
+    used = [
+        each
+        for each in evaluations
+        if any(spec.key == key for spec in each.header.evaluators)
+        and len(runs.intersection(each.header.runs)) > 1
+    ]
+    specs = [spec for each in used for spec in each.header.evaluators if spec.key == key]
+    if len({(spec.name, msgspec.json.encode(spec.params, order="sorted")) for spec in specs}) > 1:
+        raise RequestError(
+            f"{key!r} has different parameters in these evaluations: name the evaluation to rank by,"
+            f" such as {used[-1].id}"
         )
-    sources = sources_of(store, runs, evaluations)
-    key = chosen_keys(sources, runs, [metric] if metric else None)
-    if len(key) > 1:
-        raise RequestError(f"rank by which metric: {', '.join(key)}?")
-    tables = read_scores([(run, sources[key[0]][run.id]) for run in runs])
-    return rank_comparisons(runs, compared_by_scores(tables, margin), key[0], positions=False, **options)
-
-
-RANKING = ("method", "ties", "prior", "confidence", "seed", "margin")
+    return used
 
 
 async def rank_async(
-    given: Any = None,
-    *more: Any,
-    evaluator: Any = None,
+    given: RunOrEvaluation | Sequence[RunOrEvaluation] | None = None,
+    *more: RunOrEvaluation,
+    evaluator: EvaluatorLike | None = None,
     metric: str | None = None,
-    amend: Any = None,
-    store: str | Store | None = None,
-    **options: Any,
+    amend: EvaluationLike | Sequence[EvaluationLike] | None = None,
+    method: str = "bradley_terry",
+    ties: Ties = "half",
+    prior: float = 1.0,
+    margin: float = 0.0,
+    failures: Failures = "lose",
+    confidence: float = 0.95,
+    seed: int = 0,
+    store: StoreLike | None = None,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    progress: bool | Listener | None = None,
+    **options: Unpack[StageOptions],
 ) -> Ranking:
-    """Ranks by an evaluator that compares (a name, a spec, an object or a plain function), or by a metric's scores.
+    """Rank runs by an evaluator that compares them (a name, a spec, an object or a function), or by a metric's scores.
 
-    With an evaluator the missing comparisons are made first. `amend` names evaluations whose comparisons and runs
-    are taken over, so that a new run costs its own comparisons alone. `method` is `bradley-terry` or `elo`; `ties`,
-    `prior`, `confidence`, `seed` and `margin` (within which scores tie) are passed on, all else to `evaluate`.
+    With an evaluator, the missing comparisons are made first; `concurrency`, `progress` and the further options are
+    those of `evaluate`. `amend` names evaluations whose runs and comparisons are used, so that a new run costs only
+    its own comparisons. `method` is `bradley_terry` or `elo`. A failed output loses against one that succeeded, two
+    failed outputs tie; `failures="leave_out"` leaves them out. Scores within `margin` tie.
+
+    The ranking is stored as an aggregation (`ranking.id`). The same call returns it again until a run or an
+    evaluation changes; `new=True` computes it again.
     """
-    things = [*as_list(given), *more]
-    earlier = as_list(amend)
+    things, earlier = [*as_list(given), *more], as_list(amend)
     the_store = store_of(store, things, earlier)
-    ranking = {name: options.pop(name) for name in RANKING if name in options}
+    how = read_options("rank", StageOptions, options, concurrency=concurrency, progress=progress)
+    key: str | None = None
     if evaluator is not None and metric is not None:
-        raise RequestError(
-            "a ranking is by an evaluator that compares, or by a metric: leave one of them out"
-        )
+        raise RequestError("rank by an evaluator that compares, or by a metric: leave one of them out")
     if evaluator is None and not earlier:
-        found = _pair_key(the_store, things) if metric is None else None
+        key = _comparing_key(the_store, things) if metric is None else None
         metric = None if metric is None else _scored_key(the_store, things, metric)
-        return rank_stored(the_store, things, evaluator=found, metric=metric, **ranking)
-    runs, _ = things_of(the_store, things) if things else ([], [])
-    compares = None if evaluator is None else comparing(evaluator)
-    if compares is not None and (judge := PreparedEvaluator(0, compares)).kind != "pair":
-        raise RequestError(
-            f"{judge.key!r} judges single outputs: rank by its scores, with the metric instead"
+    else:
+        runs, _ = runs_and_evaluations(the_store, things) if things else ([], [])
+        compares = None if evaluator is None else comparing(evaluator)
+        if compares is not None and (judge := PreparedEvaluator(0, compares)).kind == "single":
+            raise RequestError(f"{judge.key!r} judges single outputs: rank by its scores, with metric")
+        made = await evaluate_async(
+            runs,
+            None if compares is None else [compares],
+            amend=earlier or None,
+            store=the_store,
+            concurrency=concurrency,
+            progress=progress,
+            **options,
         )
-    made = await evaluate_async(
-        runs, None if compares is None else [compares], amend=earlier or None, store=the_store, **options
+        key = next((spec.key for spec in made.header.evaluators if spec.kind != "single"), None)
+        if key is None:
+            single = made.header.evaluators[0].key
+            raise RequestError(f"{single!r} judges single outputs: rank by its scores, with metric")
+        things = [made]
+    return await in_thread(
+        lambda: rank_stored(
+            the_store,
+            things,
+            evaluator=key,
+            metric=metric,
+            margin=margin,
+            method=method,
+            ties=ties,
+            prior=prior,
+            confidence=confidence,
+            seed=seed,
+            failures=failures,
+            new=how.new,
+            labels=how.labels,
+            metadata=how.metadata,
+            description=how.description,
+        )
     )
-    key = next((spec.key for spec in made.header.evaluators if spec.kind == "pair"), None)
-    if key is None:
-        raise RequestError(
-            f"{made.header.evaluators[0].key!r} judges single outputs: rank by its scores, with the metric instead"
-        )
-    return rank_stored(the_store, [made], evaluator=key, **ranking)
 
 
 rank = plain(rank_async)
 
 
 def plan_rank(
-    given: Any, *more: Any, evaluator: Any, amend: Any = None, store: str | Store | None = None
+    given: RunOrEvaluation | Sequence[RunOrEvaluation] | None = None,
+    *more: RunOrEvaluation,
+    evaluator: EvaluatorLike,
+    amend: EvaluationLike | Sequence[EvaluationLike] | None = None,
+    store: StoreLike | None = None,
 ) -> RankingPlan:
     """Which comparisons `rank` would make, how many are there, and what the missing ones would cost."""
     things, earlier = [*as_list(given), *more], as_list(amend)
     the_store = store_of(store, things, earlier)
-    runs, _ = things_of(the_store, [*earlier, *things])
+    runs, _ = runs_and_evaluations(the_store, [*earlier, *things])
     if len(runs) < 2:
         raise RequestError("a ranking needs two runs or more")
     judge = PreparedEvaluator(0, comparing(evaluator))
     if judge.kind != "pair":
-        raise RequestError(f"{judge.key!r} judges single outputs: it makes no comparisons to plan")
+        raise RequestError(f"{judge.key!r} does not compare two outputs: it makes no comparisons to plan")
     return plan_ranking(the_store, runs, judge.key, judge.spec.fingerprint, both_orders=judge.both_orders)
 
 
-def comparing(evaluator: Any) -> Any:
-    """An evaluator as it was given; a plain function, or where there is one, becomes one that compares."""
+def comparing(evaluator: EvaluatorLike) -> Any:
+    """An evaluator as it was given; a plain function, or the place of one, becomes an evaluator that compares."""
     module = importlib.import_module("karat.evaluators._pairwise")  # registers by_metric and by_function
     spec = {"name": evaluator} if isinstance(evaluator, str) else evaluator
     if isinstance(spec, Mapping) and isinstance(spec.get("name"), str) and not spec.get("params"):
         if inspect.isfunction(evaluators.get(spec["name"])) and not evaluators.has(spec["name"]):
             return {**spec, "name": "by_function", "params": {"function": spec["name"]}}
         return evaluator
-    if callable(evaluator) and not isinstance(evaluator, type) and not hasattr(evaluator, "compare"):
+    methods = ("compare", "evaluate_runs", "evaluate")
+    has_method = any(callable(getattr(evaluator, each, None)) for each in methods)
+    if callable(evaluator) and not isinstance(evaluator, type) and not has_method:
         return module.ByFunction(evaluator)
     return evaluator
 
 
-def _scored_key(store: Store, things: list[Any], metric: str) -> str:
+def _scored_key(store: Store, things: Sequence[RunOrEvaluation], metric: str) -> str:
     """The evaluator key that a metric means, also as comparisons show it: `exact_match accuracy`."""
-    _, evaluations = things_of(store, things)
+    _, evaluations = runs_and_evaluations(store, things)
     keys = {spec.key for each in evaluations for spec in each.header.evaluators if spec.kind == "single"}
     key, _, form = metric.rpartition(" ")
     return key if metric not in keys and form in ("accuracy", "mean") and key in keys else metric
 
 
-def _pair_key(store: Store, things: list[Any]) -> str | None:
+def _comparing_key(store: Store, things: Sequence[RunOrEvaluation]) -> str | None:
     """The one evaluator that compares in the evaluations given."""
-    handles = [store.get(each) if isinstance(each, str) and each != "latest" else each for each in things]
+    handles = [handle_of(store, each) for each in things]
     if not handles or not all(isinstance(each, Evaluation) for each in handles):
         return None
-    keys = dict.fromkeys(s.key for e in handles for s in e.header.evaluators if s.kind == "pair")
+    keys = dict.fromkeys(s.key for e in handles for s in e.header.evaluators if s.kind != "single")
     return next(iter(keys)) if len(keys) == 1 else None
 
 
@@ -382,16 +623,18 @@ MOST_IN_MATRIX = 12
 
 
 def ranking_blocks(ranking: Ranking) -> list[Block]:
-    """The table of runs, what it rests on, and who would beat whom."""
+    """The table of runs, what it rests on, who would beat whom, and the conclusion."""
+    direction = "" if ranking.higher_is_better else f" {arrow(False)}"
     blocks: list[Block] = [
-        Heading(f"{len(ranking.places)} runs ranked by {ranking.source}", 1),
+        Heading(f"{len(ranking.places)} runs ranked by {ranking.source}{direction}", 1),
         _places(ranking),
         Paragraph(_basis(ranking)),
+        Paragraph(_failures(ranking)),
         Paragraph(_position(ranking)),
         *(Paragraph(note) for note in ranking.notes),
     ]
     shown = ranking.places[:MOST_IN_MATRIX]
-    if len(shown) > 2 or (len(shown) == 2 and ranking.method == "bradley-terry"):
+    if len(shown) > 2 or (len(shown) == 2 and ranking.method == "bradley_terry"):
         names = [place.label for place in shown]
         rows = [(name, [_cell(ranking, i, j) for j in range(len(shown))]) for i, name in enumerate(names)]
         blocks += [
@@ -402,38 +645,31 @@ def ranking_blocks(ranking: Ranking) -> list[Block]:
                 [(f"{i + 1} {n}", c) for i, (n, c) in enumerate(rows)],
             ),
         ]
-    return blocks
+    return [*blocks, Heading("conclusion"), *(Paragraph(each) for each in ranking.conclusions)]
 
 
 def _places(ranking: Ranking) -> Table:
     elo = ranking.method == "elo"
     spread = "over orders" if elo else f"{percent(ranking.confidence)} interval"
-    head = [
-        "rank",
-        *([] if elo else ["range"]),
-        "run",
-        "rating",
-        spread,
-        "win rate",
-        "interval",
-        "won/lost/tied",
-        "id",
+    bounds = [bounds_text(place.win_rate) for place in ranking.places]
+    head = ["rank", *([] if elo else ["range"]), "run", "rating", spread, "win rate", "interval"]
+    head += ["won/lost/tied", "n", *(["bounds of the win rate"] if any(bounds) else []), "id"]
+    rows = [
+        [
+            str(place.rank),
+            *([] if elo else [f"{place.rank_low}–{place.rank_high}"]),
+            place.label,
+            number(place.rating.value, 0),
+            interval(place.rating.low, place.rating.high, digits=0),
+            number(place.win_rate.value),
+            interval(place.win_rate.low, place.win_rate.high),
+            f"{place.wins:,}/{place.losses:,}/{place.ties:,}",
+            f"{place.rating.n:,} of {place.rating.of:,}",
+            *([bound] if any(bounds) else []),
+            place.run,
+        ]
+        for place, bound in zip(ranking.places, bounds, strict=True)
     ]
-    rows = []
-    for place in ranking.places:
-        rows.append(
-            [
-                str(place.rank),
-                *([] if elo else [f"{place.rank_low}–{place.rank_high}"]),
-                place.label,
-                number(place.rating.value, 0),
-                interval(place.rating.low, place.rating.high, digits=0),
-                number(place.win_rate.value),
-                interval(place.win_rate.low, place.win_rate.high),
-                f"{place.wins:,}/{place.losses:,}/{place.ties:,}",
-                place.run,
-            ]
-        )
     return Table(head, rows, [0, 3 - elo, 5 - elo])
 
 
@@ -444,12 +680,22 @@ def _cell(ranking: Ranking, i: int, j: int) -> str:
 def _basis(ranking: Ranking) -> str:
     how = (
         "Bradley–Terry, clustered by example"
-        if ranking.method == "bradley-terry"
+        if ranking.method == "bradley_terry"
         else "classic Elo, averaged over orders"
     )
     return (
         f"{ranking.n:,} of {ranking.of:,} comparisons over {ranking.examples:,} examples, {ranking.ties:,} ties; {how},"
         " on the Elo scale around 1500."
+    )
+
+
+def _failures(ranking: Ranking) -> str:
+    if ranking.failures == "leave_out":
+        return "Comparisons with a failed output are left out and count as missing."
+    decided = "none" if not ranking.failed else f"{ranking.failed:,} comparison{'s' * (ranking.failed != 1)}"
+    return (
+        f"A failed output loses against one that succeeded, and two failed outputs tie; that decided {decided}."
+        " A failed judgment is missing."
     )
 
 
@@ -460,7 +706,106 @@ def _position(ranking: Ranking) -> str:
     low, high = bias.low, bias.high
     text = f"Of two equally good runs the one shown first wins with probability {bias.value:.3f} {interval(low, high)}"
     clear = low is not None and high is not None and (low > 0.5 or high < 0.5)
-    return text + (": there is a position bias." if clear else ": no position bias is seen.")
+    return text + (": there is a position bias." if clear else ": no position bias is found.")
+
+
+class MissingPair(msgspec.Struct, frozen=True):
+    """What is there and what is missing of the comparisons of two runs."""
+
+    first: str
+    second: str
+    done: int
+    missing: int
+
+
+class RankingPlan(msgspec.Struct, frozen=True):
+    """The comparisons a ranking would make."""
+
+    evaluator: str
+    pairs: list[MissingPair]
+    labels: dict[str, str]
+    missing: int
+    done: int
+    cost: float | None = None
+    """What the missing ones would cost, by what the others did; None where no price is known."""
+    reason: str = ""
+    """Why the cost is not known."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON-able values."""
+        return {"kind": "ranking plan", **msgspec.to_builtins(self)}
+
+    def report(self) -> str:
+        """A table for a terminal."""
+        return as_text(plan_blocks(self))
+
+
+def plan_ranking(
+    store: Store, runs: Sequence[Run], key: str, fingerprint: str, *, both_orders: bool = False
+) -> RankingPlan:
+    """What is missing between runs, for an evaluator that is known by its fingerprint.
+
+    Comparisons of the same outputs that are kept under other runs are copied and not paid again, so the plan is the
+    most that can be asked for.
+    """
+    known: dict[frozenset[str], set[tuple[Any, ...]]] = {}
+    cost, priced, unpriced = 0.0, 0, 0
+    wanted = {run.id for run in runs}
+    for evaluation in store.evaluations.list():
+        specs = {
+            spec.key
+            for spec in evaluation.header.evaluators
+            if fingerprint and spec.fingerprint == fingerprint
+        }
+        if not specs or len(wanted & set(evaluation.header.runs)) < 2:
+            continue
+        for _, result in current_results(evaluation):
+            if (
+                result.key not in specs
+                or not wanted.issuperset(result.runs)
+                or not isinstance(result.outcome, Ok)
+            ):
+                continue
+            order = result.runs if both_orders else ()
+            known.setdefault(frozenset(result.runs), set()).add(
+                (result.example, result.attempt, result.unit, order)
+            )
+            spent = [usage.cost for usage in usage_of(result.trace).values()]
+            if spent and all(each is not None for each in spent):
+                cost += sum(each for each in spent if each is not None)
+                priced += 1
+            elif not result.reused_from:
+                unpriced += 1
+    pairs = []
+    items = {run.id: _judgeable(run) for run in runs}
+    for one, other in combinations(runs, 2):
+        total = len(items[one.id] & items[other.id]) * (2 if both_orders else 1)
+        done = min(total, len(known.get(frozenset((one.id, other.id)), ())))
+        pairs.append(MissingPair(one.id, other.id, done, total - done))
+    missing = sum(pair.missing for pair in pairs)
+    estimate = cost / priced * missing if priced and not unpriced else None
+    reason = "" if estimate is not None else "no comparison by this evaluator has told what it cost"
+    return RankingPlan(
+        evaluator=key,
+        pairs=pairs,
+        labels=run_labels([run.header for run in runs]),
+        missing=missing,
+        done=sum(pair.done for pair in pairs),
+        cost=0.0 if not missing else estimate,
+        reason=reason if missing else "",
+    )
+
+
+def _judgeable(run: Run) -> set[tuple[int, str]]:
+    """The items of a run whose output is there: what failed cannot be compared, and costs nothing."""
+    backend, found = run.store.backend, set()
+    for start in range(0, backend.extent(run.number), CHUNK):
+        status = {
+            (mark.position, mark.item): mark.status
+            for mark in backend.marks(run.number, start, start + CHUNK)
+        }
+        found |= {item for item, last in status.items() if last == OK}
+    return found
 
 
 def plan_blocks(plan: RankingPlan) -> list[Block]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from karat.analysis.examples import example_at
-from karat.analysis.scores import Paired
-from karat.records import Failed, Ok, Output, Skipped
+from karat.analysis.scores import Paired, example_at
+from karat.records import EvaluatorSpec, Failed, Ok, Output, Skipped
 from karat.store.handles import Run
 from karat.store.repositories import latest, output_decoder
 from karat.traces import TraceError
@@ -36,30 +35,31 @@ class Worse(msgspec.Struct, frozen=True):
 
 
 def worse_examples(
-    key: str, baseline: Run, run: Run, positions: dict[str, int], pairs: Paired, most: int
+    spec: EvaluatorSpec, baseline: Run, run: Run, positions: dict[str, int], pairs: Paired, most: int
 ) -> list[Worse]:
-    """The examples whose score fell most, at most so many, the worst first and then in dataset order."""
+    """The examples whose score got worse by most, at most so many, the worst first and then in dataset order."""
+    sign = 1.0 if spec.higher_is_better else -1.0
     sums: dict[str, tuple[float, float, int]] = {}
     for example, a, b in zip(pairs.examples, pairs.first, pairs.second, strict=True):
         if a is not None and b is not None:
             first, second, n = sums.get(example, (0.0, 0.0, 0))
             sums[example] = (first + a, second + b, n + 1)
-    fell = [
-        (second / n - first / n, positions.get(example, 0), example, first / n, second / n)
+    worse = [
+        (sign * (second / n - first / n), positions.get(example, 0), example, first / n, second / n)
         for example, (first, second, n) in sums.items()
-        if second < first
+        if sign * second < sign * first
     ]
     return [
-        _told(key, baseline, run, example, position, first, second)
-        for _, position, example, first, second in sorted(fell)[:most]
+        _side_by_side(spec.key, baseline, run, example, position, first, second)
+        for _, position, example, first, second in sorted(worse)[:most]
     ]
 
 
-def _told(
+def _side_by_side(
     key: str, baseline: Run, run: Run, example: str, position: int, first: float, second: float
 ) -> Worse:
     known = example_at(baseline.store, baseline.header.dataset, position)
-    # In another dataset the same example may stand elsewhere.
+    # In another dataset the same example may have another position.
     there = position if run.header.dataset == baseline.header.dataset else _position(run, example)
     mine, theirs = _output(baseline, position), _output(run, there)
     return Worse(

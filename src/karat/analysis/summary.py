@@ -1,23 +1,26 @@
-"""Everything about some runs, evaluations and aggregations, gathered for a report."""
+"""The content of a report: everything about some runs, evaluations and aggregations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from karat.aggregators._base import Aggregate, Group, not_applicable
-from karat.aggregators._comparisons import Ranking
-from karat.aggregators._distributions import Quantiles
+from karat.aggregators._base import Aggregate
+from karat.aggregators._comparisons import RankRuns
+from karat.analysis.comparison import score_bounds
 from karat.analysis.failure_kinds import kind_of
-from karat.analysis.scores import current_results
+from karat.analysis.latency import Spread, latency_of
+from karat.analysis.ranking import tally_results
+from karat.analysis.scores import Scores, Source, current_results, read_scores
+from karat.analysis.stored import is_analysis
 from karat.errors import RequestError
 from karat.records import (
     AggregateTable,
     Counts,
     Estimate,
+    EvaluatorSpec,
     Failed,
     ItemResult,
     Output,
@@ -48,8 +51,10 @@ class RunSummary(msgspec.Struct, frozen=True):
     environment: dict[str, Any] = {}
     description: str = ""
     usage: dict[str, Usage] = {}
-    seconds: dict[str, float] = {}
-    """Of one output: mean, median, 95th percentile, largest."""
+    service_seconds: Spread = {}
+    """How long an output took without waiting: `mean`, `median`, `p95`, `max`."""
+    queue_seconds: Spread = {}
+    """How long its model calls waited for a slot, a rate limit or a retry."""
 
 
 class FailureKind(msgspec.Struct, frozen=True):
@@ -87,6 +92,16 @@ class Summary(msgspec.Struct, frozen=True):
     notes: list[str] = []
     evaluations: list[dict[str, Any]] = []
     aggregations: list[str] = []
+
+    @property
+    def lower_is_better(self) -> set[str]:
+        """The keys of the evaluators whose lower scores are better."""
+        return {
+            evaluator["key"]
+            for evaluation in self.evaluations
+            for evaluator in evaluation["evaluators"]
+            if not evaluator["higher_is_better"]
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON-able values."""
@@ -161,17 +176,18 @@ class _Gathering:
                     judged |= new
                     self.evaluations[evaluation.id] = evaluation
         if not self.aggregations:
-            every_aggregation = self.store.aggregations.list()
-            for judged_by in self.evaluations:
-                found_here = [a for a in every_aggregation if judged_by in a.header.evaluations]
-                self.aggregations.update({a.id: a for a in found_here[-1:]})
+            stored = [each for each in self.store.aggregations.list() if not is_analysis(each)]
+            for evaluation_id in self.evaluations:
+                found_here = [each for each in stored if evaluation_id in each.header.evaluations]
+                self.aggregations.update({each.id: each for each in found_here[-1:]})
 
     def _estimates(self) -> tuple[list[Metric], list[AggregateTable]]:
         metrics: list[Metric] = []
         tables: list[AggregateTable] = []
         covered: set[str] = set()
         for aggregation in self.aggregations.values():
-            covered.update(aggregation.header.evaluations)
+            if not is_analysis(aggregation):
+                covered.update(aggregation.header.evaluations)
             metrics += [Metric(estimate, aggregation.id) for estimate in aggregation.estimates]
             tables += aggregation.tables
             for failure in aggregation.header.failures:
@@ -208,57 +224,46 @@ class _Gathering:
         return shown, list(reversed(distinct.values()))
 
     def _rankings(self, evaluation: Evaluation) -> dict[str, Aggregate]:
-        """Of an evaluation that nothing has aggregated yet: the ranking by each evaluator that compares."""
-        ranking = Ranking(confidence=self.confidence)
-        states = {spec.key: ranking.start() for spec in evaluation.header.evaluators if spec.kind == "pair"}
-        if not states:
-            return {}
-        for _, of_example in groupby(current_results(evaluation), key=lambda each: each[0]):
-            by_key: dict[str, list[ItemResult]] = {}
-            for _, result in of_example:
-                by_key.setdefault(result.key, []).append(result)
-            for key in states.keys() & by_key.keys():
-                group = Group(by_key[key][0].example, {}, by_key[key])
-                states[key] = ranking.add(states[key], group)
-        return {key: ranking.finish(state) for key, state in states.items() if state.signatures}
+        """The ranking by each evaluator that compares, where nothing has aggregated the evaluation yet."""
+        ranking, found = RankRuns(confidence=self.confidence), {}
+        for spec in evaluation.header.evaluators:
+            if spec.kind != "single":
+                tally = tally_results([evaluation], evaluation.runs, spec.key, ranking.failures)
+                if tally.signatures:
+                    found[spec.key] = ranking.finish(tally)
+        return found
 
     def _means(self, evaluation: Evaluation) -> list[Metric]:
-        """Of an evaluation that nothing has aggregated yet: the mean score of each evaluator and run."""
-        kinds = {spec.key: spec.kind for spec in evaluation.header.evaluators}
-        scores: dict[tuple[str, str], dict[str, list[float]]] = {}
-        missing: dict[tuple[str, str], int] = {}
-        left_out: dict[tuple[str, str], int] = {}
-        for _, result in current_results(evaluation):
-            if kinds[result.key] == "single":
-                place = (result.key, result.runs[0])
-                if result.score is not None:
-                    scores.setdefault(place, {}).setdefault(result.example, []).append(result.score)
-                elif not not_applicable(result):
-                    missing[place] = missing.get(place, 0) + 1
-                else:
-                    left_out[place] = left_out.get(place, 0) + 1
-        graded = {
-            key
-            for (key, _), by_example in scores.items()
-            for v in by_example.values()
-            if not {0.0, 1.0} >= set(v)
-        }
-        items = {run.id: run.counts.total for run in evaluation.runs}
+        """The mean score of each evaluator and run, where nothing has aggregated the evaluation yet."""
         found = []
-        for place in dict.fromkeys([*scores, *missing]):
-            mean = MeanState()
-            for values in scores.get(place, {}).values():
-                mean.add(values)
-            of = mean.n + missing.get(place, 0)
-            if evaluation.counts.pending:  # what has no result yet is missing too
-                of = max(of, items[place[1]] - left_out.get(place, 0))
-            if place[0] in graded:
-                form, estimate = "mean", mean.estimate(self.confidence, of=of)
-            else:
-                form, estimate = "accuracy", mean.proportion(self.confidence, of=of)
-            estimate = estimate.about(evaluator=place[0], aggregator=form, run=place[1])
-            found.append(Metric(estimate, evaluation.id))
+        for spec in evaluation.header.evaluators:
+            if spec.kind != "single":
+                continue
+            tables = read_scores([(run, Source(evaluation, spec)) for run in evaluation.runs])
+            scores = [score for table in tables for score in table.items.values()]
+            binary = all(score in (None, 0.0, 1.0) for score in scores)
+            for table in tables:
+                if table.items or table.unlisted:
+                    estimate = self._mean(table, spec, binary, score_bounds(spec.bounds, scores))
+                    form = "accuracy" if binary and spec.higher_is_better else "mean"
+                    estimate = estimate.about(evaluator=spec.key, aggregator=form, run=table.run.id)
+                    found.append(Metric(estimate, evaluation.id))
         return found
+
+    def _mean(
+        self, table: Scores, spec: EvaluatorSpec, binary: bool, bounds: tuple[float, float] | None
+    ) -> Estimate:
+        by_example: dict[str, list[float]] = {}
+        for (example, _, _), score in table.items.items():
+            if score is not None:
+                by_example.setdefault(example, []).append(score)
+        mean = MeanState()
+        for values in by_example.values():
+            mean.add(values)
+        of = len(table.items) + table.unlisted
+        if binary:
+            return mean.proportion(self.confidence, of=of)
+        return mean.estimate(self.confidence, of=of, bounds=bounds)
 
     def _failures(self) -> list[FailureKind]:
         found: dict[tuple[str, str, str], tuple[int, list[dict[str, str]]]] = {}
@@ -290,14 +295,21 @@ def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
         "status": evaluation.status,
         "counts": evaluation.counts.to_dict(),
         "evaluators": [
-            {"key": spec.key, "name": spec.name, "params": spec.params} for spec in header.evaluators
+            {
+                "key": spec.key,
+                "name": spec.name,
+                "params": spec.params,
+                "bounds": spec.bounds,
+                "higher_is_better": spec.higher_is_better,
+            }
+            for spec in header.evaluators
         ],
         "usage": msgspec.to_builtins(header.usage),
     }
 
 
 def _run(run: Run, label: str) -> RunSummary:
-    header, data = run.header, run.dataset
+    header, data, latency = run.header, run.dataset, latency_of(run)
     return RunSummary(
         id=run.id,
         label=label,
@@ -311,26 +323,6 @@ def _run(run: Run, label: str) -> RunSummary:
         environment=header.environment,
         description=header.description,
         usage=header.usage,
-        seconds=_seconds(run),
+        service_seconds=latency.service,
+        queue_seconds=latency.queue,
     )
-
-
-def _seconds(run: Run) -> dict[str, float]:
-    """How long outputs took; those that failed took time too."""
-    quantiles = Quantiles([0.5, 0.95])
-    spread = quantiles.start()
-    mean, largest = MeanState(), 0.0
-    for output in run.outputs():
-        spread.add(output.seconds)
-        spread.sizes.add(1)
-        mean.add_one(output.seconds)
-        largest = max(largest, output.seconds)
-    if not mean.n:
-        return {}
-    found = quantiles.finish(spread)
-    return {
-        "mean": mean.mean or 0.0,
-        "median": found.get("q50").value or 0.0,
-        "95 %": found.get("q95").value or 0.0,
-        "largest": largest,
-    }

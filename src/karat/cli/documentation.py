@@ -16,9 +16,10 @@ stderr; `--json` prints one JSON document instead, errors included (`{"error": {
 | exit code | meaning |
 |---|---|
 | 0 | success |
-| 1 | finished with failures, nothing could be measured, or a gate did not hold |
+| 1 | finished with failures, nothing could be measured, or a gate failed |
 | 2 | the request was wrong: a bad configuration, an unknown name, a bad file, a store that cannot be opened |
 | 3 | stopped, the same command continues: credentials, budget, a store that fails on the way, another process at it |
+| 4 | a gate is undecided: too few examples, or too many missing |
 | 70 | a bug in karat; `KARAT_TRACEBACK=1` shows where |
 | 130 | interrupted (Ctrl-C), the same command continues |
 

@@ -1,8 +1,9 @@
-"""Ranks runs from best to worst, with rank ranges, win probabilities and the position bias.
+"""Rank runs from best to worst, with rank ranges, win probabilities and the position bias.
 
-By an evaluator that compares two outputs (--evaluator; the comparisons that are missing are made), or by the scores
-that an evaluator of single outputs gave (--metric). --amend takes the runs and comparisons of an evaluation over, so
-that a new run costs its own comparisons alone; --plan says what would be made and what it would cost.
+Ranks by an evaluator that compares outputs (--evaluator; missing comparisons are made), or by the scores of an
+evaluator of single outputs (--metric). --amend uses the runs and comparisons of an evaluation, so that a new run costs
+only its own comparisons; --plan shows which comparisons would be made and what they would cost. A failed output loses
+against one that succeeded, unless --failures leave_out. The ranking is stored as an aggregation.
 
     karat rank run-1a run-2b run-3c --metric exact_match
     karat rank run-1a run-2b --evaluator '{"name": "by_metric", "params": {"metric": "edit_distance"}}'
@@ -22,38 +23,44 @@ FORMATS = ("text", "markdown", "json")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Which runs, by what, and how."""
+    """Declare the runs, the evaluator or metric, and the method."""
     parser.add_argument("ids", metavar="ID", nargs="*", help="runs, or evaluations whose runs are meant")
-    parser.option("--evaluator", type=part, metavar="NAME|JSON", help="one that compares two outputs")
-    parser.option("--metric", metavar="KEY", help="the evaluator of single outputs whose scores are compared")
+    parser.option("--evaluator", type=part, metavar="NAME|JSON", help="an evaluator that compares outputs")
+    parser.option("--metric", metavar="KEY", help="the key of an evaluator whose scores are compared")
     parser.option(
         "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to add to; repeatable"
     )
+    parser.option("--plan", action="store_true", help="only show the missing comparisons and their cost")
+    parser.option("--elo", action="store_true", help="classic Elo ratings, averaged over orders")
     parser.option(
-        "--plan", action="store_true", help="only say which comparisons are missing, and their cost"
+        "--ties", choices=("half", "davidson"), default="half", help="how ties count (default: half a win)"
     )
     parser.option(
-        "--elo", action="store_true", help="classic Elo ratings, which depend on the order, averaged"
+        "--failures",
+        choices=("lose", "leave_out"),
+        default="lose",
+        help="what failed outputs do (default: lose against those that succeeded)",
     )
     parser.option(
-        "--ties", choices=("half", "davidson"), default="half", help="what a tie is (default: half a win)"
+        "--seed", type=whole(0), default=0, metavar="N", help="seed of the orders for --elo (default: 0)"
     )
     parser.option(
-        "--seed", type=whole(0), default=0, metavar="N", help="of the orders for --elo (default: 0)"
-    )
-    parser.option(
-        "--confidence", type=share, default=0.95, metavar="C", help="of the intervals (default: 0.95)"
+        "--confidence",
+        type=share,
+        default=0.95,
+        metavar="C",
+        help="confidence of the intervals (default: 0.95)",
     )
     parser.option("--format", choices=FORMATS, help="text, markdown or json (default: text)")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Ranks, or plans."""
+    """Rank, or plan; 1 where comparisons are missing."""
     from karat.analysis.ranking import plan_rank, rank
     from karat.store.existing import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
-        raise UsageError(f"--json and --format {given.format} are two formats: leave one of them out")
+        raise UsageError(f"--json and --format {given.format} contradict each other: leave one of them out")
     if not given.ids and not given.amend:
         raise UsageError("karat rank needs RUN… or --amend EVAL: karat ls runs lists them")
     import_from_here()
@@ -61,22 +68,22 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     with open_existing(given.store) as store:
         if given.plan:
             if given.evaluator is None:
-                raise UsageError("--plan is about comparisons: name their --evaluator")
+                raise UsageError("--plan needs the --evaluator that compares")
             plan = plan_rank(given.ids, evaluator=given.evaluator, amend=given.amend or None, store=store)
             terminal.show(plan.to_dict(), plan.report)
             return 0
-        options = {"progress": terminal.progress} if given.evaluator is not None or given.amend else {}
         made = rank(
             given.ids,
             evaluator=given.evaluator,
             metric=given.metric,
             amend=given.amend or None,
-            method="elo" if given.elo else "bradley-terry",
+            method="elo" if given.elo else "bradley_terry",
             ties=given.ties,
+            failures=given.failures,
             seed=given.seed,
             confidence=given.confidence,
             store=store,
-            **options,
+            progress=terminal.progress,
         )
     terminal.show(made.to_dict(), made.markdown if given.format == "markdown" else made.report)
     return 0 if made.n == made.of else 1

@@ -8,6 +8,11 @@ import json
 import time
 from typing import Any
 
+import msgspec
+
+from karat.analysis.comparison import Comparison, comparison_blocks
+from karat.analysis.latency import seconds_text
+from karat.analysis.ranking import Ranking, ranking_blocks
 from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.errors import RequestError
 from karat.formatting import (
@@ -30,6 +35,7 @@ COLUMNS = (
     *("evaluator", "aggregator", "name", "group", "run", "run_id", "value", "low", "high"),
     *("confidence", "n", "of", "lowest", "highest", "method", "source"),
 )
+TIMES = ("mean", "median", "p95", "max")
 MOST_CLASSES = 30
 """Classes of a confusion matrix that are shown; the JSON has all."""
 
@@ -55,14 +61,14 @@ def summary_blocks(summary: Summary) -> list[Block]:
     blocks += [Paragraph(note) for note in summary.notes]
     whole = [metric for metric in summary.metrics if not metric.estimate.group]
     if whole:
-        table = estimate_table([metric.estimate for metric in whole], labels)
+        table = estimate_table([metric.estimate for metric in whole], labels, summary.lower_is_better)
         blocks += [Heading("metrics"), table, *_effects(whole, labels)]
     else:
         ids = " ".join(run.id for run in summary.runs)
         blocks.append(Paragraph(f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME."))
     groups = [metric.estimate for metric in summary.metrics if metric.estimate.group]
     if groups:
-        blocks += [Heading("groups"), estimate_table(groups, labels)]
+        blocks += [Heading("groups"), estimate_table(groups, labels, summary.lower_is_better)]
     for each in summary.tables:
         run = labels.get(each.run or "", "") if len(labels) > 1 else ""
         blocks += _table_blocks(f"{each.label}, {run}" if run else each.label, each.value, labels)
@@ -114,6 +120,10 @@ def _effects(metrics: list[Metric], labels: dict[str, str]) -> list[Block]:
 
 
 def _table_blocks(name: str, table: Any, labels: dict[str, str]) -> list[Block]:
+    if isinstance(table, dict) and table.get("kind") == "comparison":
+        return comparison_blocks(msgspec.convert(table, Comparison))
+    if isinstance(table, dict) and table.get("kind") == "ranking":
+        return ranking_blocks(msgspec.convert(table, Ranking))
     if isinstance(table, dict) and "labels" in table and "matrix" in table:
         return _confusion(name, table)
     if isinstance(table, dict) and "runs" in table and "win_probability" in table:
@@ -168,23 +178,21 @@ def _cost(summary: Summary) -> list[Block]:
             rows.append([f"judging, {evaluation['id']}", model, *_usage(Usage(**usage))])
     blocks: list[Block] = []
     if rows:
-        head = ["run", "model", "calls", "kept", "tokens in", "tokens out", "cost"]
+        head = ["run", "model", "calls", "cached", "tokens in", "tokens out", "cost"]
         blocks += [Heading("cost"), Table(head, rows, [2, 3, 4, 5, 6])]
     times = [
-        [run.label, *(_seconds(run.seconds[key]) for key in run.seconds)]
+        [
+            run.label,
+            *(seconds_text(run.service_seconds[name]) for name in TIMES),
+            *(seconds_text(run.queue_seconds[name]) for name in ("median", "p95")),
+        ]
         for run in summary.runs
-        if run.seconds
+        if run.service_seconds
     ]
     if times:
-        blocks += [
-            Heading("seconds for an output"),
-            Table(["run", "mean", "median", "95 %", "largest"], times, [1, 2, 3, 4]),
-        ]
+        head = ["run", *TIMES, "waiting, median", "waiting, p95"]
+        blocks += [Heading("seconds for an output"), Table(head, times, list(range(1, len(head))))]
     return blocks
-
-
-def _seconds(seconds: float) -> str:
-    return "<0.001" if 0 < seconds < 0.001 else f"{seconds:.3f}"
 
 
 def _usage(usage: Usage) -> list[str]:

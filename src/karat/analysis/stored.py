@@ -1,0 +1,127 @@
+"""Comparisons and rankings as aggregations in a store: computed once, found again while nothing has changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+import karat
+from karat.errors import StoreError, StoreRefused
+from karat.execution.environment import environment
+from karat.keys import fingerprint
+from karat.records import FORMAT, AggregateTable, AggregationHeader, AggregatorSpec, Counts, Estimate
+from karat.store import Store
+from karat.store.handles import Aggregation, Evaluation, Run
+
+Kind = Literal["comparison", "ranking"]
+
+COMMANDS: dict[Kind, str] = {"comparison": "karat compare", "ranking": "karat rank"}
+"""The name under which a header lists an analysis among its aggregators."""
+
+REVISION = 1
+"""Raised when the same scores give another comparison or ranking, so that earlier ones are not returned."""
+
+
+class _Analysis(Protocol):
+    """A comparison or a ranking."""
+
+    @property
+    def conclusions(self) -> list[str]:
+        """What follows from it, in sentences."""
+
+    def estimates(self) -> list[Estimate]:
+        """Its numbers, with what each is about."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON-able values."""
+
+
+A = TypeVar("A", bound=_Analysis)
+
+
+def find_or_compute(
+    kind: Kind,
+    type_: type[A],
+    compute: Callable[[], A],
+    *,
+    store: Store,
+    runs: Sequence[Run],
+    evaluations: Sequence[Evaluation],
+    settings: Mapping[str, Any],
+    new: bool = False,
+    labels: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    description: str = "",
+) -> A:
+    """Return the stored analysis of these runs, evaluations and settings; compute and store it where there is none.
+
+    A run or evaluation that has grown since, or whose failed items were tried again, gives another analysis.
+    """
+    configuration = fingerprint(
+        analysis=kind,
+        version=[karat.__version__, REVISION],
+        runs=[_state(run) for run in runs],
+        evaluations=[_state(evaluation) for evaluation in evaluations],
+        settings=settings,
+    )
+    known = [] if new else store.backend.headers("aggregation", configuration=configuration)
+    if known:
+        found = store.aggregations.get(known[-1].id)
+        return _with_id(msgspec.convert(found.tables[0].value, type_), found.id)
+    made = compute()
+    counts = _total(evaluations)
+    header = AggregationHeader(
+        format=FORMAT,
+        id="",
+        evaluations=[evaluation.id for evaluation in evaluations],
+        aggregators=[AggregatorSpec(kind, COMMANDS[kind], dict(settings))],
+        configuration=configuration,
+        estimates=made.estimates(),
+        tables=[AggregateTable(made.to_dict(), kind, aggregator=kind)],
+        labels=list(labels),
+        metadata={**(metadata or {}), "conclusions": made.conclusions},
+        description=description,
+        environment=environment(),
+        created=time.time(),
+        finished=time.time(),
+        status=counts.status,
+        counts=counts,
+    )
+    try:
+        return _with_id(made, store.aggregations.add(header).id)
+    except (StoreError, StoreRefused):
+        if not getattr(store.backend, "read_only", False):
+            raise
+        return made  # a store that can only be read still answers
+
+
+def is_analysis(aggregation: Aggregation) -> bool:
+    """Whether an aggregation is a stored comparison or ranking."""
+    return any(spec.name in COMMANDS.values() for spec in aggregation.header.aggregators)
+
+
+def _with_id(analysis: A, id: str) -> A:
+    return msgspec.structs.replace(analysis, id=id)  # type: ignore[type-var]  # both are structs
+
+
+def _state(handle: Run | Evaluation) -> list[Any]:
+    """What changes when records are added: the time of completion, and of unfinished ones what is stored."""
+    finished = handle.header.finished
+    stored = None if finished is not None else sorted(handle.store.backend.counts(handle.number).items())
+    return [handle.id, finished, stored]
+
+
+def _total(evaluations: Sequence[Evaluation]) -> Counts:
+    """The items of all evaluations; what an unfinished one has stored is counted."""
+    total = Counts()
+    for each in evaluations:
+        counts = each.counts
+        if each.header.finished is None:
+            counts = each.store.evaluations.count(each.number, counts.total)
+        total = Counts(
+            **{name: getattr(total, name) + getattr(counts, name) for name in Counts.__struct_fields__}
+        )
+    return total

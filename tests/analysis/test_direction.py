@@ -1,0 +1,116 @@
+"""Evaluators whose lower scores are better: comparisons, gates, rankings and reports obey the direction."""
+
+from __future__ import annotations
+
+import pytest
+
+import karat
+from karat.analysis.comparison import compare
+from karat.analysis.ranking import rank
+from karat.analysis.summary import summarise
+from karat.cli import main
+from karat.evaluators import Evaluator
+from karat.reporting.rendering import render
+from tests.analysis.conftest import run_at
+
+
+class Wrong(Evaluator):
+    """1 where the output is wrong."""
+
+    name = "wrong"
+    version = "1"
+    higher_is_better = False
+
+    def evaluate(self, *, outputs, reference_outputs=None, inputs=None, **context):
+        return karat.Result(self.key, float(outputs != reference_outputs))
+
+
+class Mistakes(Wrong):
+    """0 to 10 mistakes."""
+
+    name = "mistakes"
+    bounds = (0.0, 10.0)
+
+    def evaluate(self, *, outputs, reference_outputs=None, inputs=None, **context):
+        return karat.Result(self.key, 7.0 if outputs != reference_outputs else 0.5)
+
+
+class Distance(Mistakes):
+    name = "distance"
+    bounds = (0.0, None)
+
+    def evaluate(self, *, outputs, reference_outputs=None, inputs=None, **context):
+        return karat.Result(self.key, 0.75 if outputs != reference_outputs else 0.5)
+
+
+@pytest.fixture
+def runs(store):
+    made = [run_at(store, 0.9), run_at(store, 0.5)]
+    karat.evaluate(made, [Wrong(), Mistakes()], store=store)
+    return made
+
+
+@pytest.mark.parametrize("metric", ["wrong", "mistakes"])
+def test_higher_is_worse_where_lower_is_better(runs, metric):
+    made = compare(runs, metrics=metric, fail_if_worse=f"{metric}:0.05")
+    difference = made.differences[0]
+    assert difference.compared.difference.value > 0
+    assert (difference.compared.wins, difference.compared.losses) == (0, 24)
+    assert difference.aggregator == "mean"
+    assert made.verdict == "fails"
+    assert "rate=0.5 is worse than rate=0.9 by" in made.conclusions[0]
+    assert {(each.first < each.second) for each in made.worse} == {True}
+    assert "↓" in made.report()
+    back = compare(runs[1], runs[0], metrics=metric, fail_if_worse=f"{metric}:0.05")
+    assert back.verdict == "holds"
+    assert "rate=0.9 is better than rate=0.5 by" in back.conclusions[0]
+    assert back.worse == []
+
+
+def test_the_lower_score_wins(runs):
+    made = rank(runs, metric="wrong")
+    assert [place.label for place in made.places] == ["rate=0.9", "rate=0.5"]
+    assert made.places[0].wins == 24
+    by_metric = {"name": "by_metric", "params": {"metric": Wrong()}}
+    assert rank(runs, evaluator=by_metric).places[0].label == "rate=0.9"
+
+
+def test_declared_bounds_say_what_missing_items_could_do(store):
+    runs = [run_at(store, 0.9), run_at(store, 0.9, broken=set(range(6)), new=True)]
+    karat.evaluate(runs, [Mistakes(), Distance()], store=store)
+    made = compare(runs, fail_if_worse=["mistakes:0.5", "distance:0.2"])
+    by_key = {each.evaluator: each.compared.difference for each in made.differences}
+    # Six of 60 could each be anything from 0 to 10, against what the baseline has there.
+    assert by_key["mistakes"].highest == pytest.approx(by_key["mistakes"].lowest + 6 * 10 / 60)
+    assert (by_key["distance"].lowest, by_key["distance"].highest) == (None, None)
+    assert {gate.verdict for gate in made.gates} == {"undecided"}
+
+
+def test_an_aggregation_uses_the_bounds_of_the_evaluator(store):
+    run = run_at(store, 0.9, broken=set(range(6)))
+    evaluation = karat.evaluate(run, [Mistakes(), Distance()], store=store)
+    found = karat.aggregate(evaluation, ["mean"], store=store).estimates
+    mistakes = found.get(evaluator="mistakes")
+    assert mistakes.highest == pytest.approx(mistakes.lowest + 6 * 10 / 60)
+    assert found.get(evaluator="distance").highest is None
+
+
+def test_a_share_of_mistakes_is_not_called_an_accuracy(runs, store):
+    evaluation = store.evaluations.list()[-1]
+    assert {each.estimate.aggregator for each in summarise(store, [evaluation]).metrics} == {"mean"}
+    assert {each.aggregator for each in karat.aggregate(evaluation, store=store).estimates} == {"mean"}
+
+
+def test_a_report_shows_the_direction(runs, store):
+    summary = summarise(store, runs)
+    assert "wrong ↓" in render(summary, "text")
+    assert summary.to_dict()["evaluations"][0]["evaluators"][0]["higher_is_better"] is False
+
+
+def test_a_gate_on_the_command_line_obeys_the_direction(runs, store, tmp_path, capsys):
+    url = store.url
+    ids = [run.id for run in runs]
+    gate = ["--fail-if-worse", "wrong:0.1", "--store", url]
+    assert main(["compare", *ids, *gate]) == 1
+    assert main(["compare", *reversed(ids), *gate]) == 0
+    assert "wrong mean ↓" in capsys.readouterr().out

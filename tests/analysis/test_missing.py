@@ -1,0 +1,167 @@
+"""Pending and failed items are missing items: in comparisons, gates, rankings and summaries."""
+
+from __future__ import annotations
+
+import pytest
+
+import karat
+from karat.analysis.comparison import compare
+from karat.analysis.ranking import rank
+from karat.analysis.summary import summarise
+from karat.errors import KaratError, StoreError
+from tests.analysis.conftest import right, run_at
+from tests.execution.test_pending import DATA, TOTAL, First, Parts
+
+COUNT = 80
+
+
+def stopping(limit):
+    """An evaluator of the key `right` that ends the stage after so many judgments, as a lost store does."""
+    made = []
+
+    def right_until(outputs, expected):
+        if len(made) >= limit:
+            raise StoreError("the store is lost")
+        made.append(1)
+        return karat.Result("right", float(outputs == expected), metadata={})
+
+    right_until.version = "1"
+    return right_until
+
+
+def interrupted(runs, evaluator, store):
+    with pytest.raises(StoreError):
+        karat.evaluate(runs, [evaluator], store=store, concurrency=1)
+    return store.evaluations.list()[-1]
+
+
+def test_a_gate_on_an_interrupted_evaluation_is_undecided(store):
+    runs = [run_at(store, 0.9, count=COUNT), run_at(store, 0.9, count=COUNT, attempts=1, new=True)]
+    evaluation = interrupted(runs, stopping(60), store)
+    made = compare(evaluation, fail_if_worse="accuracy:0.2")
+    difference = made.differences[0].compared.difference
+    assert (difference.n, difference.of) == (30, COUNT)
+    assert difference.lowest < -0.5 < 0.5 < difference.highest
+    assert made.verdict == "undecided"
+    assert f"{COUNT - 30} pairs are missing" in made.gates[0].reason
+    assert made.gates[0].examples_needed is None
+
+
+def test_outputs_that_are_pending_are_missing(store):
+    calls = []
+
+    def answer(number):
+        if len(calls) >= 20:
+            raise StoreError("the store is lost")
+        calls.append(number)
+        return "Music"
+
+    whole = run_at(store, 0.9)
+    data = store.datasets.get(whole.header.dataset)
+    with pytest.raises(StoreError):
+        karat.run(answer, data, store=store, concurrency=1, progress=False)
+    part = store.runs.list()[-1]
+    karat.evaluate([whole, part], [right], store=store)
+    difference = compare(whole, part).differences[0].compared.difference
+    assert (difference.n, difference.of) == (20, 60)
+    assert compare(whole, part, fail_if_worse="accuracy:0.75").verdict == "undecided"
+    ranking = rank(whole, part, metric="right")
+    assert (ranking.n, ranking.of) == (20, 60)
+    assert {place.win_rate.of for place in ranking.places} == {60}
+
+
+def test_an_evaluation_that_is_older_than_its_run_misses_the_new_outputs(store):
+    runs = [run_at(store, 0.9, limit=20), run_at(store, 0.6, limit=20)]
+    karat.evaluate(runs, [right], store=store)
+    assert compare(runs).differences[0].compared.difference.of == 20
+
+
+@pytest.mark.parametrize("done", [5, 13])
+def test_units_that_are_pending_are_missing(store, done):
+    data = karat.Dataset.from_examples(DATA, name="units")
+    runs = [karat.run(Parts(name), data, store=store, progress=False) for name in ("a", "b")]
+    made = []
+
+    def judge(outputs):
+        if len(made) >= 2 * done:
+            raise StoreError("the store is lost")
+        made.append(1)
+        return 1.0
+
+    judge.version = "1"
+    evaluation = interrupted(runs, judge, store)
+    difference = compare(evaluation, metrics="judge").differences[0].compared.difference
+    assert 0 < difference.n <= evaluation.counts.ok // 2
+    assert difference.of == TOTAL
+    ranking = rank(evaluation, metric="judge")
+    assert (ranking.n, ranking.of) == (difference.n, TOTAL)
+    found = {each.estimate.run: each.estimate for each in summarise(store, [evaluation]).metrics}
+    assert {estimate.of for estimate in found.values()} == {TOTAL}
+
+
+def test_units_that_no_output_names_yet_are_missing(store):
+    data = karat.Dataset.from_examples(DATA, name="units")
+    runs = []
+    for name in ("a", "b"):
+        with pytest.raises(StoreError):
+            karat.run(Parts(name, stop_at=5), data, store=store, concurrency=1, progress=False)
+        runs.append(store.runs.list()[-1])
+
+    def judge(outputs):
+        return 1.0
+
+    evaluation = karat.evaluate(runs, [judge], store=store)
+    difference = compare(evaluation).differences[0].compared.difference
+    assert difference.n < difference.of == TOTAL
+    ranking = rank(evaluation, metric="judge")
+    assert ranking.n < ranking.of == TOTAL
+
+
+@pytest.mark.parametrize("both_orders", [False, True])
+def test_comparisons_that_are_pending_are_missing(store, both_orders):
+    runs = [run_at(store, rate, count=20) for rate in (0.6, 0.9)]
+    evaluation = interrupted(runs, First(both_orders, 7), store)
+    ranking = rank(evaluation)
+    assert (ranking.n, ranking.of) == (7, 20 * (1 + both_orders))
+    assert {place.rating.of for place in ranking.places} == {ranking.of}
+    assert ranking.places[0].win_rate.lowest < ranking.places[0].win_rate.value
+    table = next(table for table in summarise(store, [evaluation]).tables if table.name == "ranking")
+    assert (table.value["n"], table.value["of"]) == (ranking.n, ranking.of)
+    assert "missing" in ranking.conclusions[0]
+
+
+def test_a_complete_evaluation_beside_an_interrupted_one_is_complete(store):
+    runs = [run_at(store, rate, count=20) for rate in (0.6, 0.9)]
+    first = interrupted(runs, First(False, 7), store)
+    second = karat.evaluate(runs, [First(False, None)], store=store, new=True)
+    ranking = rank([first, second])
+    assert (ranking.n, ranking.of) == (20, 20)
+
+
+def test_a_failed_judgment_is_missing_and_never_a_loss(store):
+    runs = [run_at(store, rate, count=20) for rate in (0.6, 0.9)]
+
+    class Sometimes:
+        version, key = "1", "sometimes"
+
+        def compare(self, example, first, second):
+            if example.input < 5:
+                raise ValueError("the judge is down")
+            return "tie"
+
+    ranking = rank(runs, evaluator=Sometimes())
+    assert (ranking.n, ranking.of, ranking.failed) == (15, 20, 0)
+    assert [(place.wins, place.losses, place.ties) for place in ranking.places] == [(0, 0, 15)] * 2
+    assert [place.rank for place in ranking.places] == [1, 1]
+    assert any("the judge is down" in note for note in ranking.notes)
+
+
+def test_when_every_comparison_fails_the_first_error_is_shown(store):
+    runs = [run_at(store, rate, count=20) for rate in (0.6, 0.9)]
+
+    def broken(first, second):
+        raise ValueError("the judge is down")
+
+    with pytest.raises(KaratError, match="ValueError: the judge is down") as raised:
+        rank(runs, evaluator=broken)
+    assert raised.value.exit_code == 1

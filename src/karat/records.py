@@ -56,13 +56,17 @@ class Failed(msgspec.Struct, frozen=True, tag_field="status", tag="failed"):
     status: ClassVar[str] = "failed"
 
 
+OUTPUT_FAILED = "output failed"
+"""The reason of a result that was skipped because there is no output to judge."""
+
+
 class Skipped(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="status", tag="skipped"):
     """An item that was not computed, with the reason. Not applicable spoils nothing; anything else does."""
 
     reason: str
     applicable: bool = True
     failed_outputs: tuple[str, ...] = ()
-    """Of a result: the ids of the runs whose output failed, so that there was nothing to judge."""
+    """Of a comparison: the ids of the runs whose output failed, so that there was nothing to judge."""
     status: ClassVar[str] = "skipped"
 
 

@@ -106,6 +106,16 @@ class Aggregator(Generic[S]):
         raise NotImplementedError
 
 
+def fits(kind: str, over: frozenset[str]) -> bool:
+    """Whether an aggregator folds the results of a kind of evaluator; a joint one also gives each run a score."""
+    return kind in over or (kind == "joint" and "single" in over)
+
+
+def kinds_text(over: frozenset[str]) -> str:
+    """The evaluators that an aggregator needs, for a message: `a pair evaluator or a joint evaluator`."""
+    return " or ".join(f"a {kind} evaluator" for kind in ("single", "pair", "joint") if kind in over)
+
+
 def for_evaluator(aggregator: Any, spec: EvaluatorSpec) -> Any:
     """An aggregator for one evaluator: its method `for_evaluator`, if any, takes the bounds and the direction."""
     adapt = getattr(aggregator, "for_evaluator", None)

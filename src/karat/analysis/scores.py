@@ -16,7 +16,7 @@ from karat.aggregators._folding import FieldNames
 from karat.errors import RequestError, did_you_mean
 from karat.execution.expected import Together
 from karat.keys import content_hash
-from karat.records import EvaluatorSpec, Example, ItemResult, Skipped
+from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example, ItemResult, Skipped
 from karat.store import Store
 from karat.store.handles import CHUNK, Evaluation, Run
 from karat.store.repositories import latest, result_decoder
@@ -71,7 +71,7 @@ def read_scores(sources: Sequence[tuple[Run, Source]]) -> list[Scores]:
                 if not outcome.applicable:
                     found.not_applicable.add(item)
                     continue
-                if outcome.failed_outputs:
+                if outcome.reason == OUTPUT_FAILED:
                     found.failed.add(item)
             found.items[item] = result.score
     for table in tables:

@@ -14,8 +14,10 @@ from karat.aggregators._base import (
     Aggregate,
     Group,
     Resolved,
+    fits,
     folding_part,
     for_evaluator,
+    kinds_text,
     resolve_aggregator,
 )
 from karat.aggregators._means import Headline
@@ -225,11 +227,10 @@ class _AggregationStage:
             if wanted not in self.specs:
                 known = did_you_mean(wanted, self.specs)
                 raise RequestError(f"aggregator {part.key!r} is of an unknown evaluator {wanted!r}: {known}")
-        fitting = [k for k in (part.of or self.specs) if _fits(self.specs[k].kind, over)]
+        fitting = [k for k in (part.of or self.specs) if fits(self.specs[k].kind, over)]
         if not fitting:
-            kinds = " or ".join(sorted(over))
             raise RequestError(
-                f"aggregator {part.name!r} needs results of a {kinds} evaluator: these evaluations have none"
+                f"aggregator {part.name!r} needs results of {kinds_text(over)}: these evaluations have none"
             )
         for evaluator in fitting:
             spec = self.specs[evaluator]
@@ -384,11 +385,6 @@ def _default_aggregators(evaluations: list[Evaluation], confidence: float) -> li
     if "pair" in kinds:
         parts.append(resolve_aggregator("win_rate", confidence))
     return parts
-
-
-def _fits(kind: str, over: frozenset[str]) -> bool:
-    """Whether an aggregator folds the results of a kind of evaluator; a joint one also gives each run a score."""
-    return kind in over or (kind == "joint" and "single" in over)
 
 
 def _of_run(result: ItemResult, run: str) -> ItemResult:

@@ -28,6 +28,7 @@ from karat.keys import code_fingerprint, fingerprint, result_item
 from karat.models._recording import recording
 from karat.records import (
     FORMAT,
+    OUTPUT_FAILED,
     Call,
     EvaluatorSpec,
     Example,
@@ -304,9 +305,11 @@ class EvaluatorWork:
         shown = list(zip(self._shown(judgment.runs), judgment.outputs, strict=True))
         for run, output in shown:
             if not isinstance(output.outcome, Ok):
-                which = f" in run {run}" if len(shown) > 1 else ""
+                reason = OUTPUT_FAILED if isinstance(output.outcome, Failed) else "output skipped"
+                if len(shown) == 1:
+                    return self.row(judgment, Skipped(reason), SKIPPED)
                 failed = tuple(each for each, other in shown if isinstance(other.outcome, Failed))
-                skip = Skipped(f"output {output.outcome.status}{which}", failed_outputs=failed)
+                skip = Skipped(f"{reason} in run {run}", failed_outputs=failed)
                 return self.row(judgment, skip, SKIPPED)
         return None
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from karat.aggregators._base import Resolved, folding_part, resolve_aggregator
+from karat.aggregators._base import Resolved, fits, folding_part, kinds_text, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
 from karat.evaluators._base import ResolvedEvaluator, kind_of, resolve_evaluator
@@ -389,10 +389,9 @@ class _Check:
         if unknown:
             return
         over = getattr(built.aggregator, "over", frozenset({"single"}))
-        fitting = [key for key in (built.of or evaluators) if kind_of(evaluators[key]) in over]
+        fitting = [key for key in (built.of or evaluators) if fits(kind_of(evaluators[key]), over)]
         if not fitting:
-            kinds = " or ".join(sorted(over))
-            self._problem(place, f"{built.name!r} needs results of a {kinds} evaluator, and there is none")
+            self._problem(place, f"{built.name!r} needs results of {kinds_text(over)}, and there is none")
             return
         if getattr(folding_part(built.aggregator), "needs_labels", False):
             without = [key for key in fitting if getattr(evaluators[key], "gives_labels", None) is False]

@@ -246,7 +246,7 @@ class _Check:
 
         if models or self.params:
             raise RequestError("recorded outputs take no model and no parameters")
-        return RecordedOutputs(self._path(entry.recorded), name=entry.name)
+        return RecordedOutputs(self._path(entry.recorded), output=entry.output, name=entry.name)
 
     def _prompt_runs(self, entry: PromptEntry, models: list[str]) -> list[PlannedRun]:
         from karat.tasks.prompt import PromptTask

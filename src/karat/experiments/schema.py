@@ -64,6 +64,8 @@ class RecordedEntry(_Part):
 
     recorded: str
     """A JSONL of `{id, output}` or `{id, error}`, with `attempt` where there are several."""
+    output: str | None = None
+    """The field of the records that is the output, where it is not `output`."""
     name: str | None = None
     """The task's name in the store; the file's where it is left out."""
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
-from karat.errors import DataError
+from karat.datasets.readers.rows import bounded_lines
+from karat.errors import DataError, RequestError
+from karat.paths import MISSING, parse
 from karat.records import Example
 from karat.tasks.base import Context, Task
 
@@ -27,19 +29,25 @@ class _Line(msgspec.Struct):
 
 
 class RecordedOutputs(Task):
-    """`{"id": …, "output": …, "attempt": 1}` on each line; `error` in place of `output` is a recorded failure.
+    """Outputs made elsewhere, from a JSONL file of `{"id": …, "output": …, "attempt": 1}`.
 
-    The file is indexed, not loaded: 16 bytes or so are kept for each line.
+    `error` in place of the output is a recorded failure. `output` names the field that is the output, by a dotted path
+    (`messages`, `result.text`); without it that is `output` or `outputs`. The file is indexed, not loaded: some 16
+    bytes are kept for each line. The task's name, and so the label of its runs, is the file's name.
     """
 
     names_models = True
 
-    def __init__(self, path: str | Path, *, name: str | None = None) -> None:
+    def __init__(self, path: str | Path, *, output: str | None = None, name: str | None = None) -> None:
+        if output is not None and (not isinstance(output, str) or not output):
+            raise RequestError(f"output= takes the name of a field of the records, not {output!r:.60}")
         self.path = Path(path)
+        self._output = None if output is None else parse(output)
         self.name = name or self.path.stem
         if not self.path.is_file():
             raise DataError(f"no file {path} of recorded outputs")
         self._decoder = msgspec.json.Decoder(_Line)
+        self._decode_row = msgspec.json.Decoder(dict[str, Any]).decode
         self._where: dict[tuple[str, int], int] = {}
         self._hash = hashlib.blake2b(digest_size=16)
         self._index()
@@ -49,7 +57,7 @@ class RecordedOutputs(Task):
             raise DataError(f'{self.path} is empty: recorded outputs are lines of {{"id": …, "output": …}}')
         with self.path.open("rb") as file:
             offset = 0
-            for number, line in enumerate(file, 1):
+            for number, line in bounded_lines(file, str(self.path)):
                 self._hash.update(line)
                 if line.strip():
                     self._add(line, number, offset)
@@ -59,14 +67,26 @@ class RecordedOutputs(Task):
     def _add(self, line: bytes, number: int, offset: int) -> None:
         try:
             record = self._decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.path}, line {number}: {error}") from error
-        if record.output is msgspec.UNSET and record.outputs is msgspec.UNSET and record.error is None:
-            raise DataError(f"{self.path}, line {number}: has neither 'output' nor 'error'")
+            value = self._value(record, line) if record.error is None else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise DataError(f"{self.path} line {number}: {error}") from error
+        if value is MISSING:
+            wanted = "has neither 'output' nor 'error'"
+            if self._output is not None:
+                wanted = f"has {self._output.why_missing(self._decode_row(line))}"
+            raise DataError(f"{self.path} line {number}: {wanted} (output= names the field of the output)")
         key = (str(record.id), record.attempt)
         if key in self._where:
-            raise DataError(f"{self.path}, line {number}: a second output for {key[0]!r}, attempt {key[1]}")
+            raise DataError(f"{self.path} line {number}: a second output for {key[0]!r}, attempt {key[1]}")
         self._where[key] = offset
+
+    def _value(self, record: _Line, line: bytes) -> Any:
+        """Return the output of a record, or MISSING."""
+        if self._output is not None:
+            return self._output.find(self._decode_row(line))
+        if record.output is not msgspec.UNSET:
+            return record.output
+        return MISSING if record.outputs is msgspec.UNSET else record.outputs
 
     def call(self, example: Example, context: Context) -> Any:
         offset = self._where.get((example.id, context.attempt))
@@ -75,13 +95,14 @@ class RecordedOutputs(Task):
                 f"{self.path.name} has no output for example {example.id!r}, attempt {context.attempt}"
             )
         end = self._map.find(b"\n", offset)
-        record = self._decoder.decode(self._map[offset : end if end >= 0 else len(self._map)])
+        line = self._map[offset : end if end >= 0 else len(self._map)]
+        record = self._decoder.decode(line)
         if record.error is not None:
             raise RecordedError(record.error)
-        return record.output if record.output is not msgspec.UNSET else record.outputs
+        return self._value(record, line)
 
     def remark(self, ids: Iterable[str], attempts: int) -> str:
-        """Says which records are of no example, and that there are more attempts than are asked for."""
+        """Say which records belong to no example, and whether there are more attempts than are asked for."""
         here = set(ids)
         strange = [id for id, _ in self._where if id not in here]
         later = sum(attempt > attempts for id, attempt in self._where if id in here)
@@ -100,7 +121,8 @@ class RecordedOutputs(Task):
         return f"{count:,} of {len(self._where):,} records"
 
     def configuration(self) -> Any:
-        return {"recorded": self._hash.hexdigest(), "name": self.name}
+        field = {} if self._output is None else {"output": self._output.text}
+        return {"recorded": self._hash.hexdigest(), "name": self.name, **field}
 
     def code(self) -> str | None:
         return "recorded"

@@ -7,10 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from karat.datasets.readers.rows import BYTE_ORDER_MARK, BadRow, Rows, describe, short, undecodable
+from karat.datasets.readers.rows import (
+    BYTE_ORDER_MARK,
+    MAX_ROW,
+    BadRow,
+    Rows,
+    bounded_lines,
+    describe,
+    short,
+    undecodable,
+)
 from karat.errors import DataError
 
-LONGEST_FIELD = 1 << 28
+LONGEST_FIELD = MAX_ROW
 """Bounds what a quote that is never closed can swallow. The csv module's own bound is 128 KiB, less than many
 contexts that models are given."""
 
@@ -29,7 +38,7 @@ def _read(file: BinaryIO, source: str, delimiter: str) -> Rows:
     if csv.field_size_limit() < LONGEST_FIELD:
         csv.field_size_limit(LONGEST_FIELD)
     undecoded: list[BadRow] = []
-    lines = _lines(file, undecoded)
+    lines = _lines(file, source, undecoded)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     width = 0
@@ -64,8 +73,8 @@ def _read(file: BinaryIO, source: str, delimiter: str) -> Rows:
             yield start, dict(zip(header, record, strict=True))
 
 
-def _lines(file: BinaryIO, undecoded: list[BadRow]) -> Iterator[str]:
-    for number, line in enumerate(file, 1):
+def _lines(file: BinaryIO, source: str, undecoded: list[BadRow]) -> Iterator[str]:
+    for number, line in bounded_lines(file, source):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
         try:

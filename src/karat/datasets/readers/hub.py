@@ -32,7 +32,7 @@ def hub_rows(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if isinstance(shard, Mapping):
             loaded = loaded.shard(num_shards=int(shard["num_shards"]), index=int(shard.get("index", 0)))
         for row in loaded:
-            yield {str(key): _plain(value) for key, value in row.items()}
+            yield {str(key): value for key, value in row.items()}  # the dataset converts them to JSON
 
 
 def _loaded(datasets: Any, config: Mapping[str, Any], split: Any) -> Any:
@@ -81,14 +81,3 @@ def _datasets() -> Any:
     except ImportError:
         raise MissingDependency("datasets", "hf", "reading from the Hugging Face hub") from None
     return datasets
-
-
-def _plain(value: Any) -> Any:
-    """Values of `datasets` as JSON values: arrays as lists, dates as text."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

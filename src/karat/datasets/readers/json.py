@@ -10,7 +10,17 @@ from typing import BinaryIO
 
 import msgspec
 
-from karat.datasets.readers.rows import BYTE_ORDER_MARK, BadRow, Rows, describe, short, undecodable
+from karat.datasets.readers.rows import (
+    BYTE_ORDER_MARK,
+    MAX_ROW,
+    BadRow,
+    Rows,
+    bounded_lines,
+    describe,
+    short,
+    too_large,
+    undecodable,
+)
 from karat.errors import DataError
 
 _decode = msgspec.json.Decoder().decode
@@ -25,7 +35,7 @@ _LONGEST_TOKEN = 16
 
 def read_jsonl(file: BinaryIO, source: str) -> Rows:
     """One JSON value to a line; blank lines do not count as rows."""
-    for number, line in enumerate(file, 1):
+    for number, line in bounded_lines(file, source):
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
         try:
@@ -230,6 +240,8 @@ class _Text:
         self._count(self._position)
         self._dropped += self._position
         kept = self._text[self._position :]
+        if len(kept) > MAX_ROW:
+            raise self.error(too_large())
         data = self._file.read(max(_CHUNK, len(kept)))
         try:
             decoded = self._decoder.decode(data, final=not data)

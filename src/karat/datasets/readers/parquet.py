@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, BinaryIO
 
-from karat.datasets.readers.rows import BadRow, Rows, short
+from karat.datasets.readers.rows import MAX_ROW, BadRow, Rows, short
 from karat.errors import DataError, MissingDependency, UnsupportedType
 from karat.serialization import to_json_value
 
 _BATCH = 1024
+
+MAX_GROUP = 2 << 30
+"""Bytes of a row group when it is decompressed: a file of a few kilobytes may hold one that no memory can."""
 
 
 def read_parquet(file: BinaryIO, source: str) -> Rows:
@@ -32,13 +35,30 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
         number = 0
         # A batch could also span row groups; one group after the other keeps only one of them in memory.
         for group in range(table.num_row_groups):
+            size = table.metadata.row_group(group).total_byte_size
+            if size > MAX_GROUP:
+                raise DataError(
+                    f"{source} row {number + 1} and on: a row group has {size >> 20:,} MiB uncompressed; at most"
+                    f" {MAX_GROUP >> 20:,} are read: write the file with smaller row groups"
+                )
             try:
-                for batch in table.iter_batches(batch_size=_BATCH, row_groups=[group], use_threads=False):
+                rows = _batch_size(table, group)
+                for batch in table.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
                     for row in batch.to_pylist():
                         number += 1
                         yield number, _row(row, number)
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{source} row {number + 1} and on: {_first_line(error)}") from error
+
+
+def _batch_size(table: Any, group: int) -> int:
+    """How many rows to convert at once: as many as fit into MAX_ROW if all are as large as the first ones.
+
+    The size in the metadata does not tell: a dictionary holds a value once that a thousand rows may refer to.
+    """
+    for batch in table.iter_batches(batch_size=1, row_groups=[group], use_threads=False):
+        return max(1, min(_BATCH, MAX_ROW // max(1, int(batch.nbytes))))
+    return _BATCH
 
 
 def _row(row: dict[str, Any], number: int) -> Any:

@@ -36,6 +36,9 @@ FORMATS = {
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
+MAX_ROW = 1 << 26
+"""Bytes of one row: a compressed file of a few kilobytes may hold a line that no memory can."""
+
 
 class BadRow(msgspec.Struct, frozen=True):
     """A row that cannot be used: where it stands, and why."""
@@ -97,6 +100,21 @@ class RowSource:
             plain = cast(Any, gzip.GzipFile(fileobj=file, mode="rb"))
             with io.BufferedReader(plain, buffer_size=1 << 18) as buffered:
                 yield buffered
+
+
+def bounded_lines(file: BinaryIO, source: str) -> Iterator[tuple[int, bytes]]:
+    """Number and yield the lines of a file; a line that is longer than a row may be is a DataError."""
+    number = 0
+    while line := file.readline(MAX_ROW + 1):
+        number += 1
+        if len(line) > MAX_ROW:
+            raise DataError(f"{source} line {number}: {too_large()}")
+        yield number, line
+
+
+def too_large() -> str:
+    """The reason why a row is refused for its size."""
+    return f"a row has more than {MAX_ROW >> 20} MiB: split it, or keep large content in files of its own"
 
 
 def describe(source: str, unit: str, bad: BadRow) -> str:

@@ -1,0 +1,136 @@
+"""Readers bound their memory: compressed bombs, endless lines, huge values."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from karat.datasets import Dataset
+from karat.datasets.readers import csv, parquet, rows
+from karat.datasets.readers import json as json_reader
+from karat.errors import DataError
+from karat.tasks import RecordedOutputs
+
+ROW = 1 << 16
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (rows, json_reader, csv, parquet):
+        monkeypatch.setattr(module, "MAX_ROW", ROW)
+    monkeypatch.setattr(json_reader, "_CHUNK", ROW // 4)
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("line.jsonl", b'{"input": "' + b"a" * 2 * ROW + b'"}\n'),
+        ("line.jsonl.gz", b'{"input": "' + b"a" * 2 * ROW + b'"}\n'),
+        ("endless.jsonl.gz", b"0" * 20 * ROW),
+        ("spaces.jsonl.gz", b" " * 20 * ROW),
+        ("value.json", b'[{"input": "' + b"a" * 9 * ROW + b'"}]'),
+        ("value.json.gz", b'[{"input": "' + b"a" * 9 * ROW),
+        ("line.csv", b"input\n" + b"a" * 2 * ROW + b"\n"),
+        ("line.tsv.gz", b"input\n" + b"a" * 20 * ROW),
+    ],
+)
+def test_a_row_without_end_is_refused(tmp_path: Path, small: None, name: str, content: bytes) -> None:
+    with pytest.raises(DataError, match=r"line \d.*a row has more than"):
+        Dataset.from_file(write(tmp_path / name, content))
+
+
+def test_rows_up_to_the_bound_are_read(tmp_path: Path, small: None) -> None:
+    text = "a" * (ROW - 100)
+    lines = "".join(json.dumps({"input": text}) + "\n" for _ in range(3)).encode()
+    assert [len(example.input) for example in Dataset.from_file(write(tmp_path / "a.jsonl.gz", lines))] == [
+        len(text)
+    ] * 3
+    assert len(Dataset.from_file(write(tmp_path / "a.json", json.dumps([{"input": text}] * 3).encode()))) == 3
+
+
+def test_a_row_group_that_decompresses_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pyarrow.table({"input": ["a" * 1_000 + str(i) for i in range(2_000)]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
+    assert (tmp_path / "a.parquet").stat().st_size < 1_000_000
+    monkeypatch.setattr(parquet, "MAX_GROUP", 1_000_000)
+    with pytest.raises(DataError, match=r"row group has .* smaller row groups"):
+        Dataset.from_file(tmp_path / "a.parquet")
+
+
+def test_a_value_that_many_rows_share_is_not_copied_for_all_of_them_at_once(
+    tmp_path: Path, small: None
+) -> None:
+    table = pyarrow.table({"input": ["a" * (ROW // 4)] * 2_000})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=True)
+    assert (tmp_path / "a.parquet").stat().st_size < ROW
+    pool = pyarrow.default_memory_pool()
+    before = pool.bytes_allocated()
+    peak = 0
+    with (tmp_path / "a.parquet").open("rb") as file:
+        for count, (_, row) in enumerate(parquet.read_parquet(file, "a.parquet"), 1):
+            peak = max(peak, pool.bytes_allocated() - before)
+            assert len(row["input"]) == ROW // 4
+            if count == 50:
+                break
+    assert peak < 100 * ROW
+
+
+@pytest.mark.parametrize(
+    "text", ['{"input": "\\ud800"}', '{"input": {"a": ["x", "\\udc00x"]}}', '{"\\ud800": 1}']
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_lone_surrogate_in_a_file_is_named(tmp_path: Path, text: str, name: str) -> None:
+    content = f"[{text}]" if name == "a.json" else text
+    with pytest.raises(DataError, match=r"line 1.*lone surrogate"):
+        Dataset.from_file(write(tmp_path / name, content.encode()))
+
+
+class TestRecordedOutputs:
+    def test_a_line_without_end_is_refused(self, tmp_path: Path, small: None) -> None:
+        with pytest.raises(DataError, match="line 1: a row has more than"):
+            RecordedOutputs(write(tmp_path / "r.jsonl", b'{"id": 1, "output": "' + b"a" * 2 * ROW + b'"}'))
+
+    def test_the_field_of_the_output_may_be_named(self, tmp_path: Path) -> None:
+        from karat.records import Example
+        from karat.tasks import Context
+
+        def call(task: RecordedOutputs, id: str) -> Any:
+            example = Example(id, "q")
+            return task.call(example, Context("run", example, 1, 1, {}))
+
+        lines = [
+            {
+                "id": "a",
+                "messages": [{"role": "user", "content": "hi"}],
+                "result": {"text": "x"},
+                "output": "wrong",
+            },
+            {"id": "b", "messages": None, "result": {"text": "y"}},
+            {"id": "c", "error": "timeout"},
+        ]
+        file = write(tmp_path / "traces.jsonl", "\n".join(map(json.dumps, lines)).encode())
+        task = RecordedOutputs(file, output="messages")
+        assert task.name == "traces"
+        assert call(task, "a") == [{"role": "user", "content": "hi"}]
+        assert call(task, "b") is None
+        with pytest.raises(Exception, match="timeout"):
+            call(task, "c")
+        assert call(RecordedOutputs(file, output="result.text"), "b") == "y"
+        assert task.configuration() != RecordedOutputs(file, output="result.text").configuration()
+        with pytest.raises(
+            DataError, match=r"traces\.jsonl line 1: has no field 'mesages'.*did you mean 'messages'"
+        ):
+            RecordedOutputs(file, output="mesages")

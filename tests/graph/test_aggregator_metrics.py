@@ -165,7 +165,7 @@ def test_a_try_without_a_verdict_is_missing_where_it_could_matter():
 
 
 def test_tries_that_cannot_be_told_are_refused():
-    with pytest.raises(ValueError, match="'last' tells no retry"):
+    with pytest.raises(ValueError, match="'last' is not a retry"):
         get("step_efficiency").calculate([UnitMetricResult(True, {}, {}, {"retry_id": "last"})])
     with pytest.raises(ValueError, match="others do not"):
         get("step_efficiency").calculate([tried(1, 0, True), UnitMetricResult(True, {}, {})])

@@ -101,7 +101,7 @@ def test_local_data_in_place_of_the_source_and_failures_give_exit_1(karat, proje
 def test_check_stops_before_the_first_record(karat, project):
     code, out, _ = karat("run", "eval/qa", "--check")
     assert code == 0
-    assert "all is well: task eval/qa, 30 records, 2 nodes, 1 post-processor" in out
+    assert "OK: task eval/qa, 30 records, 2 nodes, 1 post-processor" in out
     project.write(
         "tasks/eval/qa/graph_config.yaml", GRAPH.replace("predicted_key: said", "predicted_key: sad")
     )
@@ -301,7 +301,7 @@ def test_a_dotted_name_that_leads_nowhere_is_no_task_and_no_module(karat):
 def test_a_check_tells_one_record_as_one(karat, project):
     project.rows("rows.jsonl", [{"id": "q", "answer": "a"}])
     assert karat("run", "eval/qa", "--check")[1].startswith(
-        "all is well: task eval/qa, 1 record, 2 nodes, 1 post-processor"
+        "OK: task eval/qa, 1 record, 2 nodes, 1 post-processor"
     )
 
 

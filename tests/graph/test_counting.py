@@ -133,13 +133,13 @@ def test_where_all_records_failed_the_report_is_partial_as_the_run_is(project, t
 @pytest.mark.parametrize(
     ("rows", "flags", "told"),
     [
-        ([], [], "the data have no records"),
+        ([], [], "the data has no records"),
         (
             [{"id": "a", "answer": "x", "said": "x"}],
             ["--start_index", "9"],
             "--start_index 9 is beyond the data",
         ),
-        ([{"id": "a"}], ["--data", "empty.jsonl"], "the data have no records"),
+        ([{"id": "a"}], ["--data", "empty.jsonl"], "the data has no records"),
     ],
 )
 def test_no_records_are_no_data(project, task, capsys, rows, flags, told):
@@ -187,7 +187,7 @@ def test_a_filter_may_stand_in_the_collators_params(project, task):
     assert report["evaluation_summary"]["skipped_records"] == 1
     twice = GRAPH.replace("params: {aggr", "filter: {id: c}, params: {filter: {id: c}, aggr")
     project.write("t/graph_config.yaml", twice)
-    with pytest.raises(karat.KaratError, match="beside params and in them"):
+    with pytest.raises(karat.KaratError, match="is given in params too"):
         load_task("t")
 
 

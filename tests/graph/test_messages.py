@@ -87,7 +87,7 @@ def test_two_processors_of_one_name_have_a_remedy(project):
 graph_config: {{nodes: {{one: {DRAW}}}}}
 graph_post_process: [{{processor: code.Prev}}, {{processor: code.Prev}}]
 """)  # fmt: skip
-    assert "extend the class under another name" in told[0]
+    assert "subclass it under another name" in told[0]
 
 
 def test_what_a_pydantic_model_refuses_is_one_line(project):
@@ -201,8 +201,8 @@ def test_every_key_of_a_class_that_does_not_fit_is_told_at_once(project):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("none", "none takes no argument: it has to take the state"),
-        ("Stateless", "Stateless takes no argument: it has to take the state"),
+        ("none", "none takes no argument: it must take the state"),
+        ("Stateless", "Stateless takes no argument: it must take the state"),
         ("three", "three needs more than the 2 it is given: missing a required argument: 'other'"),
     ],
 )
@@ -219,7 +219,7 @@ def test_an_edge_that_says_twice_where_it_leads(project):
         CALLED.replace("LAMBDA", "one").replace("MORE", "").replace("}}}\n", "}}, edges: " + edges + "}\n")
     )
     [told] = problems(project, graph)
-    assert "graph_config.edges[1].to: stands beside a path_map" in told
+    assert "graph_config.edges[1].to: is given beside path_map" in told
     project.write("t/graph_config.yaml", graph.replace(", path_map: {x: END}", ""))
     assert load_task("t").plan.edges.after["n"][0].targets == ["END"], (
         "without a map it names what it may lead to"

@@ -103,7 +103,7 @@ class TestShape:
         metric = UnitMetricRegistry.get_metric(name)
         with pytest.raises(CannotJudge, match="2 golden values cannot be paired with 1"):
             metric.evaluate(["a", "b"], ["a"])
-        with pytest.raises(CannotJudge, match="have to be lists"):
+        with pytest.raises(CannotJudge, match="must be lists"):
             metric.evaluate("a", "a")
         assert metric.evaluate([], []) == []
 

@@ -226,7 +226,7 @@ def _plan(task: GraphTask, dataset: Any, given: argparse.Namespace, count: int) 
 
 def _no_records(offset: int, count: int) -> str:
     if not count:
-        return "the data have no records: the report says no_data"
+        return "the data has no records: the report says no_data"
     return f"--start_index {offset} is beyond the data, which has {count:,} records: the report says no_data"
 
 
@@ -291,5 +291,5 @@ def _checked(task: GraphTask, dataset: Any, terminal: Terminal) -> int:
     }
     counts = {"record": len(dataset), "node": len(nodes), "post-processor": len(task.graph.processors)}
     told = [f"{count:,} {word}{'' if count == 1 else 's'}" for word, count in counts.items()]
-    terminal.show(document, f"all is well: task {task.name}, {', '.join(told)}")
+    terminal.show(document, f"OK: task {task.name}, {', '.join(told)}")
     return 0

@@ -198,7 +198,7 @@ def _properties(graph: Section) -> dict[str, Any]:
     window = section.whole("chat_history_window_size", 5, 0)
     kind = section.text("chat_conversation", "multiturn")
     if kind not in ("multiturn", "singleturn"):
-        section.problem(f"has to be singleturn or multiturn, not {kind!r}", "chat_conversation")
+        section.problem(f"must be singleturn or multiturn, not {kind!r}", "chat_conversation")
     bound = section.whole("max_iterations", section.whole("recursion_limit", MOST_VISITS, 1), 1)
     return {"chat_conversation": kind, "chat_history_window_size": window, "max_iterations": bound}
 
@@ -228,7 +228,7 @@ def _plan(graph: Section, building: Building) -> Plan | None:
     names = list(section.given)
     for name in names:
         if name in ("START", "END"):
-            section.problem("is the name of the beginning or the end: give the node another", name)
+            section.problem("is reserved: rename the node", name)
     nodes = {name: _node(name, section.section(name), building) for name in names}
     edges, understood = read_edges(graph, names, building)
     if not understood:  # what an edge was meant to lead to would be told as unreachable
@@ -287,7 +287,7 @@ def _tell_unknown(configuration: Configuration, known: list[str], problems: Prob
                 instead = _instead(variable, name, plan, known)
                 problems.add(
                     (*configuration.nodes_at, name, "prompt"),
-                    f"the prompt asks for {{{variable}}}, which neither the data nor a node before it has: {instead}"
+                    f"the prompt asks for {{{variable}}}, which neither the data nor an earlier node sets: {instead}"
                     f" ({{{{{variable}}}}} for the braces themselves)",
                 )
     if plan.declared:

@@ -62,7 +62,7 @@ def _sink(section: Section) -> Sink | None:
     section.known(SINK_KEYS)
     section.without_effect("alias", "encoding", instead="every sink gets all records, in UTF-8")
     if kind not in SINKS:
-        section.problem(f"has to be one of {', '.join(SINKS)}, not {kind!r}", "type")
+        section.problem(f"must be one of {', '.join(SINKS)}, not {kind!r}", "type")
         return None
     path = section.text("file_path", needed=True)
     if path is None:
@@ -71,7 +71,7 @@ def _sink(section: Section) -> Sink | None:
     if form == "disk":
         form = Path(path).suffix.lstrip(".")
     if form not in SINKS[:-1]:
-        section.problem(f"has to be one of {', '.join(SINKS[:-1])}, not {form!r}", "file_path")
+        section.problem(f"must be one of {', '.join(SINKS[:-1])}, not {form!r}", "file_path")
         return None
     return Sink(Path(path).expanduser(), form)
 

@@ -167,7 +167,7 @@ def _edge(section: Section, nodes: list[str], building: Building, sources: list[
             section.problem("needs 'to', or a condition with its path_map")
         return Edge(_names(targets)) if targets and None not in targets else None
     if "path_map" in section and "to" in section:
-        section.problem("stands beside a path_map, which says where the condition leads: leave one out", "to")
+        section.problem("is given beside path_map: remove one of them", "to")
     condition = building.function(section, "condition", 1)
     if condition is None or None in targets or None in paths.values():
         return None

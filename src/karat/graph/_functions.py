@@ -109,7 +109,7 @@ def _apply_of(part: type) -> Callable[..., Any]:
     try:
         made = part()
     except FAILURES as error:
-        raise RequestError(f"{part.__qualname__} cannot be made without parameters: {error}") from error
+        raise RequestError(f"{part.__qualname__} cannot be constructed without arguments: {error}") from error
     return made.apply  # type: ignore[no-any-return]  # looked up by the caller
 
 

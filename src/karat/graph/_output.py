@@ -80,7 +80,7 @@ def read_output(section: Section, document: Any, place: TaskPlace, schema: Recor
     section.known(("output_map", "generator", "oasst_mapper", "data_quality"))
     for feature in ("oasst_mapper", "data_quality"):
         if feature in section and section.section(feature).flag("required", True):
-            section.problem("is not something karat does: leave it out, or say required: no", feature)
+            section.problem("not supported: leave it out, or set required: no", feature)
     generator = _generator(section, place)
     parts = [] if generator is None else [generator]
     if schema is not None and schema.part is not None:
@@ -133,7 +133,7 @@ def _made(generator: Any, config: dict[str, Any], section: Section) -> Any:
         return generator(config) if _takes_config(generator) else generator()
     except FAILURES as error:
         section.problem(
-            f"{generator.__qualname__} cannot be made: {type(error).__name__}: {error}", "generator"
+            f"{generator.__qualname__} cannot be constructed: {type(error).__name__}: {error}", "generator"
         )
         return None
 
@@ -163,7 +163,9 @@ def _reader(
     given = dict(entry.given)
     if ("from" in given) == ("value" in given):
         entry.problem(
-            "has both 'from' and 'value': leave one out" if given.get("from") else "needs 'from' or 'value'"
+            "has both 'from' and 'value': remove one of them"
+            if given.get("from")
+            else "needs 'from' or 'value'"
         )
         return None
     read: Callable[[SygraState], Any]

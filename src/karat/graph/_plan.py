@@ -41,7 +41,7 @@ def _said(error: BaseException) -> str:
     try:
         return _mistakes(error) or str(error)
     except Exception as broken:  # its `__str__` is the task's code like any other
-        return f"(what it says cannot be had: {type(broken).__name__})"
+        return f"(its message raised {type(broken).__name__})"
 
 
 def _mistakes(error: BaseException) -> str:

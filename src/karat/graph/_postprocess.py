@@ -114,8 +114,8 @@ def read_processors(top: Section, place: TaskPlace) -> list[Processor]:
             continue
         if processor.name in [other.name for other in found]:
             section.problem(
-                f"{processor.name} stands twice and both would write {processor.name}_*.json: make one entry of them,"
-                " or extend the class under another name"
+                f"{processor.name} is named twice, and both would write {processor.name}_*.json: merge the two entries,"
+                " or subclass it under another name"
             )
         if found and processor.use_previous and processor.keep is not None:
             section.problems.note(
@@ -146,7 +146,7 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
     filtered = section
     if "filter" in params and hasattr(part, "wants"):  # one that is told what it is given has none of its own
         if "filter" in section:
-            section.problem("stands beside params and in them: leave one out", "filter")
+            section.problem("is given in params too: remove one of them", "filter")
         filtered = section.section("params")
         params = {key: value for key, value in params.items() if key != "filter"}
     params = _accepted(part, params, ("use_previous_output",))
@@ -160,7 +160,7 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
         section.problems.caught((*section.place, "params"), error)
         return None
     except FAILURES as error:
-        section.problem(f"{name} cannot be made: {type(error).__name__}: {error}", "params")
+        section.problem(f"{name} cannot be constructed: {type(error).__name__}: {error}", "params")
         return None
     keep = _filter(filtered, place)
     given = filtered.given.get("filter")
@@ -206,7 +206,7 @@ def _filter(section: Section, place: TaskPlace) -> Callable[[dict[str, Any]], bo
             return None
         return lambda record: bool(function(record))
     if not isinstance(given, Mapping) or not given:
-        section.problem("has to be a function's dotted name, or fields with their values", "filter")
+        section.problem("must be the dotted name of a function, or a mapping of fields to values", "filter")
         return None
     wanted = [(str(path), value if isinstance(value, list) else [value]) for path, value in given.items()]
     return lambda record: all(paths.get(record, path) in values for path, values in wanted)

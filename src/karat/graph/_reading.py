@@ -62,7 +62,7 @@ class Section:
         if isinstance(value, Mapping):
             self.given = dict(value)
         elif value is not None:
-            self.problem("has to be a mapping")
+            self.problem("must be a mapping")
 
     def __contains__(self, key: str) -> bool:
         return self.given.get(key) is not None
@@ -100,7 +100,7 @@ class Section:
         for key in keys:
             if key in self:
                 more = f": {instead}" if instead else ""
-                self.problems.note((*self.place, key), f"is accepted and has no effect{more}")
+                self.problems.note((*self.place, key), f"has no effect{more}")
 
     def section(self, key: str) -> Section:
         """A mapping inside."""
@@ -120,7 +120,7 @@ class Section:
                 self.problem(f"needs {key!r}")
             return default
         if not isinstance(value, str):
-            self.problem("has to be a text", key)
+            self.problem("must be text", key)
             return default
         return value
 
@@ -132,7 +132,7 @@ class Section:
             return words[value.lower()]
         if value is None or isinstance(value, bool):
             return default if value is None else value
-        self.problem("has to be true or false", key)
+        self.problem("must be true or false", key)
         return default
 
     def whole(self, key: str, default: int, least: int = 0) -> int:
@@ -141,7 +141,7 @@ class Section:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            self.problem(f"has to be a whole number, {least} or more", key)
+            self.problem(f"must be an integer of at least {least}", key)
             return default
         return value
 
@@ -151,7 +151,7 @@ class Section:
         if value is None:
             return []
         if not isinstance(value, list):
-            self.problem("has to be a list", key)
+            self.problem("must be a list", key)
             return []
         return value
 
@@ -161,7 +161,7 @@ class Section:
         values = [value] if isinstance(value, str) else self.items(key)
         for at, each in enumerate(values):
             if not isinstance(each, str):
-                self.problem("has to be a text", key, at)
+                self.problem("must be text", key, at)
         return [each for each in values if isinstance(each, str)]
 
     def mapping(self, key: str) -> dict[str, Any]:

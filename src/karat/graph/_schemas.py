@@ -140,7 +140,7 @@ class RecordSchema:
             value = record.get(name)
             if value is not None and not RULES[rule](value, bound):
                 raise ValueError(
-                    f"{name} is {value!r:.60}: it has to be {rule.replace('_', ' ')[3:]} {bound!r}"
+                    f"{name} is {value!r:.60}: it must be {rule.replace('_', ' ')[3:]} {bound!r}"
                 )
 
 

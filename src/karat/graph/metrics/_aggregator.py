@@ -131,7 +131,7 @@ class AggregatorMetricRegistry:
         if not isinstance(name, str) or not name:
             raise RequestError(f"an aggregator metric needs a name, not {name!r}")
         if not isinstance(metric_class, type) or not callable(getattr(metric_class, "calculate", None)):
-            raise RequestError(f"aggregator metric {name!r} has to be a class with calculate(results)")
+            raise RequestError(f"aggregator metric {name!r} must be a class with calculate(results)")
         aggregator_metrics.register(name, *aliases)(metric_class)
         if issubclass(metric_class, BaseAggregatorMetric) and not metric_class.name:
             metric_class.name = name

@@ -36,7 +36,7 @@ def retry_of(metadata: Mapping[str, Any]) -> int | None:
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ValueError(
-            f"{told!r:.60} tells no retry: it is a number from 0 up, or ends in one as retry_0 does"
+            f"{told!r:.60} is not a retry: give a number from 0, or a text that ends in one such as retry_0"
         )
     return number
 

@@ -39,9 +39,7 @@ class UnitMetrics:
             or isinstance(unit_metrics_map, str)
             or not unit_metrics_map
         ):
-            raise RequestError(
-                "unit_metrics_map has to be a list of {name, params} with at least one of them"
-            )
+            raise RequestError("unit_metrics_map must be a list of {name, params} with at least one of them")
         asked = set(output_keys or ())
         self._judges: list[tuple[list[str], BaseUnitMetric, str | None]] = []
         self.fields: dict[str, None] = {}
@@ -59,7 +57,7 @@ class UnitMetrics:
                 )
         given = entry.get("params") or {}
         if not isinstance(given, Mapping):
-            raise RequestError(f"unit_metrics_map: params of {entry['name']!r:.40} have to be a mapping")
+            raise RequestError(f"unit_metrics_map: params of {entry['name']!r:.40} must be a mapping")
         name, params = str(entry["name"]), {str(key): value for key, value in given.items()}
         metric = UnitMetricRegistry.get_metric(name, **params)
         if entry.get("field"):
@@ -69,7 +67,7 @@ class UnitMetrics:
         for field in fields:
             if field in self.fields:
                 raise RequestError(
-                    f"unit_metrics_map: {field!r} would be set twice: give one of them field: NAME"
+                    f"unit_metrics_map: {field!r} is set by two metrics: give one of them field: NAME"
                 )
             self.fields[field] = None
         within = params.get("key")
@@ -114,7 +112,7 @@ def _under(key: str, value: Any) -> Any:
 def _as_dict(results: Any, metric: BaseUnitMetric) -> dict[str, Any]:
     who = metric.get_metric_name()
     if not isinstance(results, list) or len(results) != 1:
-        raise CannotJudge(f"{who} gave no list of one result")
+        raise CannotJudge(f"{who} returned no list with one result")
     result = results[0]
     if isinstance(result, UnitMetricResult):
         result = result.to_dict()

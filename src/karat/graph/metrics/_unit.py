@@ -114,7 +114,7 @@ class BaseUnitMetric(ABC):
 def check_lengths(golden: Sequence[Any], predicted: Sequence[Any], who: str) -> None:
     """Refuses two lists that cannot be paired."""
     if not isinstance(golden, (list, tuple)) or not isinstance(predicted, (list, tuple)):
-        raise CannotJudge(f"{who}: golden and predicted have to be lists")
+        raise CannotJudge(f"{who}: golden and predicted must be lists")
     if len(golden) != len(predicted):
         raise CannotJudge(
             f"{who}: {len(golden)} golden values cannot be paired with {len(predicted)} predicted ones"
@@ -158,7 +158,7 @@ class UnitMetricRegistry:
         if not isinstance(name, str) or not name:
             raise RequestError(f"a unit metric needs a name, not {name!r}")
         if not isinstance(metric_class, type) or not issubclass(metric_class, BaseUnitMetric):
-            raise RequestError(f"unit metric {name!r} has to be a subclass of BaseUnitMetric")
+            raise RequestError(f"unit metric {name!r} must be a subclass of BaseUnitMetric")
         unit_metrics.register(name)(metric_class)
         if not metric_class.name:
             metric_class.name = name

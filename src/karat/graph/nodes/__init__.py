@@ -44,7 +44,7 @@ def build_node(name: str, section: Section, building: Building) -> Node | None:
     if state == "idle":
         return Idle(name)
     if state != "active":
-        section.problem(f"has to be active or idle, not {state!r}", "node_state")
+        section.problem(f"must be active or idle, not {state!r}", "node_state")
     try:
         return KINDS[kind](name, section, building)
     except KaratError as error:

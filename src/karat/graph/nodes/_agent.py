@@ -94,7 +94,7 @@ def _injected(section: Section) -> dict[int, str]:
     entries = given if isinstance(given, list) else [section.mapping("inject_system_messages")]
     for key, text in (pair for entry in entries if isinstance(entry, dict) for pair in entry.items()):
         if not str(key).isdigit() or not isinstance(text, str):
-            section.problem("has to be a number of turns with a text", "inject_system_messages", str(key))
+            section.problem("must be a number of turns with a text", "inject_system_messages", str(key))
         else:
             out[int(key)] = text
     return out

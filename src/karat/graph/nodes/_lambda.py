@@ -115,7 +115,7 @@ def _check_takes_state(call: Any, part: Any) -> None:
     """Refuses what cannot be called with a state."""
     if not positional(call, 1):
         who = getattr(part, "__qualname__", type(part).__qualname__)
-        raise RequestError(f"{who} takes no argument: it has to take the state")
+        raise RequestError(f"{who} takes no argument: it must take the state")
 
 
 def _check_mistyped(section: Section) -> None:
@@ -123,7 +123,7 @@ def _check_mistyped(section: Section) -> None:
     for key in section.given:
         close = difflib.get_close_matches(key, LANGUAGE, n=1, cutoff=0.85)
         if close and key not in (*LANGUAGE, *ALIASES):
-            section.problem(f"looks like a mistyped {close[0]!r}", key)
+            section.problem(f"unknown key, did you mean {close[0]!r}", key)
 
 
 def _made(part: type, section: Section, building: Building) -> Any:
@@ -150,6 +150,8 @@ def _made(part: type, section: Section, building: Building) -> Any:
     try:
         made: Any = part(**keys)
     except (TypeError, ValueError, KeyError) as error:
-        raise RequestError(f"{part.__qualname__} cannot be made: {type(error).__name__}: {error}") from error
+        raise RequestError(
+            f"{part.__qualname__} cannot be constructed: {type(error).__name__}: {error}"
+        ) from error
     _check_takes_state(made, part)
     return made

@@ -66,9 +66,9 @@ def read_model(section: Section, building: Building, node: Section) -> ModelUse:
     parameters = {**given, **section.mapping("parameters")}
     for key in parameters:
         if not isinstance(key, str):
-            section.problem("has to be a word", "parameters", str(key))
+            section.problem("must be a word", "parameters", str(key))
         elif mistyped := _mistyped(key):
-            section.problem(f"looks like a mistyped {mistyped!r}", "parameters", key)
+            section.problem(f"unknown key, did you mean {mistyped!r}", "parameters", key)
     outside = section if "structured_output" in section else node
     schema = read_structured_output(outside.section("structured_output"), building.place)
     name = building.model or section.text("name") or building.unnamed

@@ -119,7 +119,7 @@ def read_prompt(node: Section) -> Prompt:
         node.problem('needs a prompt: a list such as - user: "{question}"')
     for at, entry in enumerate(entries):
         if not isinstance(entry, Mapping) or not entry:
-            node.problem("has to be a role with its content, such as user: …", "prompt", at)
+            node.problem("must be a role with its content, such as user: …", "prompt", at)
             continue
         if set(entry) == {"role", "content"}:
             entry = {str(entry["role"]): entry["content"]}
@@ -130,7 +130,7 @@ def read_prompt(node: Section) -> Prompt:
                 _check_parts(node, content, at, str(role))
                 messages.append((str(role), content))
             elif content is None or isinstance(content, Mapping):
-                node.problem("has to be a text or a list of parts", "prompt", at, str(role))
+                node.problem("must be text or a list of parts", "prompt", at, str(role))
             else:
                 messages.append((str(role), content if isinstance(content, str) else str(content)))
     return Prompt(messages)

@@ -64,7 +64,7 @@ def _attribute(section: Section, building: Building) -> tuple[list[Any], list[fl
     if weights is None:
         return values, None
     if not isinstance(weights, list) or len(weights) != len(values):
-        section.problem(f"has to be a list of {len(values)}, one for each value", "weights")
+        section.problem(f"must be a list of {len(values)}, one for each value", "weights")
         return None
     good = all(isinstance(w, (int, float)) and math.isfinite(w) and w >= 0 for w in weights)
     if not good or not sum(weights):

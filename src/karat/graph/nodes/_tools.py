@@ -147,7 +147,9 @@ def _methods(part: type) -> list[Any]:
         try:
             return part()
         except TypeError as error:
-            raise RequestError(f"{part.__qualname__} cannot be made without parameters: {error}") from error
+            raise RequestError(
+                f"{part.__qualname__} cannot be constructed without arguments: {error}"
+            ) from error
 
     if callable(getattr(part, "get_tools", None)):
         return list(made().get_tools())

@@ -195,3 +195,34 @@ def blocks(state): threading.Event().wait(2)
     assert output.outcome.error.metadata["node"] == "slow"
     [failure] = outcome.failures
     assert (failure["node"], failure["error"]) == ("slow", "TimeoutError: no output within 0.2 s")
+
+
+def test_a_timeout_inside_a_subgraph_or_beside_other_branches_names_what_was_running(project):
+    project.write("t/code.py", """
+import asyncio
+async def quick(state): return {"one": 1}
+async def waits(state): await asyncio.Event().wait()
+""")  # fmt: skip
+    inner = "graph_config: {nodes: {slow: {node_type: lambda, lambda: code.waits, output_keys: [two]}}}\n"
+    project.write("t/part/graph_config.yaml", inner)
+    project.write("t/part/code.py", (project.folder / "t/code.py").read_text())
+    project.write("t/graph_config.yaml", """
+data_config: {examples: [{id: a}]}
+graph_config:
+  nodes:
+    quick: {node_type: lambda, lambda: code.quick, output_keys: [one]}
+    sub: {node_type: subgraph, subgraph: part}
+""")  # fmt: skip
+    [failure] = project.run("t", timeout=0.2).failures
+    assert failure["node"] == "sub.slow"
+    project.write("t/graph_config.yaml", """
+data_config: {examples: [{id: a}]}
+graph_config:
+  nodes:
+    quick: {node_type: lambda, lambda: code.quick, output_keys: [one]}
+    left: {node_type: lambda, lambda: code.waits, output_keys: [x]}
+    right: {node_type: lambda, lambda: code.waits, output_keys: [y]}
+  edges: [{from: START, to: [quick, left, right]}, {from: [quick, left, right], to: END}]
+""")  # fmt: skip
+    [failure] = project.run("t", timeout=0.2).failures
+    assert failure["node"] == "left, right"

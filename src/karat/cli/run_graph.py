@@ -231,12 +231,10 @@ def _no_records(offset: int, count: int) -> str:
 
 
 def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Written:
-    from karat.execution.garbage import fewer_collections
     from karat.graph import write_files
 
     with_time = given.output_with_ts is not False
-    with fewer_collections():
-        return write_files(outcome.runs[0], task, **_destination(task, given), with_time=with_time)
+    return write_files(outcome.runs[0], task, **_destination(task, given), with_time=with_time)
 
 
 def _destination(task: GraphTask, given: argparse.Namespace) -> dict[str, Any]:

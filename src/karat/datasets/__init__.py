@@ -11,6 +11,7 @@ from karat.lazy import load
 
 if TYPE_CHECKING:
     from karat.datasets.dataset import Dataset
+    from karat.datasets.garbage import fewer_collections
     from karat.datasets.readers.hub import resolved_revision
     from karat.datasets.readers.rows import BadRow
     from karat.datasets.sources import (
@@ -30,6 +31,7 @@ _WHERE = {
     "JOINER": "sources",
     "RecordWriter": "writers",
     "check_writable": "writers",
+    "fewer_collections": "garbage",
     "file_rows": "sources",
     "kind_of_source": "sources",
     "record_file": "writers",
@@ -48,6 +50,7 @@ __all__ = [
     "Dataset",
     "RecordWriter",
     "check_writable",
+    "fewer_collections",
     "file_rows",
     "kind_of_source",
     "record_file",

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from karat.datasets.garbage import fewer_collections
 from karat.errors import Aborted, Stopped, StoreBusy
 from karat.execution.arguments import Options
 from karat.execution.engines import Engine, Work
-from karat.execution.garbage import fewer_collections
 from karat.execution.progress import Progress
 from karat.keys import Decision
 from karat.models._recording import recording

@@ -75,11 +75,9 @@ def export(made: Any, planned: PlannedRun) -> Exported | None:
     """
     if planned.output_dir is None:
         return None
-    from karat.execution.garbage import fewer_collections
     from karat.graph import write_files
 
-    with fewer_collections():
-        written = write_files(made, planned.task, planned.output_dir, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
+    written = write_files(made, planned.task, planned.output_dir, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
     paths = [str(path) for path in written.paths()]
     failed = [f"{name} failed: {error}" for name, error in written.errors.items()]
     return Exported(files=paths, notice="; ".join([f"wrote {', '.join(paths)}", *failed, *written.notes]))

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from karat import paths
-from karat.datasets import check_writable, record_file, whole_file
+from karat.datasets import check_writable, fewer_collections, record_file, whole_file
 from karat.errors import FAILURES, RequestError, Stopped
 from karat.graph._data import Sink
 from karat.graph._postprocess import Processor, as_report
@@ -61,7 +61,8 @@ def write_files(
     """Writes the output and report files of a run into a folder."""
     names = _Names(Path(folder).expanduser(), run_name, format, with_time)
     try:
-        return _Export(run, task, names).write()
+        with fewer_collections():
+            return _Export(run, task, names).write()
     except OSError as error:
         kept = f"{run.id} is kept, and the same command writes them"
         raise Stopped(f"the files cannot be written: {error}; {kept}") from error

@@ -131,28 +131,26 @@ class Plan:
         """Takes a record through the graph, in this thread."""
         if self.chain is not None:
             for node in self.chain:
-                record.running.append(node.name)
+                record.at = node.name
                 try:
                     node.run(state, record)
                 except PASSED_ON:
                     raise
                 except BaseException as error:
                     raise failed(node.name, error) from error
-                record.running.remove(node.name)
             return
         walk = _Walk(self)
         walk.arrive(START, self._targets(START, state))
         while (ready := walk.ready()) is not None:
             name = ready[0]
             walk.start(name)
-            record.running.append(name)
+            record.at = name
             try:
                 self.nodes[name].run(state, record)
             except PASSED_ON:
                 raise
             except BaseException as error:
                 raise failed(name, error) from error
-            record.running.remove(name)
             walk.arrive(name, self._targets(name, state))
 
     def _targets(self, name: str, state: SygraState) -> list[str]:
@@ -167,9 +165,10 @@ class Plan:
         """The same on the event loop, where branches run in parallel."""
         if self.chain is not None:
             for node in self.chain:
+                record.at = node.name
                 await self._step(node, state, record)
             return
-        walk = _Walk(self)
+        record.at = walk = _Walk(self)
         walk.arrive(START, await self._targets_async(START, state))
         under_way: dict[asyncio.Task[list[str]], str] = {}
         try:
@@ -199,7 +198,6 @@ class Plan:
         return await self._targets_async(name, state)
 
     async def _step(self, node: Node, state: SygraState, record: Record) -> None:
-        record.running.append(node.name)
         try:
             if node.is_async:
                 await node.run_async(state, record)
@@ -211,7 +209,6 @@ class Plan:
             if _is_cancelled(error):
                 raise
             raise failed(node.name, error) from error
-        record.running.remove(node.name)
 
     async def _targets_async(self, name: str, state: SygraState) -> list[str]:
         try:
@@ -232,6 +229,11 @@ class _Walk:
         self._waiting: dict[str, None] = {}
         self._running: set[str] = set()
         self._visits: dict[str, int] = {}
+
+    @property
+    def running(self) -> list[str]:
+        """The nodes that are running, in the order of the file."""
+        return [name for name in self._plan.order if name in self._running]
 
     def arrive(self, source: str, targets: list[str]) -> None:
         """A node is done and the record goes on."""

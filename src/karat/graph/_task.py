@@ -38,7 +38,7 @@ class GraphTask(Task):
         self.name = configuration.place.name
         self.is_async = self.plan.is_async
         self.run_args = dict(run_args or {})
-        self._records: dict[tuple[str, int], Record] = {}
+        self._records: dict[str | tuple[str, int], Record] = {}
         """The records at work, which timeouts are told of."""
         self._code = _code([*self.plan.parts(), *self.output.parts])
 
@@ -81,9 +81,13 @@ class GraphTask(Task):
         state.update(given if isinstance(given, dict) else {"input": given})
         if "id" not in state:
             state["id"] = example.id
-        record = Record(example.id, context.attempt, context.replicate)
-        self._records[example.id, context.attempt] = record
+        attempt = context.attempt
+        record = Record(example.id, attempt, context.replicate)
+        self._records[example.id if attempt == 1 else (example.id, attempt)] = record
         return state, record
+
+    def _done(self, record: Record) -> None:
+        self._records.pop(record.example if record.attempt == 1 else (record.example, record.attempt), None)
 
     def call(self, example: Example, context: Context) -> Any:
         state, record = self._begin(example, context)
@@ -91,7 +95,7 @@ class GraphTask(Task):
             self.plan.run(state, record)
             return self._finish(state)
         finally:
-            self._records.pop((record.example, record.attempt), None)
+            self._done(record)
 
     async def call_async(self, example: Example, context: Context) -> Any:
         state, record = self._begin(example, context)
@@ -101,16 +105,16 @@ class GraphTask(Task):
         except asyncio.CancelledError:
             raise  # `timeout_error` may ask for it next
         except BaseException:
-            self._records.pop((record.example, record.attempt), None)
+            self._done(record)
             raise
-        self._records.pop((record.example, record.attempt), None)
+        self._done(record)
         return output
 
     def timeout_error(self, example: Example, attempt: int, seconds: float) -> BaseException | None:
-        record = self._records.pop((example.id, attempt), None)
+        record = self._records.pop(example.id if attempt == 1 else (example.id, attempt), None)
         if record is None or not record.running:
             return None
-        return failed(", ".join(record.running), TimeoutError(f"no output within {seconds:g} s"))
+        return failed(record.running, TimeoutError(f"no output within {seconds:g} s"))
 
     def _finish(self, state: SygraState) -> Any:
         try:

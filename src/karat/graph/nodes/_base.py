@@ -20,14 +20,22 @@ MODEL_KEYS = (
 )  # fmt: skip
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, gc=False):
     """Which record a node works on: what draws depend on, so that a repeated run draws the same."""
 
     example: str = ""
     attempt: int = 1
     replicate: int = 1
-    running: list[str] = []
-    """The nodes that are at work on it; those that failed or were cancelled stay."""
+    at: Any = ""
+    """The node that is at work on it, or the walk that knows which nodes are; told of when its time is up."""
+    within: str = ""
+    """The subgraphs that the node is part of: `outer.inner.`."""
+
+    @property
+    def running(self) -> str:
+        """The names of the nodes at work."""
+        names = [self.at] if isinstance(self.at, str) else self.at.running
+        return ", ".join(self.within + name for name in names if name)
 
 
 @dataclass

@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from karat.graph._plan import Plan
 
 
+class _Inside:
+    """Where a record is while it is in a subgraph."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    @property
+    def running(self) -> list[str]:
+        """The nodes at work in the subgraph."""
+        return [name for name in self._record.running.split(", ") if name]
+
+
 class SubgraphNode(Node):
     """Runs a graph on the state of the record."""
 
@@ -28,10 +40,17 @@ class SubgraphNode(Node):
         self.outcome = {"graph": outcome, "nodes": plan.outcome()}
 
     def run(self, state: SygraState, record: Record) -> None:
-        self.plan.run(state, record)
+        self.plan.run(state, self._inside(record))
 
     async def run_async(self, state: SygraState, record: Record) -> None:
-        await self.plan.run_async(state, record)
+        await self.plan.run_async(state, self._inside(record))
+
+    def _inside(self, record: Record) -> Record:
+        """The record inside of the subgraph, which the record around it asks where it is."""
+        inner = Record(record.example, record.attempt, record.replicate, within=f"{self.name}.")
+        if isinstance(record.at, str):  # beside nodes of other branches the subgraph itself is named
+            record.at = _Inside(inner)
+        return inner
 
 
 def build_subgraph(name: str, section: Section, building: Building) -> Node | None:

@@ -29,10 +29,10 @@ def half_right(outputs, expected):
 def test_accuracy_and_mean_with_interval_and_denominator(store):
     aggregation = karat.aggregate(karat.evaluate(run_adding(store, 0), [half_right]), ["accuracy", "mean"])
     accuracy = aggregation.estimates.get(evaluator="half_right", aggregator="accuracy")
-    assert (accuracy.value, accuracy.n, accuracy.of, accuracy.method) == (0.5, 6, 6, "wilson")
+    assert (accuracy.value, accuracy.n, accuracy.of, accuracy.method) == (0.5, 6, 6, "clopper-pearson")
     assert accuracy.low < 0.5 < accuracy.high
     assert aggregation.estimates.get(evaluator="half_right", aggregator="mean").value == 0.5
-    assert "0.500  [0.188, 0.812]  6 of 6" in aggregation.report()
+    assert "0.500  [0.118, 0.882]  6 of 6" in aggregation.report()
 
 
 def test_failures_stay_in_the_denominator_and_bound_the_number(store):

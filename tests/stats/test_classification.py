@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, precision_recall_fscore_support
 
-from karat.stats import ConfusionState, classification_metrics, wilson
+from karat.stats import ConfusionState, classification_metrics, share, wilson
 from karat.stats._classification import METRICS, metrics_of
 
 rng = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def test_all_right_is_no_certainty() -> None:
     assert 0.85 < found.macro.f1.low < 0.95
     assert found.weighted.recall.low == pytest.approx(0.86, abs=0.03)
     assert found.classes["a"].recall == wilson(10, 10).__class__(
-        1.0, wilson(10, 10).low, 1.0, 10, 10, "wilson"
+        1.0, share(10, 10).low, 1.0, 10, 10, "clopper-pearson"
     )
 
 

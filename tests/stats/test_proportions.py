@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom
 from statsmodels.stats.proportion import proportion_confint
 
 from karat.records import Estimate
-from karat.stats import clopper_pearson, mean_interval, missing_bounds, proportion, wilson, with_bounds
+from karat.stats import clopper_pearson, mean_interval, missing_bounds, proportion, share, wilson, with_bounds
 from karat.stats._distributions import critical
 from karat.stats._proportions import wilson_limits
 
@@ -78,13 +80,31 @@ def test_bounds_for_scores_of_another_range() -> None:
         missing_bounds(0.5, 1, 2, 1.0, 0.0)
 
 
+@pytest.mark.parametrize("n", [15, 20, 50, 200])
+def test_a_share_covers_also_near_0_and_1(n: int) -> None:
+    limits = [share(k, n) for k in range(n + 1)]
+    low, high = np.array([e.low for e in limits]), np.array([e.high for e in limits])
+    p = np.linspace(1e-4, 0.5, 2000)
+    chances = binom.pmf(np.arange(n + 1)[:, None], n, p)
+    covered = (chances * ((low[:, None] <= p) & (p <= high[:, None]))).sum(axis=0)
+    assert covered.min() >= 0.92
+    assert 0.95 <= covered.mean() <= 0.966
+
+
+def test_a_share_is_wilsons_unless_one_side_is_rare() -> None:
+    assert share(10, 20) == wilson(10, 20)
+    assert share(17, 20) == clopper_pearson(17, 20)
+    assert share(4, 20) == wilson(4, 20)
+    assert share(0, 0).value is None
+
+
 def test_values_instead_of_counts() -> None:
     values = [True, False, True, True]
-    assert proportion(values) == wilson(3, 4)
+    assert proportion(values) == share(3, 4)
 
 
 def test_clusters_of_one_change_nothing() -> None:
-    assert proportion([1, 0, 1, 1, 0], clusters=range(5)) == wilson(3, 5)
+    assert proportion([1, 0, 1, 1, 0], clusters=range(5)) == share(3, 5)
 
 
 def test_copies_of_an_item_add_no_information() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from karat.stats._prediction_powered import ppi as ppi
     from karat.stats._proportions import clopper_pearson as clopper_pearson
     from karat.stats._proportions import proportion as proportion
+    from karat.stats._proportions import share as share
     from karat.stats._proportions import wilson as wilson
     from karat.stats._ratings import BradleyTerry as BradleyTerry
     from karat.stats._ratings import RankedRun as RankedRun
@@ -81,6 +82,7 @@ _WHERE = {
     "permutation": "_resampling",
     "ppi": "_prediction_powered",
     "proportion": "_proportions",
+    "share": "_proportions",
     "smallest_effect": "_paired",
     "tango": "_paired",
     "wilson": "_proportions",

@@ -14,7 +14,7 @@ from karat.records import Estimate
 from karat.stats._bounds import with_bounds
 from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
-from karat.stats._proportions import wilson_limits
+from karat.stats._proportions import share, wilson_limits
 from karat.stats._validation import StatisticsError, check_confidence, count, items_of
 
 if TYPE_CHECKING:
@@ -443,7 +443,7 @@ class _Table:
         return macro, weighted
 
     def ratio(self, top: Floats, bottom: Floats, reason: str = "no items") -> Estimate:
-        """A share of cells among others, with Wilson's interval, linearised when clustered."""
+        """A share of cells among others, with its interval, linearised when clustered."""
         counts = self.numbers.counts
         total = round(float(bottom @ counts)) if len(counts) else 0
         method = "wilson, clustered" if self.sizes.clustered else "wilson"
@@ -453,8 +453,8 @@ class _Table:
             )
         value = float(top @ counts) / total
         if not self.sizes.clustered:
-            low, high = wilson_limits(value, total, critical(self.confidence))
-            return Estimate(value, low, high, total, total, method, self.confidence)
+            found = share(round(float(top @ counts)), total, self.confidence)
+            return msgspec.structs.replace(found, lowest=None, highest=None)
         return self.linearised(value, (top - value * bottom) / total, total, method)
 
     def linearised(self, value: float, direction: Floats, n: int, method: str) -> Estimate:

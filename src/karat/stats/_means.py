@@ -16,7 +16,7 @@ from karat.stats._bounds import with_bounds
 from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
 from karat.stats._exact import ExactSum, exact_sum, ratio_of
-from karat.stats._proportions import wilson_limits
+from karat.stats._proportions import share, wilson_limits
 from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, items_of
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class MeanState:
         return BoundedMean(sums, sizes, times, within, degrees, correlation)
 
     def proportion(self, confidence: float = 0.95, *, of: int | None = None) -> Estimate:
-        """The mean of values 0 and 1 with Wilson's interval; clustered, with that of `estimate`.
+        """The mean of values 0 and 1 with the interval of `share`; clustered, with that of `estimate`.
 
         One cluster alone counts as one item.
         """
@@ -317,8 +317,7 @@ class MeanState:
         if self.squares != self.total:  # x² = x holds for 0 and 1 alone
             raise StatisticsError("a proportion is of values 0 and 1: for graded scores take the mean")
         if not self.sizes.clustered:
-            low, high = wilson_limits(p, float(n), critical(confidence))
-            return with_bounds(Estimate(p, low, high, n, of, "wilson", confidence), of)
+            return share(round(self.total.value), n, confidence, of=of)
         if self.sizes.clusters < 2:
             low, high = wilson_limits(p, 1.0, critical(confidence))
             metadata: dict[str, Any] = {"clusters": 1, "reason": "one cluster counts as one item"}

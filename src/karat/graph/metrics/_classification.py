@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from karat.aggregators import F1Score, Precision, Recall
 from karat.graph.metrics._aggregator import BaseAggregatorMetric, aggregator_metric, unit_result
 from karat.records import Estimate
-from karat.stats import wilson
+from karat.stats import share
 
 
 def with_siblings(name: str, estimate: Estimate) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class AccuracyMetric(BaseAggregatorMetric):
     def finish(self, state: list[int]) -> dict[str, Any]:
         correct, wrong, missing = state
         n, of = correct + wrong, correct + wrong + missing
-        return {**with_siblings("accuracy", wilson(correct, n, self.confidence, of=of)), "n": n, "of": of}
+        return {**with_siblings("accuracy", share(correct, n, self.confidence, of=of)), "n": n, "of": of}
 
 
 class _ClassMetric(BaseAggregatorMetric):

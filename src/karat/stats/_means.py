@@ -216,6 +216,7 @@ class MeanState:
         *,
         of: int | None = None,
         bounds: tuple[float, float] | None = None,
+        whole_clusters: bool = False,
     ) -> Estimate:
         """The mean with its interval.
 
@@ -224,13 +225,14 @@ class MeanState:
         are t's: mean ± t·√V, V = G/(G−1) · Σ(s_g − n_g·mean)² / n² over G clusters, which for clusters of one item is
         the usual s²/n with n − 1 degrees of freedom; for others the degrees are those of `Sizes`. Values that are all
         equal and have no bounds have no limits. With bounds, `lowest` and `highest` say what missing items could do.
+        `whole_clusters` allows for clusters whose items are all alike though those seen are not.
         """
         confidence = check_confidence(confidence)
         n = self.n
         of = items_of(n, of)
         if bounds is None:
             bounds = self._usual_bounds()
-        bounded = self.bounded(bounds) if self.sizes.clusters > 1 else None
+        bounded = self.bounded(bounds, whole_clusters) if self.sizes.clusters > 1 else None
         if bounded is None:
             found = self.t(confidence, of=of)
             if bounds is None:
@@ -284,7 +286,7 @@ class MeanState:
         effect = robust / plain if plain > 0.0 else 1.0
         return effect, self.sizes.degrees(effect)
 
-    def bounded(self, bounds: tuple[float, float] | None) -> BoundedMean | None:
+    def bounded(self, bounds: tuple[float, float] | None, whole_clusters: bool = False) -> BoundedMean | None:
         """The clusters as `_bounded_mean` takes them; None without bounds, or where they are too many."""
         if bounds is None or not self.clusters.known:
             return None
@@ -300,7 +302,8 @@ class MeanState:
         if not self.sizes.clustered:
             return BoundedMean(sums, sizes, times, within)
         effect, degrees = self.design()
-        correlation = self.sizes.correlation(effect) if self.variances()[1] > 0.0 else 1.0
+        known = self.variances()[1] > 0.0 and not whole_clusters
+        correlation = self.sizes.correlation(effect) if known else 1.0
         return BoundedMean(sums, sizes, times, within, degrees, correlation)
 
     def proportion(self, confidence: float = 0.95, *, of: int | None = None) -> Estimate:
@@ -374,6 +377,14 @@ def state_of_clusters(
     state.cluster_squares = together
     state.cluster_squares.add_multiple(state.squares, -1)
     return state
+
+
+def win_rate(points: MeanState, confidence: float = 0.95, *, of: int | None = None) -> Estimate:
+    """The mean of a run's points in its comparisons, a win counting 1 and a tie ½, clustered by example.
+
+    All comparisons in an example are of one output of the run: a bad one loses them all.
+    """
+    return points.estimate(confidence, of=of, bounds=(0.0, 1.0), whole_clusters=True)
 
 
 def mean_interval(

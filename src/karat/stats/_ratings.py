@@ -13,7 +13,7 @@ import numpy as np
 
 from karat.records import Estimate
 from karat.stats._distributions import critical
-from karat.stats._means import state_of_clusters
+from karat.stats._means import state_of_clusters, win_rate
 from karat.stats._validation import StatisticsError, check_confidence, count, finite, same_length
 
 if TYPE_CHECKING:
@@ -514,7 +514,7 @@ def win_rates(data: Comparisons, table: PairTable, confidence: float) -> list[Es
     found = []
     for run, clusters in enumerate(_points_by_cluster(data)):
         state = state_of_clusters(clusters, float(squares[run]), (0.0, 1.0))
-        estimate = state.estimate(confidence, bounds=(0.0, 1.0))
+        estimate = win_rate(state, confidence)
         if not state.n:
             estimate = msgspec.structs.replace(estimate, metadata={"reason": "no comparisons"})
         found.append(estimate)

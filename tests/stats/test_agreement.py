@@ -21,7 +21,7 @@ from karat.stats import (
     kappa,
     krippendorff_alpha,
     percent_agreement,
-    wilson,
+    share,
 )
 
 rng = np.random.default_rng(0)
@@ -32,7 +32,7 @@ ratings = np.stack([first, second, third], axis=1)
 
 
 def test_percent_is_a_proportion() -> None:
-    assert percent_agreement("aabb", "aaba") == wilson(3, 4)
+    assert percent_agreement("aabb", "aaba") == share(3, 4)
     partly = percent_agreement(["a", None, "b"], ["a", "a", "b"])
     assert (partly.value, partly.n, partly.of) == (1.0, 2, 3)
 

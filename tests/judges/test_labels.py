@@ -307,6 +307,49 @@ def test_two_judges_on_the_same_outputs(store, serve):
         compare_judges(evaluation, [lenient.spec("judge")])
 
 
+def test_a_judge_beside_an_exact_match(store, serve, folder, capsys):
+    answers = (("a", "good"), ("b", "so good"))
+    data = [{"id": n, "input": {"question": "?", "answer": a}, "expected": "good"} for n, a in answers]
+    run = karat.run(echo, data, store=store)
+    judge = {"name": "llm_judge", "params": {"judge": serve(says_good).spec(), "use_reference": False}}
+    evaluation = karat.evaluate(run, [judge, "exact_match"])
+    url = f"sqlite:///{folder}/karat.db"
+    command = ["judge", "compare", evaluation.id, "--store", url]
+    assert main([*command, "--evaluator", "llm_judge", "--with", "exact_match", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(flip["example"], flip["first"], flip["second"]) for flip in found["flips"]] == [("b", 1.0, 0.0)]
+    assert main(command) == 2
+
+
+EXPERIMENT = """
+dataset: [{id: a, input: good}, {id: b, input: bad}]
+task: {prompt: "{input}", model: "TASK"}
+judge: {model: "JUDGE", samples: 2}
+evaluators:
+  - llm_judge
+  - {name: llm_judge, key: thrice, params: {judge: {samples: 3}}}
+  - {name: llm_judge, key: own, params: {judge: {model: "OWN"}}}
+"""
+
+
+def test_the_judge_of_a_file(serve, folder, monkeypatch):
+    task, judge, own = serve(lambda body: "good"), serve(says_good), serve(says_good)
+    text = EXPERIMENT.replace("TASK", task.spec()).replace("JUDGE", judge.spec()).replace("OWN", own.spec())
+    (folder / "experiment.yaml").write_text(text)
+    monkeypatch.setenv("KARAT_JUDGE_MODEL", "openai/none")
+    assert main(["run", "experiment.yaml", "--store", f"sqlite:///{folder}/karat.db", "--quiet"]) == 0
+    assert judge.count == 2 * 2 + 2 * 3
+    assert own.count == 2
+    # Without a judge there is one clear sentence before the first record.
+    (folder / "experiment.yaml").write_text(
+        text.replace('judge: {model: "http', "# judge").replace('judge: {model: "fake', "# ")
+    )
+    monkeypatch.delenv("KARAT_JUDGE_MODEL")
+    task.reset()
+    assert main(["run", "experiment.yaml", "--store", f"sqlite:///{folder}/other.db"]) == 2
+    assert task.count == 0
+
+
 def test_the_commands(store, serve, folder, capsys):
     server = serve(
         lambda body: CLAIMS if "fact checker" in body["messages"][0]["content"] else says_good(body)

@@ -647,8 +647,6 @@ def compare_judges(
     **options: Any,
 ) -> JudgeComparison:
     """Judge the same outputs with two judges and compare their verdicts item by item."""
-    from karat.stats import cohen_kappa, mean_interval, percent_agreement
-
     if len(judges) != 2:
         raise RequestError(f"two judges are compared, not {len(judges)}: give --judge twice")
     spec = judged_key(evaluation, evaluator)
@@ -661,14 +659,39 @@ def compare_judges(
         )
         for judge in judges
     ]
-    first, second = (
-        {
-            Item(r.runs[0], r.example, r.attempt, r.unit): r.score
-            for _, r in results_of(each)
-            if r.key == spec.key
-        }
-        for each in made
+    names = [judge if isinstance(judge, str) else json.dumps(judge) for judge in judges]
+    return _compared(
+        spec.key, names, [_scores(each, spec.key) for each in made], [each.id for each in made], confidence
     )
+
+
+def compare_evaluators(
+    evaluation: Evaluation, first: str | None, second: str, *, confidence: float = 0.95
+) -> JudgeComparison:
+    """Compare a judge with another evaluator of the same evaluation, such as an exact match, without judging again."""
+    keys = [judged_key(evaluation, first).key, judged_key(evaluation, second).key]
+    tables = [_scores(evaluation, key) for key in keys]
+    return _compared(keys[0], keys, tables, [evaluation.id], confidence)
+
+
+def _scores(evaluation: Evaluation, key: str) -> dict[Item, float | None]:
+    return {
+        Item(r.runs[0], r.example, r.attempt, r.unit): r.score
+        for _, r in results_of(evaluation)
+        if r.key == key
+    }
+
+
+def _compared(
+    key: str,
+    names: list[str],
+    tables: Sequence[Mapping[Item, float | None]],
+    evaluations: list[str],
+    confidence: float,
+) -> JudgeComparison:
+    from karat.stats import cohen_kappa, mean_interval, percent_agreement
+
+    first, second = tables
     both = [item for item in first if first[item] is not None and second.get(item) is not None]
     a, b = [float(first[item] or 0.0) for item in both], [float(second[item] or 0.0) for item in both]
     flips = [
@@ -679,9 +702,9 @@ def compare_judges(
     clusters = [item.example for item in both]
     verdicts = [value >= 0.5 for value in a], [value >= 0.5 for value in b]
     return JudgeComparison(
-        evaluator=spec.key,
-        judges=[judge if isinstance(judge, str) else json.dumps(judge) for judge in judges],
-        evaluations=[each.id for each in made],
+        evaluator=key,
+        judges=names,
+        evaluations=evaluations,
         n=len(both),
         of=len(first),
         flips=flips,

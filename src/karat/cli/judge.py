@@ -5,13 +5,14 @@ the judge's and recomputes the score; numbers are counted from 1, as they are sh
 from JSONL or CSV with the columns example, label (or score), and where needed run, attempt, unit, evaluator, part
 (claims/3), annotator, probability, note; only labels declared as a random sample (--sampling uniform, or
 probabilities) correct estimates. `alignment` prints agreement with people. `compare` judges the same outputs with two
-judges. `audit` judges shipped answers of known quality and attacks on them.
+judges, or compares a judge with another evaluator. `audit` judges shipped answers of known quality and attacks on them.
 
     karat judge correct eval-1a q17 --claim 2=false
     karat judge correct eval-1a q17 --evaluator answer_quality --node grounded=no
     karat judge import labels.csv eval-1a --annotator ana --sampling uniform
     karat judge alignment eval-1a
     karat judge compare eval-1a --judge openai/NAME --judge local/smollm2-135m
+    karat judge compare eval-1a --evaluator llm_judge --with exact_match
     karat judge audit --judge openai/NAME
 """
 
@@ -81,6 +82,10 @@ def add_arguments(parser: Parser) -> None:
             help="a model, or settings; compare takes two",
         )
         parser.option("--concurrency", type=whole(1), metavar="N", help="how many judgments at once")
+    if command == "compare":
+        parser.option(
+            "--with", dest="other", metavar="KEY", help="another evaluator of EVAL instead of two judges"
+        )
     if command == "audit":
         parser.option("--limit", type=whole(1), metavar="N", help="use the first N questions only")
     if command in ("alignment", "compare", "audit"):
@@ -285,20 +290,24 @@ def _options(given: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
 def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     import msgspec
 
-    from karat.analysis.judges import compare_judges
+    from karat.analysis.judges import compare_evaluators, compare_judges
     from karat.store.existing import open_existing
 
     judges = _judges(given.judge)
-    if len(judges) != 2:
-        raise UsageError("karat judge compare needs --judge twice")
+    if (len(judges) != 2) == (given.other is None) or (judges and given.other is not None):
+        raise UsageError("karat judge compare needs --judge twice, or --with KEY")
     with open_existing(given.store) as store:
-        found = compare_judges(
-            store.evaluations.get(given.evaluation),
-            judges,
-            evaluator=given.evaluator,
-            confidence=given.confidence,
-            **_options(given, terminal),
-        )
+        evaluation = store.evaluations.get(given.evaluation)
+        if given.other is not None:
+            found = compare_evaluators(evaluation, given.evaluator, given.other, confidence=given.confidence)
+        else:
+            found = compare_judges(
+                evaluation,
+                judges,
+                evaluator=given.evaluator,
+                confidence=given.confidence,
+                **_options(given, terminal),
+            )
     lines = [
         f"{found.evaluator}: {found.judges[0]} and {found.judges[1]} on {found.n} of {found.of} outputs",
         f"flips       {len(found.flips)}",

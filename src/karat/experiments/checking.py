@@ -14,7 +14,7 @@ import msgspec
 from karat.aggregators._base import Resolved, fits, folding_part, kinds_text, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
-from karat.evaluators._base import ResolvedEvaluator, kind_of, resolve_evaluator
+from karat.evaluators._base import ResolvedEvaluator, evaluators, kind_of, resolve_evaluator
 from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
 from karat.experiments.mistakes import Mistake, at, blamed, mistakes, problems_of
 from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for
@@ -321,7 +321,7 @@ class _Check:
             place = ("evaluators", index)
             built = self._try(
                 place,
-                lambda entry=entry: resolve_evaluator(self._evaluator(entry)),  # type: ignore[misc]  # bound now
+                lambda entry=entry: resolve_evaluator(self._judged(self._evaluator(entry))),  # type: ignore[misc]  # bound now
                 getattr(entry, "params", None),
             )
             if built is None:
@@ -337,6 +337,23 @@ class _Check:
                     f"{self._other_fields()}",
                 )
             yield built
+
+    def _judged(self, spec: Any) -> Any:
+        """An evaluator that asks a judge, with the judge of the file where it names none; its own settings win."""
+        judge = self.file.judge
+        name = spec if isinstance(spec, str) else spec.get("name")
+        if judge is None or name is None or not evaluators.has(name):
+            return spec
+        if not getattr(evaluators.get(name), "names_models", False):
+            return spec
+        spec = {"name": spec} if isinstance(spec, str) else dict(spec)
+        params = dict(spec.get("params") or {})
+        own = params.get("judge")
+        if own is None and "config" not in params:
+            params["judge"] = judge
+        elif isinstance(own, Mapping) and not {"model", "models"} & own.keys():
+            params["judge"] = {**({"model": judge} if isinstance(judge, str) else judge), **own}
+        return {**spec, "params": params}
 
     def _has_no_reference(self) -> bool:
         """Whether no example says what is expected; of a long dataset in the store only the first are looked at."""

@@ -247,6 +247,8 @@ class ExperimentFile(_Part):
     variables of the graph."""
     evaluators: list[EvaluatorForm] = []
     """What judges the outputs; the graph's unit metrics where a graph is run and nothing is named."""
+    judge: str | dict[str, Any] | None = None
+    """The judge of evaluators that ask one and name none: a model, or `{model, samples, …}`."""
     aggregators: list[AggregatorForm] = []
     """What folds the judgments into estimates."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95

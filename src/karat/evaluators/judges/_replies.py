@@ -52,8 +52,8 @@ class Contract(msgspec.Struct, frozen=True):
 
     def schema(self, bounded: bool = False) -> dict[str, Any]:
         """The JSON Schema. `bounded` limits texts and lists, for a grammar that would otherwise never end."""
-        text: dict[str, Any] = {"type": "string", "maxLength": 240} if bounded else {"type": "string"}
-        limit: dict[str, Any] = {"maxItems": max(4, len(self.values))} if bounded else {}
+        text: dict[str, Any] = {"type": "string", "maxLength": 100} if bounded else {"type": "string"}
+        limit: dict[str, Any] = {"maxItems": max(3, len(self.values))} if bounded else {}
         return _object({"analysis": text, self.field: self._value(text, limit)})
 
     def _value(self, text: dict[str, Any], limit: dict[str, Any]) -> dict[str, Any]:

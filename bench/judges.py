@@ -1,15 +1,16 @@
 """Judging against a server with 50 ms latency in another process, and agreement with people on public data.
 
     python bench/judges.py [--records 200] [--samples 3] [--concurrency 100] [--latency 0.05] [--rounds 5]
-    python bench/judges.py --labels FILE.jsonl [--judge-field NAME] [--human-field NAME]
+    python bench/judges.py --llmbar FOLDER
 
 The first form judges `records` outputs with `samples` votes each, everything stored, beside a bare aiohttp loop that
 makes the same number of calls and keeps nothing; then it judges again, which makes no call.
 
-The second form takes published verdicts of a judge with people's labels, one JSON object to a line with the fields
-`judge` and `human` (pass/fail, 0/1, true/false, or a name for pairs), and recomputes the published agreement: percent,
-Cohen's kappa, sensitivity, specificity; and, with labels of a random tenth, the corrected share (PPI++) against the
-share over all labels. Nothing of the data is part of this repository.
+The second form takes the folder `Dataset/LLMBar` of github.com/princeton-nlp/LLMBar (MIT; Zeng et al. 2024): verdicts
+of several judges on pairs of outputs, each in both orders, with people's labels and the authors' statistics. It
+recomputes their accuracy in each order and their kappa between the orders with karat's functions; and it corrects the
+share of pairs in which the first output is better from a random third of the labels (PPI++), against the share over all
+labels. Nothing of the data is part of this repository.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import random
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from machine import machine
 from models_transport import bare, middle
@@ -80,56 +80,59 @@ def speed(options: argparse.Namespace) -> None:
     )
 
 
-WORDS = {"pass": 1, "fail": 0, "true": 1, "false": 0, "yes": 1, "no": 0, "correct": 1, "incorrect": 0}
+ORDERS = ("swap = False", "swap = True")
 
 
-def read(path: str, fields: tuple[str, str]) -> list[tuple[Any, Any]]:
-    """Pairs of verdicts; rows in which one is missing are left out and counted."""
-    out, missing = [], 0
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        pair = tuple(_plain(row.get(field)) for field in fields)
-        if None in pair:
-            missing += 1
-        else:
-            out.append(pair)
-    print(f"{path}: {len(out)} pairs, {missing} rows without one of the two")
-    return out
+def published(folder: Path, rounds: int) -> None:
+    """Every judge of the data: karat's figures beside the published ones."""
+    from karat.stats import cohen_kappa, percent_agreement
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return WORDS.get(value.strip().lower(), value.strip().lower() or None)
-    return int(value) if isinstance(value, (bool, float)) else value
-
-
-def agreement(options: argparse.Namespace) -> None:
-    from karat.stats import agreement_between, ppi, proportion
-
-    pairs = read(options.labels, (options.judge_field, options.human_field))
-    judge, human = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    found = agreement_between(judge, human)
-    print(f"agreement {found.percent}\nkappa     {found.kappa}\nalpha     {found.alpha}")
-    if set(judge) | set(human) > {0, 1}:
-        return
-    print(f"sensitivity {proportion([j == 1 for j, h in pairs if h == 1])}")
-    print(f"specificity {proportion([j == 0 for j, h in pairs if h == 0])}")
-    truth, inside, width = sum(human) / len(human), 0, []
-    for seed in range(options.rounds * 20):
-        draw = random.Random(seed)
-        chosen = set(draw.sample(range(len(pairs)), max(10, len(pairs) // 10)))
-        estimate = ppi(
-            [human[i] for i in chosen],
-            [judge[i] for i in chosen],
-            [judge[i] for i in range(len(pairs)) if i not in chosen],
-        )
-        inside += estimate.low <= truth <= estimate.high
-        width.append(estimate.high - estimate.low)
-    total = options.rounds * 20
+    judges, kappas, apart, covered, intervals = 0, 0, 0.0, 0, 0
+    for path in sorted(folder.rglob("result.json")):
+        figures = json.loads(path.with_name("statistics.json").read_text(encoding="utf-8"))
+        rows = [row for row in json.loads(path.read_text(encoding="utf-8")) if row.get("results")]
+        if "kappa_agreement" not in figures or not all(isinstance(row["results"][-1], dict) for row in rows):
+            continue  # judges of another form, such as those that see both orders at once
+        human = [str(row["label"]) for row in rows]
+        winners = [[str(row["results"][-1].get(order, {}).get("winner")) for row in rows] for order in ORDERS]
+        judges += 1
+        for name, found in (
+            ("correct_False", percent_agreement(winners[0], human)),
+            ("correct_True", percent_agreement(winners[1], human)),
+            ("equal", percent_agreement(*winners)),
+        ):
+            apart = max(apart, abs(100 * (found.value or 0.0) - percent(figures[name])))
+        kappa = cohen_kappa(*winners)
+        if kappa.value is not None and "None" not in winners[0] + winners[1]:
+            # Where a verdict is missing, the authors count it as no class, and the figures are not the same.
+            kappas += 1
+            apart = max(apart, 100 * abs(kappa.value - figures["kappa_agreement"]))
+        inside, total = corrected([w == "1" for w in winners[0]], [h == "1" for h in human], rounds)
+        covered, intervals = covered + inside, intervals + total
     print(
-        f"share of passes by people {truth:.3f}, raw by the judge {sum(judge) / len(judge):.3f}; corrected from a"
-        f" random tenth of the labels it lies in {inside} of {total} intervals, of mean width {sum(width) / total:.3f}"
+        f"{judges} judges: agreement in each order, consistency and (for {kappas} judges without missing verdicts)"
+        f" kappa differ from the published figures by at most {apart:.2g} percentage points; the corrected share"
+        f" covers the truth in {covered / intervals:.1%} of {intervals:,} samples"
     )
+
+
+def percent(text: str) -> float:
+    """95.0 of `95 / 100 = 95.0%`."""
+    return float(text.rpartition("=")[2].strip().rstrip("%"))
+
+
+def corrected(judge: list[bool], human: list[bool], rounds: int) -> tuple[int, int]:
+    """How many corrected intervals hold the share over all labels."""
+    from karat.stats import ppi
+
+    truth, inside = sum(human) / len(human), 0
+    for seed in range(rounds):
+        chosen = set(random.Random(seed).sample(range(len(human)), len(human) // 3))
+        rest = [judge[i] for i in range(len(judge)) if i not in chosen]
+        estimate = ppi([human[i] for i in chosen], [judge[i] for i in chosen], rest)
+        low, high = estimate.low, estimate.high
+        inside += (low is None or low <= truth) and (high is None or truth <= high)
+    return inside, rounds
 
 
 def main() -> None:
@@ -141,12 +144,10 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--latency", type=float, default=0.05)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--labels")
-    parser.add_argument("--judge-field", default="judge")
-    parser.add_argument("--human-field", default="human")
+    parser.add_argument("--llmbar", type=Path)
     options = parser.parse_args()
-    if options.labels:
-        agreement(options)
+    if options.llmbar:
+        published(options.llmbar, options.rounds)
     else:
         speed(options)
 

@@ -82,6 +82,18 @@ def test_check_finds_what_would_fail_later(karat, project, text, problem):
     assert "line " in said.err
 
 
+def test_classes_need_labels(karat, project):
+    text = EXPERIMENT.replace("exact_match", "json_valid").replace(
+        "name: accuracy, params: {by: topc}", "name: f1_score"
+    )
+    (project / "experiment.yaml").write_text(text)
+    said = karat("run", "experiment.yaml", "--check")
+    assert said.code == 2
+    assert "labels" in said.err
+    (project / "experiment.yaml").write_text(text.replace("json_valid", "exact_match"))
+    assert karat("run", "experiment.yaml", "--check").code == 0
+
+
 def test_failures_of_an_aggregation_lead_to_the_evaluation_or_run(karat, project):
     made = karat("run", "experiment.yaml", "--json").json
     said = karat("show", made["aggregation"]["id"], "--failed", "--json").json

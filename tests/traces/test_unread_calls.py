@@ -313,7 +313,7 @@ BENCHMARKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_results_of_benchmarks_are_read(name: str) -> None:
-    """Written after the published types of the benchmarks, which cannot be installed as packages."""
+    """Written by hand from the described shape of these benchmarks, not recorded from them."""
     assert [(call.name, call.arguments) for call in normalize(BENCHMARKS[name]).calls] == [
         ("rm", {"path": "/"})
     ]

@@ -303,6 +303,8 @@ class NumericMatch(ReferenceEvaluator):
     `thousands` holds the characters that may group digits by three, `decimal` is the decimal point.
     """
 
+    gives_labels = False
+
     name: ClassVar[str] = "numeric_match"
     example: ClassVar[dict[str, Any]] = {
         "params": {"tolerance": 0.5, "extract": "last"},
@@ -461,6 +463,8 @@ class ChoiceMatch(ReferenceEvaluator):
     label, so that an answer in full text is recognised too.
     """
 
+    gives_labels = False
+
     name: ClassVar[str] = "choice_match"
     example: ClassVar[dict[str, Any]] = {
         "params": {"choices": "ABCD"},
@@ -576,6 +580,8 @@ class SetMatch(ReferenceEvaluator):
     (1 only when nothing is missing and nothing is extra); the others are in the metadata.
     """
 
+    gives_labels = False
+
     name: ClassVar[str] = "set_match"
     example: ClassVar[dict[str, Any]] = {
         "params": {"separator": ","},
@@ -687,6 +693,8 @@ class TokenF1(ReferenceEvaluator):
     By default as question answering is commonly scored: case folded, punctuation and English articles left
     out. `tokens: characters` compares characters, for languages written without spaces.
     """
+
+    gives_labels = False
 
     name: ClassVar[str] = "token_f1"
     example: ClassVar[dict[str, Any]] = {

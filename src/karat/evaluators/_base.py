@@ -67,6 +67,8 @@ class Evaluator:
     """Whether `evaluate_async` is to be called instead of `evaluate`."""
     needs_reference: bool = False
     """Whether it can judge nothing without a reference: data that have none are then refused before a run."""
+    gives_labels: bool | None = None
+    """Whether its results have the labels `golden` and `predicted`, which classes are counted by; None: unknown."""
     version: str | None = None
     """Replaces the source code in the fingerprint, where the source says too much or too little."""
     example: ClassVar[Mapping[str, Any]] = {}

@@ -184,6 +184,8 @@ class EmbeddingDistance(ReferenceEvaluator):
     the same, one is as far as can be. Texts over `max_length` characters are an error of their item.
     """
 
+    gives_labels = False
+
     name: ClassVar[str] = "embedding_similarity"
     reuse = True
     example: ClassVar[dict[str, Any]] = {
@@ -288,6 +290,8 @@ class EmbeddingDistance(ReferenceEvaluator):
 
 class _NgramEvaluator(ReferenceEvaluator):
     """What the n-gram measures share: a package of the extra `text`, one or several references."""
+
+    gives_labels = False
 
     package: ClassVar[str]
 

@@ -27,6 +27,8 @@ SHOWN_PROBLEMS = 20
 class _JSONEvaluator(Evaluator):
     """What both share: text is parsed, anything else is taken as JSON that is parsed already."""
 
+    gives_labels = False
+
     reuse = False
 
     def __init__(self, fenced: bool, path: str | None) -> None:

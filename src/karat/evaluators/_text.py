@@ -32,6 +32,8 @@ class ExactMatch(ReferenceEvaluator):
     `golden` and `predicted`, so that `classification` can count them.
     """
 
+    gives_labels = True
+
     name: ClassVar[str] = "exact_match"
     example: ClassVar[dict[str, Any]] = {
         "params": {"case_sensitive": False},
@@ -100,7 +102,10 @@ class ExactMatch(ReferenceEvaluator):
                 continue
             labels = (
                 {"golden": reference, "predicted": output}
-                if len(reference) <= LABEL and len(output) <= LABEL
+                if len(reference) <= LABEL
+                and len(output) <= LABEL
+                and _storable(output)
+                and _storable(reference)
                 else {}
             )
             if output == reference or normalise(output) == normalise(reference):
@@ -119,8 +124,19 @@ def _labels(output: Any, reference: Any) -> dict[str, Any]:
 
 def _is_label(value: Any) -> bool:
     if isinstance(value, str):
-        return len(value) <= LABEL
+        return len(value) <= LABEL and _storable(value)
     return isinstance(value, (bool, float)) or (isinstance(value, int) and value.bit_length() <= 64)
+
+
+def _storable(text: str) -> bool:
+    """Whether a text can be stored: UTF-8 has no lone surrogates."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 MAX_SEARCH = 200_000_000
@@ -133,6 +149,8 @@ class Contains(Evaluator):
 
     `graded` gives the share of the texts that were found instead of pass or fail.
     """
+
+    gives_labels = False
 
     name: ClassVar[str] = "contains"
     reuse = False
@@ -249,6 +267,8 @@ class RegexMatch(Evaluator):
     not decided after `timeout` seconds is an error of this item, never a verdict.
     """
 
+    gives_labels = False
+
     name: ClassVar[str] = "regex_match"
     reuse = False
     # not batched: a pattern may take its whole time limit, and a batch is judged where nothing may wait
@@ -342,6 +362,8 @@ class EditDistance(ReferenceEvaluator):
     number. Two empty texts are the same. Texts over `max_length` characters are an error of their item,
     for the time needed grows with the product of the lengths.
     """
+
+    gives_labels = False
 
     name: ClassVar[str] = "edit_distance"
     example: ClassVar[dict[str, Any]] = {

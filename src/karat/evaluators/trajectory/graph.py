@@ -37,6 +37,8 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
     transitions, or both. `graded` gives the mean F1 of what is compared.
     """
 
+    gives_labels = False
+
     name = "graph_trajectory_match"
     reuse = False
     needs_reference = True

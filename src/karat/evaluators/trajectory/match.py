@@ -96,6 +96,8 @@ class TrajectoryMatchEvaluator(Evaluator):
     `graded` gives the F1 of the alignment as score; `value` is pass or fail all the same.
     """
 
+    gives_labels = False
+
     name = "trajectory_match"
     reuse = False
     needs_reference = True

@@ -43,6 +43,8 @@ class ToolUseEvaluator(Evaluator):
     `args_match_mode` is `superset` by default: the expected arguments are among those given.
     """
 
+    gives_labels = False
+
     name = "tool_use"
     reuse = False
     example: ClassVar[dict[str, Any]] = {
@@ -114,6 +116,8 @@ class ToolCallAccuracyEvaluator(Evaluator):
 
     Precision, recall and F1 are in the metadata. Not applicable where the reference has no calls.
     """
+
+    gives_labels = False
 
     name = "tool_call_accuracy"
     reuse = False
@@ -208,6 +212,8 @@ class RedundantCallsEvaluator(Evaluator):
     `ignore_tools` may be called as often as the agent likes. A call whose earlier try failed is no
     repetition unless `allow_retries` is off. `consecutive` counts only repetitions that follow at once.
     """
+
+    gives_labels = False
 
     name = "redundant_calls"
     reuse = False

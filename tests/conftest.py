@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from karat.datasets import Dataset
+from karat.registry import Registry
 
 # A shell that starts the tests in the background leaves Ctrl-C ignored, also in the children that tests send it to.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -28,8 +29,12 @@ def _registries_forget_the_parts_of_a_test() -> Iterator[None]:
     from karat.graph.metrics import aggregator_metrics, unit_metrics
     from karat.models.providers import providers
     from karat.models.providers._embedders import embedders
+    from karat.store import stores
 
-    registries = (aggregators, aggregator_metrics, evaluators, unit_metrics, embedders, providers)
+    registries: tuple[Registry[Any], ...] = (
+        *(aggregators, aggregator_metrics, evaluators, unit_metrics),
+        *(embedders, providers, stores),
+    )
     before = [set(registry._parts) for registry in registries]
     yield
     for registry, names in zip(registries, before, strict=True):

@@ -79,6 +79,25 @@ def test_a_judge_that_believes_what_it_is_shown_is_misled(store, serve):
     assert found.by_attack["only a colon"].value == 0.0
 
 
+def test_a_judge_that_does_not_repeat_itself(store, serve):
+    def answer(body):
+        answer.asked += 1
+        return (
+            perfect(body)
+            if answer.asked % 2 or "begin first]" in material(body)
+            else {"analysis": "", "pass": True}
+        )
+
+    answer.asked = 0
+    server = serve(answer)
+    found = audit(server.spec(), store=store, limit=6, attacks=[], concurrency=1)
+    assert found.self_consistency.value < 0.9
+    # Judged again, the same audit makes no call.
+    made = server.count
+    audit(server.spec(), store=store, limit=6, attacks=[], concurrency=1)
+    assert server.count == made
+
+
 def test_a_judge_that_always_passes_is_useless_and_not_attacked(store, serve):
     found = audit(serve(always).spec(), store=store, concurrency=20)
     assert found.verdict == "useless"

@@ -65,15 +65,32 @@ def audit(
     items = list(audit_items()[:limit])
     chosen = {name: ATTACKS[name] for name in (attacks if attacks is not None else ATTACKS)}
     examples = _examples(items, chosen, per_attack)
-    params = {"criterion": CRITERION, "judge": judge} if judge is not None else {"criterion": CRITERION}
+    params = {"criterion": CRITERION, "judge": _twice(judge)}
     run = run_stage(_stored_answer, _dataset("judge-audit", examples), store=store, **_quiet(options))
     spec = {"name": "llm_judge", "params": params, "key": "audit"}
     first = evaluate(run, [spec], store=store, **options)
-    again = evaluate(run, [{**spec, "key": "audit again"}], store=store, **{**options, "cache": "refresh"})
     positions = _positions(items, judge, store, options)
-    report = _report(first, again, positions, examples, confidence)
-    stored = _store(store, report, [first, again], confidence)
+    report = _report(first, positions, examples, confidence)
+    stored = _store(store, report, [first], confidence)
     return msgspec.structs.replace(report, id=stored.id)
+
+
+def _twice(judge: Any) -> dict[str, Any]:
+    """The judge with twice its votes: the first half are its verdict, the second half show whether it repeats it."""
+    settings: dict[str, Any] = {"model": judge} if isinstance(judge, str) else dict(judge or {})
+    return {**settings, "samples": 2 * int(settings.get("samples") or 1), "early_stop": False}
+
+
+def _halves(votes: Sequence[Mapping[str, Any]]) -> tuple[bool | None, bool | None]:
+    """The verdicts of the first and of the second half of the votes; None where a half does not decide."""
+    middle = len(votes) // 2
+    return _majority(votes[:middle]), _majority(votes[middle:])
+
+
+def _majority(votes: Sequence[Mapping[str, Any]]) -> bool | None:
+    passes = sum(vote.get("value") is True for vote in votes)
+    fails = sum(vote.get("value") is False for vote in votes)
+    return True if 2 * passes > len(votes) else False if 2 * fails > len(votes) else None
 
 
 def _quiet(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +159,6 @@ def _positions(items: Sequence[AuditItem], judge: Any, store: Store, options: Ma
 
 def _report(
     first: Evaluation,
-    again: Evaluation,
     positions: Sequence[str],
     examples: Sequence[Example],
     confidence: float,
@@ -151,6 +167,7 @@ def _report(
 
     about = {example.id: example.metadata for example in examples}
     passed: dict[str, bool] = {}
+    second: dict[str, bool] = {}
     failed, served, models = 0, dict[str, None](), dict[str, None]()
     for _, record in results_of(first):
         result = record.result
@@ -162,9 +179,9 @@ def _report(
             into.update(
                 dict.fromkeys(each for each in (value if isinstance(value, list) else [value]) if each)
             )
-        if result.score is not None:
-            passed[record.example] = result.score >= 0.5
-    second = {r.example: r.score >= 0.5 for _, r in results_of(again) if r.score is not None}
+        for half, into_ in zip(_halves(result.metadata.get("votes") or ()), (passed, second), strict=True):
+            if half is not None:
+                into_[record.example] = half
 
     def share(names: Sequence[str], value: bool = True) -> Estimate:
         found = [name for name in names if name in passed]

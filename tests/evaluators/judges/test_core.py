@@ -378,6 +378,13 @@ def test_endpoint_types():
         spec("pigeon")
 
 
+def test_an_anthropic_server_judges(serve):
+    server = serve([PASS], keys=["sk-ant-0123456789"])
+    details = {"model": "claude-x", "base_url": server.url, "api_key": "sk-ant-0123456789"}
+    judge = LLMJudge({"ai_support": {"endpoint_type": "anthropic", "ai_config": details}})
+    assert judge.evaluate(outputs="x").score == 1.0
+
+
 def test_a_judge_that_is_switched_off_or_absent_is_a_clear_error():
     with pytest.raises(RequestError, match="switched off"):
         LLMJudge({"ai_support": {"enabled": False, "ai_config": {"model": "m"}}})

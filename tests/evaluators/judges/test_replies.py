@@ -8,6 +8,7 @@ import pytest
 
 from karat.evaluators.judges import JudgeFailure, LLMJudge
 from karat.evaluators.judges._replies import Contract, Malformed
+from karat.testing import Failing
 
 from .conftest import FAIL, PASS
 
@@ -281,6 +282,20 @@ def test_a_filter_is_an_error_of_its_own_class(serve):
         LLMJudge(judge=server.spec()).evaluate(outputs="x")
     assert raised.value.kind == "filtered"
     assert server.count == 1
+
+
+def test_a_refusal_and_a_context_that_is_too_small_are_classes_of_their_own(serve):
+    message = {"role": "assistant", "content": None, "refusal": "I'm sorry, I can't judge this."}
+    refusing = serve([{"raw": {"choices": [{"message": message, "finish_reason": "stop"}], "model": "m"}}])
+    full = serve(
+        [PASS],
+        failures={1: Failing(status=400, message="maximum context length", code="context_length_exceeded")},
+    )
+    for server, kind in ((refusing, "refused"), (full, "context")):
+        with pytest.raises(JudgeFailure) as raised:
+            LLMJudge(judge=server.spec()).evaluate(outputs="x")
+        assert raised.value.kind == kind
+        assert server.count == 1
 
 
 def test_no_vote_takes_more_than_three_requests(serve):

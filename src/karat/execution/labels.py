@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -37,6 +38,9 @@ HUMAN = "human"
 """The registered name under which a person is the evaluator of an evaluation."""
 
 Sampling = Literal["uniform", "selected"]
+LOOKED_AT = 2000
+"""Results among which the first of each evaluator is looked for."""
+
 FEWEST = 2
 """Labelled items of a run that a corrected estimate needs."""
 
@@ -483,31 +487,14 @@ def latest_audit(store: Store, models: Sequence[str]) -> Any | None:
     return found[-1] if found else None
 
 
-def judge_keys(evaluations: Sequence[Evaluation]) -> set[str]:
-    """The keys of evaluators that ask a judge."""
-    from karat.evaluators._base import evaluators
-
-    out = set()
-    for spec in [spec for evaluation in evaluations for spec in evaluation.header.evaluators]:
-        try:
-            part = evaluators.get(spec.name) if spec.name != HUMAN else None
-        except RequestError:
-            continue
-        if getattr(part, "names_models", False):
-            out.add(spec.key)
-    return out
-
-
 def with_audits(evaluations: Sequence[Evaluation], estimates: Sequence[Estimate]) -> list[Estimate]:
     """The estimates of judges with a note on the latest audit of the same judge, or that there is none."""
-    keys = judge_keys(evaluations)
-    if not keys:
+    notes = {
+        key: _audit_note(evaluations[0].store, models, served)
+        for key, (models, served) in _judges(evaluations).items()
+    }
+    if not notes:
         return list(estimates)
-    notes = {}
-    for key in keys:
-        models, served = _asked(evaluations, key)
-        if models:
-            notes[key] = _audit_note(evaluations[0].store, models, served)
     out = []
     for each in estimates:
         note = notes.get(each.evaluator)
@@ -520,14 +507,20 @@ def with_audits(evaluations: Sequence[Evaluation], estimates: Sequence[Estimate]
     return out
 
 
-def _asked(evaluations: Sequence[Evaluation], key: str) -> tuple[list[str], list[str]]:
-    """The models that a judge asked and those that were served, by its first result."""
+def _judges(evaluations: Sequence[Evaluation]) -> dict[str, tuple[list[str], list[str]]]:
+    """The evaluators that ask a judge, by their first results: the models they asked, and those that were served."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
     for evaluation in evaluations:
-        for _, record in results_of(evaluation):
-            if record.key == key and record.result is not None:
-                found = record.result.metadata
-                return _listed(found.get("model")), _listed(found.get("served_model"))
-    return [], []
+        open_ = {spec.key for spec in evaluation.header.evaluators if spec.kind == "single"} - found.keys()
+        for _, record in islice(results_of(evaluation), LOOKED_AT):
+            if record.key in open_ and record.result is not None:
+                open_.discard(record.key)
+                said = record.result.metadata
+                if {"model", "served_model", "prompt", "requests"} <= said.keys():
+                    found[record.key] = _listed(said["model"]), _listed(said["served_model"])
+            if not open_:
+                break
+    return found
 
 
 def _listed(value: Any) -> list[str]:

@@ -447,6 +447,18 @@ def test_omitted_requirements_are_asked_again_and_invented_ones_dropped(serve):
     assert REQUIREMENTS[0] not in again.partition("begin steps]")[0]
 
 
+def test_a_requirement_named_instead_of_its_id_is_aligned(serve):
+    named = [
+        {"requirement": text, "satisfied": n != 1, "evidence": "x"} for n, text in enumerate(REQUIREMENTS)
+    ]
+    server = serve([verdicts(*reversed(named))])
+    result = AgentAsJudgeEvaluator(judge=server.spec(), requirements=REQUIREMENTS).evaluate(
+        outputs=TRAJECTORY
+    )
+    assert [each["satisfied"] for each in result.metadata["verdicts"]] == [True, False, True]
+    assert server.count == 1
+
+
 def test_a_requirement_without_a_verdict_is_an_error_after_three_requests(serve):
     server = serve([verdicts(verdict(1, True))])
     with pytest.raises(JudgeFailure):

@@ -47,6 +47,8 @@ class Contract(msgspec.Struct, frozen=True):
     """The integers of `verdicts` on graded criteria; without them, criteria have a pass."""
     evidence: bool = False
     """Whether `verdicts` are about requirements, with evidence."""
+    texts: tuple[str, ...] = ()
+    """The requirements of the ids, for replies that name a requirement instead of its id."""
     count: int | None = None
     """How many claims there are, where they were listed in the question."""
 
@@ -139,6 +141,8 @@ class Contract(msgspec.Struct, frozen=True):
         out: dict[int, dict[str, Any]] = {}
         for each in value:
             number = each.get("id")
+            if number is None and each.get("requirement") in self.texts:
+                number = self.values[self.texts.index(each["requirement"])]
             if isinstance(number, bool) or not isinstance(number, (int, float, str)):
                 continue
             try:

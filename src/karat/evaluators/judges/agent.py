@@ -191,7 +191,12 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
                 open_ = tuple(each for each in ids if each not in found)
                 listed = "\n".join(f"{each}. {requirements[each - 1]}" for each in open_)
                 question = self._ask(
-                    Contract("verdicts", open_, evidence=True),
+                    Contract(
+                        "verdicts",
+                        open_,
+                        evidence=True,
+                        texts=tuple(requirements[each - 1] for each in open_),
+                    ),
                     {"requirements": listed, **parts},
                     prompt=prompt,
                 )

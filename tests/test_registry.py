@@ -58,9 +58,9 @@ def test_an_unknown_name_says_the_nearest_known_ones(fruit):
 
 
 def test_a_name_belongs_to_one_part(fruit):
-    with pytest.raises(RequestError, match="'apple' is registered already, by"):
+    with pytest.raises(RequestError, match="'apple' is already registered by"):
         fruit.register("apple")(lambda: None)
-    with pytest.raises(RequestError, match="'malus' is registered already"):
+    with pytest.raises(RequestError, match="'malus' is already registered"):
         fruit.register("pear", "malus")(lambda: None)
 
 
@@ -81,9 +81,9 @@ def test_dotted_paths_and_files(fruit, tmp_path):
     [
         ("collections.OrderedDct", "collections has no 'OrderedDct': did you mean 'OrderedDict'"),
         ("no_such_module.thing", "no module 'no_such_module' on the import path"),
-        ("{folder}/missing.py:Pear", "no file"),
+        ("{folder}/missing.py:Pear", "file not found"),
         ("{folder}/own.py:Peer", "has no 'Peer': did you mean 'Pear'"),
-        ("{folder}/own.py", "say which object of the file"),
+        ("{folder}/own.py", "name an object in the file"),
         ("{folder}/broken.py:Pear", "importing .* failed: ZeroDivisionError"),
     ],
 )
@@ -137,7 +137,7 @@ def test_plugins_are_found_by_their_entry_point_and_can_be_switched_off(tmp_path
 
     on = run(KARAT_PLUGINS="1")
     assert on.stdout.strip() == "True"
-    assert "plug-in rotten (karat_fruit:no_such) did not load" in on.stderr
+    assert "plug-in rotten (karat_fruit:no_such) failed to load" in on.stderr
     assert run(KARAT_PLUGINS="0").stdout.strip() == "False"
 
 

@@ -1,7 +1,7 @@
-"""A YAML file with the line of every value, so that a mistake can be shown where it stands.
+"""YAML files with the line number of every value, for error messages.
 
-Loading is safe, and plain words mean what YAML 1.2 and editors say they mean: `no` is a text, `12:30` is not a
-number of seconds, `2024-01-01` is not an object that JSON cannot hold. A key that stands twice is refused.
+The loader is safe and follows YAML 1.2: `no` is a string, `12:30` is not a number of seconds, `2024-01-01` is not a
+date object. A duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_VALUES = 100_000
 DEEPEST = 60
 
 Place = tuple[str | int, ...]
-"""Where a value stands: keys and indices from the top."""
+"""The path of a value: keys and indices from the top."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,7 +38,7 @@ for _tag, _pattern, _first in (
 
 
 class Document:
-    """What a file says, and where it says it."""
+    """The value of a file, with line numbers."""
 
     def __init__(self, path: Path, value: Any, lines: dict[Place, int]) -> None:
         self.path = path
@@ -46,22 +46,22 @@ class Document:
         self._lines = lines
 
     def holding(self, value: Any) -> Document:
-        """The same file and lines with another value: a part of it, read again."""
+        """The same file and line numbers with another value."""
         return Document(self.path, value, self._lines)
 
     def line(self, place: Place) -> int:
-        """The line of a value; of what it would stand in, where it is missing."""
+        """The line of a value, or of its nearest parent if it is missing."""
         while place and place not in self._lines:
             place = place[:-1]
         return self._lines.get(place, 1)
 
 
 def read_document(path: Path) -> Document:
-    """Reads a file; what makes it unreadable is raised as a ConfigError with its line."""
+    """Read a file; raise a ConfigError with the line if it is invalid."""
     try:
         if path.stat().st_size > LONGEST:
             raise ConfigError(
-                [f"is larger than {LONGEST:,} bytes: keep the data in a file of its own"], str(path)
+                [f"is larger than {LONGEST:,} bytes: move the data to a separate file"], str(path)
             )
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -76,7 +76,7 @@ def read_document(path: Path) -> Document:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(
             [
-                f"line {line}: a control character stands there (U+{ord(text[error.position]):04X}), which YAML forbids"
+                f"line {line}: control character U+{ord(text[error.position]):04X} is not allowed in YAML: remove it"
             ],
             str(path),
         ) from error
@@ -98,32 +98,32 @@ def read_document(path: Path) -> Document:
 
 
 def _said(error: yaml.MarkedYAMLError) -> str:
-    """What is wrong with a text that is no YAML, as a person would say it who sees the line."""
+    """A readable message for a YAML syntax error."""
     mark, problem = error.problem_mark or error.context_mark, error.problem or error.context or ""
     if error.context == "while scanning a quoted scalar" and "end of stream" in problem:
-        mark, said = error.context_mark or mark, "the quotation mark that stands there is never closed"
+        mark, said = error.context_mark or mark, "unclosed quotation mark"
     elif r"'\t'" in problem:
         said = "indent with spaces, not a tab"
     elif "<block end>" in problem:
-        said = "the indentation of this line does not fit its neighbours"
+        said = "inconsistent indentation: align this line with its neighbours"
     elif problem == "mapping values are not allowed here":
-        said = "a colon stands where none may: indent the line as its neighbours are, or quote the value that has it"
+        said = "unexpected colon: align the line with its neighbours, or quote the value"
     elif problem.startswith("found character"):
-        said = f"{problem}: quote the value that it begins"
+        said = f"{problem}: quote the value"
     else:
         said = problem
     return f"line {mark.line + 1}, column {mark.column + 1}: {said}" if mark else said
 
 
 def _look(root: yaml.Node, path: Path) -> tuple[dict[Place, int], list[str]]:
-    """The line of every value, and the keys that stand twice. Aliases are followed, within bounds."""
+    """The line of every value, and the duplicate keys. Aliases are followed, within bounds."""
     lines: dict[Place, int] = {}
     problems: list[str] = []
     waiting: list[tuple[Place, yaml.Node, int]] = [((), root, root.start_mark.line + 1)]
     while waiting:
         place, node, line = waiting.pop()
         if len(place) > DEEPEST or len(lines) > MOST_VALUES:
-            raise ConfigError([f"line {line}: is nested too deeply, or repeats itself too often"], str(path))
+            raise ConfigError([f"line {line}: nested too deeply, or too many values"], str(path))
         lines[place] = line
         if isinstance(node, yaml.SequenceNode):
             waiting += [((*place, i), item, item.start_mark.line + 1) for i, item in enumerate(node.value)]
@@ -138,17 +138,17 @@ def _members(place: Place, node: yaml.MappingNode, problems: list[str]) -> list[
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
-            problems.append(f"line {line}: a key has to be a word")
+            problems.append(f"line {line}: a key must be a scalar")
             continue
         if key.value in first and key.value != "<<":
-            problems.append(f"line {line}: {key.value!r} stands twice, first on line {first[key.value]}")
+            problems.append(f"line {line}: duplicate key {key.value!r}, first on line {first[key.value]}")
         first[key.value] = line
         found.append(((*place, key.value), value, line))
     return found
 
 
 def written(place: Place) -> str:
-    """A place as a person writes it: `evaluators[1].params`."""
+    """Format a path: `evaluators[1].params`."""
     out = ""
     for step in place:
         out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else str(step)

@@ -1,7 +1,6 @@
-"""What can go wrong, as types.
+"""Exception types.
 
-A message names the thing, the place and the remedy, in one sentence a person can act on.
-`exit_code` is what the command line returns when the error reaches it.
+A message has the problem, the place and the fix, in one sentence. `exit_code` is the exit code of the command line.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ from collections.abc import Iterable
 
 
 class KaratError(Exception):
-    """Anything karat raises on purpose."""
+    """Base class of karat's exceptions."""
 
     exit_code = 2
 
 
 class RequestError(KaratError):
-    """The request was wrong: a bad configuration, an unknown name, a bad file. Nothing was started."""
+    """The request was wrong: an invalid configuration, an unknown name, a bad file. No work was started."""
 
 
 class UnknownName(RequestError, LookupError):
-    """A name under which nothing is known."""
+    """A name that is not registered or stored."""
 
 
 class ConfigError(RequestError):
-    """A configuration with one or more mistakes; all of them are listed, one to a line."""
+    """An invalid configuration; the message lists all errors, one per line."""
 
     def __init__(self, problems: Iterable[str], where: str = "") -> None:
         self.problems = list(problems)
@@ -34,19 +33,19 @@ class ConfigError(RequestError):
             super().__init__(head + self.problems[0])
         else:
             lines = "\n".join(f"  {problem}" for problem in self.problems)
-            super().__init__(f"{head}{len(self.problems)} mistakes\n{lines}")
+            super().__init__(f"{head}{len(self.problems)} errors\n{lines}")
 
 
 class DataError(RequestError):
-    """A dataset that cannot be read as it stands."""
+    """A dataset that cannot be read."""
 
 
 class UnsupportedType(RequestError):
-    """A value that cannot be stored; the message says what can be done about it."""
+    """A value that cannot be stored; the message has the fix."""
 
 
 class MissingDependency(RequestError):
-    """An optional package is needed for this and is not installed."""
+    """A required optional package is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package}: pip install 'karat[{extra}]'")
@@ -55,25 +54,25 @@ class MissingDependency(RequestError):
 class CannotJudge(KaratError):
     """An evaluator cannot judge this item: no reference, a missing key, a value it cannot read.
 
-    karat's evaluators raise it, they never return a score instead; the stage keeps it as a failed item.
+    Evaluators raise it instead of returning a score; the stage stores a failed result.
     """
 
     exit_code = 1
 
 
 FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit)
-"""What code that is not karat's may raise and be told for: also `sys.exit()`, which would end karat in silence."""
+"""Exceptions caught from user code. `sys.exit()` is included because it would end karat silently."""
 
 
 class NotApplicable(Exception):
-    """Raised by an evaluator to say that an item is not its business: a skip that spoils nothing."""
+    """Raised by an evaluator for an item that it does not apply to: the result is skipped, not missing."""
 
     applicable: bool = False
-    """True in a subclass: the item was its business, and the skip counts as a result that is missing."""
+    """True in a subclass: the evaluator applies to the item, and the skipped result counts as missing."""
 
 
 class Stopped(KaratError):
-    """A stage cannot go on; everything finished is kept and the same command continues it."""
+    """A stage cannot continue; finished items are stored and the same command resumes it."""
 
     exit_code = 3
 
@@ -83,19 +82,19 @@ class StoreError(Stopped):
 
 
 class StoreRefused(RequestError):
-    """The store is not one this karat may touch (foreign file, newer schema, no permission)."""
+    """The store cannot be used: not a karat store, a newer schema, or no permission."""
 
 
 class StoreBusy(Stopped):
-    """Another live process holds what was asked for."""
+    """Another process is using the same item."""
 
 
 class CodeChanged(RequestError):
-    """An unfinished run was made with other code than the one it would be continued with."""
+    """The code of an unfinished run has changed since it started."""
 
 
 class CredentialsRefused(Stopped):
-    """A provider refused the key: no call of this stage can succeed."""
+    """A provider rejected the API key."""
 
 
 class BudgetReached(Stopped):
@@ -103,7 +102,7 @@ class BudgetReached(Stopped):
 
 
 class Aborted(KaratError):
-    """`abort_on_error` was asked for and an item failed."""
+    """An item failed and `abort_on_error` is set."""
 
     exit_code = 1
 
@@ -123,6 +122,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}?"
     if not known:
-        return "none is known"
+        return "none are known"
     shown = ", ".join(known[:12])
     return f"known: {shown}{', …' if len(known) > 12 else ''}"

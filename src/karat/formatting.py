@@ -13,7 +13,7 @@ from karat.records import AggregationHeader, Counts, Estimate, group_text, inter
 
 
 def clean(text: Any, longest: int = 200) -> str:
-    """Text from outside, on one line: control characters cannot reach the terminal, and it is bounded."""
+    """Make untrusted text safe for a terminal: one line, no control characters, bounded length."""
     shown = "".join(
         c if unicodedata.category(c)[0] != "C" else " " if c in "\n\t\r" else "�"
         for c in str(text)[: longest + 1]
@@ -59,17 +59,17 @@ def counts_text(counts: Counts) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number as reports show it; an em dash where there is none."""
+    """A number as reports show it; an em dash for None."""
     return "—" if value is None else f"{value:.{digits}f}"
 
 
 def bounds_text(estimate: Estimate, sign: str = "") -> str:
-    """What missing items could do to a number; empty where none is missing."""
+    """The bounds of an estimate allowing for missing items; empty if none are missing."""
     return missing_text(estimate, signed=bool(sign))
 
 
 def effect_text(estimate: Estimate) -> str:
-    """How much clusters widen an interval; empty where items are independent."""
+    """The design effect of clusters; empty if items are independent."""
     effect, clusters = estimate.metadata.get("design_effect"), estimate.metadata.get("clusters")
     if effect is None or clusters is None:
         return ""
@@ -77,15 +77,15 @@ def effect_text(estimate: Estimate) -> str:
 
 
 MOST_NUMBERS = 20
-"""Estimates of one aggregator that a terminal shows; free text has as many classes as answers."""
+"""Limit on the estimates shown per aggregator; free text has as many classes as answers."""
 
 
 def aggregation_report(
     header: AggregationHeader, runs: Mapping[str, str], most: int | None = MOST_NUMBERS
 ) -> str:
-    """Estimates with their intervals and denominators, then tables by name and failures.
+    """Estimates with their intervals and denominators, then the names of tables, then failures.
 
-    Of each aggregator over each evaluator at most `most` numbers are shown. `runs` are the labels of several runs.
+    The report shows at most `most` estimates per aggregator and evaluator. `runs` maps run ids to labels.
     """
     lines = [f"aggregation {header.id}  {header.status}  {counts_text(header.counts)}", ""]
     seen: dict[tuple[str, str, str | None], int] = {}
@@ -100,10 +100,10 @@ def aggregation_report(
     for (evaluator, aggregator, _), count in seen.items():
         if most is not None and count > most:
             whose_text = clean(f"{evaluator} {aggregator}", 80)
-            lines.append(f"{whose_text}: {count - most:,} more numbers (karat show {header.id} shows all)")
+            lines.append(f"{whose_text}: {count - most:,} more estimates (see karat show {header.id})")
     if header.tables:
         names = ", ".join(clean(table.label, 80) for table in header.tables[:20])
-        lines.append(f"tables: {names} (karat report {header.id} shows them)")
+        lines.append(f"tables: {names} (see karat report {header.id})")
     for failure in header.failures:
         error = failure.error
         lines.append(f"{clean(failure.label, 80)} failed: {clean(error.type, 60)}: {clean(error.message)}")
@@ -115,7 +115,7 @@ def estimate_table(
 ) -> Table:
     """A table of estimates: the columns that distinguish them, then value, interval, n and notes.
 
-    `lower_is_better` are evaluators; where there are any, arrows show in which direction a metric gets better.
+    `lower_is_better` are evaluator keys; if there are any, arrows show the better direction of each metric.
     """
 
     def evaluator(each: Estimate) -> str:
@@ -158,7 +158,7 @@ PARAGRAPH = 2000
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """The title of what follows."""
+    """A section title."""
 
     text: str
     level: int = 2
@@ -177,14 +177,14 @@ class Table(msgspec.Struct, frozen=True):
     rows: list[list[str]]
     right: list[int] = []
     cell: int = CELL
-    """The longest that a cell may be."""
+    """The maximum length of a cell."""
 
 
 Block = Heading | Paragraph | Table
 
 
 def as_text(blocks: Iterable[Block]) -> str:
-    """For a terminal."""
+    """Render blocks as plain text for a terminal."""
     parts: list[str] = []
     for block in blocks:
         if isinstance(block, Heading):
@@ -199,7 +199,7 @@ def as_text(blocks: Iterable[Block]) -> str:
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:
-    """As Markdown; text from outside can be no markup."""
+    """Render blocks as Markdown; untrusted text is escaped."""
     parts: list[str] = []
     for block in blocks:
         if isinstance(block, Heading):
@@ -224,7 +224,7 @@ _LIST = re.compile(r"^(\s*)([-+]|\d+[.)])(\s)")
 
 
 def escape(text: Any, longest: int = CELL) -> str:
-    """Text as Markdown that shows as that text: no emphasis, code, link, HTML, mention or cell border."""
+    """Escape text for Markdown: no emphasis, code, link, HTML, mention or cell border."""
     shown = clean(text, longest)
     shown = _MARKUP.sub(r"\\\1", shown).replace("\\&", "&amp;").replace("\\<", "&lt;").replace("\\>", "&gt;")
     shown = _LINK.sub(lambda found: f"{found.group(1)}&#58;", shown)
@@ -234,12 +234,12 @@ def escape(text: Any, longest: int = CELL) -> str:
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = False, digits: int = 3) -> str:
-    """`[0.82, 0.86]`, with a side that has no limit named, or a dash where there is no interval."""
+    """`[0.82, 0.86]`, `no upper limit` for an open side, or a dash without an interval."""
     return interval_text(Estimate(None, low, high), digits, signed=signed) or "—"
 
 
 def probability(p: float | None) -> str:
-    """A p-value as people read it."""
+    """A p-value, or `<0.001`."""
     return "—" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 

@@ -1,8 +1,8 @@
-"""Names → parts. One `Registry` type, one instance for each kind of part.
+"""Registries of parts by name: one `Registry` per kind of part.
 
 A part is found by its registered name, by an alias, by an entry point of the group `karat.plugins`, by a
-dotted path (`package.module.Name`) or by a file (`file.py:Name`). Where a part of one kind is used as
-another it is said with a prefix: `unit:exact_match` among evaluators.
+dotted path (`package.module.Name`) or by a file (`file.py:Name`). A prefix selects a part of another kind:
+`unit:exact_match` among evaluators is a unit metric.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Registry(Generic[T]):
         """Modules whose import registers karat's own parts; imported one by one until a name is found."""
 
     def register(self, name: str, *aliases: str) -> Callable[[T], T]:
-        """A decorator that registers a part. A name is registered once; the same object may say it twice."""
+        """Return a decorator that registers a part. A duplicate name is an error unless the part is the same."""
 
         def add(part: T) -> T:
             for each in (name, *aliases):
                 owner = self._parts.get(self._aliases.get(each, each))
                 if owner is not None and not _same_part(owner, part):
-                    raise RequestError(f"{self.kind} {each!r} is registered already, by {_origin(owner)}")
+                    raise RequestError(f"{self.kind} {each!r} is already registered by {_origin(owner)}")
             self._parts[name] = part
             for alias in aliases:
                 self._aliases[alias] = name
@@ -56,11 +56,11 @@ class Registry(Generic[T]):
         return add
 
     def prefix(self, word: str, resolve: Callable[[str], T]) -> None:
-        """Parts of another kind, used as this one when their name is written `word:name`."""
+        """Resolve names of the form `word:name` with `resolve`."""
         self._prefixes[word] = resolve
 
     def get(self, name: str) -> T:
-        """The part registered under a name, or found by its path. Unknown: the nearest known names."""
+        """Return the part with a name or path; `UnknownName` suggests the nearest names."""
         if self._find(name):
             return self._parts[self._aliases.get(name, name)]
         head, colon, rest = name.partition(":")
@@ -98,20 +98,20 @@ class Registry(Generic[T]):
 
     def _checked(self, part: Any) -> T:
         if not callable(part):
-            raise RequestError(f"{part!r} cannot be used as {self.kind}: it cannot be called")
+            raise RequestError(f"{part!r} cannot be used as {self.kind}: it is not callable")
         return part  # type: ignore[no-any-return]  # its user checks what it can do
 
     def _find(self, name: str | None) -> bool:
-        """Whether a name is known; imports what registers parts until it is. None imports all there is."""
+        """Whether a name is known; imports built-in modules and plug-ins until it is. None imports all."""
         while not self._is_known(name):
             if self._builtin:
                 module = self._builtin[0]
                 importlib.import_module(module)
-                # Only now: whoever looks meanwhile, in another thread, has to wait for the same import.
+                # Remove it after the import: another thread must wait for the same import.
                 with contextlib.suppress(ValueError):
                     self._builtin.remove(module)
             elif not load_plugins():
-                return self._is_known(name)  # perhaps since a moment ago, by another thread
+                return self._is_known(name)  # another thread may have registered it
         return True
 
     def _is_known(self, name: str | None) -> bool:
@@ -123,9 +123,9 @@ _loading = threading.RLock()
 
 
 def load_plugins() -> bool:
-    """Imports every entry point of `karat.plugins` once; a broken one is named and does not stop the rest.
+    """Import every entry point of `karat.plugins` once; a broken one prints a warning.
 
-    Whether it was now that they were imported.
+    Returns whether this call imported them.
     """
     global _plugins_loaded
     with _loading:
@@ -140,16 +140,16 @@ def load_plugins() -> bool:
                 if callable(loaded) and not isinstance(loaded, type):
                     loaded()
             except FAILURES as error:
-                sys.stderr.write(f"karat: plug-in {point.name} ({point.value}) did not load: {error}\n")
+                sys.stderr.write(f"karat: plug-in {point.name} ({point.value}) failed to load: {error}\n")
         return True
 
 
 def load_object(path: str, loader: Callable[[str, str], Loader] | None = None) -> Any:
-    """The object at `package.module.Name` or `file.py:Name`; of a file, see `load_file`."""
+    """Load the object at `package.module.Name` or `file.py:Name` (see `load_file`)."""
     head, colon, name = path.partition(":")
     if colon or head.endswith(".py"):
         if not name:
-            raise RequestError(f"{path}: say which object of the file, as {head}:NAME")
+            raise RequestError(f"{path}: name an object in the file, as {head}:NAME")
         module = load_file(head, loader)
         return _member(module, name, head)
     module_name, _, _ = path.rpartition(".")
@@ -173,13 +173,13 @@ def load_object(path: str, loader: Callable[[str, str], Loader] | None = None) -
 
 
 def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = None) -> ModuleType:
-    """Imports a Python file by its path, once; its folder is importable while and after it loads.
+    """Import a Python file by its path, once, and add its folder to the import path.
 
-    `loader` makes what executes it, from the module's name and the path.
+    `loader` builds the module loader from the module name and the path.
     """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise RequestError(f"no file {path}")
+        raise RequestError(f"file not found: {path}")
     name = f"{file.stem}_{hashlib.blake2b(str(file).encode(), digest_size=4).hexdigest()}"
     if name in sys.modules:
         return sys.modules[name]
@@ -192,14 +192,14 @@ def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = No
         sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except FAILURES as error:  # a script without a guard for __main__ may end itself
+    except FAILURES as error:  # a script without a __main__ guard may call sys.exit
         del sys.modules[name]
         raise RequestError(f"importing {path} failed: {type(error).__name__}: {error}") from error
     return module
 
 
 def parameters_of(part: Any) -> dict[str, Any]:
-    """The parameters a part is built with: name → `{default, type}` (`required` where there is none)."""
+    """The constructor parameters of a part: name → `{default, type}`, or `required` without a default."""
     try:
         signature = inspect.signature(part)
     except (TypeError, ValueError):
@@ -223,7 +223,7 @@ def parameters_of(part: Any) -> dict[str, Any]:
 
 
 def check_parameters(part: Any, params: dict[str, Any], what: str) -> None:
-    """Refuses a parameter the part does not take, naming the nearest one it does, and a missing one."""
+    """Raise for an unknown parameter, with the nearest name, and for a missing one."""
     try:
         signature = inspect.signature(part)
     except (TypeError, ValueError):

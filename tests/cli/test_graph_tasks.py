@@ -30,8 +30,8 @@ def test_a_check_without_a_model_checks_the_rest_and_says_what_a_run_needs(karat
     write(folder, TASK.replace("said, model: ", "said"))
     said = karat("run", "qa", "--check")
     assert said.code == 0
-    assert "OK" in said.out
-    assert "before it can run: no model is named" in said.err
+    assert "OK: task" in said.out
+    assert "before the task can run: no model is named" in said.err
     assert "no model is named" in karat("run", "qa").err
     assert karat("run", "qa", "--check", "--model", "m@http://h.invalid/v1").err == ""
 

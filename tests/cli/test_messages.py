@@ -33,7 +33,7 @@ def test_records_of_no_example_are_told_as_text_and_as_json(karat, project):
 
 def test_an_offset_beyond_the_data(karat, project):
     arguments = ["run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "--offset", 4]
-    told = "offset 4 is beyond the data, which has 4 examples: the report says no_data"
+    told = "offset 4 is beyond the end of the dataset (4 examples)"
     said = karat(*arguments, "--json")
     assert (said.code, said.json["status"]) == (1, "no_data")
     assert told in said.err
@@ -50,7 +50,10 @@ def test_an_offset_beyond_the_data(karat, project):
         (["run", "experiment.yml"], "did you mean experiment.yaml?"),
         (["run", "taskk:shout"], "did you mean task.py:shout?"),
         (["ls", "--store", "mongo://x"], "known: memory, postgresql, sqlite"),
-        (["graph", "eval/classification/demo", "--out", "g.xyz"], "g.xyz: end it in .mmd, .mermaid"),
+        (
+            ["graph", "eval/classification/demo", "--out", "g.xyz"],
+            "g.xyz: unknown file extension: use .mmd, .mermaid",
+        ),
         (["graph", "eval/classification/demo", "--out", "none/g.svg"], "there is no folder none"),
         (["evaluate", "RUN", "-e", '{"nme": "exact_match"}'], "has no field 'nme': did you mean 'name'?"),
         (["export", "RUN", "-o", "none/x.csv"], "none/x.csv cannot be written: there is no folder none"),
@@ -110,9 +113,9 @@ def test_an_export_of_a_run_has_the_metadata_of_its_examples(karat, project):
 def test_evaluate_says_where_to_look_for_what_failed(karat, project, run):
     said = karat("evaluate", run, "-e", "edit_distance")
     assert said.code == 1
-    assert said.out.splitlines()[-1].startswith("what failed: karat show eval-")
+    assert said.out.splitlines()[-1].startswith("to list failures: karat show eval-")
     good = karat("run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "--json").json
-    assert "what failed" not in karat("evaluate", good["runs"][0]["id"], "-e", "json_match").out
+    assert "to list failures" not in karat("evaluate", good["runs"][0]["id"], "-e", "json_match").out
 
 
 def test_failures_of_several_runs_say_of_which_run(karat, project, run):

@@ -82,7 +82,7 @@ def test_a_budget_stops_with_exit_code_3_and_a_larger_one_goes_on(karat, prompt,
     said = karat("run", "prompt.yaml", "--budget", 0.3)
     assert said.code == 3
     assert "the budget of $0.3 is reached" in said.err
-    assert "to go on: karat run prompt.yaml --budget 0.3" in said.err
+    assert "to continue: karat run prompt.yaml --budget 0.3" in said.err
     assert provider.count == 2, "each costs 0.104, and a third could cost more than is left"
     said = karat("run", "prompt.yaml", "--budget", 100, "--json")
     assert said.code == 0
@@ -138,4 +138,4 @@ def test_why_and_how_often_a_call_failed_is_shown_and_exported(karat, project):
     rows = [json.loads(line) for line in karat("export", run, "--format", "jsonl").out.splitlines()]
     assert [attempt["status"] for attempt in rows[0]["output_metadata"]["attempts"]] == [500] * 3
     said = karat("show", run, "--example", rows[0]["id"]).out
-    assert "asked broken (2 retries): ServerFailed: broken: injected failure (500)" in said
+    assert "call to broken (2 retries): ServerFailed: broken: injected failure (500)" in said

@@ -46,7 +46,7 @@ def test_a_model_that_does_not_answer_is_told(karat):
 
 def test_the_cache_is_told_and_cleared(karat):
     assert karat("models", "cache", "stats", "--json").json["entries"] == 0
-    assert "0 answers" in karat("models", "cache", "stats").out
+    assert "0 replies" in karat("models", "cache", "stats").out
     assert karat("models", "cache", "clear", "--older-than", 1, "--json").json == {"cleared": 0}
 
 
@@ -59,7 +59,7 @@ def test_pull_of_an_unknown_model(karat):
 def test_doctor(karat, project):
     said = karat("doctor")
     assert said.code == 0
-    assert "karat.db will be made by the first run" in said.out
+    assert "karat.db does not exist yet" in said.out
     karat("run", "experiment.yaml")
     document = karat("doctor", "--json").json
     assert document["ok"] is True

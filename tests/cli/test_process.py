@@ -61,8 +61,8 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(slow: Path
     assert process.returncode == 130
     assert out == ""
     assert "interrupted at" in err
-    assert "everything finished is kept" in err
-    assert "to go on: karat run slow.py:slow --data qa.jsonl --concurrency 2" in err
+    assert "finished items are stored" in err
+    assert "to continue: karat run slow.py:slow --data qa.jsonl --concurrency 2" in err
     assert "Traceback" not in err
 
     (slow / "fast").touch()

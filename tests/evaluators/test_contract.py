@@ -162,7 +162,7 @@ def test_registering_ones_own():
 
     assert build_evaluator("shouts").evaluate(outputs="HEY").score == 1.0
     assert "shouts" in [entry["name"] for entry in list_evaluators()]
-    with pytest.raises(RequestError, match="registered already"):
+    with pytest.raises(RequestError, match="already registered"):
         register_evaluator("shouts")(ExactMatch)
 
 

@@ -77,17 +77,17 @@ def test_every_mistake_is_told_at_once_with_its_line():
     expected = [
         ("line 2", "dataset: needs 'path'"),
         ("line 3", "dataset.pth: unknown key: did you mean 'path'?"),
-        ("line 4", "dataset.input: has to be a text or a list"),
-        ("line 5", "task: there is no file lod.py: did you mean loud.py?"),
+        ("line 4", "dataset.input: must be a string or a list"),
+        ("line 5", "task: file not found: lod.py: did you mean loud.py?"),
         ("line 6", "evaluatrs: unknown key: did you mean 'evaluators'?"),
         ("line 8", "did you mean 'exact_match'"),
         ("line 9", "did you mean 'substring'"),
         ("line 11", "duplicate key 'same'"),
-        ("line 12", "evaluators[4]: has to be a name or {name, params, key}"),
+        ("line 12", "evaluators[4]: must be a name or {name, params, key}"),
         ("line 14", "did you mean 'accuracy'"),
-        ("line 15", "attempts: has to be greater than or equal to 1"),
-        ("line 16", "concurrency: has to be a whole number"),
-        ("line 17", "timeout: has to be greater than 0"),
+        ("line 15", "attempts: must be greater than or equal to 1"),
+        ("line 16", "concurrency: must be an integer"),
+        ("line 17", "timeout: must be greater than 0"),
     ]
     assert len(found) == len(expected)
     for problem, (line, text) in zip(found, expected, strict=True):
@@ -103,7 +103,7 @@ def test_every_mistake_is_told_at_once_with_its_line():
         (DATASET + "task: loud.py:lod\n", "line 2: task: loud.py has no 'lod': did you mean 'loud'"),
         (
             DATASET + "task: {functon: loud.py:loud}\n",
-            "line 2: task: has to be file.py:function, or have one of",
+            "line 2: task: must be file.py:function, or have one of",
         ),
         (
             DATASET + "task: {function: loud.py:loud, params: {ed: x}}\n",
@@ -123,7 +123,7 @@ def test_every_mistake_is_told_at_once_with_its_line():
             DATASET + "task: {prompt: [{role: usr, content: '{input}'}], model: openai/x}\n",
             "task.prompt[0].role",
         ),
-        (DATASET + "task: loud.py:loud\naggregators: [mean]\n", "there are no evaluators"),
+        (DATASET + "task: loud.py:loud\naggregators: [mean]\n", "no evaluators"),
         (
             DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [{name: mean, of: x}]\n",
             "line 4: aggregators[0].of: no evaluator has the key 'x'",
@@ -135,16 +135,16 @@ def test_every_mistake_is_told_at_once_with_its_line():
         ("dataset: [{inpt: 1}]\ntask: loud.py:loud\n", "dataset[0].inpt: unknown key: did you mean 'input'?"),
         ("dataset: qx.jsonl\ntask: loud.py:loud\n", "qx.jsonl"),
         ("dataset: nobody\ntask: loud.py:loud\n", "there is no store"),
-        ("dataset: 5\ntask: loud.py:loud\n", "dataset: has to be a file, a name"),
+        ("dataset: 5\ntask: loud.py:loud\n", "dataset: must be a file, a name"),
         ("dataset: {path: qa.jsonl, input: quesion}\ntask: loud.py:loud\n", "quesion"),
-        ("task: x\ntask: y\n", "line 2: 'task' stands twice, first on line 1"),
-        ("a: {b: 1, c: {d: 1, d: 2}}\n", "'d' stands twice"),
+        ("task: x\ntask: y\n", "line 2: duplicate key 'task', first on line 1"),
+        ("a: {b: 1, c: {d: 1, d: 2}}\n", "duplicate key 'd'"),
         ("", "is empty"),
         ("- a\n", "line 1: an experiment is a mapping"),
         ("a: [\n", "line 2, column 1"),
-        ("a: &a [*a]\n", "is nested too deeply"),
+        ("a: &a [*a]\n", "nested too deeply"),
         ("a: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
-        ("? [a]\n: b\n", "a key has to be a word"),
+        ("? [a]\n: b\n", "a key must be a scalar"),
     ],
 )
 def test_a_mistake_says_what_where_and_the_nearest_right_thing(text, expected):
@@ -155,7 +155,7 @@ def test_aliases_cannot_blow_up():
     rows = "\n".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]" for i in range(9)
     )
-    assert "repeats itself too often" in problems(f"a: &a [x, x]\n{rows}\n")[0]
+    assert "too many values" in problems(f"a: &a [x, x]\n{rows}\n")[0]
 
 
 def test_plain_words_mean_what_editors_show():
@@ -290,9 +290,7 @@ def test_data_without_references_are_refused_where_an_evaluator_needs_one(folder
     head = "dataset: {path: qa.jsonl, input: question}\ntask: loud.py:loud\n"
     text = head + "evaluators: [exact_match, {name: contains, params: {substring: X}}]\n"
     (folder / "experiment.yaml").write_text(text)
-    with pytest.raises(
-        ConfigError, match=r"line 3: evaluators\[0\]: .* no example has one: .* one of answer"
-    ):
+    with pytest.raises(ConfigError, match=r"line 3: evaluators\[0\]: .* no example has one: .* answer"):
         read_experiment(folder / "experiment.yaml")
     (folder / "experiment.yaml").write_text(text.replace("exact_match", "json_valid"))
     assert len(read_experiment(folder / "experiment.yaml").evaluators) == 2

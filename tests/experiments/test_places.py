@@ -47,9 +47,9 @@ def test_a_matrix_over_a_prompt() -> None:
         "    - 0\n"
         "    - hot\n",
         "line 4: matrix.model[1]: unknown model 'lokal/x'",
-        "line 4: matrix.model[2]: 5 is no model",
-        "line 5: matrix.temprature: a prompt has no 'temprature': did you mean 'temperature'?",
-        "line 8: matrix.temperature[1]: has to be a valid number",
+        "line 4: matrix.model[2]: 5 is not a model",
+        "line 5: matrix.temprature: a prompt has no field 'temprature': did you mean 'temperature'?",
+        "line 8: matrix.temperature[1]: must be a valid number",
     )
 
 
@@ -61,7 +61,7 @@ def test_a_matrix_over_a_function_and_what_is_wrong_with_the_function() -> None:
     )
     said(
         "dataset: qa.jsonl\ntask: lod.py:loud\nmatrix: {model: [lokal/x]}\n",
-        "line 2: task: there is no file lod.py: did you mean loud.py?",
+        "line 2: task: file not found: lod.py: did you mean loud.py?",
         "line 3: matrix.model[0]: unknown model 'lokal/x'",
     )
 

@@ -125,9 +125,12 @@ def test_resume_false_makes_another_run(karat):
         ("run eval/qaa", "did you mean the task eval/qa?"),
         ("run --task eval/qaa", "no task 'eval/qaa'"),
         ("run eval/qa --task eval/qa", "are both tasks"),
-        ("run eval/qa --input answer", "--input is not for graph tasks"),
+        ("run eval/qa --input answer", "--input does not apply to graph tasks"),
         ("run eval/qa --run_args [1]", "is not a JSON object"),
-        ("run tasks/eval/qa/code.py:predict --data rows.jsonl --run_name x", "--run_name is for graph tasks"),
+        (
+            "run tasks/eval/qa/code.py:predict --data rows.jsonl --run_name x",
+            "--run_name applies to graph tasks only",
+        ),
         ("run eval/qa --output_with_ts maybe", "'maybe' is not True or False"),
     ],
 )
@@ -264,7 +267,7 @@ def test_an_interrupted_run_goes_on_by_record(karat, project):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert first.returncode == 130, first.stderr
-    assert "to go on: karat run --task eval/qa" in first.stderr
+    assert "to continue: karat run --task eval/qa" in first.stderr
     assert not list((project.folder / "out").iterdir())
     code, _, _ = karat(
         "run", "--task", "eval/qa", "--batch_size", "1", "--output_dir", "out", "--resume", "True"
@@ -294,7 +297,7 @@ def test_a_dotted_name_that_leads_nowhere_is_no_task_and_no_module(karat):
     code, _, told = karat("run", "nope.task")
     assert code == 2
     assert "no task 'nope.task'" in told
-    assert "nor is there a module 'nope' on the import path" in told
+    assert "no module 'nope' on the import path" in told
     assert "needs a dataset" in karat("run", "json.dumps")[2]
 
 

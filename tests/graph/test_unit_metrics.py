@@ -70,7 +70,7 @@ class TestShape:
             UnitMetricRegistry.get_metric("exact_match", case_sensitiv=True)
         with pytest.raises(RequestError, match="subclass of BaseUnitMetric"):
             unit_metric("nothing")(int)
-        with pytest.raises(RequestError, match="registered already"):
+        with pytest.raises(RequestError, match="already registered"):
             UnitMetricRegistry.register("exact_match", UnitMetricRegistry.get_metric_class("fuzzy_match"))
 
     def test_names_metadata_and_description(self):

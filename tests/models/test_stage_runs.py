@@ -549,7 +549,7 @@ def test_a_refused_key_is_one_sentence_and_exit_code_3(folder, monkeypatch):
         said = [line for line in done.stderr.splitlines() if line]
         assert len(said) == 2
         assert "the key was refused; set OPENAI_API_KEY, then repeat the command to continue" in said[0]
-        assert said[1] == "to go on: karat run prompt.yaml"
+        assert said[1] == "to continue: karat run prompt.yaml"
         assert server.count <= 20
         monkeypatch.setenv("OPENAI_API_KEY", "the right one")
         assert command("run", "prompt.yaml").returncode == 0

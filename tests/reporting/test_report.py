@@ -198,10 +198,10 @@ def test_a_terminal_shows_the_first_numbers_of_an_aggregator_and_says_how_many_m
     numbers = len(aggregation.estimates)
     assert numbers > 60
     assert (
-        f"unit:exact_match precision: {numbers - 21:,} more numbers (karat show {aggregation.id} shows all)"
+        f"unit:exact_match precision: {numbers - 21:,} more estimates (see karat show {aggregation.id})"
         in text
     )
     assert sum(line.startswith("unit:exact_match  precision") for line in text.splitlines()) == 20
     assert "unit:exact_match  accuracy" in text
-    assert "more numbers" not in whole
+    assert "more estimates" not in whole
     assert all(each.group["class"] in whole for each in aggregation.estimates if each.group)

@@ -1,4 +1,4 @@
-"""The command line. `main` finds the command, runs it, and turns whatever happens into an exit code.
+"""The command line. `main` finds the command, runs it and returns an exit code.
 
 0 success · 1 finished with failures, or a gate failed · 2 the request was wrong · 3 stopped, resumable · 4 a gate is
 undecided · 130 interrupted, resumable.
@@ -24,11 +24,14 @@ __all__ = ["main"]
 
 INTERRUPTED = 130
 BUG = 70
-"""An error that is karat's own; `EX_SOFTWARE` of sysexits.h."""
+"""The exit code for a bug in karat: `EX_SOFTWARE` of sysexits.h."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit code; without one, that of this process, which ends when interrupted."""
+    """Run a command line (default: that of this process) and return its exit code.
+
+    Without `argv` an interrupt ends the process.
+    """
     if argv is not None:
         return _exit_code(list(argv))
     from karat.execution.signals import ending_signals
@@ -77,7 +80,7 @@ def _run(given: list[str], terminal: Terminal) -> int:
 
 
 def _same_command(given: list[str]) -> str:
-    """The command that goes on from here: the same one, without what would begin anew, and without a password."""
+    """The command that continues this one: the same words without --new and without passwords."""
     import re
     import shlex
 
@@ -88,7 +91,7 @@ def _same_command(given: list[str]) -> str:
 
 
 PATIENCE_SECONDS = 2.0
-"""How long exit handlers may take, such as writing the last replies to the cache."""
+"""Time limit for exit handlers, such as writing the last replies to the cache."""
 
 
 def _end_process(code: int) -> NoReturn:

@@ -1,7 +1,7 @@
-"""Aggregates the results of one or more evaluations into estimates, and prints them with their intervals.
+"""Aggregate the results of one or more evaluations into estimates with intervals.
 
-EVAL is an id, the beginning of one, or `latest`. An aggregator is a name, or JSON with name, params, key and of
-(the evaluator keys it is for). Without -a it is accuracy where every score is 0 or 1, else the mean.
+EVAL is an id, a unique prefix of one, or `latest`. An aggregator is a name, or JSON with name, params, key and of
+(the evaluator keys it applies to). Without -a, karat uses accuracy if every score is 0 or 1, and the mean otherwise.
 
     karat aggregate latest -a accuracy -a mean
 """
@@ -16,19 +16,29 @@ from karat.cli.terminal import Terminal
 
 
 def add_arguments(parser: Parser) -> None:
-    """Which evaluations, and by what."""
-    parser.add_argument("evaluations", metavar="EVAL", nargs="+", help="the evaluations to fold")
+    """Declare the evaluations and the aggregators."""
+    parser.add_argument("evaluations", metavar="EVAL", nargs="+", help="the evaluations to aggregate")
     parser.option(
-        "-a", "--aggregator", action="append", default=[], type=part, metavar="NAME|JSON", help="repeatable"
+        "-a",
+        "--aggregator",
+        action="append",
+        default=[],
+        type=part,
+        metavar="NAME|JSON",
+        help="the aggregator (default: accuracy or mean); repeatable",
     )
     parser.option(
-        "--confidence", type=share, default=0.95, metavar="C", help="of the intervals (default: 0.95)"
+        "--confidence",
+        type=share,
+        default=0.95,
+        metavar="C",
+        help="confidence level of the intervals (default: 0.95)",
     )
     add_stage_options(parser)
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Aggregates, and prints the estimates."""
+    """Aggregate, and print the estimates."""
     from karat.cli.outcome import exit_code
     from karat.execution.aggregate import aggregate
     from karat.store.existing import open_existing

@@ -1,4 +1,4 @@
-"""The commands there are: their names, where each is written, and which one a command line means."""
+"""The table of commands, and how to find the command in a command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from karat.errors import RequestError, did_you_mean
 
 WITH_VALUE = ("--store",)
-"""Options of every command that take a value, and may stand before the command's name."""
+"""General options that take a value and may precede the command name."""
 
 
 class UsageError(RequestError):
@@ -25,35 +25,37 @@ class Command(NamedTuple):
 COMMANDS = {
     "init": Command("karat.cli.init", "write a small working evaluation to start from"),
     "run": Command("karat.cli.run", "run an experiment, or a task over a dataset"),
-    "evaluate": Command("karat.cli.evaluate", "judge the outputs of one or more runs"),
-    "aggregate": Command("karat.cli.aggregate", "fold the results of evaluations into estimates"),
+    "evaluate": Command("karat.cli.evaluate", "evaluate the outputs of one or more runs"),
+    "aggregate": Command("karat.cli.aggregate", "aggregate the results of evaluations into estimates"),
     "compare": Command("karat.cli.compare", "compare runs with a baseline, example by example"),
     "rank": Command("karat.cli.rank", "rank runs from best to worst"),
-    "report": Command("karat.cli.report", "write down all that is known of runs"),
+    "report": Command("karat.cli.report", "write a report on runs, evaluations or aggregations"),
     "judge": Command("karat.cli.judge", "correct, measure and audit judges"),
     "judge correct": Command("karat.cli.judge", "correct or confirm one decision of a judge"),
-    "judge import": Command("karat.cli.judge", "store people's labels from a file"),
-    "judge alignment": Command("karat.cli.judge", "how far a judge agrees with people"),
-    "judge compare": Command("karat.cli.judge", "judge the same outputs with two judges"),
-    "judge audit": Command("karat.cli.judge", "how often a judge errs, and how easily it is misled"),
+    "judge import": Command("karat.cli.judge", "import human labels from a file"),
+    "judge alignment": Command("karat.cli.judge", "measure how well a judge agrees with human labels"),
+    "judge compare": Command("karat.cli.judge", "evaluate the same outputs with two judges"),
+    "judge audit": Command(
+        "karat.cli.judge", "measure the error rates of a judge and its resistance to attacks"
+    ),
     "graph": Command("karat.cli.graph", "draw the graph of a task"),
-    "ls": Command("karat.cli.ls", "list what the store has"),
+    "ls": Command("karat.cli.ls", "list the contents of the store"),
     "show": Command(
-        "karat.cli.show", "show one thing: its counts, where it comes from, an example, its failures"
+        "karat.cli.show", "show a dataset, run, evaluation or aggregation, one example, or the failures"
     ),
     "export": Command("karat.cli.export", "write records as JSON, JSONL, CSV or Parquet"),
-    "rm": Command("karat.cli.rm", "remove things from the store"),
-    "evaluators": Command("karat.cli.evaluators", "list the evaluators, or explain one"),
-    "models": Command("karat.cli.models", "list the models that can be used here, and what each needs"),
-    "models pull": Command("karat.cli.models_pull", "fetch the weights of the embedded model"),
-    "models cache": Command("karat.cli.models_cache", "what is kept of model answers, and forgetting it"),
-    "doctor": Command("karat.cli.doctor", "what is installed, what works here, and what to install"),
+    "rm": Command("karat.cli.rm", "remove datasets, runs, evaluations or aggregations"),
+    "evaluators": Command("karat.cli.evaluators", "list the evaluators, or describe one"),
+    "models": Command("karat.cli.models", "list the available models and their requirements"),
+    "models pull": Command("karat.cli.models_pull", "download the weights of the embedded model"),
+    "models cache": Command("karat.cli.models_cache", "show or clear the cache of model replies"),
+    "doctor": Command("karat.cli.doctor", "check the installation, the store and the models"),
 }
-"""In the order in which they are listed. A name of two words is a part of the command before it."""
+"""In the order of `karat --help`. A name of two words is a subcommand."""
 
 
 def find_command(given: Sequence[str]) -> tuple[str | None, list[str]]:
-    """`(command, its arguments)`; options that stand before the name are given to the command."""
+    """Return `(command, its arguments)`; options before the command name are passed to the command."""
     before: list[str] = []
     words = iter(enumerate(given))
     for place, word in words:
@@ -67,7 +69,7 @@ def find_command(given: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def _longest(word: str, rest: list[str], before: list[str]) -> tuple[str, list[str]]:
     if word not in COMMANDS:
-        raise UsageError(f"karat has no command {word!r}: {did_you_mean(word, COMMANDS)}")
+        raise UsageError(f"unknown command {word!r}: {did_you_mean(word, COMMANDS)}")
     if rest and f"{word} {rest[0]}" in COMMANDS:
         return f"{word} {rest[0]}", [*before, *rest[1:]]
     return word, [*before, *rest]

@@ -1,8 +1,9 @@
-"""Compare runs with the first of them, paired by example: differences with intervals and tests, and what got worse.
+"""Compare runs with a baseline, paired by example: differences with intervals, tests, and regressions.
 
-A and B are runs, or evaluations whose runs are meant. The results that evaluations hold are compared; -e evaluates the
-runs first. A metric is an evaluator's key, or "KEY accuracy" (the share that passes) or "KEY mean". --fail-if-worse is
-a gate: it holds (exit code 0), fails (1) or is undecided (4). The comparison is stored as an aggregation.
+Each ID is a run, or an evaluation whose runs are compared. The first run is the baseline. The command compares stored
+results; -e evaluates the runs first. A metric is an evaluator's key, "KEY accuracy" (the pass rate) or "KEY mean".
+--fail-if-worse is a gate: it holds (exit code 0), fails (1) or is undecided (4). The comparison is stored as an
+aggregation.
 
     karat compare run-1a run-2b
     karat compare run-1a run-2b -e exact_match --fail-if-worse accuracy:0.01
@@ -34,35 +35,35 @@ def add_arguments(parser: Parser) -> None:
         default=[],
         type=part,
         metavar="NAME|JSON",
-        help="evaluate the runs with this first; repeatable",
+        help="evaluate the runs with this evaluator first; repeatable",
     )
     parser.option(
         "--metric", action="append", default=[], metavar="METRIC", help="compare only this metric; repeatable"
     )
-    parser.option("--cluster", metavar="FIELD", help="a metadata field that groups examples into clusters")
-    parser.option("--test", choices=TESTS, default="auto", help="the test (default: auto)")
+    parser.option("--cluster", metavar="FIELD", help="metadata field that groups examples into clusters")
+    parser.option("--test", choices=TESTS, default="auto", help="the statistical test (default: auto)")
     parser.option(
         "--fail-if-worse",
         action="append",
         default=[],
         metavar="METRIC:MARGIN",
-        help="a gate: no run may be worse by more than this; repeatable",
+        help="a gate: fail if a run is worse by more than MARGIN; repeatable",
     )
     parser.option(
         "--examples",
         type=whole(0),
         default=5,
         metavar="N",
-        help="how many examples that got worse are shown (default: 5)",
+        help="number of regressed examples to show (default: 5)",
     )
     parser.option(
         "--confidence",
         type=share,
         default=0.95,
         metavar="C",
-        help="confidence of the intervals (default: 0.95)",
+        help="confidence level of the intervals (default: 0.95)",
     )
-    parser.option("--format", choices=FORMATS, help="text, markdown or json (default: text)")
+    parser.option("--format", choices=FORMATS, help="output format (default: text)")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
@@ -71,7 +72,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.store.existing import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
-        raise UsageError(f"--json and --format {given.format} contradict each other: leave one of them out")
+        raise UsageError(f"--json and --format {given.format} contradict each other: remove one of them")
     import_from_here()
     with open_existing(given.store) as store:
         made = compare(

@@ -1,6 +1,7 @@
-"""Says what is installed, what works here, and what to install.
+"""Check the installation: packages, the store, the model cache, the embedded model and plug-ins.
 
-Nothing is changed and nobody is asked: the store is only read, and keys are only looked for, never shown.
+The command changes nothing and calls no model. It reads the store and reports which API keys are set, without printing
+them.
 
     karat doctor
 """
@@ -41,11 +42,11 @@ PURPOSES = {
 
 
 def add_arguments(parser: Parser) -> None:
-    """Nothing beside what every command takes."""
+    """Declare nothing: the general options are enough."""
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Looks at everything, and tells."""
+    """Run all checks, and print them."""
     from karat import __version__
 
     checks: list[dict[str, Any]] = [
@@ -120,7 +121,7 @@ def _version(name: str) -> str | None:
 
 
 def _tried(what: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a look finds; a look that fails is a finding as well."""
+    """The result of a check; an exception in a check is the result `broken`."""
     try:
         return {"what": what, "state": "ok", **look()}
     except Exception as error:
@@ -135,23 +136,23 @@ def _store(url: str | None) -> dict[str, Any]:
     if path is not None and not path.exists():
         folder = path.parent
         if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise RequestError(f"{path} cannot be made: {folder} is not a folder that can be written")
-        return {"found": f"{path} will be made by the first run"}
+            raise RequestError(f"cannot create {path}: {folder} is not a writable folder")
+        return {"found": f"{path} does not exist yet: the first run creates it"}
     with open_existing(url) as store:
         problems = store.verify()
         if problems:
-            remedy = "restore it from a copy, or export what can be read"
+            remedy = "restore it from a backup, or export the readable records"
             return {"state": "broken", "found": f"{store.url}: {'; '.join(problems[:3])}", "remedy": remedy}
         kinds = ("datasets", "runs", "evaluations", "aggregations")
         counted = ", ".join(f"{len(getattr(store, kind).list()):,} {kind}" for kind in kinds)
-        return {"found": f"{store.url}: {counted}; its integrity check and checksums found nothing wrong"}
+        return {"found": f"{store.url}: {counted}; integrity check and checksums OK"}
 
 
 def _cache() -> dict[str, Any]:
     from karat.models import cache_stats
 
     stats = cache_stats()
-    return {"found": f"{stats['path']}: {stats['entries']:,} answers, {stats['bytes']:,} bytes"}
+    return {"found": f"{stats['path']}: {stats['entries']:,} replies, {stats['bytes']:,} bytes"}
 
 
 def _local_model() -> dict[str, Any]:
@@ -176,14 +177,14 @@ def _plugins() -> dict[str, Any]:
         except Exception as error:
             broken.append(f"{point.name}: {error}")
     if broken:
-        return {"state": "broken", "found": "; ".join(broken), "remedy": "upgrade or uninstall it"}
+        return {"state": "broken", "found": "; ".join(broken), "remedy": "upgrade or uninstall the plug-in"}
     return {"found": ", ".join(names) or "none installed"}
 
 
 def _text(document: dict[str, Any]) -> str:
     from karat.formatting import clean, table
 
-    rows = [["", "what", "found", "what to do"]]
+    rows = [["", "check", "found", "fix"]]
     for check in document["checks"]:
         purpose = f" (for {check['for']})" if check.get("for") and check["state"] != "ok" else ""
         found = clean(check["found"], 110) + purpose

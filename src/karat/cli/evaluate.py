@@ -1,8 +1,8 @@
-"""Judges the outputs of one or more runs.
+"""Evaluate the outputs of one or more runs.
 
-RUN is an id, the beginning of one, or `latest`. An evaluator is a name, or JSON with name, params and key. With
-several runs, evaluators that compare see them together. --amend adds runs to earlier evaluations: their runs,
-evaluators and results are taken over, and only what is missing is computed.
+RUN is an id, a unique prefix of one, or `latest`. An evaluator is a name, or JSON with name, params and key. With
+several runs, pairwise evaluators compare their outputs. --amend extends earlier evaluations: the new evaluation reuses
+their runs, evaluators and results, and computes only missing results.
 
     karat evaluate latest -e exact_match
     karat evaluate run-1a run-2b -e '{"name": "contains", "params": {"substring": "yes"}}'
@@ -21,20 +21,26 @@ from karat.cli.terminal import Terminal
 
 
 def add_arguments(parser: Parser) -> None:
-    """Which runs, and by what."""
-    parser.add_argument("runs", metavar="RUN", nargs="*", help="the runs to judge")
+    """Declare the runs and the evaluators."""
+    parser.add_argument("runs", metavar="RUN", nargs="*", help="the runs to evaluate")
     parser.option(
-        "-e", "--evaluator", action="append", default=[], type=part, metavar="NAME|JSON", help="repeatable"
+        "-e",
+        "--evaluator",
+        action="append",
+        default=[],
+        type=part,
+        metavar="NAME|JSON",
+        help="the evaluator; repeatable",
     )
     parser.option(
-        "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to add to; repeatable"
+        "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to extend; repeatable"
     )
     add_work_options(parser)
     add_stage_options(parser)
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Evaluates, and tells what came of it."""
+    """Evaluate, and print the counts."""
     from karat.cli.outcome import exit_code, stage_line, usage_lines, what_failed
     from karat.execution.evaluate import evaluate
     from karat.store.existing import open_existing

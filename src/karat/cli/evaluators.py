@@ -1,7 +1,7 @@
-"""Lists the evaluators, or explains one: what it does, its parameters, an example.
+"""List the evaluators, or describe one: its purpose, its parameters and an example.
 
-Evaluators of other kinds are named with a word before them (unit:NAME), one of your own by its place:
-package.module.Name or file.py:Name.
+Unit metrics of graph tasks have the prefix unit: (unit:NAME). Name your own evaluator by its import path
+(package.module.Name) or its file (file.py:Name).
 
     karat evaluators
     karat evaluators contains
@@ -25,12 +25,12 @@ LONGEST = 2_000
 
 
 def add_arguments(parser: Parser) -> None:
-    """Which one."""
-    parser.add_argument("name", metavar="NAME", nargs="?", help="explain this one")
+    """Declare the name."""
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the evaluator to describe")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Lists or explains."""
+    """List the evaluators, or describe one."""
     from karat.cli.options import import_from_here
     from karat.evaluators import evaluators
 
@@ -90,9 +90,9 @@ def _jsonable(value: Any) -> Any:
 def _list(found: list[dict[str, Any]]) -> str:
     from karat.formatting import clean, table
 
-    rows = [["name", "what it says"]]
+    rows = [["name", "description"]]
     rows += [[clean(each["name"], 40), clean(each["description"], 110)] for each in found]
-    return table(rows) + "\n\nkarat evaluators NAME explains one"
+    return table(rows) + "\n\nkarat evaluators NAME describes one evaluator"
 
 
 def _explain(described: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""Writes the records of a dataset, run, evaluation or aggregation as JSON, JSONL, CSV or Parquet.
+"""Export the records of a dataset, run, evaluation or aggregation as JSON, JSONL, CSV or Parquet.
 
-The file appears when it is complete. Without -o the records go to stdout, as JSONL where no format is named. The
-JSONL of a run can be run again: karat run --recorded.
+The file is written atomically. Without -o the records go to stdout, as JSONL unless --format is given. karat run
+--recorded reads the JSONL of a run.
 
     karat export run-1a2b -o outputs.csv
     karat export eval-3c4d --format jsonl | head
@@ -18,17 +18,17 @@ from karat.cli.terminal import Terminal
 
 
 def add_arguments(parser: Parser) -> None:
-    """What, where to, and as what."""
-    parser.add_argument("id", metavar="ID", help="what to export; a dataset also by its name")
-    parser.option("-o", "--output", metavar="FILE", help="where to; - is stdout")
+    """Declare the id, the file and the format."""
+    parser.add_argument("id", metavar="ID", help="the id to export; for a dataset also its name")
+    parser.option("-o", "--output", metavar="FILE", help="the output file; - is stdout (default: stdout)")
     parser.option(
-        "--format", metavar="FORMAT", help="json, jsonl, csv or parquet (default: by the file's ending)"
+        "--format", metavar="FORMAT", help="json, jsonl, csv or parquet (default: from the file extension)"
     )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Exports."""
-    from karat.formatting import clean
+    """Export the records."""
+    from karat.formatting import clean, plural
     from karat.reporting.export import export, format_of, write
     from karat.store.existing import open_existing
 
@@ -37,11 +37,11 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if to_stdout and terminal.as_json and format != "json":
         if given.format is not None:
             raise UsageError(
-                f"--json prints one JSON document and --format {format} is none: name a file with -o"
+                f"--json and --format {format} contradict each other on stdout: name a file with -o"
             )
         format = "json"
     if to_stdout and format == "parquet":
-        raise UsageError("Parquet is not for a terminal: name a file with -o")
+        raise UsageError("Parquet cannot be written to stdout: name a file with -o")
     with open_existing(given.store) as store:
         handle = store.get(given.id)
         if to_stdout:
@@ -54,6 +54,6 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         count = export(handle, Path(given.output), format)
         terminal.show(
             {"id": handle.id, "file": given.output, "format": format, "records": count},
-            f"{count:,} records of {handle.id} are in {clean(given.output)}",
+            f"wrote {plural(count, 'record')} of {handle.id} to {clean(given.output)}",
         )
     return 0

@@ -1,7 +1,7 @@
-"""Draw the graph of a task: its nodes, and every way that a record can go.
+"""Draw the graph of a task: its nodes and edges.
 
-TASK is tasks.eval.x.y, eval/x/y, or the path of a folder or file. The drawing is Mermaid text, which many pages show
-as a picture, or an SVG.
+TASK is tasks.eval.x.y, eval/x/y, or the path of a folder or file. The output is Mermaid text, which many Markdown
+viewers render as a diagram, or an SVG.
 
     karat graph eval/question_answering/demo
     karat graph eval/question_answering/demo --format svg --out graph.svg
@@ -23,12 +23,12 @@ def add_arguments(parser: Parser) -> None:
     """Which task, and how to draw it."""
     parser.add_argument("task", metavar="TASK", help="a graph task")
     parser.option(
-        "--format", choices=("mermaid", "svg"), help="how it is drawn (default: mermaid, or as FILE ends)"
+        "--format",
+        choices=("mermaid", "svg"),
+        help="output format (default: from the file extension, else mermaid)",
     )
-    parser.option("--out", metavar="FILE", help="write it to a file instead of showing it")
-    parser.option(
-        "--model", metavar="MODEL", help="accepted for symmetry with `karat run`: a drawing asks no model"
-    )
+    parser.option("--out", metavar="FILE", help="write the drawing to a file instead of stdout")
+    parser.option("--model", metavar="MODEL", help="accepted for symmetry with `karat run`, and ignored")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
@@ -57,8 +57,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _form(file: str | None) -> str:
-    """How a file is drawn, by its ending."""
+    """The format of a file, from its extension."""
     ending = Path(file).suffix.lower() if file is not None else ".mmd"
     if ending not in ENDINGS:
-        raise UsageError(f"{file}: end it in {', '.join(ENDINGS)}, or say --format")
+        raise UsageError(f"{file}: unknown file extension: use {', '.join(ENDINGS)}, or add --format")
     return ENDINGS[ending]

@@ -1,11 +1,11 @@
-"""Writes a small working evaluation into a folder: a dataset, a task, an experiment.
+"""Write a small working evaluation into a folder: a dataset, a task and an experiment file.
 
-It works at once and needs no network:
+It runs as it is and needs no network:
 
     karat init capitals
     karat run capitals/experiment.yaml
 
-With --graph it is a graph task: a `graph_config.yaml` with its data, its code and the JSON Schema of such files.
+With --graph, the command writes a graph task: `graph_config.yaml`, its data, its code and the JSON Schema of the file.
 
     karat init capitals --graph
     karat run capitals
@@ -28,20 +28,22 @@ GRAPH_SCHEMA = "graph.schema.json"
 
 
 def add_arguments(parser: Parser) -> None:
-    """The folder."""
-    parser.add_argument("folder", metavar="DIR", help="the folder to write into; made if there is none")
+    """Declare the folder."""
+    parser.add_argument(
+        "folder", metavar="DIR", help="the folder to write into; created if it does not exist"
+    )
     parser.option("--graph", action="store_true", help="write a graph task instead of an experiment")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Writes the files, or none of them."""
+    """Write all files, or none of them."""
     folder = Path(given.folder)
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file: name a folder")
     contents = _graph() if given.graph else _experiment()
     taken = [name for name in contents if (folder / name).exists()]
     if taken:
-        raise RequestError(f"{folder / taken[0]} exists already: name another folder, nothing is overwritten")
+        raise RequestError(f"{folder / taken[0]} already exists and is not overwritten: name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():

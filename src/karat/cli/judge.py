@@ -1,11 +1,11 @@
-"""Judges that are corrected, measured and audited.
+"""Correct, measure and audit judges.
 
-EVAL is an evaluation by its id or the beginning of one. `correct` stores a person's verdict on one decision beside
-the judge's and recomputes the score; numbers are counted from 1, as they are shown. `import` stores people's labels
-from JSONL or CSV with the columns example, label (or score), and where needed run, attempt, unit, evaluator, part
-(claims/3), annotator, probability, note; only labels declared as a random sample (--sampling uniform, or
-probabilities) correct estimates. `alignment` prints agreement with people. `compare` judges the same outputs with two
-judges, or compares a judge with another evaluator. `audit` judges shipped answers of known quality and attacks on them.
+EVAL is an evaluation id, a unique prefix of one, or `latest`. `correct` stores a human verdict on one decision of a
+judge and recomputes the score; numbers count from 1. `import` stores human labels from JSONL or CSV with the columns
+example and label (or score), and if needed run, attempt, unit, evaluator, part (claims/3), annotator, probability,
+note. Only labels declared as a random sample (--sampling uniform, or probabilities) correct estimates. `alignment`
+prints the agreement with human labels. `compare` evaluates the same outputs with two judges, or compares a judge with
+another evaluator. `audit` runs a judge on shipped answers of known quality, with and without attacks.
 
     karat judge correct eval-1a q17 --claim 2=false
     karat judge correct eval-1a q17 --evaluator answer_quality --node grounded=no
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    """The arguments of one of the commands."""
+    """Declare the arguments of a subcommand."""
     command = parser.name.removeprefix("judge").strip()
     parser.set_defaults(command=command)
     if command in ("correct", "alignment", "compare"):
@@ -41,21 +41,31 @@ def add_arguments(parser: Parser) -> None:
     if command == "correct":
         parser.add_argument("example", metavar="EXAMPLE", help="the id of the example")
         parser.option(
-            "--claim", action="append", default=[], metavar="N=true|false", help="of groundedness; repeatable"
+            "--claim",
+            action="append",
+            default=[],
+            metavar="N=true|false",
+            help="the verdict on claim N (groundedness); repeatable",
         )
         parser.option(
             "--requirement",
             action="append",
             default=[],
             metavar="N=true|false",
-            help="of an agent; repeatable",
+            help="the verdict on requirement N (agent judge); repeatable",
         )
-        parser.option("--node", action="append", default=[], metavar="NAME=CHOICE", help="of a rubric")
-        parser.option("--verdict", choices=["pass", "fail"], help="the whole verdict")
-        parser.option("--run", metavar="RUN", help="where the evaluation has several")
-        parser.option("--attempt", type=whole(1), metavar="N", help="where there are several")
-        parser.option("--unit", metavar="NAME", help="where there are several")
-        parser.option("--note", default="", metavar="TEXT", help="why")
+        parser.option(
+            "--node",
+            action="append",
+            default=[],
+            metavar="NAME=CHOICE",
+            help="the choice at a rubric node; repeatable",
+        )
+        parser.option("--verdict", choices=["pass", "fail"], help="the overall verdict")
+        parser.option("--run", metavar="RUN", help="the run, if the evaluation has several")
+        parser.option("--attempt", type=whole(1), metavar="N", help="the attempt, if there are several")
+        parser.option("--unit", metavar="NAME", help="the unit, if there are several")
+        parser.option("--note", default="", metavar="TEXT", help="a note to store with the verdict")
     if command == "import":
         parser.add_argument("file", metavar="FILE", help="JSONL or CSV")
         parser.add_argument(
@@ -65,37 +75,46 @@ def add_arguments(parser: Parser) -> None:
             "--sampling",
             choices=["uniform", "selected"],
             default="selected",
-            help="how the outputs were chosen",
+            help="how the labelled outputs were chosen (default: selected)",
         )
         parser.option("--scale", metavar="LOW:HIGH", help="the range of scores in the file (default: 0:1)")
-        parser.option("--question", default="", metavar="TEXT", help="what the person was asked")
+        parser.option(
+            "--question", default="", metavar="TEXT", help="the question that the annotator answered"
+        )
     if command in ("correct", "import"):
-        parser.option("--annotator", metavar="NAME", help="who said it (default: person)")
+        parser.option("--annotator", metavar="NAME", help="the name of the annotator (default: person)")
     if command in ("correct", "import", "alignment", "compare"):
-        parser.option("--evaluator", metavar="KEY", help="where the evaluation has several judges")
+        parser.option("--evaluator", metavar="KEY", help="the judge, if the evaluation has several")
     if command in ("compare", "audit"):
         parser.option(
             "--judge",
             action="append",
             default=[],
             metavar="MODEL|JSON",
-            help="a model, or settings; compare takes two",
+            help="the judge: a model, or JSON settings; give two for compare",
         )
-        parser.option("--concurrency", type=whole(1), metavar="N", help="how many judgments at once")
+        parser.option("--concurrency", type=whole(1), metavar="N", help="number of judge calls at a time")
     if command == "compare":
         parser.option(
-            "--with", dest="other", metavar="KEY", help="another evaluator of EVAL instead of two judges"
+            "--with",
+            dest="other",
+            metavar="KEY",
+            help="compare with another evaluator of EVAL instead of two judges",
         )
     if command == "audit":
         parser.option("--limit", type=whole(1), metavar="N", help="use the first N questions only")
     if command in ("alignment", "compare", "audit"):
         parser.option(
-            "--confidence", type=share, default=0.95, metavar="SHARE", help="of intervals (default: 0.95)"
+            "--confidence",
+            type=share,
+            default=0.95,
+            metavar="SHARE",
+            help="confidence level of the intervals (default: 0.95)",
         )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Does what the command says."""
+    """Run a subcommand."""
     commands: dict[str, Callable[[argparse.Namespace, Terminal], int]] = {
         "correct": _correct,
         "import": _import,
@@ -104,9 +123,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         "audit": _audit,
     }
     if given.command not in commands:
-        raise UsageError(
-            f"karat judge needs a command: {', '.join(commands)}; karat judge --help explains them"
-        )
+        raise UsageError(f"karat judge needs a subcommand: {', '.join(commands)}; see karat judge --help")
     return commands[given.command](given, terminal)
 
 
@@ -250,10 +267,12 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
     served = sorted({model for each in found for model in each.served_models})
     lines = [table([head, *rows])]
     if served:
-        lines.append(f"served: {', '.join(served)}; another served model makes this alignment stale")
+        lines.append(
+            f"served: {', '.join(served)}; the alignment is stale if the provider serves another model"
+        )
     if any(each.labels == "selected" for each in found):
         lines.append(
-            "selected labels (corrections and confirmations) are no sample: they correct no estimate"
+            "selected labels (corrections and confirmations) are not a random sample and correct no estimate"
         )
     terminal.show({"alignment": [msgspec.to_builtins(each) for each in found]}, "\n".join(lines))
     return 0
@@ -333,9 +352,7 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
 
     judges = _judges(given.judge)
     if len(judges) > 1:
-        raise UsageError(
-            "karat judge audit takes one --judge; a jury is written as JSON: '{\"models\": […]}'"
-        )
+        raise UsageError("karat judge audit takes one --judge; write a jury as JSON: '{\"models\": […]}'")
     with open_store(given.store) as store:
         found = audit(
             judges[0] if judges else None,
@@ -349,9 +366,9 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
         f"served            {', '.join(found.served_models) or 'unknown'}",
         f"false accepts     {_estimate(found.false_accept)}",
         f"false rejects     {_estimate(found.false_reject)}",
-        f"attack success    {_estimate(found.attack_success)}  of {found.attack_success.n} that fail unattacked",
+        f"attack success    {_estimate(found.attack_success)}  of {found.attack_success.n} that fail without an attack",
         f"self-consistency  {_estimate(found.self_consistency)}",
-        f"length bias       {_estimate(found.length_bias)}  (pass rate of longer answers less shorter ones)",
+        f"length bias       {_estimate(found.length_bias)}  (pass rate of longer answers minus that of shorter ones)",
         f"position bias     {_estimate(found.position_bias)}  (share of pairs in which the first wins; 0.5 is none)",
     ]
     worst = [(name, each) for name, each in found.by_attack.items() if each.value]
@@ -360,6 +377,6 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
         for name, each in sorted(worst, key=lambda x: -(x[1].value or 0))
     ]
     if found.failed:
-        lines.append(f"{found.failed} judgments failed and are in no rate")
+        lines.append(f"{found.failed} judge calls failed; the rates exclude them")
     terminal.show(msgspec.to_builtins(found), "\n".join(lines))
     return 0

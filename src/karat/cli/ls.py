@@ -1,4 +1,4 @@
-"""Lists what the store has, newest last.
+"""List the datasets, runs, evaluations and aggregations of the store, newest last.
 
 karat ls
 karat ls runs --json
@@ -22,19 +22,19 @@ KINDS = ("datasets", "runs", "evaluations", "aggregations")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Of what kind."""
-    parser.add_argument("kind", metavar="KIND", nargs="?", help=f"{', '.join(KINDS)}; all where left out")
-    parser.option("--last", type=whole(1), metavar="N", help="only the newest so many of each kind")
+    """Declare the kind."""
+    parser.add_argument("kind", metavar="KIND", nargs="?", help=f"{', '.join(KINDS)} (default: all)")
+    parser.option("--last", type=whole(1), metavar="N", help="list only the newest N of each kind")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Lists."""
+    """List the contents of the store."""
     from karat.cli.outcome import counted
     from karat.errors import did_you_mean
     from karat.store.existing import open_existing
 
     if given.kind is not None and given.kind not in KINDS:
-        raise UsageError(f"karat ls knows no kind {given.kind!r}: {did_you_mean(given.kind, KINDS)}")
+        raise UsageError(f"unknown kind {given.kind!r}: {did_you_mean(given.kind, KINDS)}")
     with open_existing(given.store) as store:
         kinds = [given.kind] if given.kind else list(KINDS)
         newest = slice(-(given.last or 0), None)
@@ -67,7 +67,7 @@ def _text(store: Store, listed: dict[str, list[Any]]) -> str:
             continue
         rows = _datasets(store, handles) if kind == "datasets" else _TABLES[kind](handles)
         parts.append(f"{kind}\n" + table([[clean(cell, 60) for cell in row] for row in rows]))
-    return "\n\n".join(parts) or f"nothing in {clean(store.url)}"
+    return "\n\n".join(parts) or f"{clean(store.url)} is empty"
 
 
 def _when(seconds: float) -> str:

@@ -1,6 +1,6 @@
-"""Lists the models that can be used here, what each needs, and tries them.
+"""List the available models and their requirements, or test them with one call.
 
-A model is written PROVIDER/NAME (openai/…, anthropic/…, local/…), NAME@http://host:port/v1 for any
+A model name is PROVIDER/NAME (openai/…, anthropic/…, local/…), NAME@http://host:port/v1 for any
 OpenAI-compatible server, or a name defined in models.yaml.
 
     karat models
@@ -18,29 +18,27 @@ from karat.cli.terminal import Terminal
 
 
 def add_arguments(parser: Parser) -> None:
-    """Whether to try them."""
+    """Declare --check and --prices."""
     parser.option(
         "--check",
         nargs="*",
         default=None,
         metavar="MODEL",
-        help="try one call: with these, or with all that are ready",
+        help="test these models, or all ready models, with one call each",
     )
     parser.option(
-        "--prices", action="store_true", help="list what each model costs, where that is from, and its age"
+        "--prices", action="store_true", help="list the price of each model, its source and its age"
     )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Lists the models; with --check, asks them."""
+    """List the models; with --check, call them."""
     from karat.models import available, get, price_date
 
     if given.prices:
         return _show_prices(terminal)
     for spec in given.check or ():
-        get(
-            spec
-        )  # a name that nothing is known of, or an address with a key in it, is told before anything is asked
+        get(spec)  # raises for an unknown name, or a URL with a key in it, before the first call
     found = available()
     document: dict[str, Any] = {"models": found, "prices": price_date()}
     if given.check is not None:
@@ -65,7 +63,7 @@ def _show_prices(terminal: Terminal) -> int:
         except ValueError:
             age = None
         rows.append({"model": model, "date": day, "age_days": age, **msgspec.to_builtins(price)})
-    document = {"unit": "US dollars for a million tokens", "prices": rows}
+    document = {"unit": "US dollars per million tokens", "prices": rows}
     terminal.show(document, lambda: _prices_text(rows))
     return 0
 
@@ -88,13 +86,13 @@ def _prices_text(rows: list[dict[str, Any]]) -> str:
                 clean(each.get("source", ""), 70),
             ]
         )
-    return "US dollars for a million tokens\n" + table(lines)
+    return "US dollars per million tokens\n" + table(lines)
 
 
 def _checked(spec: str, terminal: Terminal) -> Any:
     from karat.models import check
 
-    terminal.notice(f"asking {spec} …")
+    terminal.notice(f"calling {spec} …")
     return check(spec)
 
 
@@ -108,7 +106,7 @@ def _text(document: dict[str, Any]) -> str:
     lines = [table(rows), "", f"prices as of {clean(document['prices'], 20)}"]
     for check in document.get("checks", []):
         said = (
-            f"answers in {check['seconds']:.2f} s: {clean(check['answer'], 80)}"
+            f"replied in {check['seconds']:.2f} s: {clean(check['answer'], 80)}"
             if check["ok"]
             else clean(check["error"])
         )

@@ -1,4 +1,4 @@
-"""Says what is kept of model answers (stats), or forgets it (clear).
+"""Show the size of the cache of model replies (stats), or clear it (clear).
 
 karat models cache stats
 karat models cache clear --model openai/gpt-4o-mini --older-than 30
@@ -20,43 +20,45 @@ DAY = 86_400
 
 
 def add_arguments(parser: Parser) -> None:
-    """Tell or forget."""
-    parser.add_argument("action", metavar="stats|clear", help="tell what is kept, or forget it")
-    parser.option("--model", metavar="MODEL", help="clear only answers of this model")
+    """Declare the action and its filters."""
+    parser.add_argument("action", metavar="stats|clear", help="show the size of the cache, or clear it")
+    parser.option("--model", metavar="MODEL", help="clear only replies of this model")
     parser.option(
-        "--older-than", type=positive, metavar="DAYS", help="clear only answers older than so many days"
+        "--older-than", type=positive, metavar="DAYS", help="clear only replies older than DAYS days"
     )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Tells or forgets."""
+    """Show or clear the cache."""
     from karat.errors import did_you_mean
     from karat.models import cache_clear, cache_stats
 
     if given.action not in ACTIONS:
-        raise UsageError(f"karat models cache cannot {given.action!r}: {did_you_mean(given.action, ACTIONS)}")
+        raise UsageError(
+            f"karat models cache: unknown action {given.action!r}: {did_you_mean(given.action, ACTIONS)}"
+        )
     if given.action == "stats":
         if given.model is not None or given.older_than is not None:
-            raise UsageError("--model and --older-than are for karat models cache clear")
+            raise UsageError("--model and --older-than apply to karat models cache clear only")
         stats = cache_stats()
         terminal.show(stats, lambda: _text(stats))
         return 0
     older = given.older_than * DAY if given.older_than is not None else None
     gone = cache_clear(given.model, older)
-    terminal.show({"cleared": gone}, f"{gone:,} answers forgotten")
+    terminal.show({"cleared": gone}, f"cleared {gone:,} {'reply' if gone == 1 else 'replies'}")
     return 0
 
 
 def _text(stats: dict[str, Any]) -> str:
     from karat.formatting import clean, table
 
-    head = f"{clean(stats['path'])}: {stats['entries']:,} answers, {stats['bytes']:,} bytes"
+    head = f"{clean(stats['path'])}: {stats['entries']:,} replies, {stats['bytes']:,} bytes"
     if stats["oldest"] is not None:
-        head += f", the oldest of {time.strftime('%Y-%m-%d', time.localtime(stats['oldest']))}"
+        head += f", the oldest from {time.strftime('%Y-%m-%d', time.localtime(stats['oldest']))}"
     if not stats["models"]:
         return head
     rows = [
-        ["model", "answers"],
+        ["model", "replies"],
         *([clean(name, 80), f"{count:,}"] for name, count in stats["models"].items()),
     ]
     return f"{head}\n\n{table(rows, right=(1,))}"

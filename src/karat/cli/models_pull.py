@@ -1,4 +1,4 @@
-"""Fetches the weights of the embedded model, verifies them, and says where they are.
+"""Download the weights of the embedded model, verify them and print their path.
 
 karat models pull
 """
@@ -13,14 +13,14 @@ from karat.cli.terminal import Terminal
 
 
 def add_arguments(parser: Parser) -> None:
-    """Which model."""
+    """Declare the model."""
     parser.add_argument(
-        "name", metavar="NAME", nargs="?", default="smollm2-135m", help="which one (default: smollm2-135m)"
+        "name", metavar="NAME", nargs="?", default="smollm2-135m", help="the model (default: smollm2-135m)"
     )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Fetches."""
+    """Download the weights."""
     from karat.execution.progress import Progress
     from karat.formatting import clean
     from karat.models import pull

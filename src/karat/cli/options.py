@@ -1,4 +1,4 @@
-"""Options that several commands share, and the values they take."""
+"""Options that several commands share, and their value types."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from karat.cli.parser import Parser
 from karat.errors import did_you_mean
 
 FIELDS = ("name", "params", "key", "of", "from_output")
-"""What an evaluator or an aggregator may say of itself; those that it has not are told apart later."""
+"""Fields of an evaluator or aggregator in JSON; the stages reject those that do not apply."""
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """A whole number that is at least so large."""
+    """Return a reader of integers that are at least `least`."""
 
     def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
         if number < least:
             raise argparse.ArgumentTypeError(f"{number} is less than {least}")
         return number
@@ -69,10 +69,10 @@ def part(text: str) -> Any:
 
 
 def parameter(text: str) -> tuple[str, Any]:
-    """`name=value`; the value as JSON where it is some, else as text."""
+    """Read `name=value`; the value is JSON if it parses as JSON, else text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not written name=value")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form name=value")
     try:
         return name, json.loads(value)
     except ValueError:
@@ -80,44 +80,54 @@ def parameter(text: str) -> tuple[str, Any]:
 
 
 def add_stage_options(parser: Parser) -> None:
-    """What every stage that computes takes."""
+    """Add the options of all stages."""
     parser.option(
-        "--label", action="append", default=[], metavar="TEXT", help="a label to keep with it; repeatable"
+        "--label",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a label to store with the result; repeatable",
     )
-    parser.option("--description", default=None, metavar="TEXT", help="what it is, for people")
-    parser.option("--new", action="store_true", help="make another, though there is one already")
+    parser.option(
+        "--description", default=None, metavar="TEXT", help="a description to store with the result"
+    )
+    parser.option("--new", action="store_true", help="start again even if the same work is already stored")
 
 
 def add_work_options(parser: Parser) -> None:
-    """What the stages that call tasks or judges take."""
-    parser.option("--concurrency", type=whole(1), metavar="N", help="how many items at once (default: 100)")
-    parser.option("--timeout", type=positive, metavar="SECONDS", help="for one item")
+    """Add the options of the stages that call tasks or judges."""
+    parser.option(
+        "--concurrency", type=whole(1), metavar="N", help="number of items at a time (default: 100)"
+    )
+    parser.option("--timeout", type=positive, metavar="SECONDS", help="timeout of one item")
     parser.option("--abort-on-error", action="store_true", default=None, help="stop at the first failure")
-    parser.option("--retry-failed", action="store_true", help="try failed items again; their history stays")
-    parser.option("--wait", action="store_true", help="wait while another process works on the same")
-    parser.option("--no-cache", action="store_true", help="neither use nor keep model answers")
-    parser.option("--refresh", action="store_true", help="ask models again, and keep the new answers")
+    parser.option(
+        "--retry-failed", action="store_true", help="retry failed items; earlier failures stay in the history"
+    )
+    parser.option("--wait", action="store_true", help="wait if another process is doing the same work")
+    parser.option("--no-cache", action="store_true", help="do not read or write the cache of model replies")
+    parser.option("--refresh", action="store_true", help="call models again and replace the cached replies")
     parser.option(
         "--budget",
         type=positive,
         metavar="DOLLARS",
-        help="stop before model calls cost more; can be continued",
+        help="stop before model calls cost more than this; resumable",
     )
     parser.option(
         "--batch",
         action="store_true",
-        help="send model calls by the batch API of OpenAI or Anthropic: half the price, within a day",
+        help="use the batch API of OpenAI or Anthropic: half the price, replies within a day",
     )
 
 
 def cache_mode(given: argparse.Namespace) -> str:
-    """How kept model answers are used."""
+    """The cache mode of --no-cache and --refresh."""
     if given.no_cache and given.refresh:
-        raise UsageError("--no-cache keeps nothing and --refresh keeps new answers: leave one of them out")
+        raise UsageError("--no-cache and --refresh contradict each other: remove one of them")
     return "off" if given.no_cache else "refresh" if given.refresh else "use"
 
 
 def import_from_here() -> None:
-    """Lets a dotted path mean the modules of the working folder too; last, so that they hide nothing installed."""
+    """Make modules of the working folder importable; last on the path, so they never hide installed ones."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -1,4 +1,4 @@
-"""What came of stages, as lines for a terminal and as an exit code."""
+"""The outcome of stages as terminal lines and as an exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.formatting import clean, counts_text
+from karat.formatting import clean, counts_text, plural
 from karat.records import Failed, Status
 from karat.store.handles import Evaluation, Run
 from karat.store.run_labels import matrix_labels
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def exit_code(status: Status) -> int:
-    """0 when everything succeeded; 1 when something failed, is missing, or nothing could be measured."""
+    """0 on success; 1 if items failed or are missing, or nothing could be measured."""
     return 0 if status == "success" else 1
 
 
 def counted(handle: Any) -> Any:
-    """A handle whose counts are of what is stored: a process that still works, or was killed, has not written them."""
+    """A handle with counts of the stored records: the header has none while a process works or after it was killed."""
     if isinstance(handle, (Run, Evaluation)) and handle.header.finished is None:
         repository = handle.store.runs if isinstance(handle, Run) else handle.store.evaluations
         counts = repository.count(handle.number, handle.counts.total)
@@ -31,31 +31,31 @@ def counted(handle: Any) -> Any:
 
 
 def stage_line(handle: Any) -> str:
-    """`run run-1a2b: success, 60 items: 60 ok` and what was done about an earlier one."""
+    """`run run-1a2b: success, 60 items: 60 ok` with the notice of the stage."""
     notice = f" ({clean(handle.notice)})" if handle.notice else ""
     return f"{handle.kind} {handle.id}: {handle.status}, {counts_text(handle.counts)}{notice}"
 
 
 def usage_lines(handle: Any) -> list[str]:
-    """Calls, tokens and cost of each model; where a cost is unknown it says so."""
+    """Calls, tokens and cost of each model, or `cost unknown`."""
     lines = []
     for model, usage in handle.header.usage.items():
         cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "no cost"
-        cached = f" ({usage.cached_calls:,} kept from before)" if usage.cached_calls else ""
+        cached = f" ({usage.cached_calls:,} from cache)" if usage.cached_calls else ""
         tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
-        lines.append(f"{clean(model, 80)}: {usage.calls:,} calls{cached}, {tokens}, {cost}")
+        lines.append(f"{clean(model, 80)}: {plural(usage.calls, 'call')}{cached}, {tokens}, {cost}")
     return lines
 
 
 def what_failed(handle: Any) -> str:
-    """Why everything failed, where that has one reason, and where to look."""
-    where = f"what failed: karat show {handle.id} --failed"
+    """The common reason, if all items failed for the same one, and the command that lists failures."""
+    where = f"to list failures: karat show {handle.id} --failed"
     reason = common_failure(handle)
     return f"all {handle.counts.failed:,} failed: {clean(reason, 400)}\n{where}" if reason else where
 
 
 MOST_FAILURES = 1000
-"""Failures that are compared to find out whether they have one reason."""
+"""Limit on the failures that are compared to find a common reason."""
 
 
 def common_failure(handle: Any) -> str:
@@ -73,13 +73,13 @@ def common_failure(handle: Any) -> str:
         return ""
     first = errors[0]
     named = first.message if first.metadata.get("node") else f"{first.type}: {first.message}"
-    return named if len({error.message for error in errors}) == 1 else f"{named} (the first of them)"
+    return named if len({error.message for error in errors}) == 1 else f"{named} (the first failure)"
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """The report of an experiment: what it was made of, and its estimates."""
+    """The report of an experiment: dataset, runs, evaluation and estimates."""
     dataset = outcome.dataset
-    lines = [f"dataset {clean(dataset.label, 80)}  {dataset.id}  {len(dataset):,} examples"]
+    lines = [f"dataset {clean(dataset.label, 80)}  {dataset.id}  {plural(len(dataset), 'example')}"]
     matrix = matrix_labels([made.header for made in outcome.runs])
     for made, model in zip(outcome.runs, outcome.models, strict=True):
         model = None if "model" in made.header.metadata.get("matrix", {}) else model

@@ -1,7 +1,7 @@
-"""Reading a command's arguments: mistakes become one sentence with the nearest right word, and help is plain.
+"""The argument parser: one-sentence error messages with suggestions, and the layout of the help.
 
-The help is written here and not by argparse, whose layout changes from one Python to the next; the pages in
-docs/cli.md are made of it.
+The help is laid out here because argparse changes its layout between Python versions, and docs/cli.md is generated
+from it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Parser(argparse.ArgumentParser):
         self._given: Sequence[str] = ()
 
     def option(self, *names: str, **settings: Any) -> None:
-        """Adds an option of this command."""
+        """Add an option of this command."""
         self.own.add_argument(*names, **settings)
 
     def read(self, given: Sequence[str]) -> argparse.Namespace:
-        """What a command line says."""
+        """Parse the arguments of a command line."""
         self._given = given
         arguments, unknown = self.parse_known_intermixed_args(given)
         for word in unknown:
@@ -48,28 +48,28 @@ class Parser(argparse.ArgumentParser):
             near = (
                 f": {did_you_mean(f'{self.name} {unknown[0]}', inside)}"
                 if inside
-                else f": {self.prog} --help"
+                else f": see {self.prog} --help"
             )
-            raise UsageError(f"{self.prog} does not take {unknown[0]!r}{near}")
+            raise UsageError(f"{self.prog}: unexpected argument {unknown[0]!r}{near}")
         return arguments
 
     def _as_given(self, names: str) -> str:
-        """Of an option's names, that which was written."""
+        """The name of an option as the user wrote it."""
         written = [word.partition("=")[0] for word in self._given]
         return next((name for name in names.split("/") if name in written), names.split("/")[-1])
 
     def _unknown_option(self, word: str) -> NoReturn:
         known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
-        raise UsageError(f"{self.prog} has no option {word}: {did_you_mean(word, known)}")
+        raise UsageError(f"{self.prog}: unknown option {word}: {did_you_mean(word, known)}")
 
     def error(self, message: str) -> NoReturn:
-        """argparse's message, as one sentence."""
+        """Raise argparse's message as one sentence."""
         message = re.sub(r"^argument ([^:]*): ", lambda match: self._as_given(match.group(1)) + ": ", message)
         message = message.replace(": expected one argument", " needs a value")
         message = message.replace(": expected at least one argument", " needs a value")
         missing = re.match(r"the following arguments are required: (.*)", message)
         if missing:
-            raise UsageError(f"{self.prog} needs {missing.group(1)}: {self.prog} --help")
+            raise UsageError(f"{self.prog} needs {missing.group(1)}: see {self.prog} --help")
         raise UsageError(f"{self.prog}: {message}")
 
     def format_help(self) -> str:
@@ -91,28 +91,28 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_parser(name: str, module: ModuleType) -> Parser:
-    """The parser of a command: what its module adds, and what every command has."""
+    """The parser of a command: the options of its module and the general options."""
     parser = Parser(name, module.__doc__ or "")
     module.add_arguments(parser)
-    group = parser.add_argument_group("options of every command")
+    group = parser.add_argument_group("general options")
     add_general_options(group)
     return parser
 
 
 def add_general_options(group: Any) -> None:
-    """Adds what every command takes."""
+    """Add the general options."""
     group.add_argument(
         "--store",
         metavar="URL",
         help="sqlite:///path, postgresql://… or memory:// (default: KARAT_STORE, else sqlite:///karat.db)",
     )
     group.add_argument("--json", action="store_true", help="print one JSON document instead of text")
-    group.add_argument("--quiet", action="store_true", help="no progress and no notices on stderr")
+    group.add_argument("--quiet", action="store_true", help="do not print progress and notices")
     group.add_argument("-h", "--help", action="store_true", help="show this help")
 
 
 def overview(given: Sequence[str], terminal: Terminal) -> int:
-    """What `karat` without a command does: help, the version, or a word about what is missing."""
+    """Handle `karat` without a command: print the help or the version, or raise an error."""
     from karat import __version__
 
     for word in given:
@@ -124,8 +124,8 @@ def overview(given: Sequence[str], terminal: Terminal) -> int:
             return 0
         if word.startswith("-") and word not in ("--json", "--quiet", "--store"):
             known = ["--help", "--json", "--quiet", "--store", "--version"]
-            raise UsageError(f"karat has no option {word}: {did_you_mean(word, known)}")
-    raise UsageError(f"name a command: {', '.join(COMMANDS)}; karat --help says what each does")
+            raise UsageError(f"unknown option {word}: {did_you_mean(word, known)}")
+    raise UsageError(f"name a command: {', '.join(COMMANDS)}; see karat --help")
 
 
 def overview_text() -> str:
@@ -138,7 +138,7 @@ def overview_text() -> str:
     add_general_options(general.own)
     general.option("--version", action="store_true", help="show the version")
     parts += ["", "options:", *_rows((_option(action), action.help) for action in general.own._group_actions)]
-    parts += ["", "karat COMMAND --help explains a command."]
+    parts += ["", "Run karat COMMAND --help for the help of a command."]
     return "\n".join(parts) + "\n"
 
 
@@ -158,7 +158,7 @@ def _option(action: argparse.Action) -> str:
 
 
 def _rows(rows: Iterable[tuple[str, str | None]]) -> list[str]:
-    """Two columns; what is too wide for the first gets a line of its own."""
+    """Two columns; a left cell that is too wide gets its own line."""
     lines: list[str] = []
     for left, right in rows:
         wrapped = textwrap.wrap(right or "", WIDTH - LEFT)
@@ -171,7 +171,7 @@ def _rows(rows: Iterable[tuple[str, str | None]]) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """A docstring: paragraphs are wrapped, indented lines and commands are examples and stay as they are."""
+    """Wrap the paragraphs of a docstring; keep indented lines and commands, which are examples."""
     out: list[str] = []
     for paragraph in textwrap.dedent(text).strip().split("\n\n"):
         if out:
@@ -180,9 +180,8 @@ def _paragraphs(text: str) -> list[str]:
         if paragraph.startswith("    "):
             out += lines
         elif all(line.startswith("karat ") for line in lines):
-            out += [
-                f"    {line}" for line in lines
-            ]  # a formatter takes the indentation of a docstring's only rest
+            # ruff format removes the indentation of examples that directly follow the summary line.
+            out += [f"    {line}" for line in lines]
         else:
             out += textwrap.wrap(" ".join(paragraph.split()), WIDTH)
     return out

@@ -1,9 +1,9 @@
 """Rank runs from best to worst, with rank ranges, win probabilities and the position bias.
 
-Ranks by an evaluator that compares outputs (--evaluator; missing comparisons are made), or by the scores of an
-evaluator of single outputs (--metric). --amend uses the runs and comparisons of an evaluation, so that a new run costs
-only its own comparisons; --plan shows which comparisons would be made and what they would cost. A failed output loses
-against one that succeeded, unless --failures leave_out. The ranking is stored as an aggregation.
+The command ranks by a pairwise evaluator (--evaluator; it computes missing comparisons), or by the scores of an
+evaluator of single outputs (--metric). --amend reuses the runs and comparisons of an evaluation, so a new run costs
+only its own comparisons. --plan shows the missing comparisons and their cost. A failed output loses against a
+successful one, unless --failures leave_out is given. The ranking is stored as an aggregation.
 
     karat rank run-1a run-2b run-3c --metric exact_match
     karat rank run-1a run-2b --evaluator '{"name": "by_metric", "params": {"metric": "edit_distance"}}'
@@ -24,14 +24,18 @@ FORMATS = ("text", "markdown", "json")
 
 def add_arguments(parser: Parser) -> None:
     """Declare the runs, the evaluator or metric, and the method."""
-    parser.add_argument("ids", metavar="ID", nargs="*", help="runs, or evaluations whose runs are meant")
-    parser.option("--evaluator", type=part, metavar="NAME|JSON", help="an evaluator that compares outputs")
-    parser.option("--metric", metavar="KEY", help="the key of an evaluator whose scores are compared")
+    parser.add_argument("ids", metavar="ID", nargs="*", help="runs, or evaluations whose runs are ranked")
+    parser.option("--evaluator", type=part, metavar="NAME|JSON", help="a pairwise evaluator")
+    parser.option("--metric", metavar="KEY", help="rank by the scores of the evaluator with this key")
     parser.option(
-        "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to add to; repeatable"
+        "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to extend; repeatable"
     )
-    parser.option("--plan", action="store_true", help="only show the missing comparisons and their cost")
-    parser.option("--elo", action="store_true", help="classic Elo ratings, averaged over orders")
+    parser.option("--plan", action="store_true", help="show the missing comparisons and their cost, and stop")
+    parser.option(
+        "--elo",
+        action="store_true",
+        help="use Elo ratings, averaged over random orders, instead of Bradley-Terry",
+    )
     parser.option(
         "--ties", choices=("half", "davidson"), default="half", help="how ties count (default: half a win)"
     )
@@ -39,36 +43,40 @@ def add_arguments(parser: Parser) -> None:
         "--failures",
         choices=("lose", "leave_out"),
         default="lose",
-        help="what failed outputs do (default: lose against those that succeeded)",
+        help="how failed outputs count (default: they lose against successful ones)",
     )
     parser.option(
-        "--seed", type=whole(0), default=0, metavar="N", help="seed of the orders for --elo (default: 0)"
+        "--seed",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="random seed of the orders for --elo (default: 0)",
     )
     parser.option(
         "--confidence",
         type=share,
         default=0.95,
         metavar="C",
-        help="confidence of the intervals (default: 0.95)",
+        help="confidence level of the intervals (default: 0.95)",
     )
-    parser.option("--format", choices=FORMATS, help="text, markdown or json (default: text)")
+    parser.option("--format", choices=FORMATS, help="output format (default: text)")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Rank, or plan; 1 where comparisons are missing."""
+    """Rank, or plan; return 1 if comparisons are missing."""
     from karat.analysis.ranking import plan_rank, rank
     from karat.store.existing import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
-        raise UsageError(f"--json and --format {given.format} contradict each other: leave one of them out")
+        raise UsageError(f"--json and --format {given.format} contradict each other: remove one of them")
     if not given.ids and not given.amend:
-        raise UsageError("karat rank needs RUN… or --amend EVAL: karat ls runs lists them")
+        raise UsageError("karat rank needs RUN… or --amend EVAL: see karat ls runs")
     import_from_here()
     terminal.as_json = terminal.as_json or given.format == "json"
     with open_existing(given.store) as store:
         if given.plan:
             if given.evaluator is None:
-                raise UsageError("--plan needs the --evaluator that compares")
+                raise UsageError("--plan needs a pairwise evaluator: add --evaluator NAME")
             plan = plan_rank(given.ids, evaluator=given.evaluator, amend=given.amend or None, store=store)
             terminal.show(plan.to_dict(), plan.report)
             return 0

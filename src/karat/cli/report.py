@@ -1,8 +1,7 @@
-"""Writes down all that is known of runs, evaluations or aggregations: numbers, groups, cost, time and failures.
+"""Write a report on runs, evaluations or aggregations: estimates, groups, cost, time and failures.
 
-Of a run the newest judgment by each evaluator is taken, of an evaluation its newest aggregation. The file's
-ending says what is written: Markdown for a page or a pull request, JSON with everything, CSV with one row for
-each number.
+For a run, the report uses the newest results of each evaluator; for an evaluation, its newest aggregation. The file
+extension selects the format: Markdown, JSON with all data, CSV with one row per estimate, or plain text.
 
     karat report agg-1a
     karat report run-2b run-3c -o report.md
@@ -22,21 +21,28 @@ FORMATS = ("text", "markdown", "json", "csv")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Of what, and where to."""
+    """Declare the ids, the file and the format."""
     parser.add_argument("ids", metavar="ID", nargs="+", help="runs, evaluations or aggregations")
-    parser.option("-o", "--output", metavar="FILE", help="report.md, report.json, report.csv or report.txt")
     parser.option(
-        "--format", choices=FORMATS, help="text, markdown, json or csv (default: by the file's ending)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the output file: report.md, .json, .csv or .txt (default: stdout)",
     )
+    parser.option("--format", choices=FORMATS, help="output format (default: from the file extension)")
     parser.option(
-        "--confidence", type=share, default=0.95, metavar="C", help="where it computes itself (default: 0.95)"
+        "--confidence",
+        type=share,
+        default=0.95,
+        metavar="C",
+        help="confidence level of computed intervals (default: 0.95)",
     )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Gathers, and writes."""
+    """Write the report."""
     from karat.analysis.summary import summarise
-    from karat.formatting import clean
+    from karat.formatting import clean, plural
     from karat.reporting.files import unwritable
     from karat.reporting.rendering import FORMATS as ENDINGS
     from karat.reporting.rendering import render
@@ -46,9 +52,11 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if given.output is not None and form is None:
         form = ENDINGS.get(Path(given.output).suffix)
         if form is None:
-            raise UsageError(f"{given.output}: end it in {', '.join(sorted(ENDINGS))}, or say --format")
+            raise UsageError(
+                f"{given.output}: unknown file extension: use {', '.join(sorted(ENDINGS))}, or add --format"
+            )
     if given.output is None and terminal.as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --format {form} are two formats: leave one of them out")
+        raise UsageError(f"--json and --format {form} contradict each other: remove one of them")
     with open_existing(given.store) as store:
         handles = [store.runs.get("latest") if each == "latest" else store.get(each) for each in given.ids]
         summary = summarise(store, handles, given.confidence)
@@ -59,7 +67,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             raise unwritable(given.output, error) from error
         terminal.show(
             {"file": given.output, "format": form, "runs": [run.id for run in summary.runs]},
-            f"the report of {len(summary.runs)} runs is in {clean(given.output)}",
+            f"wrote the report on {plural(len(summary.runs), 'run')} to {clean(given.output)}",
         )
         return 0
     terminal.as_json = terminal.as_json or form == "json"

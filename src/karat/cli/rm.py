@@ -1,7 +1,7 @@
-"""Removes datasets, runs, evaluations or aggregations from the store, for good.
+"""Permanently remove datasets, runs, evaluations or aggregations from the store.
 
-Something that others depend on is not removed, and the others are listed; --cascade removes them too.
-On a terminal karat asks first; elsewhere --yes is needed. --dry-run lists what would be removed.
+karat refuses to remove an item that others depend on, and lists those; --cascade removes them too. On a terminal karat
+asks for confirmation; elsewhere --yes is required. --dry-run lists the items without removing them.
 
     karat rm run-1a2b --cascade
     karat rm eval-3c4d eval-5e6f --yes
@@ -19,10 +19,10 @@ from karat.cli.terminal import Terminal
 
 def add_arguments(parser: Parser) -> None:
     """What to remove, and how."""
-    parser.add_argument("ids", metavar="ID", nargs="+", help="what to remove")
-    parser.option("--cascade", action="store_true", help="and everything made from it")
-    parser.option("--dry-run", action="store_true", help="list what would be removed, and remove nothing")
-    parser.option("-y", "--yes", action="store_true", help="do not ask")
+    parser.add_argument("ids", metavar="ID", nargs="+", help="the ids to remove")
+    parser.option("--cascade", action="store_true", help="also remove everything that depends on them")
+    parser.option("--dry-run", action="store_true", help="list the items, and remove nothing")
+    parser.option("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
@@ -37,7 +37,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             left = [each for each in store.descendants(target) if each not in targets]
             if left and not given.cascade:
                 raise RequestError(
-                    f"{target} cannot be removed, {', '.join(left)} depend on it: add --cascade to remove them too"
+                    f"cannot remove {target}: {', '.join(left)} depend on it; add --cascade to remove them too"
                 )
         below = [each for target in targets for each in reversed(store.descendants(target))]
         doomed = list(dict.fromkeys([*below, *targets]))
@@ -45,7 +45,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             text = "\n".join(f"would remove {clean(each, 80)}" for each in doomed)
             terminal.show({"removed": [], "would_remove": doomed}, text)
             return 0
-        if not given.yes and not _agreed(doomed, plural(len(doomed), "thing"), terminal):
+        if not given.yes and not _agreed(doomed, plural(len(doomed), "item"), terminal):
             terminal.show({"removed": []}, "nothing was removed")
             return 1
         store.backend.delete(doomed)
@@ -57,8 +57,8 @@ def _agreed(doomed: list[str], count: str, terminal: Terminal) -> bool:
     """Ask on the terminal; refuse where nobody can answer."""
     if terminal.as_json or not sys.stdin.isatty():
         raise UsageError(
-            f"karat rm would remove {count} for good: add --yes to confirm, or --dry-run to list them"
+            f"karat rm would permanently remove {count}: add --yes to confirm, or --dry-run to list them"
         )
-    terminal.notice("\n".join([f"this removes {count} for good:", *(f"  {each}" for each in doomed)]))
+    terminal.notice("\n".join([f"this permanently removes {count}:", *(f"  {each}" for each in doomed)]))
     terminal.ask("remove? [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,10 +1,10 @@
-"""Runs an experiment, or a task over a dataset, and keeps every output.
+"""Run an experiment, or a task over a dataset, and store every output.
 
-X is an experiment file, whose evaluators and aggregators follow the run; a graph task, as tasks.eval.x.y, eval/x/y or
-a path; or a function, as file.py:function or package.module.function, over the dataset that --data names. Recorded
-outputs (--recorded) take the place of X. With -e the outputs are evaluated and reported in the same command.
+X is one of: an experiment file, whose evaluators and aggregators run too; a graph task (tasks.eval.x.y, eval/x/y or a
+path); a function (file.py:function or package.module.function) with a dataset (--data). --recorded replaces X with
+outputs from a file. -e evaluates and reports the outputs of a function or a file.
 
-The same command continues a run that was stopped, and returns one that is finished.
+The same command resumes an interrupted run, and returns a finished one from the store.
 
     karat run experiment.yaml
     karat run answer.py:answer --data questions.jsonl --input question --expected answer -e exact_match
@@ -49,24 +49,24 @@ def add_arguments(parser: Parser) -> None:
         nargs="?",
         help="experiment.yaml, a graph task, file.py:function or a dotted path",
     )
-    parser.option("--check", action="store_true", help="only check that everything is there and fits")
+    parser.option("--check", action="store_true", help="check the configuration and the data, and stop")
     parser.option(
         "--estimate",
         nargs="?",
         type=whole(0),
         const=0,
         metavar="N",
-        help="only say what it will cost: from the prompts, or from N records that are really made",
+        help="estimate the cost, and stop: from the prompts, or from N records that are run",
     )
-    parser.option("--recorded", metavar="FILE", help="outputs made elsewhere: a JSONL of id and output")
-    parser.option("--data", metavar="FILE", help="the dataset: a file, or the name of one in the store")
-    parser.option("--input", action="append", metavar="FIELD", help="the field that is the input; repeatable")
+    parser.option("--recorded", metavar="FILE", help="use recorded outputs: JSONL with id and output")
+    parser.option("--data", metavar="FILE", help="the dataset: a file, or a name in the store")
+    parser.option("--input", action="append", metavar="FIELD", help="the input field; repeatable")
     parser.option(
-        "--expected", action="append", metavar="FIELD", help="the field that is expected; repeatable"
+        "--expected", action="append", metavar="FIELD", help="the field with the expected output; repeatable"
     )
-    parser.option("--id", metavar="FIELD", help="the field that is the example's id")
-    parser.option("--skip-bad-rows", action="store_true", help="leave bad rows out, and list them")
-    parser.option("--output", metavar="FIELD", help="the field of recorded outputs that is the output")
+    parser.option("--id", metavar="FIELD", help="the field with the example id")
+    parser.option("--skip-bad-rows", action="store_true", help="skip invalid rows, and list them")
+    parser.option("--output", metavar="FIELD", help="the output field of --recorded (default: output)")
     parser.option(
         "-e",
         "--evaluator",
@@ -74,7 +74,7 @@ def add_arguments(parser: Parser) -> None:
         default=[],
         type=part,
         metavar="NAME|JSON",
-        help="evaluate the outputs of a function or of --recorded with this; repeatable",
+        help="evaluate the outputs of a function or of --recorded; repeatable",
     )
     parser.option(
         "-a",
@@ -83,7 +83,7 @@ def add_arguments(parser: Parser) -> None:
         default=[],
         type=part,
         metavar="NAME|JSON",
-        help="aggregate the results with this (default: accuracy or mean); repeatable",
+        help="aggregate the results (default: accuracy or mean); repeatable",
     )
     parser.option(
         "--param",
@@ -94,15 +94,13 @@ def add_arguments(parser: Parser) -> None:
         help="a parameter of the task; repeatable",
     )
     parser.option(
-        "--model", action="append", default=[], metavar="MODEL", help="a run with this model; repeatable"
+        "--model", action="append", default=[], metavar="MODEL", help="run with this model; repeatable"
     )
-    parser.option("--attempts", type=whole(1), metavar="K", help="independent tries at each example")
-    parser.option("--limit", type=whole(1), metavar="N", help="only so many examples")
-    parser.option("--offset", type=whole(0), metavar="N", help="beginning after so many")
-    parser.option(
-        "--retries", type=whole(0), metavar="N", help="how often an example that raised is tried again"
-    )
-    parser.option("--accept-code-change", action="store_true", help="continue a run though its code changed")
+    parser.option("--attempts", type=whole(1), metavar="K", help="independent attempts per example")
+    parser.option("--limit", type=whole(1), metavar="N", help="use at most N examples")
+    parser.option("--offset", type=whole(0), metavar="N", help="skip the first N examples")
+    parser.option("--retries", type=whole(0), metavar="N", help="retries of an example whose task raised")
+    parser.option("--accept-code-change", action="store_true", help="resume a run even if its code changed")
     add_work_options(parser)
     add_stage_options(parser)
     add_graph_arguments(parser)
@@ -151,7 +149,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _estimated(plan: Any, sample: int, terminal: Terminal) -> int:
-    """Says what the runs of a plan will use and cost."""
+    """Print the estimated tokens and cost of a plan."""
     import msgspec
 
     from karat.experiments.estimating import estimate_plan, estimate_text
@@ -162,14 +160,14 @@ def _estimated(plan: Any, sample: int, terminal: Terminal) -> int:
             estimates = estimate_plan(plan, store, sample=sample)
     else:
         estimates = estimate_plan(plan, sample=sample)
-    note = "" if not plan.evaluators else "\nmodels that evaluators ask are not included"
+    note = "" if not plan.evaluators else "\nmodel calls of evaluators are not included"
     terminal.show({"estimates": msgspec.to_builtins(estimates)}, lambda: estimate_text(estimates) + note)
     return 0
 
 
 @contextmanager
 def _suggesting(target: str | None) -> Iterator[None]:
-    """Adds to what is said of a target that cannot be run what is near it in its folder."""
+    """Add the nearest name in the folder to the error for an unknown target."""
     try:
         yield
     except RequestError as error:
@@ -181,9 +179,9 @@ def _suggesting(target: str | None) -> Iterator[None]:
 
 
 def _plan(given: argparse.Namespace) -> Plan:
-    """The plan that the arguments amount to."""
+    """The plan for the arguments."""
     if given.target is not None and given.recorded is not None:
-        raise UsageError(f"{given.target} and --recorded are both tasks: leave one of them out")
+        raise UsageError(f"{given.target} and --recorded are both tasks: remove one of them")
     if given.recorded is not None:
         return _task_plan(given, lambda: _recorded(given))
     if given.target is None:
@@ -206,7 +204,7 @@ def _experiment_plan(given: argparse.Namespace, target: Target) -> Plan:
         if getattr(given, name):
             option = "--" + name.replace("_", "-")
             what = "its dataset" if name in DATA_OPTIONS[:5] else "its evaluators and aggregators"
-            raise UsageError(f"{option} is for functions: {target.name} names {what} itself")
+            raise UsageError(f"{option} does not apply to an experiment file: {target.name} defines {what}")
     params = dict(given.param)
     return read_experiment(
         target.name, store=given.store, models=given.model, params=params, options=_options(given)
@@ -221,7 +219,7 @@ def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
     if given.data is None:
         raise UsageError(f"{given.target or given.recorded} needs a dataset: --data FILE")
     if given.output is not None and given.recorded is None:
-        raise UsageError("--output names a field of recorded outputs: add --recorded FILE")
+        raise UsageError("--output applies to recorded outputs: add --recorded FILE")
     if given.aggregator and not given.evaluator:
         raise UsageError("-a needs results to aggregate: add -e NAME, such as -e exact_match")
     dataset, runs = _dataset(given), runs_for(task(), given.model)
@@ -293,18 +291,18 @@ def _fields(given: list[str] | None) -> str | list[str] | None:
 
 
 def _left_out(dataset: Any) -> dict[str, Any]:
-    """For the document: the rows that --skip-bad-rows left out, where there are any."""
+    """The rows skipped by --skip-bad-rows, for the JSON document."""
     count = getattr(dataset, "skipped_count", 0)
     listed = [{"line": bad.line, "reason": bad.reason} for bad in dataset.skipped] if count else []
     return {"bad_rows": {"count": count, "first": listed}} if count else {}
 
 
 def _beyond(plan: Plan, count: int) -> str:
-    """What is said where the selection is empty."""
+    """The notice for an empty selection."""
     offset = plan.options.get("offset", 0)
     if offset < count:
         return ""
-    return f"offset {offset:,} is beyond the data, which has {count:,} examples: the report says no_data"
+    return f"offset {offset:,} is beyond the end of the dataset ({count:,} examples): the status is no_data"
 
 
 def _tell_skipped(dataset: Any, terminal: Terminal) -> None:
@@ -312,7 +310,9 @@ def _tell_skipped(dataset: Any, terminal: Terminal) -> None:
     if count:
         first = "; ".join(f"line {bad.line}: {bad.reason}" for bad in dataset.skipped[:5])
         more = f"; and {count - 5:,} more" if count > 5 else ""
-        terminal.notice(f"{count:,} bad rows of {dataset.name} are left out: {first}{more}")
+        terminal.notice(
+            f"skipped {count:,} invalid {'row' if count == 1 else 'rows'} of {dataset.name}: {first}{more}"
+        )
 
 
 def _checked(plan: Plan, terminal: Terminal) -> int:

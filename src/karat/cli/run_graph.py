@@ -1,4 +1,4 @@
-"""`karat run` of a graph task: its options, its run with what follows from it, and its files."""
+"""`karat run` for a graph task: its options, its stages and its files."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from karat.graph import GraphTask, Written
 
 NO_MODEL = "none@http://no-model.invalid/v1"
-"""Stands for a model where none is asked: a drawing and a check need no default, a drawing none that is named."""
+"""A placeholder model for --check, which calls no model and so needs no default."""
 RECORDS = 10
-"""How many records a graph task runs over unless it is told."""
+"""The default number of records."""
 
 ONLY_GRAPHS = (
     "num_records", "start_index", "batch_size", "output_dir", "run_name", "output_with_ts", "run_args", "resume",
     "debug", "output_format",
 )  # fmt: skip
 SPOILED = ("partial", "no_data", "fatal_error")
-"""What a report may say of itself that is not well; words of a report of one's own mean what they mean there."""
+"""Report statuses that mean failure; a custom report may use other words."""
 NOT_GRAPHS = ("recorded", "input", "expected", "id", "skip_bad_rows")
 
 
 def add_graph_arguments(parser: Parser) -> None:
-    """The options of graph tasks, as their own tools spell them."""
+    """Add the options of graph tasks, spelled as in SyGra."""
     group = parser.add_argument_group("options of graph tasks")
 
     def option(*names: str, **settings: Any) -> None:
@@ -47,18 +47,20 @@ def add_graph_arguments(parser: Parser) -> None:
         "-n",
         type=whole(1),
         metavar="N",
-        help=f"how many records (default: {RECORDS})",
+        help=f"number of records (default: {RECORDS})",
     )
     option(
-        "--start_index", "--start-index", "-si", type=whole(0), metavar="N", help="beginning after so many"
+        "--start_index", "--start-index", "-si", type=whole(0), metavar="N", help="skip the first N records"
     )
-    option("--batch_size", "--batch-size", "-b", type=whole(1), metavar="N", help="how many records at once")
+    option(
+        "--batch_size", "--batch-size", "-b", type=whole(1), metavar="N", help="number of records at a time"
+    )
     option(
         "--output_dir",
         "--output-dir",
         "-od",
         metavar="FOLDER",
-        help="where the files go (default: the task's folder)",
+        help="folder for the output files (default: the task's folder)",
     )
     option(
         "--run_name",
@@ -66,24 +68,24 @@ def add_graph_arguments(parser: Parser) -> None:
         "-rn",
         default="",
         metavar="NAME",
-        help="goes before the names of the files",
+        help="prefix of the output file names",
     )
     option(
         "--output_with_ts", "--output-with-ts", "-owt", type=yes, default=None, metavar="BOOL",
-        help="whether the time is in the names of the files (default: True)",
+        help="include a timestamp in the output file names (default: True)",
     )  # fmt: skip
-    option("--output-format", choices=("json", "jsonl"), help="of the output file (default: json)")
+    option("--output-format", choices=("json", "jsonl"), help="format of the output file (default: json)")
     option(
         "--run_args",
         "--run-args",
         "-ra",
         type=arguments,
         metavar="JSON",
-        help="variables of every record's state",
+        help="variables added to the state of every record",
     )
     option(
         "--resume", "-r", type=yes, nargs="?", const=True, default=None, metavar="BOOL",
-        help="continue an unfinished run, which is the default; False makes another",
+        help="resume an unfinished run (default: True); False starts a new one",
     )  # fmt: skip
     option(
         "--debug",
@@ -93,23 +95,25 @@ def add_graph_arguments(parser: Parser) -> None:
         const=True,
         default=None,
         metavar="BOOL",
-        help="tell where failures came from",
+        help="print the source location of failures",
     )
 
 
 def graph_target(given: argparse.Namespace) -> str | None:
-    """The graph task that a command line means; None where it means something else."""
+    """The graph task of a command line, or None."""
     from karat.cli.target import recognise
 
     if given.task is not None:
         if given.target is not None:
-            raise UsageError(f"{given.target} and --task {given.task} are both tasks: leave one of them out")
+            raise UsageError(f"{given.target} and --task {given.task} are both tasks: remove one of them")
         return str(given.task)
     if given.target is not None and given.recorded is None and recognise(given.target).kind == "graph":
         return str(given.target)
     for name in ONLY_GRAPHS:
         if getattr(given, name) not in (None, ""):
-            raise UsageError(f"--{name} is for graph tasks, which {given.target or given.recorded} is not")
+            raise UsageError(
+                f"--{name} applies to graph tasks only, and {given.target or given.recorded} is not one"
+            )
     return None
 
 
@@ -133,7 +137,7 @@ def arguments(text: str) -> dict[str, Any]:
 
 
 def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> int:
-    """Runs a graph task, keeps its unit metrics and aggregations, writes its files, and tells what came of it."""
+    """Run a graph task, store its metrics, write its files and print the outcome."""
     from karat.cli.outcome import outcome_text
     from karat.experiments.running import carry_out
     from karat.graph import load_task, prepare_files
@@ -142,10 +146,10 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     for option in NOT_GRAPHS:
         if getattr(given, option, None):
             raise UsageError(
-                f"--{option.replace('_', '-')} is not for graph tasks: their file says what it would"
+                f"--{option.replace('_', '-')} does not apply to graph tasks: set it in the graph file"
             )
     if len(given.model) > 1:
-        raise UsageError("a graph task takes one --model, which stands in for all that its file names")
+        raise UsageError("a graph task takes one --model, which replaces every model in its file")
     run_args = {**dict(given.param), **(given.run_args or {})}
     model = given.model[0] if given.model else None
     lacking = _lacking_model() if given.check else ""
@@ -153,7 +157,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
         name, model=model, unnamed=NO_MODEL if lacking else None, run_args=run_args, data=given.data
     )
     if lacking and any(use.model.spec == NO_MODEL for use in task.plan.models()):
-        terminal.notice(f"before it can run: {lacking}")
+        terminal.notice(f"needed before the task can run: {lacking}")
     for note in task.notes:
         terminal.notice(note)
     count = given.num_records or given.limit or RECORDS
@@ -189,7 +193,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
 
 
 def _lacking_model() -> str:
-    """What is said of a default model where there is none."""
+    """The error for a missing default model, or an empty text."""
     from karat.models import default_spec
 
     try:
@@ -226,8 +230,8 @@ def _plan(task: GraphTask, dataset: Any, given: argparse.Namespace, count: int) 
 
 def _no_records(offset: int, count: int) -> str:
     if not count:
-        return "the data has no records: the report says no_data"
-    return f"--start_index {offset} is beyond the data, which has {count:,} records: the report says no_data"
+        return "the dataset is empty: the report status is no_data"
+    return f"--start_index {offset} is beyond the end of the dataset ({count:,} records): the report status is no_data"
 
 
 def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Written:
@@ -238,7 +242,7 @@ def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Writ
 
 
 def _destination(task: GraphTask, given: argparse.Namespace) -> dict[str, Any]:
-    """Where the files go, and how they are named."""
+    """The folder, name prefix and format of the output files."""
     folder = Path(given.output_dir) if given.output_dir else _default_folder(task)
     form = given.output_format or _sink_format(task) or "json"
     return {"folder": folder, "run_name": given.run_name, "format": form}

@@ -1,6 +1,6 @@
-"""Shows one thing of the store: its counts, what it was made from and what was made from it.
+"""Show a dataset, run, evaluation or aggregation: its counts, settings, parents and children.
 
---example shows one example with its outputs and results; --failed lists failures by kind, with examples.
+--example shows one example with its outputs and results. --failed groups failures by kind and lists examples.
 
     karat show run-1a2b
     karat show eval-3c4d --example q17
@@ -27,21 +27,19 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    """What, and what of it."""
-    parser.add_argument("id", metavar="ID", help="an id or its beginning; a dataset also by its name")
-    parser.option("--example", metavar="ID", help="one example, with its outputs and results")
-    parser.option("--failed", action="store_true", help="failures by kind, with examples")
+    """Declare the id and the view."""
+    parser.add_argument("id", metavar="ID", help="an id or a unique prefix; for a dataset also its name")
+    parser.option("--example", metavar="ID", help="show this example with its outputs and results")
+    parser.option("--failed", action="store_true", help="list failures by kind, with examples")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Shows."""
+    """Show the item."""
     from karat.cli.outcome import counted
     from karat.store.existing import open_existing
 
     if given.example is not None and given.failed:
-        raise UsageError(
-            "--example shows one example and --failed the failures of all: leave one of them out"
-        )
+        raise UsageError("--example and --failed contradict each other: remove one of them")
     with open_existing(given.store) as store:
         handle = store.get(given.id)
         if given.example is not None:
@@ -58,7 +56,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def lineage(store: Store, id: str, *, up: bool) -> list[dict[str, Any]]:
-    """What something was made from (or what was made from it), and so on, as a tree; each thing is opened once."""
+    """The tree of parents (or children) of an item; a repeated item is expanded once."""
     seen: set[str] = set()
 
     def tree(of: str) -> list[dict[str, Any]]:
@@ -88,14 +86,14 @@ def _text(handle: Any, document: dict[str, Any]) -> str:
     lines += [f"{name.ljust(14)} {clean(value, 300)}" for name, value in _facts(document) if value]
     if kind == "aggregation":
         lines += ["", handle.report(whole=True)]
-    for title, key in (("made from", "parents"), ("made from it", "children")):
+    for title, key in (("parents", "parents"), ("children", "children")):
         if document[key]:
             lines += ["", title, *_branches(document[key], key, 1)]
     return "\n".join(lines)
 
 
 def _facts(document: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What a header says, for people: one line each, long ones cut."""
+    """The fields of a header, one per line, with long values cut."""
     import json
     import time
 
@@ -214,7 +212,7 @@ def _call(call: dict[str, Any]) -> str:
     tries = len(call.get("metadata", {}).get("attempts", ())) + (0 if call.get("error") else 1)
     retried = "" if tries < 2 else " (1 retry)" if tries == 2 else f" ({tries - 1} retries)"
     said = clean(call["error"], 400) if call.get("error") else _value(call.get("output"))
-    return f"asked {clean(call['name'], 80)}{retried}: {said}"
+    return f"call to {clean(call['name'], 80)}{retried}: {said}"
 
 
 def _value(value: Any) -> str:
@@ -243,14 +241,14 @@ def _judgment(outcome: dict[str, Any]) -> str:
 
 
 def _failing(handle: Any, id: str) -> Any:
-    """Where the failures are: an aggregation without failures of its own leads to what it was made from."""
+    """The item whose failures to show: for an aggregation without failures, its evaluations or runs."""
     if isinstance(handle, Aggregation):
         return handle if handle.header.failures else failed_first(handle)
     return failed_first(handle) if id == "latest" else handle
 
 
 def failed_first(handle: Any) -> Any:
-    """Of something and of what it was made from, the earliest in which an item failed; else itself."""
+    """The earliest of an item and its parents that has failures; else the item itself."""
     evaluations = handle.evaluations if isinstance(handle, Aggregation) else [handle]
     judged = [each for each in evaluations if isinstance(each, Evaluation)]
     earlier = [*_runs(judged), *judged]
@@ -271,7 +269,9 @@ def failures_of(handle: Any) -> dict[str, Any]:
         ]
         return {"id": handle.id, "kinds": kinds, "counts": handle.counts.to_dict()}
     if isinstance(handle, StoredDataset):
-        raise RequestError(f"{handle.label} is a dataset: runs, evaluations and aggregations have failures")
+        raise RequestError(
+            f"{handle.label} is a dataset and has no failures: name a run, an evaluation or an aggregation"
+        )
     found: dict[tuple[str, str], dict[str, Any]] = {}
     several = isinstance(handle, Evaluation) and len(handle.header.runs) > 1
     for item in handle.outputs() if isinstance(handle, Run) else handle.results():
@@ -311,7 +311,7 @@ def failures_text(document: dict[str, Any]) -> str:
     """The same, for a terminal."""
     if not document["kinds"]:
         pending = document["counts"]["pending"]
-        return f"nothing failed in {document['id']}" + (f"; {pending:,} items are pending" if pending else "")
+        return f"no failures in {document['id']}" + (f"; {pending:,} items are pending" if pending else "")
     lines = []
     for kind in document["kinds"]:
         lines.append(f"{kind['count']:,} {kind['status']}: {clean(kind['kind'])}")

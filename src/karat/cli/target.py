@@ -12,7 +12,7 @@ YAML = (".yaml", ".yml")
 
 
 class Target(NamedTuple):
-    """What there is to run."""
+    """A thing to run."""
 
     kind: Literal["experiment", "graph", "function"]
     name: str
@@ -20,7 +20,7 @@ class Target(NamedTuple):
 
 
 def recognise(text: str) -> Target:
-    """Decides by the look of it: a graph task, an experiment's file or folder, `file.py:function`, a dotted path."""
+    """Classify X: a graph task, an experiment file or folder, `file.py:function` or a dotted path."""
     from karat.experiments.plan import refuse_missing
     from karat.graph import find_task, names_graph
 
@@ -32,7 +32,7 @@ def recognise(text: str) -> Target:
         if inside.is_file():
             return Target("experiment", str(inside))
         raise RequestError(
-            f"{text} is a folder without an experiment.yaml or a graph_config.yaml: name a file in it"
+            f"{text} is a folder without experiment.yaml or graph_config.yaml: name a file in it"
         )
     if path.suffix in YAML:
         refuse_missing(path)
@@ -41,15 +41,15 @@ def recognise(text: str) -> Target:
     if file.endswith(".py"):
         refuse_missing(Path(file))
         if not colon or not function:
-            raise RequestError(f"{file} has functions: say which, as {file}:FUNCTION")
+            raise RequestError(f"{file}: name a function in the file, as {file}:FUNCTION")
         return Target("function", text)
     if "." in text and all(word.isidentifier() for word in text.split(".")):
         if _means_task(text):
-            find_task(text)  # which says that there is none, and what is near
+            find_task(text)  # raises with the nearest names
         _refuse_unknown(text)
         return Target("function", text)
     raise RequestError(
-        f"{text!r} cannot be run: give an experiment (experiment.yaml), a graph task (eval/x/y), file.py:function"
+        f"cannot run {text!r}: name an experiment (experiment.yaml), a graph task (eval/x/y), file.py:function"
         f" or package.module.function{_near_task(text)}"
     )
 
@@ -66,7 +66,7 @@ def _nearest_task(text: str) -> list[str]:
 
 
 def _means_task(dotted: str) -> bool:
-    """Whether a dotted path that is no task was meant as one: no module leads to it, and its name says so."""
+    """Whether a dotted path is a misspelled task: no module has that name, and a task name is near."""
     parts = dotted.split(".")
     if any(Path(*parts[:cut]).with_suffix(".py").is_file() for cut in range(1, len(parts))):
         return False
@@ -77,7 +77,7 @@ def _means_task(dotted: str) -> bool:
 
 
 def _refuse_unknown(dotted: str) -> None:
-    """Refuses a dotted path that is no task, and that no file, folder or module can lead to either."""
+    """Raise for a dotted path that is neither a task nor below a known file, folder or module."""
     from karat.graph import find_task
 
     first = dotted.partition(".")[0]
@@ -86,16 +86,16 @@ def _refuse_unknown(dotted: str) -> None:
     try:
         find_task(dotted)
     except UnknownName as error:
-        raise UnknownName(f"{error}; nor is there a module {first!r} on the import path") from None
+        raise UnknownName(f"{error}; no module {first!r} on the import path either") from None
 
 
 RUNNABLE = (".yaml", ".yml", ".py")
 MOST = 1000
-"""Entries of a folder that are looked at."""
+"""Limit on the folder entries to search."""
 
 
 def near(text: str) -> str | None:
-    """The experiment, task folder or Python file of the same folder whose name, with or without ending, is nearest."""
+    """The experiment, task folder or Python file in the same folder with the nearest name."""
     file, _, function = text.partition(":")
     folder = Path(file).parent
     names: dict[str, Path] = {}

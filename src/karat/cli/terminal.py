@@ -1,4 +1,4 @@
-"""What a command says: one text or one JSON document on stdout; progress, notices and errors on stderr."""
+"""Output of commands: one text or JSON document on stdout; progress, notices and errors on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_ERROR = 4000
 
 
 class Terminal:
-    """The two streams of a command, and how it was asked to speak."""
+    """The output streams of a command, with the settings of --json and --quiet."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
@@ -24,12 +24,12 @@ class Terminal:
         self._out = _tolerant(sys.stdout)
         self._err = _tolerant(sys.stderr)
         if as_json:
-            sys.stdout = self._err  # what a task prints must not stand in the document
+            sys.stdout = self._err  # text printed by a task must not end up in the document
         self._line: Any = None
         self._last: Progress | None = None
 
     def show(self, document: Any, text: str | Callable[[], str]) -> None:
-        """The answer of a command: the document where JSON was asked for, else the text."""
+        """Print the result of a command: the document with --json, else the text."""
         if self.as_json:
             # ASCII, so that nothing in it can steer the terminal it is shown on.
             self.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
@@ -37,7 +37,7 @@ class Terminal:
             self.write((text() if callable(text) else text).rstrip("\n") + "\n")
 
     def write(self, text: str) -> None:
-        """Text on stdout. When its reader has gone, the command goes on without one: its work is kept."""
+        """Write to stdout. If the reader has closed the pipe, continue without output: the work is stored."""
         try:
             self._out.write(text)
             self._out.flush()
@@ -50,13 +50,13 @@ class Terminal:
         return self._out.buffer
 
     def reader_gone(self) -> None:
-        """Lets stdout lead nowhere, so that nothing fails on it any more."""
+        """Redirect stdout to the null device after a broken pipe."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._out.fileno())
         os.close(nowhere)
 
     def notice(self, text: str) -> None:
-        """A word beside the answer."""
+        """Print a notice on stderr."""
         if not self.quiet and text:
             self._say(text)
 
@@ -66,7 +66,7 @@ class Terminal:
         self._err.flush()
 
     def progress(self, progress: Progress) -> None:
-        """Shows how far a stage is, on a terminal, and remembers it."""
+        """Show the progress of a stage on a terminal, and remember it."""
         self._last = progress
         if not self.quiet:
             if self._line is None:
@@ -76,33 +76,33 @@ class Terminal:
             self._line(progress)
 
     def fail(self, error: KaratError, go_on: str | None = None) -> None:
-        """An error that a person can act on."""
+        """Print an error that the user can fix."""
         about = {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
         problems = getattr(error, "problems", None)
         if problems is not None:
             about["problems"] = problems
         if go_on:
             about["go_on"] = go_on
-        self._complain(about, str(error) + (f"\nto go on: {go_on}" if go_on else ""))
+        self._complain(about, str(error) + (f"\nto continue: {go_on}" if go_on else ""))
 
     def interrupted(self, go_on: str) -> None:
-        """Ctrl-C: what is finished is kept."""
+        """Print the interrupt message; finished items are stored."""
         last = self._last
         far = f" at {last.done:,} of {last.total:,} ({last.what})" if last is not None else ""
-        message = f"interrupted{far}; everything finished is kept"
+        message = f"interrupted{far}; finished items are stored"
         about = {"type": "Interrupted", "message": message, "exit_code": 130, "go_on": go_on}
-        self._complain(about, f"{message}\nto go on: {go_on}")
+        self._complain(about, f"{message}\nto continue: {go_on}")
 
     def bug(self, error: Exception, exit_code: int) -> None:
-        """An error that is nobody's but karat's."""
+        """Print an error that is a bug in karat."""
         message = (
             f"{type(error).__name__}: {error}: this is a bug in karat"
-            " (KARAT_TRACEBACK=1 shows where; please report it)"
+            " (please report it; KARAT_TRACEBACK=1 shows the traceback)"
         )
         self._complain({"type": type(error).__name__, "message": message, "exit_code": exit_code}, message)
 
     def close(self) -> None:
-        """Leaves the streams in order."""
+        """End the progress line, restore stdout and flush."""
         if self._line is not None:
             self._line.end()
         if self.as_json:
@@ -134,7 +134,7 @@ class Terminal:
 
 
 def _tolerant(stream: TextIO) -> TextIO:
-    """A stream that writes what its encoding has no sign for as a question mark, instead of failing."""
+    """A stream that replaces characters outside its encoding with question marks."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None and (getattr(stream, "encoding", "") or "").lower() not in ("utf-8", "utf8"):
         reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""An experiment file → a plan. Everything is read, resolved and built first; every mistake is told at once."""
+"""Read an experiment file into a plan. All parts are resolved and built first; all errors are reported together."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def read_experiment(
     params: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of an experiment file. What is given here takes the place of what the file says."""
+    """Return the plan of an experiment file. The arguments override the settings of the file."""
     return _Check(Path(path), store, list(models or ()), dict(params or {}), dict(options or {})).plan()
 
 
 class _Check:
-    """One file being checked; problems are gathered, with their lines, until all is seen."""
+    """The check of one file; collects problems with their lines."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class _Check:
         self.document: Document = read_document(path)
         self.problems: list[tuple[int, str]] = []
         self.some: list[Example] = []
-        """The first examples of the dataset: what they have, the task may ask for."""
+        """The first examples of the dataset, to check the fields that the task uses."""
         self.places: dict[str, list[int]] = {}
-        """Where the readable entries of a list stand in the file."""
+        """The indices of the valid entries of a list."""
         self.given_models, self.params, self.options = models, params, options
         self.file = self._file()
         self.store = store or self._store()
 
     def plan(self) -> Plan:
-        """The plan, or all mistakes."""
+        """Return the plan, or raise all errors."""
         file = self.file
         if str(self.folder) not in sys.path:
             sys.path.append(str(self.folder))
@@ -102,7 +102,7 @@ class _Check:
         )
 
     def _file(self) -> ExperimentFile:
-        """What can be read of the file; the keys that cannot are problems and left out."""
+        """The valid keys of the file; invalid keys become problems."""
         value = self.document.value
         if not isinstance(value, dict):
             raise ConfigError(
@@ -122,7 +122,7 @@ class _Check:
         return ExperimentFile.model_validate(readable)
 
     def _try(self, place: Place, step: Callable[[], T], params: Mapping[str, Any] | None = None) -> T | None:
-        """What a step gives; what it raises is a problem at a place, or at that of the parameter it speaks of."""
+        """Run a step; record an error as a problem at `place` or at the parameter that it quotes."""
         try:
             return step()
         except KaratError as error:
@@ -134,7 +134,7 @@ class _Check:
         self.problems.append((self.document.line(place), f"{written(place)}: {text}"))
 
     def _path(self, name: str) -> Path:
-        """A path of the file, seen from here."""
+        """A path in the file, relative to the working folder."""
         path = self.folder / Path(name).expanduser()
         try:
             return path.relative_to(Path.cwd())
@@ -197,16 +197,14 @@ class _Check:
         from karat.experiments.matrix import expand, mistakes_in
 
         if models and "model" in matrix:
-            raise RequestError(
-                "the matrix names models, and so does models: or --model; leave one of them out"
-            )
+            raise RequestError("both matrix: and models: (or --model) name models: remove one of them")
         entry = graph_of(entry, self.folder) or entry
         entry = FunctionEntry(function=entry) if isinstance(entry, str) else entry
         found, matrix = mistakes_in(entry, matrix, self.folder)
         for mistake in found:
             self._problem(mistake.place, mistake.problems[0])
         if not all(matrix.values()):
-            if isinstance(entry, FunctionEntry):  # what is wrong with it is told too
+            if isinstance(entry, FunctionEntry):  # also report errors of the function itself
                 params = {name: values[0] for name, values in matrix.items() if values and name != "model"}
                 self._runs_of(entry, params, [])
             return []
@@ -217,7 +215,7 @@ class _Check:
         return runs
 
     def _known_models(self) -> list[str]:
-        """Those of `models:` that are there; the others are problems."""
+        """The available models of `models:`; the others become problems."""
         known = []
         for index, spec in enumerate(self.file.models or []):
             before = len(self.problems)
@@ -252,9 +250,9 @@ class _Check:
         from karat.tasks.prompt import PromptTask
 
         if self.params:
-            raise RequestError("a prompt takes no parameters: --param is for functions")
+            raise RequestError("a prompt takes no parameters: --param applies to functions")
         if entry.model is not None and self.file.models and not self.given_models:
-            raise RequestError("model: and models: both name models; leave one of them out")
+            raise RequestError("model: and models: both name models: remove one of them")
         given = entry.model_dump(exclude={"prompt", "model", "answer_schema"}, exclude_none=True)
         prompt = entry.prompt if isinstance(entry.prompt, str) else [m.model_dump() for m in entry.prompt]
         schema = self._answer_schema(entry.answer_schema)
@@ -285,7 +283,7 @@ class _Check:
         return load_object(file_beside(given, self.folder))
 
     def _check_prompt(self, runs: list[PlannedRun]) -> None:
-        """A variable that the first example does not have would fail every record."""
+        """Check the prompt variables against the first example."""
         from karat.tasks.prompt import PromptTask
 
         task = runs[0].task if runs else None
@@ -294,7 +292,7 @@ class _Check:
                 self._problem(("task", "prompt"), problem)
 
     def _data_of_graph(self, task: Any, dataset: Any) -> Any:
-        """The dataset of the file, which has to have what the graph asks for, or else the graph's own."""
+        """The dataset of the file, checked against the graph, or else the graph's own."""
         with in_file_of(task.name):
             if self.file.dataset is None:
                 return task.dataset()
@@ -333,7 +331,7 @@ class _Check:
             if getattr(built.evaluator, "needs_reference", False) and self._has_no_reference():
                 self._problem(
                     place,
-                    f"{key} compares with a reference and no example has one: say expected: FIELD in dataset"
+                    f"{key} needs an expected output and no example has one: set expected: FIELD in dataset"
                     f"{self._other_fields()}",
                 )
             yield built
@@ -356,7 +354,7 @@ class _Check:
         return {**spec, "params": params}
 
     def _has_no_reference(self) -> bool:
-        """Whether no example says what is expected; of a long dataset in the store only the first are looked at."""
+        """Whether no example has an expected output; of a long stored dataset only the first examples are read."""
         if not self.some or any(example.expected is not None for example in self.some):
             return False
         if isinstance(self.dataset, StoredDataset):
@@ -364,9 +362,9 @@ class _Check:
         return all(example.expected is None for example in self.dataset)
 
     def _other_fields(self) -> str:
-        """What a reference may be among: the fields that nobody has asked for."""
+        """The unused fields, one of which may be the expected output."""
         fields = ", ".join(str(name)[:40] for name in list(self.some[0].metadata)[:10])
-        return f", which may be one of {fields}" if fields else ""
+        return f" (unused fields: {fields})" if fields else ""
 
     def _aggregators(self, evaluators: list[ResolvedEvaluator]) -> Iterator[Resolved]:
         """Build every aggregator, and check that it has something to aggregate."""
@@ -374,7 +372,7 @@ class _Check:
         from_where = ("evaluators", "task") if graph else ("evaluators",)
         whole = not any(text.startswith(from_where) for _, text in self.problems)
         if self.file.aggregators and not self.file.evaluators and not evaluators and whole:
-            self._problem(("aggregators",), "there are no evaluators whose results they could aggregate")
+            self._problem(("aggregators",), "no evaluators, so no results to aggregate: add evaluators:")
             return
         seen: set[str] = set()
         for index, entry in zip(self.places.get("aggregators", ()), self.file.aggregators, strict=True):
@@ -408,7 +406,9 @@ class _Check:
         over = getattr(built.aggregator, "over", frozenset({"single"}))
         fitting = [key for key in (built.of or evaluators) if fits(kind_of(evaluators[key]), over)]
         if not fitting:
-            self._problem(place, f"{built.name!r} needs results of {kinds_text(over)}, and there is none")
+            self._problem(
+                place, f"{built.name!r} needs results of {kinds_text(over)}, and the experiment has none"
+            )
             return
         if getattr(folding_part(built.aggregator), "needs_labels", False):
             without = [key for key in fitting if getattr(evaluators[key], "gives_labels", None) is False]
@@ -416,11 +416,11 @@ class _Check:
                 self._problem(
                     place,
                     f"{built.name!r} counts classes, and the results of {key!r} have no labels: aggregate it with"
-                    f" accuracy or mean, or say of: which evaluators {built.name!r} is for",
+                    f" accuracy or mean, or list in of: the evaluators that {built.name!r} applies to",
                 )
 
     def _check_fields(self, place: Place, built: Resolved) -> None:
-        """The metadata fields that an aggregator groups or clusters by have to be there."""
+        """Check the metadata fields that an aggregator groups or clusters by."""
         if not self.some:
             return
         for name in ("by", "cluster"):
@@ -434,7 +434,7 @@ class _Check:
                     )
 
     def _has_field(self, field: str) -> bool:
-        """Whether an example has a metadata field; a long stored dataset is looked at in part, and trusted."""
+        """Whether an example has a metadata field; a long stored dataset is checked in part."""
         if any(find(example.metadata, field) is not MISSING for example in self.some):
             return True
         if isinstance(self.dataset, StoredDataset) and len(self.dataset) > LOOKED_AT:

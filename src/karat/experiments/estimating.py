@@ -1,8 +1,8 @@
-"""What the runs of a plan will use and cost, before the first call or after a few: tokens, dollars and time.
+"""Estimate the tokens, cost and time of a plan, without model calls or from a sample.
 
-Without a sample the prompt of each record is counted by its bytes, and the answer is between nothing and its
-`max_tokens`. With a sample, so many records are really worked on; their replies are cached, so the run does not pay for
-them again. Both state their error.
+Without a sample, the size of the prompts in bytes gives the input tokens, and the output has 0 to `max_tokens` tokens.
+With a sample, karat runs that many records; their replies are cached, so the run does not pay for them again. Both
+estimates state their error.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from karat.tasks.base import Context, Task
 from karat.tasks.prompt import PromptTask
 
 COUNTED = 500
-"""Records whose prompts are counted; more are taken to be like them."""
+"""Records whose prompts are measured; the rest are assumed to be similar."""
 
 BYTES_PER_TOKEN = (5.5, 4.0, 2.5)
-"""At most, usually, at least: English prose has about 4, code and other languages fewer."""
+"""High, typical and low: English prose has about 4, code and other languages fewer."""
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Quantiles of Student's t for 95 %, by degrees of freedom from 1."""
 
 
 class Range(msgspec.Struct, frozen=True):
-    """An expected value between limits; a limit that cannot be given is None."""
+    """An expected value between limits; an unknown limit is None."""
 
     value: float | None
     low: float | None
@@ -40,7 +40,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class RunEstimate(msgspec.Struct, frozen=True):
-    """What one run is expected to use."""
+    """The estimated usage of one run."""
 
     task: str
     model: str | None
@@ -50,11 +50,11 @@ class RunEstimate(msgspec.Struct, frozen=True):
     cost: Range
     seconds: float | None
     basis: str
-    """How it was found, and how far it can be trusted."""
+    """The method and its accuracy."""
 
 
 def estimate_plan(plan: Plan, store: Any = None, *, sample: int = 0) -> list[RunEstimate]:
-    """An estimate for each run of a plan. `sample` records are really worked on."""
+    """An estimate for each run of a plan, from `sample` records that are run."""
     if isinstance(plan.dataset, str):
         if store is None:
             raise RequestError("an estimate needs the dataset: name a file, or a store that has it")
@@ -80,7 +80,7 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int) -> RunEst
     task = planned.task
     if not isinstance(task, PromptTask):
         raise RequestError(
-            f"task {task.name!r} is code: what it asks is known from calls alone: --estimate 5 makes five records"
+            f"task {task.name!r} is code, so its model calls are unknown: use --estimate 5 to run five records"
         )
     sizes = [task.prompt_size(example.input) for example in examples]
     mean = sum(sizes) / len(sizes) if sizes else 0.0
@@ -93,9 +93,9 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int) -> RunEst
         if output.high is not None:
             upper = (high * price.dearest_input + output.high * price.dearest_output) / 1e6
         cost = Range(None, low * (price.cache_read or price.input) / 1e6, upper)
-    basis = "prompts counted by their bytes, at 2.5 to 5.5 for a token; answers between none and max_tokens"
+    basis = "input tokens from prompt size, at 2.5 to 5.5 bytes per token; output from 0 to max_tokens tokens"
     if most is None:
-        basis += ", which is not set: --estimate 5 makes five records to see how long answers are"
+        basis += ", which is not set: use --estimate 5 to run five records"
     return RunEstimate(task.name, task.model.spec, items, Range(value, low, high), output, cost, None, basis)
 
 
@@ -113,7 +113,7 @@ async def _sampled(planned: PlannedRun, examples: list[Example], items: int, con
                 except Stopped:
                     raise
                 except FAILURES:
-                    pass  # what it used until then counts
+                    pass  # its usage until the failure counts
             return list(calls)
 
     traces = await asyncio.gather(*(one(example) for example in examples))
@@ -129,10 +129,10 @@ async def _sampled(planned: PlannedRun, examples: list[Example], items: int, con
         ]
         cost = _extrapolated(paid, items)
     failed = sum(any(call.error for call in each) for each in calls)
-    basis = f"{len(examples)} records made, 95 % interval of their mean"
+    basis = f"{len(examples)} records run, 95 % interval of their mean"
     basis += f"; {failed} had a failed call" if failed else ""
     if len(examples) < 2:
-        basis = "1 record made: its error cannot be told"
+        basis = "1 record run: the error is unknown"
     return RunEstimate(
         task.name,
         planned.model,
@@ -181,7 +181,7 @@ def _seconds(
     items: int,
     concurrency: int,
 ) -> float | None:
-    """How long the run takes at the given limits."""
+    """The duration of the run under the configured limits."""
     if not service:
         return None
     n = len(service)
@@ -197,7 +197,7 @@ def _seconds(
 
 
 def estimate_text(estimates: list[RunEstimate]) -> str:
-    """The estimates for a person."""
+    """Format the estimates as text."""
     lines = []
     for each in estimates:
         head = f"{each.task}" + (f" with {each.model}" if each.model else "") + f": {each.items:,} items"
@@ -208,7 +208,7 @@ def estimate_text(estimates: list[RunEstimate]) -> str:
             f"  cost           {_shown(each.cost, '$', 4)}",
         ]
         if each.seconds is not None:
-            lines.append(f"  time           about {each.seconds:,.0f} s at the given limits")
+            lines.append(f"  time           about {each.seconds:,.0f} s under the configured limits")
         lines.append(f"  ({each.basis})")
     return "\n".join(lines)
 

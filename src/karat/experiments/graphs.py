@@ -1,4 +1,4 @@
-"""A graph task in an experiment: how it is named, and the runs that it comes to."""
+"""Graph tasks in experiments: their names and their runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from karat.experiments.schema import GraphEntry
 
 
 def graph_of(entry: Any, folder: Path) -> GraphEntry | None:
-    """The graph that a task entry names, by a mapping or by a text alone; None where it names something else."""
+    """The graph of a task entry (a mapping or a string), or None."""
     if isinstance(entry, GraphEntry):
         return entry
     if not isinstance(entry, str) or ":" in entry:
@@ -26,7 +26,7 @@ def graph_of(entry: Any, folder: Path) -> GraphEntry | None:
 
 
 def says_graph(written: Any, folder: Path) -> bool:
-    """Whether what stands under `task:` is a graph, which brings its own data."""
+    """Whether `task:` is a graph, which has its own data."""
     if isinstance(written, Mapping):
         return "graph" in written
     return graph_of(written, folder) is not None
@@ -34,7 +34,7 @@ def says_graph(written: Any, folder: Path) -> bool:
 
 @contextmanager
 def in_file_of(graph: str) -> Iterator[None]:
-    """Says of mistakes found in the graph's own file that they are there."""
+    """Prefix errors in the graph's own file with its name."""
     try:
         yield
     except ConfigError as error:
@@ -44,7 +44,7 @@ def in_file_of(graph: str) -> Iterator[None]:
 def graph_runs(
     entry: GraphEntry, run_args: Mapping[str, Any], models: list[str], folder: Path
 ) -> list[PlannedRun]:
-    """A run of the graph for each model, which then stands in for all that its file names."""
+    """A run of the graph for each model, which replaces every model in its file."""
     from karat.graph import load_task
 
     runs = []
@@ -61,17 +61,17 @@ def graph_runs(
 
 
 class Exported(msgspec.Struct, kw_only=True):
-    """The files of a run of a graph, and what is to be said of them."""
+    """The files of a graph run, with a notice."""
 
     files: list[str]
     notice: str
 
 
 def export(made: Any, planned: PlannedRun) -> Exported | None:
-    """Writes the files of a run where the experiment asks for them.
+    """Write the files of a run if the experiment sets `output_dir`.
 
-    They are named by the run, not by the time: a matrix has several runs, and the same command, which returns them,
-    writes the same files again.
+    File names contain the run id, not a timestamp: a matrix has several runs, and repeating the command overwrites the
+    same files.
     """
     if planned.output_dir is None:
         return None
@@ -84,13 +84,13 @@ def export(made: Any, planned: PlannedRun) -> Exported | None:
 
 
 def own_metrics(task: Any) -> tuple[list[Any], list[Any]]:
-    """What judges the outputs of a graph where an experiment names nothing: its unit metrics and its aggregators."""
+    """The default evaluators and aggregators of a graph: its unit metrics and aggregators."""
     from karat.graph import stored_metrics
 
     return stored_metrics(task)
 
 
 def _found(name: str, folder: Path) -> str:
-    """The path of a task beside the experiment, else the name, which is looked for as everywhere."""
+    """The path of a task next to the experiment file, else the name."""
     beside = folder / Path(name).expanduser()
     return str(beside) if beside.exists() else name

@@ -1,4 +1,4 @@
-"""A matrix in an experiment: every combination of the values it lists is a run of its own.
+"""A matrix in an experiment: each combination of its values is a run.
 
     matrix:
       model: [openai/small, openai/large]
@@ -28,7 +28,7 @@ MOST_RUNS = 1000
 
 
 class Combination(NamedTuple):
-    """One cell of the matrix: what it sets, and the task it comes to."""
+    """One cell of the matrix: its values and its task."""
 
     values: dict[str, Any]
     entry: Any
@@ -43,15 +43,15 @@ def combinations_of(matrix: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]
     for values in matrix.values():
         count *= len(values)
     if count > MOST_RUNS:
-        raise RequestError(f"{count:,} combinations are more than {MOST_RUNS:,}: name fewer values")
+        raise RequestError(f"{count:,} combinations exceed the limit of {MOST_RUNS:,}: list fewer values")
     return [dict(zip(matrix, values, strict=True)) for values in product(*matrix.values())]
 
 
 def expand(entry: Any, matrix: Mapping[str, Sequence[Any]]) -> list[Combination]:
-    """The tasks that a matrix makes of one."""
+    """The combinations of a task and a matrix."""
     if isinstance(entry, RecordedEntry):
         raise RequestError(
-            "recorded outputs are what they are: a matrix is for functions, prompts and graphs"
+            "recorded outputs take no matrix: a matrix applies to functions, prompts and graphs"
         )
     return [_combined(entry, values) for values in combinations_of(matrix)]
 
@@ -59,7 +59,7 @@ def expand(entry: Any, matrix: Mapping[str, Sequence[Any]]) -> list[Combination]
 def mistakes_in(
     entry: Any, matrix: Mapping[str, Sequence[Any]], folder: Path
 ) -> tuple[list[Mistake], dict[str, list[Any]]]:
-    """Every mistake of a matrix, at the key or value that is wrong, and the values in which nothing is."""
+    """All errors of a matrix with their places, and the valid values."""
     check = _checker(entry, folder)
     found: list[Mistake] = []
     good: dict[str, list[Any]] = {}
@@ -75,17 +75,17 @@ def mistakes_in(
 
 
 def _checker(entry: Any, folder: Path) -> Callable[[str, int, Any], None]:
-    """What raises a Mistake for a value of the matrix that the task cannot take."""
+    """Return a function that raises a Mistake for an invalid value of the matrix."""
     function: tuple[str, Any] | None = None
     if isinstance(entry, FunctionEntry):
-        with suppress(KaratError):  # which is told of the task
+        with suppress(KaratError):  # reported with the task
             function = function_at(entry.function, folder)
 
     def check(name: str, index: int, value: Any) -> None:
         if name == "model":
             with at("matrix", name, index):
                 if not isinstance(value, str):
-                    raise RequestError(f"{value!r} is no model: name models as texts")
+                    raise RequestError(f"{value!r} is not a model: model names are strings")
                 refuse_absent(value)
         elif isinstance(entry, PromptEntry):
             with at("matrix", name):
@@ -110,7 +110,7 @@ def _combined(entry: Any, values: dict[str, Any]) -> Combination:
 def _refuse_unknown_field(name: str) -> None:
     known = [field.alias or field_name for field_name, field in PromptEntry.model_fields.items()]
     if name not in known:
-        raise RequestError(f"a prompt has no {name!r}: {did_you_mean(name, known)}")
+        raise RequestError(f"a prompt has no field {name!r}: {did_you_mean(name, known)}")
 
 
 def _prompt(entry: PromptEntry, values: dict[str, Any], model: str | None) -> PromptEntry:
@@ -121,4 +121,4 @@ def _prompt(entry: PromptEntry, values: dict[str, Any], model: str | None) -> Pr
         return PromptEntry.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise RequestError(first["msg"].replace("Input should be", "has to be")) from error
+        raise RequestError(first["msg"].replace("Input should be", "must be")) from error

@@ -1,4 +1,4 @@
-"""What is wrong with an experiment file's keys and types, in plain words and at the place where it stands."""
+"""Errors in the keys and types of an experiment file, with their places."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from karat.errors import ConfigError, KaratError, did_you_mean
 from karat.experiments.schema import FORMS, ExperimentFile
 
 _WORDS = {
-    "string_type": "a text",
+    "string_type": "a string",
     "list_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
     "float_type": "a number",
     "float_parsing": "a number",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
 }
 _FORMS_OF = {
-    "dataset": "has to be a file, a name, {path, …} or a list of examples",
-    "task": "has to be file.py:function, or have one of function:, prompt:, graph: and recorded:",
-    "evaluators": "has to be a name or {name, params, key}",
-    "aggregators": "has to be a name or {name, params, key, of}",
+    "dataset": "must be a file, a name, {path, …} or a list of examples",
+    "task": "must be file.py:function, or have one of function:, prompt:, graph: and recorded:",
+    "evaluators": "must be a name or {name, params, key}",
+    "aggregators": "must be a name or {name, params, key, of}",
 }
 
 
 def mistakes(value: dict[str, Any]) -> tuple[list[tuple[Place, str]], set[Place]]:
-    """Every mistake with its place, and the top keys (of lists: the entries) that cannot be read for it."""
+    """All errors with their places, and the invalid top-level keys (in lists: the invalid entries)."""
     try:
         ExperimentFile.model_validate(value)
     except ValidationError as error:
         found = [_read(each, value) for each in error.errors(include_url=False)]
     else:
         return [], set()
-    # A value that fits no form of several has a mistake in each; what is said deeper says more.
+    # A value that matches none of several forms has an error in each; the deepest one is the most specific.
     places = [place for place, _, _ in found]
     merged: dict[Place, list[str]] = {}
     sentences: list[tuple[Place, str]] = []
@@ -52,14 +52,14 @@ def mistakes(value: dict[str, Any]) -> tuple[list[tuple[Place, str]], set[Place]
         elif not any(len(other) > len(place) and other[: len(place)] == place for other in places):
             merged.setdefault(place, []).append(text)
     for place, words in merged.items():
-        sentences.append((place, f"{written(place)}: has to be {' or '.join(dict.fromkeys(words))}"))
+        sentences.append((place, f"{written(place)}: must be {' or '.join(dict.fromkeys(words))}"))
     return sentences, {
         place[: 2 if place[0] in ("evaluators", "aggregators") else 1] for place in places if place
     }
 
 
 def _read(error: Any, value: Any) -> tuple[Place, str, str]:
-    """`(place, kind, words)` of one of pydantic's errors; its path has the names of forms in it."""
+    """`(place, kind, words)` of a pydantic error, whose path includes the names of forms."""
     kind, steps = error["type"], list(error["loc"])
     form: Any = ExperimentFile
     place: list[str | int] = []
@@ -82,7 +82,7 @@ def _read(error: Any, value: Any) -> tuple[Place, str, str]:
         return (*place,), "form", _FORMS_OF[str(place[0])]
     if kind in _WORDS:
         return (*place,), "type", _WORDS[kind]
-    return (*place,), "value", error["msg"].replace("Input should be", "has to be").replace("'", '"')
+    return (*place,), "value", error["msg"].replace("Input should be", "must be").replace("'", '"')
 
 
 def _form(step: str) -> Any:
@@ -91,7 +91,7 @@ def _form(step: str) -> Any:
 
 
 class Mistake(ConfigError):
-    """What is wrong with the value at a place."""
+    """Errors in the value at a place."""
 
     def __init__(self, place: Place, problems: list[str]) -> None:
         super().__init__(problems)
@@ -100,7 +100,7 @@ class Mistake(ConfigError):
 
 @contextmanager
 def at(*place: str | int) -> Iterator[None]:
-    """Says of what is raised inside that it is about the value at a place; the innermost place counts."""
+    """Attach a place to errors raised inside; the innermost place wins."""
     try:
         yield
     except Mistake:
@@ -110,12 +110,12 @@ def at(*place: str | int) -> Iterator[None]:
 
 
 def problems_of(error: KaratError) -> list[str]:
-    """The sentences of an error, which may hold several."""
+    """The messages of an error."""
     return getattr(error, "problems", None) or [str(error)]
 
 
 def blamed(place: Place, params: Mapping[str, Any] | None, text: str) -> Place:
-    """The parameter that a sentence quotes, by its name or by its value; else the place of the whole."""
+    """The place of the parameter whose name or value a message quotes; else `place`."""
     for name, value in (params or {}).items():
         if repr(name) in text or (isinstance(value, str) and repr(value) in text):
             return (*place, "params", name)

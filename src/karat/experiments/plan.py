@@ -1,4 +1,4 @@
-"""What is to be done, with every part built: what an experiment file, or a command line, comes down to."""
+"""The plan of an experiment file or a command line, with every part built."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ YAML = (".yaml", ".yml")
 
 
 class PlannedRun(msgspec.Struct, kw_only=True):
-    """One run: a task, and the model it is run with where several are compared."""
+    """One run: a task and, optionally, its model."""
 
     task: Task
     model: str | None = None
-    """Whether the model reaches the task as the default model (`KARAT_MODEL`) and not as its own setting."""
+    """The model of the experiment or of `--model`; None if the task selects its own."""
     matrix: dict[str, Any] = {}
-    """Which combination of the experiment's matrix it is."""
+    """The values of the experiment's matrix for this run."""
     output_dir: Path | None = None
-    """Where the files of a graph go."""
+    """The folder for the output files of a graph."""
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """Run, evaluate, aggregate: with what, and over what."""
+    """The dataset, runs, evaluators, aggregators and options of an experiment."""
 
     dataset: Any
     runs: list[PlannedRun]
@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, kw_only=True):
     store: str | None = None
     confidence: float = 0.95
     options: dict[str, Any] = {}
-    """Of the run stage: concurrency, attempts, limit, offset, timeout, retries, abort_on_error."""
+    """Options of the run stage: concurrency, attempts, limit, offset, timeout, retries, abort_on_error."""
 
 
 def function_task(
@@ -56,7 +56,7 @@ def function_task(
         return FunctionTask(built, name=title)
     if isinstance(found, Task):
         if params:
-            raise RequestError(f"task {name!r} is built already and takes no parameters")
+            raise RequestError(f"task {name!r} is an instance and takes no parameters")
         return found
     if not callable(found):
         raise RequestError(f"{name} is {type(found).__name__}, not a function or a class with __call__")
@@ -68,7 +68,7 @@ def function_task(
 
 
 def function_at(name: str, folder: Path | None = None) -> tuple[str, Any]:
-    """What stands there, with its name as it is found from here."""
+    """Load a function; returns its name, relative to the working folder, and the object."""
     if ":" not in name:
         return name, tasks.get(name)
     name = file_beside(name, folder or Path())
@@ -77,7 +77,7 @@ def function_at(name: str, folder: Path | None = None) -> tuple[str, Any]:
 
 
 def refuse_unknown(name: str, found: Any, parameter: str) -> None:
-    """Raises, with the nearest one there is, where a function or class has no such parameter."""
+    """Raise, with the nearest name, if a function or class has no such parameter."""
     known = inspect.signature(found).parameters.values()
     if any(p.kind is p.VAR_KEYWORD or p.name == parameter for p in known):
         return
@@ -101,33 +101,33 @@ def _built(found: type, name: str, params: dict[str, Any]) -> Any:
     check_parameters(found, params, f"task {name!r}")
     try:
         built = found(**params)
-    except Exception as error:  # its own code, such as a variable of the environment that is not set
-        raise RequestError(f"task {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    except Exception as error:  # user code, for example an environment variable that is not set
+        raise RequestError(f"cannot create task {name!r}: {type(error).__name__}: {error}") from error
     if not callable(built) and not isinstance(built, Task):
-        raise RequestError(f"task {name!r} cannot be called: it needs __call__")
+        raise RequestError(f"task {name!r} is not callable: define __call__")
     return built
 
 
 def refuse_missing(path: Path) -> None:
-    """Raises, with the nearest name there is, where there is no such file."""
+    """Raise, with the nearest name, if a file does not exist."""
     if path.is_file():
         return
     folder = path.parent
     if not folder.is_dir():
-        raise RequestError(f"there is no file {path}: there is no folder {folder}")
+        raise RequestError(f"file not found: {path} (no folder {folder})")
     endings = YAML if path.suffix in YAML else (path.suffix,)
     close = nearest(path.name, [each.name for each in folder.iterdir() if each.suffix in endings])
-    raise RequestError(f"there is no file {path}" + (f": did you mean {folder / close[0]}?" if close else ""))
+    raise RequestError(f"file not found: {path}" + (f": did you mean {folder / close[0]}?" if close else ""))
 
 
 def file_beside(name: str, folder: Path) -> str:
-    """`file.py:Name` of a file in a folder, as it is found from here; any other name as it is."""
+    """Resolve `file.py:Name` in a folder, relative to the working folder; return other names unchanged."""
     file, colon, member = name.partition(":")
     if not colon or not file.endswith(".py"):
-        # Behind a word, as in unit:mine.py:Name, too.
+        # Also after a prefix, as in unit:mine.py:Name.
         return f"{file}:{file_beside(member, folder)}" if ".py:" in member else name
     path = (folder / file).resolve()
-    # Relative to the working folder, where possible: the name is part of what results are reused by.
+    # Relative to the working folder if possible: the name is part of the cache key of results.
     try:
         return f"{path.relative_to(Path.cwd())}:{member}"
     except ValueError:
@@ -135,13 +135,13 @@ def file_beside(name: str, folder: Path) -> str:
 
 
 def runs_for(task: Task, models: list[str]) -> list[PlannedRun]:
-    """A run of a function task for each model: by its parameter `model` if it has one, else as the default."""
+    """A run of a function task for each model, passed as its parameter `model`, or as the default model."""
     if not models:
         return [PlannedRun(task=task)]
     for spec in models:
         refuse_absent(spec)
     if not isinstance(task, FunctionTask):
-        raise RequestError(f"task {task.name!r} asks no model: leave --model out")
+        raise RequestError(f"task {task.name!r} uses no model: remove --model")
     if not takes_model(task):
         return [
             PlannedRun(
@@ -162,13 +162,13 @@ def runs_for(task: Task, models: list[str]) -> list[PlannedRun]:
 
 
 def refuse_absent(spec: str | None) -> None:
-    """Raises where a model is not known, or is a local one that is not here: each record would fail for it."""
+    """Raise if a model is unknown, or is a local model that is not installed."""
     from karat.models import get
     from karat.models.providers._embedders import Embedder
 
     model = get(spec)
     if isinstance(model, Embedder):
-        raise RequestError(f"{model.spec} embeds texts and answers nothing")
+        raise RequestError(f"{model.spec} is an embedding model and generates no text")
     if model.endpoint.provider != "local":
         return
     from importlib.util import find_spec

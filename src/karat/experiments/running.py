@@ -1,4 +1,4 @@
-"""Carries a plan out: run, evaluate, aggregate, each computing exactly what is missing."""
+"""Run a plan: run, evaluate, aggregate. Each stage computes only missing results."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 
 Told = Callable[[Any], None]
-"""Called with each handle as soon as its stage is over."""
+"""Called with each handle when its stage ends."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What came of a plan."""
+    """The outcome of a plan."""
 
     dataset: StoredDataset
     runs: list[Run]
     models: list[str | None] = []
     files: list[str] = []
-    """Of graphs, where the experiment says that they are to be written."""
+    """The output files of graphs, if the experiment sets `output_dir`."""
     evaluation: Evaluation | None = None
     aggregation: Aggregation | None = None
     comparison: Comparison | None = None
-    """Of the runs of a matrix with the first of them."""
+    """The comparison of the runs of a matrix with the first one."""
 
     @property
     def status(self) -> Status:
-        """The worst of its stages."""
+        """The worst status of its stages."""
         found = {each.status for each in (*self.runs, self.evaluation, self.aggregation) if each is not None}
         for status in ("fatal_error", "running", "interrupted", "partial", "no_data"):
             if status in found:
@@ -48,7 +48,7 @@ class Outcome(msgspec.Struct, kw_only=True):
         return "success"
 
     def to_dict(self) -> dict[str, Any]:
-        """All that is known of it, without the records."""
+        """The headers of all stages, without the records."""
         runs = [
             {**each.to_dict(), "notice": each.notice, **({"model": model} if model else {})}
             for each, model in zip(self.runs, self.models, strict=True)
@@ -69,7 +69,7 @@ def _dict(handle: Evaluation | Aggregation | None) -> dict[str, Any] | None:
 
 
 class ExperimentOptions(TypedDict, total=False):
-    """Options of `karat.experiment`: what takes the place of the file's settings, and how the stages work."""
+    """Options of `karat.experiment`: overrides of the file's settings, and options of the stages."""
 
     store: str | Path | Store | None
     models: list[str]
@@ -93,8 +93,8 @@ class ExperimentOptions(TypedDict, total=False):
 async def experiment_async(file: str | Path, **options: Unpack[ExperimentOptions]) -> Outcome:
     """Run an experiment file: its runs, its evaluation, its aggregation and, for a matrix, its comparison.
 
-    `store`, `models`, `params`, `concurrency`, `attempts`, `limit`, `offset`, `timeout` and `retries` take the place of
-    what the file says; `new`, `retry_failed`, `accept_code_change`, `wait`, `cache`, `budget`, `batch` and `progress`
+    `store`, `models`, `params`, `concurrency`, `attempts`, `limit`, `offset`, `timeout` and `retries` override the
+    settings of the file; `new`, `retry_failed`, `accept_code_change`, `wait`, `cache`, `budget`, `batch` and `progress`
     are those of `karat.run`. The results stay in the store, which the returned runs keep open.
     """
     from karat.experiments.checking import OPTIONS, read_experiment
@@ -134,7 +134,7 @@ async def carry_out_async(
     progress: Listener | None = None,
     tell: Told | None = None,
 ) -> Outcome:
-    """Runs, evaluates and aggregates what a plan says. `new` concerns the runs; what follows from them is new."""
+    """Run, evaluate and aggregate a plan. `new` starts new runs, which the later stages then use."""
     again: dict[str, Any] = {"retry_failed": retry_failed, "wait": wait, "cache": cache, "progress": progress}
     again["batch"] = batch
     if budget is not None:
@@ -192,7 +192,7 @@ carry_out = plain(carry_out_async)
 
 
 def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:
-    """The runs of a matrix against its first combination, where an evaluator scores single outputs."""
+    """Compare the runs of a matrix with the first one, if an evaluator scores single outputs."""
     keys = [spec.key for spec in evaluation.header.evaluators if spec.kind == "single"]
     if not keys:
         return None
@@ -200,7 +200,7 @@ def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:
 
 
 def _budget(plan: Plan, dollars: float) -> Any:
-    """A budget for all stages; refused where a model that will be asked has no price."""
+    """A budget for all stages; raises if a model has no price."""
     from karat.models import Budget, get
     from karat.tasks.prompt import PromptTask
 
@@ -208,6 +208,6 @@ def _budget(plan: Plan, dollars: float) -> Any:
         model = planned.task.model if isinstance(planned.task, PromptTask) else planned.model
         if model is not None and not get(model).priced:
             raise RequestError(
-                f"--budget needs a price, and none is known for {get(model).spec}: give prices for it in models.yaml"
+                f"--budget needs the price of {get(model).spec}, which is unknown: set its prices in models.yaml"
             )
     return Budget(dollars)

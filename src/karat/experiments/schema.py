@@ -1,4 +1,4 @@
-"""What an experiment file may say: the keys, their types, and the JSON Schema that editors complete them by."""
+"""The keys and types of an experiment file, and its JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ class _Part(BaseModel):
 
 
 class DatasetEntry(_Part):
-    """A dataset file, with the names of its fields."""
+    """A dataset file and its fields."""
 
     path: str
     """JSON, JSONL, CSV, TSV or Parquet, relative to this file."""
     input: str | list[str] | None = None
-    """The field that is the input (a dotted path, or a list of fields); the whole row where it is left out."""
+    """The input field: a dotted path, or a list of fields (default: the whole row)."""
     expected: str | list[str] | None = None
-    """The field that is expected, likewise; nothing where it is left out."""
+    """The field with the expected output: a dotted path, or a list of fields (default: none)."""
     id: str | Literal[False] | None = None
-    """The field that is the example's id; false for none."""
+    """The field with the example id; false for none."""
     metadata: list[str] | None = None
-    """The fields to keep beside them; all others where it is left out."""
+    """The metadata fields (default: all other fields)."""
     name: str | None = None
-    """The dataset's name in the store; the file's name where it is left out."""
+    """The name of the dataset in the store (default: the file name)."""
     format: Literal["csv", "json", "jsonl", "parquet", "tsv"] | None = None
-    """Where the file's ending does not say it."""
+    """The file format (default: from the file extension)."""
     skip_bad_rows: bool = False
-    """Leave bad rows out and list them, instead of refusing the file."""
+    """Skip and list invalid rows instead of rejecting the file."""
 
 
 class ExampleEntry(_Part):
     """An example written in this file."""
 
     input: Any
-    """What the task gets."""
+    """The input of the task."""
     id: str | Whole | None = None
-    """A hash of the content where it is left out."""
+    """The example id (default: a hash of the content)."""
     expected: Any = None
-    """What evaluators compare with."""
+    """The expected output."""
     metadata: dict[str, Any] = {}
-    """Anything else."""
+    """Other fields, for grouping and clustering."""
 
 
 class FunctionEntry(_Part):
@@ -54,20 +54,20 @@ class FunctionEntry(_Part):
     function: str
     """`file.py:function`, relative to this file, or `package.module.function`."""
     params: dict[str, Any] = {}
-    """Passed to it by name."""
+    """Keyword arguments of the function or class."""
     name: str | None = None
-    """The task's name in the store; the function's where it is left out."""
+    """The name of the task in the store (default: the function name)."""
 
 
 class RecordedEntry(_Part):
-    """Outputs made elsewhere, as the task."""
+    """Recorded outputs as the task."""
 
     recorded: str
-    """A JSONL of `{id, output}` or `{id, error}`, with `attempt` where there are several."""
+    """A JSONL file with `{id, output}` or `{id, error}`, and `attempt` if there are several."""
     output: str | None = None
-    """The field of the records that is the output, where it is not `output`."""
+    """The output field of the records (default: output)."""
     name: str | None = None
-    """The task's name in the store; the file's where it is left out."""
+    """The name of the task in the store (default: the file name)."""
 
 
 class GraphEntry(_Part):
@@ -76,55 +76,55 @@ class GraphEntry(_Part):
     graph: str
     """`eval/x/y`, `tasks.eval.x.y`, or the path of its folder or file, relative to this file."""
     run_args: dict[str, Any] = {}
-    """Variables of every record's state."""
+    """Variables added to the state of every record."""
     model: str | None = None
-    """Stands in for every model that the graph names."""
+    """Replaces every model in the graph file."""
     name: str | None = None
-    """The task's name in the store; the graph's where it is left out."""
+    """The name of the task in the store (default: the graph name)."""
     output_dir: str | None = None
-    """The folder, relative to this file, for the output and report files of each run; without it there are none."""
+    """The folder for the output and report files of each run, relative to this file (default: write no files)."""
 
 
 class MessageEntry(_Part):
     """One message of a prompt."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    """Who says it."""
+    """The role of the message."""
     content: str | list[dict[str, Any]]
-    """A text, or parts in the shape of OpenAI's chat completions."""
+    """A string, or content parts as in the OpenAI chat completions API."""
 
 
 class PromptEntry(_Part):
-    """A prompt, answered by a model, as the task."""
+    """A prompt for a model as the task."""
 
     prompt: str | list[MessageEntry]
-    """A text or messages; {field} is a field of the input, {input} all of it."""
+    """A string or messages; {field} is a field of the input, {input} the whole input."""
     model: str | None = None
-    """Such as local/smollm2-135m or openai/NAME; KARAT_MODEL where it is left out."""
+    """The model, such as local/smollm2-135m or openai/NAME (default: KARAT_MODEL)."""
     system: str | None = None
     """A system message before the prompt."""
     temperature: Annotated[float, Field(ge=0)] | None = None
-    """The provider's default where it is left out; many current models refuse it."""
+    """The sampling temperature (default: the provider's); many current models reject it."""
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    """How much the model thinks before it answers."""
+    """The reasoning effort."""
     api: Literal["chat", "responses", "anthropic"] | None = None
-    """The wire format, where karat's choice is not wanted."""
+    """The wire format (default: chosen by karat)."""
     deterministic: bool | None = None
-    """Whether examples may share an answer; by default at temperature 0 only."""
+    """Whether examples may share a cached reply (default: only at temperature 0)."""
     stream: bool | None = None
-    """Whether answers are streamed, to measure the time to the first token."""
+    """Stream replies, to measure the time to the first token."""
     logprobs: bool | int | None = None
-    """Whether probabilities of tokens are kept in the trace."""
+    """Store token probabilities in the trace."""
     max_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
-    """The longest answer."""
+    """The maximum number of output tokens."""
     seed: Whole | None = None
-    """For providers that take one."""
+    """The random seed, for providers that support it."""
     stop: str | list[str] | None = None
-    """Where the answer ends."""
+    """Stop sequences."""
     answer_schema: Annotated[dict[str, Any] | str | None, Field(alias="schema")] = None
-    """A JSON Schema, a file with one, or `package.module.PydanticModel`: the answer is parsed by it."""
+    """A JSON Schema, a JSON file with one, or `package.module.PydanticModel`, to parse the reply."""
     name: str = "prompt"
-    """The task's name in the store."""
+    """The name of the task in the store."""
 
 
 class EvaluatorEntry(_Part):
@@ -135,24 +135,24 @@ class EvaluatorEntry(_Part):
     params: dict[str, Any] | None = None
     """What it is built with."""
     key: str | None = None
-    """What its results are called, where two have the same name."""
+    """The key of its results (default: the name); keys must be unique."""
     bounds: tuple[float | None, float | None] | None = None
-    """The lowest and the highest score, where they are not those it declares; null for no limit."""
+    """The lowest and the highest score (default: those of the evaluator); null for no limit."""
     higher_is_better: bool | None = None
-    """Whether a higher score is a better one, where it declares otherwise."""
+    """Whether a higher score is better (default: that of the evaluator)."""
 
 
 class FromOutputEntry(_Part):
-    """What the task judged itself, as an evaluator: shorter for `{name: from_output, params: {field: …}}`."""
+    """A score that the task itself returns; short for `{name: from_output, params: {field: …}}`."""
 
     from_output: str
-    """The field of the output that holds it."""
+    """The field of the output with the score."""
     key: str | None = None
-    """What its results are called; the field's name where it is left out."""
+    """The key of its results (default: the field name)."""
     bounds: tuple[float | None, float | None] | None = None
-    """The lowest and the highest score, where they are not 0 and 1; null for no limit."""
+    """The lowest and the highest score (default: 0 and 1); null for no limit."""
     higher_is_better: bool | None = None
-    """False where a lower score is a better one."""
+    """False if a lower score is better."""
 
 
 class AggregatorEntry(_Part):
@@ -163,9 +163,9 @@ class AggregatorEntry(_Part):
     params: dict[str, Any] | None = None
     """What it is built with."""
     key: str | None = None
-    """What its estimates are called, where two have the same name."""
+    """The key of its estimates (default: the name); keys must be unique."""
     of: str | list[str] | None = None
-    """The evaluator keys it is for; all that fit where it is left out."""
+    """The evaluator keys it applies to (default: all of a suitable kind)."""
 
 
 def _dataset_form(given: Any) -> str | None:
@@ -224,49 +224,49 @@ AggregatorForm = Annotated[
 
 
 class ExperimentFile(_Part):
-    """An experiment: a dataset, a task, what judges its outputs and what folds the judgments."""
+    """An experiment: a dataset, a task, evaluators and aggregators."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["task"]})
 
     name: str | None = None
-    """For people; the folder's name where it is left out."""
+    """The name of the experiment (default: the folder name)."""
     description: str = ""
-    """For people."""
+    """A description, stored with the results."""
     labels: list[str] = []
-    """Kept with the run, the evaluation and the aggregation."""
+    """Labels, stored with the run, the evaluation and the aggregation."""
     store: str | None = None
-    """Where results are kept: sqlite:///path, postgresql://…, memory://; --store wins."""
+    """The store: sqlite:///path, postgresql://… or memory://; --store overrides it."""
     dataset: DatasetForm | None = None
-    """A file, a dataset of the store by its name, or examples written here; a graph has its own."""
+    """A file, the name of a dataset in the store, or a list of examples; a graph has its own dataset."""
     task: TaskForm | None = None
-    """What is measured."""
+    """The task to measure."""
     models: Annotated[list[str], Field(min_length=1)] | None = None
-    """One run for each of these models."""
+    """Models; each gets a run."""
     matrix: dict[str, Annotated[list[Any], Field(min_length=1)]] | None = None
-    """One run for each combination of these values: `model`, fields of the prompt, parameters of the function,
+    """Lists of values; each combination gets a run. Keys: `model`, fields of the prompt, parameters of the function,
     variables of the graph."""
     evaluators: list[EvaluatorForm] = []
-    """What judges the outputs; the graph's unit metrics where a graph is run and nothing is named."""
+    """The evaluators (default: none; for a graph, its unit metrics)."""
     judge: str | dict[str, Any] | None = None
-    """The judge of evaluators that ask one and name none: a model, or `{model, samples, …}`."""
+    """The default judge of evaluators that need one: a model, or `{model, samples, …}`."""
     aggregators: list[AggregatorForm] = []
-    """What folds the judgments into estimates."""
+    """The aggregators (default: accuracy if every score is 0 or 1, else the mean; for a graph, its own)."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    """Of the intervals."""
+    """The confidence level of the intervals."""
     concurrency: Annotated[int, Field(strict=True, ge=1)] | None = None
-    """How many examples are worked on at once."""
+    """The number of examples at a time."""
     attempts: Annotated[int, Field(strict=True, ge=1)] = 1
-    """Independent tries at each example."""
+    """Independent attempts per example."""
     limit: Annotated[int, Field(strict=True, ge=1)] | None = None
-    """Only so many examples."""
+    """The maximum number of examples."""
     offset: Annotated[int, Field(strict=True, ge=0)] = 0
-    """Beginning after so many."""
+    """The number of examples to skip at the start."""
     timeout: Annotated[float, Field(gt=0)] | None = None
-    """Seconds for one example."""
+    """The timeout of one example in seconds."""
     retries: Annotated[int, Field(strict=True, ge=0)] = 0
-    """How often an example whose task raised is tried again at once."""
+    """The number of immediate retries of an example whose task raised."""
     abort_on_error: bool = False
-    """Stop at the first example that fails."""
+    """Stop at the first failed example."""
 
 
 FORMS: dict[str, type[BaseModel]] = {

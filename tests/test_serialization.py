@@ -8,6 +8,7 @@ import datetime
 import decimal
 import enum
 import uuid
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import attrs
@@ -22,7 +23,16 @@ import karat
 from karat.errors import CannotJudge, UnsupportedType
 from karat.evaluators import ExactMatch, JSONValid, TokenF1
 from karat.records import Failed, Ok, Output
-from karat.serialization import DATA_URI, MAX_DEPTH, canonical, converter, encode, storable, to_json_value
+from karat.serialization import (
+    DATA_URI,
+    MAX_DEPTH,
+    canonical,
+    converter,
+    encode,
+    encode_record,
+    storable,
+    to_json_value,
+)
 
 
 class Colour(enum.Enum):
@@ -185,6 +195,44 @@ class Picture:
 class Album(msgspec.Struct, rename="camel"):
     first_picture: Picture
     cover: bytes | None = None
+
+
+def _nested(depth: int) -> Any:
+    value: Any = "leaf"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "text",
+        None,
+        {"a": [1, 2.5, {"b": True}]},
+        {1: "key"},
+        b"\xff",
+        {"set": {3, 1, 2}},
+        datetime.date(2026, 1, 2),
+        (1, 2),
+        float("nan"),
+        {"deep": [float("inf")]},
+        "\ud800",
+        10**5000,
+        object(),
+        *map(_nested, range(MAX_DEPTH - 12, MAX_DEPTH + 3)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_record_whose_parts_are_named_is_encoded_as_any_other(value: Any) -> None:
+    def outcome(encoding: Callable[[], bytes]) -> bytes | str:
+        try:
+            return encoding()
+        except UnsupportedType as error:
+            return str(error)
+
+    record = Output(format=2, example="a", outcome=Ok(value))
+    assert outcome(lambda: encode_record(record, value)) == outcome(lambda: encode(record))
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))

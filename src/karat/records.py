@@ -107,6 +107,10 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     """Time spent waiting for a place, a rate limit or the next attempt."""
 
 
+NOT_QUEUED = 0.0
+"""No waiting. msgspec leaves a field out where it is the very object of the default, which another 0.0 is not."""
+
+
 class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the task gave for one (example, attempt, unit), or its failure."""
 
@@ -118,7 +122,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     try_number: int = 1
     seconds: float = 0.0
     """From the start to the end of the work, waiting included."""
-    queue_seconds: float = 0.0
+    queue_seconds: float = NOT_QUEUED
     """Of these, the seconds in which its model calls waited for a slot, a rate limit or a retry."""
     trace: list[Call] = []
     code: str | None = None
@@ -149,9 +153,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     def __post_init__(self) -> None:
         score = self.score
-        if score is None or type(score) is float:
-            if score is not None and not math.isfinite(score):
-                raise ValueError(f"score of {self.key!r} is {score}: NaN and infinities are not scores")
+        if score is None or (type(score) is float and score - score == 0):
             return
         if not isinstance(score, (int, float)):
             raise TypeError(f"score of {self.key!r} is {type(score).__name__}, not a number")
@@ -179,7 +181,7 @@ class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     try_number: int = 1
     seconds: float = 0.0
     """From the start to the end of the work, waiting included."""
-    queue_seconds: float = 0.0
+    queue_seconds: float = NOT_QUEUED
     """Of these, the seconds in which its model calls waited for a slot, a rate limit or a retry."""
     trace: list[Call] = []
     reused_from: str | None = None

@@ -308,6 +308,24 @@ def encode(value: object) -> bytes:
     return _encode(_encoder, value)
 
 
+def encode_record(record: msgspec.Struct, *parts: Any) -> bytes:
+    """Encode one of karat's records of which only `parts` may hold something else than plain JSON, as `encode` does.
+
+    One is encoded for every item, and to look through the whole record would take longer than to encode it.
+    """
+    for part in parts:
+        if type(part) not in _PLAIN and not _is_json(part, _DEPTH_OF_PARTS):
+            return encode(record)
+    try:
+        return _encoder.encode(record)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return encode(record)  # which says what is wrong
+
+
+_DEPTH_OF_PARTS = 8
+"""More than the depth of any part in its record: a value that is nested nearly too deeply is left to `encode`."""
+
+
 def canonical(value: object) -> bytes:
     """Encode an object as JSON with sorted keys: the same content gives the same bytes."""
     return _encode(_sorting_encoder, value)

@@ -28,6 +28,7 @@ from karat.keys import code_fingerprint, fingerprint, result_item
 from karat.models._recording import recording
 from karat.records import (
     FORMAT,
+    NOT_QUEUED,
     OUTPUT_FAILED,
     Call,
     EvaluatorSpec,
@@ -42,7 +43,7 @@ from karat.records import (
     usage_of,
 )
 from karat.redaction import without_secrets
-from karat.serialization import encode
+from karat.serialization import encode, encode_record
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
 
 VERDICTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}
@@ -249,12 +250,12 @@ class EvaluatorWork:
     ) -> Done:
         outcome, status = _outcome(result)
         trace = list(calls)
-        queue = calls.queue_seconds() if trace else 0.0
+        queue = calls.queue_seconds() if trace else NOT_QUEUED
         row = self.row(judgment, outcome, status, seconds=seconds, queue=queue, trace=trace)
         usage = usage_of(trace) if trace else None
         if isinstance(outcome, Failed):
-            return Done([row], 1, (judgment.example.id, outcome.error), usage)
-        return Done([row], usage=usage)
+            return Done((row,), 1, (judgment.example.id, outcome.error), usage)
+        return Done((row,), 0, None, usage)
 
     def row(
         self,
@@ -263,7 +264,7 @@ class EvaluatorWork:
         status: int,
         *,
         seconds: float = 0.0,
-        queue: float = 0.0,
+        queue: float = NOT_QUEUED,
         trace: list[Call] | None = None,
         reused_from: str | None = None,
     ) -> Row:
@@ -284,7 +285,10 @@ class EvaluatorWork:
             reused_from=reused_from,
         )
         try:
-            payload = encode(record)
+            if trace or not isinstance(outcome, Ok) or type(result := outcome.value) is not Result:
+                payload = encode(record)
+            else:
+                payload = encode_record(record, result.value, result.metadata)
         except RequestError as error:
             status = FAILED
             payload = encode(msgspec.structs.replace(record, outcome=Failed(failure_of(error)), trace=[]))

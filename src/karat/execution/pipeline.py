@@ -45,7 +45,7 @@ async def open_or_wait(open_: Callable[[], T], wait: bool) -> T:
             await asyncio.sleep(WAIT_SECONDS)
 
 
-class Done(NamedTuple):
+class Done(msgspec.Struct, frozen=True):
     """A finished item: its rows, its failures, and what its model calls used."""
 
     rows: Sequence[Row]
@@ -135,7 +135,7 @@ class Stage:
         slots = engine.concurrency if phase.work.is_async else 1
         self._appender = Appender(self.backend, self.handle.number, slots, self.lease.owner)
 
-        append = self._appender.append
+        append, count, listens = self._appender.append, self._count, self.options.listen is not None
 
         async def deliver(done: Sequence[tuple[Any, Done]]) -> None:
             if len(done) == 1:
@@ -143,8 +143,9 @@ class Stage:
             else:
                 await append(*[row for _, each in done for row in each.rows])
             for _, each in done:
-                self._count(each)
-            self._tell()
+                count(each)
+            if listens:
+                self._tell()
             if self._aborted is not None:
                 engine.stop()
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
@@ -33,6 +33,7 @@ from karat.keys import Wanted, fingerprint, output_item
 from karat.models._recording import recording
 from karat.records import (
     FORMAT,
+    NOT_QUEUED,
     Call,
     Counts,
     Example,
@@ -43,7 +44,7 @@ from karat.records import (
     RunHeader,
     usage_of,
 )
-from karat.serialization import encode
+from karat.serialization import encode, encode_record
 from karat.store import open_store
 from karat.store.backend import FAILED, OK, Mark, Row
 from karat.store.handles import Chunks, Run, StoredDataset
@@ -147,7 +148,7 @@ def _units(task: Task, data: StoredDataset, run: Run) -> Iterator[int]:
             yield len(task.units(example_decoder.decode(row.payload)))
 
 
-class _Item(NamedTuple):
+class _Item(msgspec.Struct, frozen=True):
     """One attempt at one example."""
 
     position: int
@@ -180,6 +181,7 @@ class _RunWork:
         self._parameters = header.parameters
         self._retries = stage.options.retries
         self._code = code if code != header.code else None
+        self._units_declared = task.units_declared
         self._yields = type(task).call_units is not Task.call_units
         self._loop = asyncio.get_running_loop()
 
@@ -196,7 +198,7 @@ class _RunWork:
         again = encode(item.example) if self._retries else b""
         errors: list[str] = []
         with item.calls as calls:
-            clock = _Clock(calls)
+            clock = _Clock(calls, time.perf_counter())
             while True:
                 try:
                     if self._yields:
@@ -216,7 +218,7 @@ class _RunWork:
         again = encode(item.example) if self._retries else b""
         errors: list[str] = []
         with item.calls as calls:
-            clock = _Clock(calls)
+            clock = _Clock(calls, time.perf_counter())
             while True:
                 try:
                     if self._yields:
@@ -237,15 +239,15 @@ class _RunWork:
         if error is not None:
             failure = failure_of(error)
         item.calls.end()
-        return self._done(item, Failed(failure), _Clock(item.calls, seconds), [])
+        return self._done(item, Failed(failure), _Clock(item.calls, time.perf_counter() - seconds), [])
 
     def _done(self, item: _Item, outcome: Ok[Any] | Failed, clock: _Clock, errors: list[str]) -> Done:
-        if self.task.units_declared:
+        if self._units_declared:
             return self._done_units(item, outcome, clock, errors)
         seconds, queue, trace = clock.lap()
         row, failure = self._row(item, "", outcome, seconds, queue, trace, errors)
         usage = usage_of(trace) if trace else None
-        return Done([row], 1, failure, usage) if failure else Done([row], usage=usage)
+        return Done((row,), 1 if failure else 0, failure, usage)
 
     # Units ----------------------------------------------------------------------
 
@@ -343,7 +345,10 @@ class _RunWork:
             metadata={"retried": errors} if errors else {},
         )
         try:
-            payload = encode(output)
+            if trace or not isinstance(outcome, Ok):
+                payload = encode(output)
+            else:
+                payload = encode_record(output, outcome.value)
         except RequestError as error:
             outcome = Failed(failure_of(error))
             payload = encode(msgspec.structs.replace(output, outcome=outcome, trace=[]))
@@ -395,25 +400,23 @@ class _RunWork:
         return tries if needed else None
 
 
-class _Clock:
+class _Clock(msgspec.Struct):
     """Time and calls of an item since the last unit was stored."""
 
-    __slots__ = ("_calls", "_seen", "_since")
-
-    def __init__(self, calls: recording, before: float = 0.0) -> None:
-        self._calls = calls
-        self._seen = 0
-        self._since = time.perf_counter() - before
+    calls: recording
+    since: float
+    seen: int = 0
+    """The number of calls in earlier laps."""
 
     def lap(self) -> tuple[float, float, list[Call]]:
         """Seconds, those of them spent waiting, and the calls since the last lap."""
         now = time.perf_counter()
-        seconds = round(now - self._since, 6)
-        self._since = now
-        if not self._calls:
-            return seconds, 0.0, []
-        trace, queue = self._calls[self._seen :], self._calls.queue_seconds(self._seen)
-        self._seen = len(self._calls)
+        seconds = round(now - self.since, 6)
+        self.since = now
+        if not self.calls:
+            return seconds, NOT_QUEUED, []
+        trace, queue = self.calls[self.seen :], self.calls.queue_seconds(self.seen)
+        self.seen = len(self.calls)
         return seconds, queue, trace
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
@@ -57,8 +57,13 @@ def item_order(item: str) -> tuple[tuple[tuple[int, str], ...], str]:
     return tuple((len(part) if place % 2 else 0, part) for place, part in enumerate(parts)), item
 
 
-def latest(rows: Sequence[Row]) -> Iterator[Row]:
+def latest(rows: Sequence[Row]) -> Iterable[Row]:
     """The current try of every item; rows come by position, item and try, as a scan gives them."""
+    several = len({row[0] for row in rows}) < len(rows)
+    return _latest(rows) if several else rows
+
+
+def _latest(rows: Sequence[Row]) -> Iterator[Row]:
     previous: Row | None = None
     for row in rows:
         if previous is not None and (previous.item != row.item or previous.position != row.position):

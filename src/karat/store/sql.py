@@ -134,15 +134,17 @@ class SqlBackend:
             f"SELECT position, item, try_number, status, reuse, payload, {self._checksum}{_RANGE}",
             (parent, start, stop),
         )
-        items, make = _Items(), Row._make
-        rows = [make((p, items[i][0], t, s, r, d)) for p, i, t, s, r, d, _ in found]
-        # `checksum` written out, because a call for each record is a fifth of the cost of a scan. A record of schema 1
-        # has none.
-        damaged = [
-            make((p, items[i][0], t, s, r, d))
-            for p, i, t, s, r, d, c in found
-            if c != crc32(d, (items[i][1] + 64 * p + 8 * t + s) & 0xFFFFFFFF) and c is not None
-        ]
+        items, make = _Items(), tuple.__new__  # as `Row._make` does, which is a call of a Python function
+        rows: list[Row] = []
+        damaged: list[Row] = []
+        append = rows.append
+        for p, i, t, s, r, d, c in found:
+            item, start = items[i]
+            append(make(Row, (p, item, t, s, r, d)))
+            # `checksum` written out, because a call for each record is a fifth of the cost of a scan. A record of
+            # schema 1 has none.
+            if c != crc32(d, (start + 64 * p + 8 * t + s) & 0xFFFFFFFF) and c is not None:
+                damaged.append(rows[-1])
         if len(set(map(_position, rows))) < len(rows):
             rows.sort(key=lambda row: (row.position, item_order(row.item), row.try_number))
         return rows, damaged

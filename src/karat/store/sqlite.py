@@ -180,16 +180,17 @@ class SqliteBackend(SqlBackend):
             values = [
                 value
                 for position, item, try_number, status, reuse, payload in rows
+                for stored, start in (keys[item],)
                 for value in (
                     parent,
                     position,
-                    keys[item][0],
+                    stored,
                     try_number,
                     status,
                     reuse,
                     payload,
                     # `checksum` written out: a call for each record costs as much as the checksum itself.
-                    crc32(payload, (keys[item][1] + 64 * position + 8 * try_number + status) & 0xFFFFFFFF),
+                    crc32(payload, (start + 64 * position + 8 * try_number + status) & 0xFFFFFFFF),
                 )
             ]
             new = 0

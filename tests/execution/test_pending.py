@@ -156,6 +156,7 @@ def test_a_selection_of_examples_with_units(store: Any) -> None:
     assert run.header.units == [(2, 1), (3, 1), (1, 1), (2, 1)]
     items = Together([run], len(DATA))
     assert [items.at(position) for position in range(6)] == [0, 2, 3, 1, 2, 0]
+    assert items.between(0, 6) == [0, 2, 3, 1, 2, 0]
     assert items.total() == run.counts.total == 8
     assert run_lengths([]) == []
     assert run_lengths([2, 2, 2, 1, 1, 2]) == [(2, 3), (1, 2), (2, 1)]

@@ -30,6 +30,9 @@ class _State:
 class _Scores(Aggregator[_State]):
     """What the two share: scores of an example are a cluster; what has no score is counted."""
 
+    _ends_stand = False
+    """Whether `_value` gives the scores 0 and 1 back and notes nothing."""
+
     def __init__(self, cluster: str | None = None, confidence: float = 0.95) -> None:
         self.cluster = cluster
         self.confidence = confidence
@@ -42,7 +45,9 @@ class _Scores(Aggregator[_State]):
         if len(results) == 1 and self.cluster is None and not group.pending:
             outcome = results[0].outcome
             if isinstance(outcome, Ok) and (score := outcome.value.score) is not None:
-                value = self._value(state, score)
+                # A call for each score that stands as it is would cost more than counting it.
+                plain = self._ends_stand and (score == 1.0 or score == 0.0)
+                value = score if plain else self._value(state, score)
                 if value == 0.0:
                     state.zeros += 1
                 elif value == 1.0:
@@ -104,6 +109,7 @@ class Mean(_Scores):
         high = declared[1] if self.high is None else self.high
         self._low = -math.inf if low is None else low
         self._high = math.inf if high is None else high
+        self._ends_stand = self._low <= 0.0 and self._high >= 1.0
 
     def for_evaluator(self, spec: EvaluatorSpec) -> Mean:
         """The same aggregator with the bounds that an evaluator declares."""
@@ -138,6 +144,7 @@ class Accuracy(_Scores):
     def __init__(self, threshold: float = 0.5, cluster: str | None = None, confidence: float = 0.95) -> None:
         super().__init__(cluster, confidence)
         self.threshold = threshold
+        self._ends_stand = 0.0 < threshold <= 1.0
 
     def _value(self, state: _State, score: float) -> float:
         if score not in (0.0, 1.0):

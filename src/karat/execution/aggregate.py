@@ -112,10 +112,9 @@ async def aggregate_async(
     stage = _AggregationStage(handles, parts)
     with fewer_collections():
         try:
-            await in_thread(lambda: stage.fold(listener(progress)))
+            estimates, tables, failures = await in_thread(lambda: stage.compute(listener(progress)))
         finally:
             stage.cancelled = True
-        estimates, tables, failures = await in_thread(stage.finish)
         estimates += corrected_estimates(handles, people, confidence) if people else []
         estimates = with_audits(handles, estimates)
     counts = stage.counts()
@@ -178,12 +177,16 @@ class _Target:
         except FAILURES as error:
             self.failure = failure_of(error)
 
-    def add(self, group: Group) -> None:
+    def add(self, groups: Sequence[Group]) -> None:
+        """Add the groups of a chunk, unless the aggregator has failed."""
         if self.failure is None:
+            add, state = self.aggregator.add, self.state
             try:
-                self.state = self.aggregator.add(self.state, group)
+                for group in groups:
+                    state = add(state, group)
             except FAILURES as error:
                 self.failure = failure_of(error)
+            self.state = state
 
     def finish(self) -> Aggregate | None:
         if self.failure is None:
@@ -240,6 +243,13 @@ class _AggregationStage:
                 target = _Target(evaluator, part.key, run, aggregator)
                 self.targets.setdefault((evaluator, run), []).append(target)
 
+    def compute(
+        self, listen: Listener | None
+    ) -> tuple[list[Estimate], list[AggregateTable], list[AggregatorFailure]]:
+        """All estimates, tables and failures; of a cancelled stage nothing."""
+        self.fold(listen)
+        return ([], [], []) if self.cancelled else self.finish()
+
     def fold(self, listen: Listener | None) -> None:
         """Reads every result once, grouped by example, in dataset order."""
         for dataset in dict.fromkeys(evaluation.header.dataset for evaluation in self.evaluations):
@@ -268,23 +278,23 @@ class _AggregationStage:
         stop: int,
     ) -> None:
         results = self._results(members, chunks, start, stop)
-        folds = [
-            (targets, results.get(key, {}), [u for u in unjudged if key == (u.key, None)], items)
-            for key, targets in self.targets.items()
-            for items in [self._items(key[1], data)]
-        ]
         decode = _described.decode
-        for row in chunks.saw(self.store.backend.scan(data.number, start, stop)):
-            position, example = row.position, decode(row.payload)
-            for targets, found, expected, items in folds:
-                here = found.get(position, [])
+        rows = chunks.saw(self.store.backend.scan(data.number, start, stop))
+        examples = [(row.position, decode(row.payload)) for row in rows]
+        for key, targets in self.targets.items():
+            found = results[key]
+            expected = [each for each in unjudged if key == (each.key, None)]
+            counts = self._items(key[1], data, start, stop)
+            groups: list[Group] = []
+            for position, example in examples:
+                here = found.get(position) or []
                 if expected:
                     here = [*here, *_not_judged(expected, position, example.id, here)]
-                pending = max(0, items.at(position) - len(here)) if items is not None else 0
-                if here or pending:
-                    group = Group(example.id, example.metadata, here, pending)
-                    for target in targets:
-                        target.add(group)
+                pending = counts[position - start] - len(here)
+                if here or pending > 0:
+                    groups.append(Group(example.id, example.metadata, here, pending if pending > 0 else 0))
+            for target in targets:
+                target.add(groups)
 
     def _results(
         self, members: list[Evaluation], chunks: Chunks, start: int, stop: int
@@ -308,7 +318,7 @@ class _AggregationStage:
                         continue
                     seen.add(identity)
                     self._statuses[row.status] += 1
-                if result.key in joint:
+                if joint and result.key in joint:
                     for run in result.runs:
                         if (found := out.get((result.key, run))) is not None:
                             found.setdefault(row.position, []).append(_of_run(result, run))
@@ -322,11 +332,11 @@ class _AggregationStage:
                     here.append(result)
         return out
 
-    def _items(self, run: str | None, data: StoredDataset) -> Together | None:
-        """The items of a run that an evaluator judges one by one; of comparisons see `_unjudged`."""
+    def _items(self, run: str | None, data: StoredDataset, start: int, stop: int) -> list[int]:
+        """How many items a run has at each position, to be judged one by one; of comparisons see `_unjudged`."""
         if run is None or self.runs[run].header.dataset != data.id:
-            return None
-        return Together([self.runs[run]], len(data))
+            return [0] * (stop - start)
+        return Together([self.runs[run]], len(data)).between(start, stop)
 
     def _unjudged(self, members: list[Evaluation], count: int) -> list[_Expected]:
         """The comparisons of evaluations with pending items: the missing ones belong in the denominator."""

@@ -62,6 +62,12 @@ class Together:
             return self.attempts
         return self.attempts * min(units.at(position) for units in self._units)
 
+    def between(self, start: int, stop: int) -> list[int]:
+        """The number of items of each example in a range of positions."""
+        if not self._units and self.first <= start and stop <= self.last:
+            return [self.attempts] * (stop - start)
+        return [self.at(position) for position in range(start, stop)]
+
     def total(self) -> int:
         """The number of items of all examples."""
         if not self._units:

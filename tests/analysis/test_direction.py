@@ -37,7 +37,7 @@ class Mistakes(Wrong):
 
 class Distance(Mistakes):
     name = "distance"
-    bounds = (0.0, None)
+    bounds = (0.0, None)  # type: ignore[assignment]  # either handle
 
     def evaluate(self, *, outputs, reference_outputs=None, inputs=None, **context):
         return karat.Result(self.key, 0.75 if outputs != reference_outputs else 0.5)

@@ -81,7 +81,7 @@ PLAIN: dict[str, Any] = {
     "dataclass": Point(),
     "pydantic": Model(),
     "struct": Struct(),
-    "named tuple": collections.namedtuple("Pair", "text n")("a", 1),
+    "named tuple": collections.namedtuple("Pair", "text n")("a", 1),  # type: ignore[call-arg]  # wrong on purpose
     "set": {1, 2},
     "deque": collections.deque([1]),
     "complex": 1j,

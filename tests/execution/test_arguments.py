@@ -53,7 +53,7 @@ def test_the_wrong_kind_of_thing_is_named_with_what_to_do(store: Any) -> None:
     for given in (run, run.id):
         with pytest.raises(RequestError, match=f"{run.id}: that is a run: evaluate it first"):
             karat.aggregate(given, ["mean"], store=store)  # type: ignore[arg-type]  # on purpose
-    for given in (evaluation, evaluation.id):
+    for given in (evaluation, evaluation.id):  # type: ignore[assignment]  # either handle
         with pytest.raises(RequestError, match="that is an evaluation"):
             karat.evaluate(given, ["exact_match"], store=store)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(RequestError, match="that is an aggregation"):

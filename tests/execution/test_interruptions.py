@@ -73,7 +73,7 @@ def test_a_process_that_lost_its_lease_makes_no_further_call(
                 async def judge(outputs: str) -> str:  # type: ignore[misc]  # one of the two
                     return await ask_async(outputs)
 
-            work = lambda: karat.evaluate(run, [judge], concurrency=3)  # type: ignore[assignment]  # noqa: E731
+            work = lambda: karat.evaluate(run, [judge], concurrency=3)  # type: ignore[assignment,return-value]  # noqa: E731
         with pytest.raises(StoreBusy):
             work()
         assert server.count <= 5 + 3, "only requests in flight may complete"

@@ -35,7 +35,7 @@ def mapped(work: Doubling, count: int, concurrency: int = 100, timeout: float | 
     async def deliver(done) -> None:
         chunks.append(list(done))
 
-    asyncio.run(local.LocalEngine(concurrency, timeout).map(work, iter(range(count)), deliver))
+    asyncio.run(local.LocalEngine(concurrency, timeout).map(work, iter(range(count)), deliver))  # type: ignore[arg-type]  # generic over what it maps
     return chunks
 
 
@@ -117,7 +117,7 @@ def test_what_a_chunk_has_finished_is_delivered_when_the_stage_is_cancelled(monk
         kept.extend(item for item, _ in done)
 
     async def interrupted() -> None:
-        stage = asyncio.ensure_future(local.LocalEngine(10).map(Stuck(), iter(range(50)), deliver))
+        stage = asyncio.ensure_future(local.LocalEngine(10).map(Stuck(), iter(range(50)), deliver))  # type: ignore[arg-type]  # generic over what it maps
         while not reached.is_set():
             await asyncio.sleep(0)
         stage.cancel()

@@ -135,7 +135,7 @@ async def test_a_model_call_needs_a_recent_heartbeat(shared: Store, monkeypatch:
     held = Held.take(shared.backend, run)
     beats = []
     beat = shared.backend.beat
-    monkeypatch.setattr(shared.backend, "beat", lambda *given: beats.append(1) or beat(*given))
+    monkeypatch.setattr(shared.backend, "beat", lambda *given: beats.append(1) or beat(*given))  # type: ignore[func-returns-value]  # called for its effect
     assert held.permit() is None
     now[0] += PERMIT_SECONDS - 0.1
     assert held.permit() is None

@@ -95,7 +95,8 @@ LANGCHAIN = [
 ]
 
 LANGCHAIN_DATA = [
-    {"type": each["type"], "data": {k: v for k, v in each.items() if k != "type"}} for each in LANGCHAIN
+    {"type": each["type"], "data": {k: v for k, v in each.items() if k != "type"}}  # type: ignore[attr-defined]  # JSON
+    for each in LANGCHAIN  # type: ignore[attr-defined]  # JSON
 ]
 
 _CLASSES = {"human": "HumanMessage", "ai": "AIMessage", "tool": "ToolMessage"}
@@ -104,7 +105,7 @@ LANGCHAIN_DUMPED = [
         "lc": 1,
         "type": "constructor",
         "id": ["langchain", "schema", "messages", _CLASSES[each["type"]]],
-        "kwargs": {k: v for k, v in each.items() if k != "type"},
+        "kwargs": {k: v for k, v in each.items() if k != "type"},  # type: ignore[attr-defined]  # JSON
     }
     for each in LANGCHAIN
 ]
@@ -366,7 +367,7 @@ DOCUMENTS: dict[str, Any] = {
     "LangChain": LANGCHAIN,
     "LangChain, messages_to_dict": LANGCHAIN_DATA,
     "LangChain, dumpd": LANGCHAIN_DUMPED,
-    "LangChain, objects": [SimpleNamespace(**each) for each in LANGCHAIN],
+    "LangChain, objects": [SimpleNamespace(**each) for each in LANGCHAIN],  # type: ignore[arg-type]  # generic over what it maps
     "Potato": POTATO,
     "Potato, JSON arguments": POTATO_JSON,
     "Potato, conversation": {"id": "x", "conversation": POTATO},

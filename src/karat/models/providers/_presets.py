@@ -1,7 +1,7 @@
 """The providers that karat knows by name, as data: address, wire formats, key, and how each differs.
 
-Checked in public documentation on 2026-11-16; the source of each row stands beside it. Where a provider has an
-OpenAI-compatible endpoint, that one is used.
+`source` is the page to check a row against. Bedrock, OpenAI and Anthropic were checked on 2026-11-16; the other
+addresses were not, and no provider was called. Where a provider has an OpenAI-compatible endpoint, that one is used.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ import msgspec
 from karat.aggregators._base import Aggregate
 from karat.aggregators._comparisons import RankRuns
 from karat.analysis.comparison import score_bounds
-from karat.analysis.failure_kinds import kind_of
+from karat.analysis.failures import FailureKind, failure_kinds
 from karat.analysis.latency import Spread, latency_of
 from karat.analysis.ranking import tally_results
-from karat.analysis.scores import Scores, Source, current_results, read_scores
+from karat.analysis.scores import Scores, Source, read_scores
 from karat.analysis.stored import is_analysis
 from karat.errors import RequestError
 from karat.records import (
@@ -21,9 +21,6 @@ from karat.records import (
     Counts,
     Estimate,
     EvaluatorSpec,
-    Failed,
-    ItemResult,
-    Output,
     Status,
     Usage,
     group_text,
@@ -55,18 +52,6 @@ class RunSummary(msgspec.Struct, frozen=True):
     """How long an output took without waiting: `mean`, `median`, `p95`, `max`."""
     queue_seconds: Spread = {}
     """How long its model calls waited for a slot, a rate limit or a retry."""
-
-
-class FailureKind(msgspec.Struct, frozen=True):
-    """Failures of one type in one place, with the first few."""
-
-    where: str
-    """The run or the evaluation."""
-    what: str
-    """`output`, or the key of an evaluator."""
-    type: str
-    count: int
-    examples: list[dict[str, str]] = []
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -266,25 +251,12 @@ class _Gathering:
         return mean.estimate(self.confidence, of=of, bounds=bounds)
 
     def _failures(self) -> list[FailureKind]:
-        found: dict[tuple[str, str, str], tuple[int, list[dict[str, str]]]] = {}
-
-        def note(where: str, what: str, record: Output | ItemResult) -> None:
-            if isinstance(record.outcome, Failed):
-                kind, message = kind_of(record.outcome.error)
-                count, shown = found.get((where, what, kind), (0, []))
-                if len(shown) < SHOWN_FAILURES:
-                    shown = [*shown, {"example": record.example, "message": message[:1000]}]
-                found[where, what, kind] = (count + 1, shown)
-
-        for run in self.runs.values():
-            if run.counts.failed:
-                for output in run.outputs():
-                    note(run.id, "output", output)
-        for evaluation in self.evaluations.values():
-            if evaluation.counts.failed:
-                for _, result in current_results(evaluation):
-                    note(evaluation.id, result.key, result)
-        kinds = [FailureKind(*place, count, shown) for place, (count, shown) in found.items()]
+        handles: list[Run | Evaluation] = [*self.runs.values(), *self.evaluations.values()]
+        kinds = [
+            kind for each in handles if each.counts.failed for kind in failure_kinds(each, skipped=False)
+        ]
+        for kind in kinds:
+            kind.examples = kind.examples[:SHOWN_FAILURES]
         return sorted(kinds, key=lambda each: (each.where, -each.count, each.type))
 
 

@@ -10,7 +10,10 @@ The file is written atomically. Without -o the records go to stdout, as JSONL un
 from __future__ import annotations
 
 import argparse
+import codecs
+import unicodedata
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from karat.cli.commands import UsageError
 from karat.cli.parser import Parser
@@ -46,7 +49,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         handle = store.get(given.id)
         if to_stdout:
             try:
-                write(handle, terminal.binary, format)
+                file: Any = _Harmless(terminal.binary) if terminal.binary.isatty() else terminal.binary
+                write(handle, file, format)
                 terminal.binary.flush()
             except BrokenPipeError:
                 terminal.reader_gone()
@@ -57,3 +61,22 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             f"wrote {plural(count, 'record')} of {handle.id} to {clean(given.output)}",
         )
     return 0
+
+
+class _Harmless:
+    """A terminal as a file: control characters in records do not reach it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+
+    def write(self, data: bytes) -> int:
+        """Write text without the characters that could control the terminal."""
+        text = self._decode(bytes(data))
+        shown = "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else "�" for c in text)
+        self._file.write(shown.encode())
+        return len(data)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        self._file.flush()

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from karat.analysis.failure_kinds import kind_of
+from karat.analysis.failures import failure_kinds
 from karat.cli.commands import UsageError
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.formatting import clean
-from karat.records import Failed, ItemResult, Output, Skipped, to_builtins
+from karat.records import ItemResult, Output, to_builtins
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import latest, output_decoder, result_decoder
 
@@ -131,8 +131,6 @@ def _branches(tree: list[dict[str, Any]], key: str, depth: int) -> list[str]:
     return lines
 
 
-EXAMPLES_OF_A_KIND = 5
-MOST_KINDS = 1000
 LONGEST_VALUE = 2000
 
 
@@ -272,39 +270,11 @@ def failures_of(handle: Any) -> dict[str, Any]:
         raise RequestError(
             f"{handle.label} is a dataset and has no failures: name a run, an evaluation or an aggregation"
         )
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    several = isinstance(handle, Evaluation) and len(handle.header.runs) > 1
-    for item in handle.outputs() if isinstance(handle, Run) else handle.results():
-        _add(found, item, several)
-    kinds = sorted(found.values(), key=lambda kind: -kind["count"])
+    kinds = []
+    for kind in failure_kinds(handle):
+        name = kind.type if kind.what == "output" else f"{kind.what}: {kind.type}"
+        kinds.append({"kind": name, "status": kind.status, "count": kind.count, "examples": kind.examples})
     return {"id": handle.id, "kinds": kinds, "counts": handle.counts.to_dict()}
-
-
-def _add(found: dict[tuple[str, str], dict[str, Any]], item: Output | ItemResult, several: bool) -> None:
-    outcome = item.outcome
-    if isinstance(outcome, Failed):
-        (kind, message), where = kind_of(outcome.error), outcome.error.where
-    elif isinstance(outcome, Skipped):
-        kind, message, where = outcome.reason, "", ""
-    else:
-        return
-    if isinstance(item, ItemResult):
-        kind = f"{item.key}: {kind}"
-    key = (outcome.status, kind)
-    if key not in found and len(found) >= MOST_KINDS:
-        key = (outcome.status, "others")
-    entry = found.setdefault(key, {"kind": key[1], "status": outcome.status, "count": 0, "examples": []})
-    entry["count"] += 1
-    if len(entry["examples"]) < EXAMPLES_OF_A_KIND:
-        runs = list(item.runs) if several and isinstance(item, ItemResult) else []
-        about = {
-            "example": item.example,
-            "attempt": item.attempt,
-            "runs": runs,
-            "message": message,
-            "where": where,
-        }
-        entry["examples"].append({name: value for name, value in about.items() if value})
 
 
 def failures_text(document: dict[str, Any]) -> str:

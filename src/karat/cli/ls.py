@@ -97,8 +97,8 @@ def _runs(handles: list[Any]) -> list[list[str]]:
         named = model and "model" not in header.metadata.get("matrix", {})
         task = f"{header.task} {model}" if named else header.task
         which = [matrix.get(each.id, "")] if matrix else []
-        told = [each.id, task, *which, each.status, _counts(each), _when(header.created), header.description]
-        rows.append(told)
+        cells = [each.id, task, *which, each.status, _counts(each), _when(header.created), header.description]
+        rows.append(cells)
     return rows
 
 

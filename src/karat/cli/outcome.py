@@ -83,8 +83,8 @@ def outcome_text(outcome: Outcome) -> str:
     matrix = matrix_labels([made.header for made in outcome.runs])
     for made, model in zip(outcome.runs, outcome.models, strict=True):
         model = None if "model" in made.header.metadata.get("matrix", {}) else model
-        told = [made.header.task, model, matrix.get(made.id), made.status, counts_text(made.counts)]
-        lines.append("  ".join([f"run {made.id}", *(clean(each, 80) for each in told if each)]))
+        parts = [made.header.task, model, matrix.get(made.id), made.status, counts_text(made.counts)]
+        lines.append("  ".join([f"run {made.id}", *(clean(each, 80) for each in parts if each)]))
         lines += [f"  {line}" for line in usage_lines(made)]
     evaluation = outcome.evaluation
     if evaluation is not None:

@@ -282,6 +282,8 @@ def _tell_failures(outcome: Outcome, terminal: Terminal) -> None:
 
 
 def _checked(task: GraphTask, dataset: Any, terminal: Terminal) -> int:
+    from karat.formatting import plural
+
     nodes: Mapping[str, Any] = task.plan.nodes
     document = {
         "ok": True,
@@ -292,6 +294,6 @@ def _checked(task: GraphTask, dataset: Any, terminal: Terminal) -> int:
         "notes": task.notes,
     }
     counts = {"record": len(dataset), "node": len(nodes), "post-processor": len(task.graph.processors)}
-    told = [f"{count:,} {word}{'' if count == 1 else 's'}" for word, count in counts.items()]
-    terminal.show(document, f"OK: task {task.name}, {', '.join(told)}")
+    parts = [plural(count, noun) for noun, count in counts.items()]
+    terminal.show(document, f"OK: task {task.name}, {', '.join(parts)}")
     return 0

@@ -238,13 +238,33 @@ def _module_name(value: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
+def _parsed(source: str) -> ast.Module | None:
+    """The syntax tree of a source; None where it cannot be parsed.
+
+    CPython counts the depth of a tree for all threads together and raises SystemError where two parse at once
+    (python/cpython#106905): another attempt succeeds.
+    """
+    for attempt in range(PARSE_ATTEMPTS):
+        try:
+            return ast.parse(source)
+        except (SyntaxError, ValueError):
+            return None
+        except SystemError:
+            if attempt + 1 == PARSE_ATTEMPTS:
+                raise
+    return None
+
+
+PARSE_ATTEMPTS = 5
+
+
 @functools.lru_cache(256)
 def _imports(source: str, package: str) -> tuple[str, ...]:
     """Names of what a source imports when it is imported itself: not what its functions import when called."""
-    try:
-        front: list[ast.AST] = [ast.parse(source)]
-    except (SyntaxError, ValueError):
+    tree = _parsed(source)
+    if tree is None:
         return ()
+    front: list[ast.AST] = [tree]
     names: list[str] = []
     while front:
         node = front.pop()

@@ -120,7 +120,7 @@ def test_evaluators(name, params):
         assert len(judged) == len(items)
         for result in judged:
             if isinstance(result, Exception):
-                assert type(result) is CannotJudge, repr(result)
+                assert isinstance(result, CannotJudge), repr(result)
                 assert len(str(result)) < 600
                 continue
             assert result.key == name

@@ -13,8 +13,8 @@ from karat.errors import KaratError, NotApplicable
 from karat.evaluators import build_evaluator, evaluators
 
 SIZE = 100_000
-CPU_SECONDS = 10.0
-"""Far above the two seconds that are promised: what is caught is work that grows with the square of the input."""
+CPU_SECONDS = 4.0
+"""Twice the two seconds that are promised, so that a slow machine does not fail the test."""
 
 draw = random.Random(1)
 WORDS = [f"w{i}" for i in range(4_000)]
@@ -68,7 +68,13 @@ PARAMS: dict[str, list[dict[str, Any]]] = {
     "from_output": [{"field": "k1"}],
     "tool_use": [{"expected_tool": "f"}],
 }
-NAMES = [name for name in evaluators.list() if name not in ("by_metric", "by_function")]
+NAMES = [
+    name
+    for name in evaluators.list()
+    if name not in ("by_metric", "by_function")
+    and not evaluators.get(name).__module__.startswith("karat.evaluators.judges")
+]
+"""Judges ask a model: tests/evaluators/judges sends them hostile text."""
 
 
 @pytest.fixture

@@ -275,8 +275,10 @@ def storable(value: Any) -> Any:
         return value
     if kind is dict:
         return {
-            # A call for each key would be most of the time that is spent on a small result.
-            key if type(key) is str and key.isascii() else _storable_key(key): storable(each)
+            # A call for each key and each text would be most of the time that is spent on a small result.
+            key if type(key) is str and key.isascii() else _storable_key(key): (
+                each if type(each) is str and each.isascii() else storable(each)
+            )
             for key, each in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -352,22 +354,28 @@ def _encode(encoder: msgspec.json.Encoder, value: Any) -> bytes:
 def _is_json(value: Any, depth: int) -> bool:
     """Whether msgspec encodes a value by the rules above as it is, which is nearly always so and much faster."""
     kind = type(value)
+    if kind is dict:  # first, because most calls are for the dicts in an output
+        if depth >= MAX_DEPTH:
+            return False
+        for key, item in value.items():
+            if type(key) is not str or (type(item) not in _PLAIN and not _is_json(item, depth + 1)):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        if depth >= MAX_DEPTH:
+            return False
+        for item in value:
+            if type(item) in _PLAIN or (type(item) is float and item - item == 0):  # embeddings are long
+                continue
+            if not _is_json(item, depth + 1):
+                return False
+        return True
     if kind in _PLAIN:
         return True
     if kind is float:
         return bool(value - value == 0)
     if depth >= MAX_DEPTH:
         return False
-    if kind is dict:
-        for key, item in value.items():
-            if type(key) is not str or (type(item) not in _PLAIN and not _is_json(item, depth + 1)):
-                return False
-        return True
-    if kind is list or kind is tuple:
-        for item in value:  # noqa: SIM110 - a generator would take half as long again
-            if type(item) not in _PLAIN and not _is_json(item, depth + 1):
-                return False
-        return True
     fields = _record_fields(kind)  # type: ignore[arg-type]  # typeshed does not know that types are hashable
     if fields is None:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -49,7 +49,7 @@ from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
 VERDICTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
 
-class Judgment(NamedTuple):
+class Judgment(msgspec.Struct, frozen=True):
     """One item of an evaluation."""
 
     position: int
@@ -201,9 +201,8 @@ class EvaluatorWork:
 
     def started(self, judgment: Judgment) -> Judgment:
         """A judgment on its way to an engine, with a record for its model calls."""
-        return judgment._replace(
-            calls=self.record_calls(judgment, f"{judgment.runs}\n{judgment.outputs[0].unit}")
-        )
+        calls = self.record_calls(judgment, f"{judgment.runs}\n{judgment.outputs[0].unit}")
+        return msgspec.structs.replace(judgment, calls=calls)
 
     def record_calls(self, judgment: Judgment, scope: str) -> recording:
         """The record of model calls for a judgment."""
@@ -251,7 +250,7 @@ class EvaluatorWork:
         outcome, status = _outcome(result)
         trace = list(calls)
         queue = calls.queue_seconds() if trace else NOT_QUEUED
-        row = self.row(judgment, outcome, status, seconds=seconds, queue=queue, trace=trace)
+        row = self.row(judgment, outcome, status, seconds=round(seconds, 6), queue=queue, trace=trace)
         usage = usage_of(trace) if trace else None
         if isinstance(outcome, Failed):
             return Done((row,), 1, (judgment.example.id, outcome.error), usage)
@@ -279,7 +278,7 @@ class EvaluatorWork:
             unit=first.unit,
             attempt=first.attempt,
             try_number=judgment.try_number,
-            seconds=round(seconds, 6),
+            seconds=seconds,
             queue_seconds=queue,
             trace=trace or [],
             reused_from=reused_from,
@@ -339,7 +338,7 @@ class BatchWork:
         with work.record_calls(first, f"{len(judgments)} up to {last.position}") as calls:
             start = time.perf_counter()
             results = work.evaluators[first.evaluator].ask_many(judgments)
-            each = (time.perf_counter() - start) / len(judgments)
+            each = round((time.perf_counter() - start) / len(judgments), 6)
         trace = list(calls)
         usage = usage_of(trace) if trace else None
         rows: list[Row] = []

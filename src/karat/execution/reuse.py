@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from karat.execution.judgments import EvaluatorWork, Judgment, PreparedEvaluator
 from karat.records import ItemResult, Ok
 from karat.store.backend import REUSED, Backend, Row
@@ -98,7 +100,9 @@ class Reuse:
             hit = amended.get(_Place(judgment.position, evaluator.key, runs, first.attempt, first.unit))
             if hit is not None:
                 if order != judgment.runs:
-                    judgment = judgment._replace(runs=order, outputs=judgment.outputs[::-1], reuse=None)
+                    judgment = msgspec.structs.replace(
+                        judgment, runs=order, outputs=judgment.outputs[::-1], reuse=None
+                    )
                 return judgment, *hit
         return None
 

@@ -55,6 +55,9 @@ class SygraState(dict[str, Any]):
             raise TypeError(
                 f"{who} returned {type(given).__name__}: return the state, or a mapping of what it adds"
             )
+        if given.keys().isdisjoint(APPENDED):
+            self.update(given)
+            return
         before = [(key, self[key]) for key in APPENDED if key in given and key in self]
         self.update(given)
         for key, old in before:

@@ -68,8 +68,10 @@ class ExactMatchMetric(BaseUnitMetric):
         check_lengths(golden, predicted, self.name)
         results = []
         for at, (expected, given) in enumerate(zip(golden, predicted, strict=True)):
-            want = plain(golden_value(expected, self.key, at, self.name), f"golden[{at}]")
-            have = plain(predicted_value(given, self.key, at, self.name), f"predicted[{at}]")
+            want = golden_value(expected, self.key, at, self.name)
+            have = predicted_value(given, self.key, at, self.name)
+            if type(want) is not str or type(have) is not str:
+                want, have = plain(want, f"golden[{at}]"), plain(have, f"predicted[{at}]")
             metadata = {"validator": self.name, "case_sensitive": self.case_sensitive}
             results.append(UnitMetricResult(same(want, have, self._normalise), expected, given, metadata))
         return results

@@ -30,7 +30,7 @@ from karat.records import (
 from karat.serialization import encode
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, OK, Row
-from karat.store.handles import Evaluation
+from karat.store.handles import Chunks, Evaluation
 from karat.store.lease import Held
 from karat.store.repositories import latest, result_decoder
 
@@ -162,9 +162,10 @@ def _places(judged: Evaluation) -> tuple[dict[str, int], set[Item]]:
 
 def results_of(evaluation: Evaluation) -> Iterator[tuple[int, ItemResult]]:
     """`(position, result)` of the current try of every item, in dataset order."""
-    backend, step = evaluation.store.backend, 1000
-    for start in range(0, backend.extent(evaluation.number), step):
-        for row in latest(backend.scan(evaluation.number, start, start + step)):
+    backend = evaluation.store.backend
+    chunks = Chunks(0, backend.extent(evaluation.number))
+    for start, stop in chunks:
+        for row in latest(chunks.saw(backend.scan(evaluation.number, start, stop))):
             yield row.position, result_decoder.decode(row.payload)
 
 

@@ -133,13 +133,13 @@ def test_where_all_records_failed_the_report_is_partial_as_the_run_is(project, t
 @pytest.mark.parametrize(
     ("rows", "flags", "told"),
     [
-        ([], [], "the data has no records"),
+        ([], [], "the dataset is empty"),
         (
             [{"id": "a", "answer": "x", "said": "x"}],
             ["--start_index", "9"],
-            "--start_index 9 is beyond the data",
+            "--start_index 9 is beyond the end of the dataset",
         ),
-        ([{"id": "a"}], ["--data", "empty.jsonl"], "the data has no records"),
+        ([{"id": "a"}], ["--data", "empty.jsonl"], "the dataset is empty"),
     ],
 )
 def test_no_records_are_no_data(project, task, capsys, rows, flags, told):

@@ -229,9 +229,12 @@ def _plan(task: GraphTask, dataset: Any, given: argparse.Namespace, count: int) 
 
 
 def _no_records(offset: int, count: int) -> str:
+    from karat.formatting import plural
+
     if not count:
         return "the dataset is empty: the report status is no_data"
-    return f"--start_index {offset} is beyond the end of the dataset ({count:,} records): the report status is no_data"
+    size = plural(count, "record")
+    return f"--start_index {offset} is beyond the end of the dataset ({size}): the report status is no_data"
 
 
 def _files(task: GraphTask, outcome: Outcome, given: argparse.Namespace) -> Written:

@@ -63,7 +63,8 @@ class Budget:
             )
         return (
             f"the budget of ${self.limit:g} is reached: ${self.spent:.4f} is spent and the next call may cost"
-            f" ${worst:.4f}; everything finished is kept, and the same command continues with as much again"
+            f" ${worst:.4f}; finished items are stored;"
+            " the same command continues with a new budget of the same size"
         )
 
     def settle(self, worst: float, cost: float) -> None:

@@ -1,4 +1,4 @@
-"""Answers kept from before: one SQLite file of JSON bodies, read by key, written in groups by one thread.
+"""The reply cache: one SQLite file of JSON bodies, read by key, written in groups by one thread.
 
 No item asks for more before the answers it has are committed, so a process that is killed has lost at most the
 calls that were in flight. The file holds what providers answered and no request, no header, no key.
@@ -38,7 +38,7 @@ Kept = tuple[tuple[Any, ...], "asyncio.Future[None]"]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An answer kept from before."""
+    """A cached reply."""
 
     body: bytes
     seconds: float

@@ -50,7 +50,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model answered. `seconds` is the provider's own time, also when the answer was kept from before."""
+    """What a model answered. `seconds` is the provider's own time, also for a cache hit."""
 
     text: str = ""
     tool_calls: list[ToolCall] = []

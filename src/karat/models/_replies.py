@@ -215,7 +215,7 @@ def _checked(context: RequestContext, asked: ProviderReply) -> ProviderReply:
 def reply_of(
     context: RequestContext, asked: ProviderReply, attempts: list[Attempt], cached: bool = False
 ) -> Reply:
-    """The reply that a caller gets. What was kept from before costs nothing."""
+    """The reply that a caller gets. A cache hit costs nothing."""
     first, tokens, price = asked.choices[0], asked.tokens, context.endpoint.price
     if cached or (price is not None and price.free):
         cost: float | None = 0.0

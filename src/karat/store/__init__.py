@@ -177,7 +177,7 @@ class Store:
 
 def _made_from(id: str, below: list[str]) -> RequestError:
     return RequestError(
-        f"{id} cannot be removed: {', '.join(below)} {'was' if len(below) == 1 else 'were'} made from it;"
+        f"{id} cannot be removed: {', '.join(below)} {'depends' if len(below) == 1 else 'depend'} on it;"
         " --cascade removes all"
     )
 

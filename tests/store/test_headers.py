@@ -341,7 +341,7 @@ def test_removal_is_refused_with_the_list_unless_it_cascades(store: Store) -> No
     with pytest.raises(RequestError) as refused:
         store.remove("letters")
     assert str(refused.value).startswith(
-        f"{dataset.id} cannot be removed: {run.id}, {evaluation.id} were made from"
+        f"{dataset.id} cannot be removed: {run.id}, {evaluation.id} depend on it"
     )
     assert "--cascade" in str(refused.value)
     assert store.get(run.id).id == run.id

@@ -56,9 +56,9 @@ def test_one_is_one() -> None:
 @pytest.mark.parametrize(("output", "unit"), [("$42", "$"), ("42%", "%"), ("42 EUR", "EUR")])
 def test_a_number_with_a_unit_that_is_not_known_names_it_and_the_option(output: str, unit: str) -> None:
     said = comment("numeric_match", output, 42)
-    assert f"{unit!r} is no unit that it knows; units names those" in said
+    assert f"unknown unit {unit!r}" in said
     assert comment("numeric_match", output, 42, units=[unit]) == f"42 {unit} is 42"
-    with pytest.raises(CannotJudge, match="units names those"):
+    with pytest.raises(CannotJudge, match="unknown unit"):
         comment("numeric_match", 42, output)
 
 
@@ -115,9 +115,9 @@ def test_long_texts_are_told_apart_where_they_part() -> None:
 @pytest.mark.parametrize(
     ("output", "hint"),
     [
-        ("1.234,5", "; thousands and decimal say what may stand between its digits"),
-        ("1 000", "; thousands and decimal say what may stand between its digits"),
-        ("$5", ": '$' is no unit that it knows; units names those that may stand by a number"),
+        ("1.234,5", "; set the parameters thousands and decimal to its separators"),
+        ("1 000", "; set the parameters thousands and decimal to its separators"),
+        ("$5", ": unknown unit '$'; list the units that may follow a number in the parameter units"),
         ("#### 42", "; extract takes the first or last number of a text"),
         ("42-", "; extract takes the first or last number of a text"),
     ],

@@ -419,12 +419,10 @@ class NumericMatch(ReferenceEvaluator):
             return ""
         whole = self.params["extract"] == "whole"
         if whole and self._reader.is_grouped(text):
-            return "; thousands and decimal say what may stand between its digits"
+            return "; set the parameters thousands and decimal to its separators"
         unit = self._reader.beside(text)
         if unit:
-            return (
-                f": {clip(unit, 20)} is no unit that it knows; units names those that may stand by a number"
-            )
+            return f": unknown unit {clip(unit, 20)}; list the units that may follow a number in the parameter units"
         found = whole and self._reader.first(text) is not None
         return "; extract takes the first or last number of a text" if found else ""
 

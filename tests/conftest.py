@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from karat.datasets import Dataset
 from karat.registry import Registry
@@ -19,6 +20,10 @@ from karat.registry import Registry
 # A shell that starts the tests in the background leaves Ctrl-C ignored, also in the children that tests send it to.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes depends on what else the machine does; no test asserts on time.
+settings.register_profile("karat", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("karat")
 
 
 @pytest.fixture(autouse=True)

@@ -241,8 +241,8 @@ def _module_name(value: Any) -> str:
 def _parsed(source: str) -> ast.Module | None:
     """The syntax tree of a source; None where it cannot be parsed.
 
-    CPython counts the depth of a tree for all threads together and raises SystemError where two parse at once
-    (python/cpython#106905): another attempt succeeds.
+    CPython 3.11.7 once raised SystemError ("AST constructor recursion depth mismatch") for a source that parses. The
+    cause is not established, so it is tried again a few times and then raised.
     """
     for attempt in range(PARSE_ATTEMPTS):
         try:

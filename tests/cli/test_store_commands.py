@@ -186,3 +186,33 @@ def test_rm_cascade(karat, made):
     said = karat("rm", made["run"], "--cascade", "--yes")
     assert said.out.count("removed") == 3
     assert karat("show", made["evaluation"]).code == 2
+
+
+def test_an_export_to_a_terminal_has_no_control_characters(karat, project):
+    import os
+    import pty
+    import subprocess
+    import sys
+
+    (project / "rude.py").write_text("def rude(text):\n    return '\\x1b[31m' + text + '\\x9b2J'\n")
+    data = ["--data", "qa.jsonl", "--input", "question"]
+    run = karat("run", "rude.py:rude", *data, "--json").json["runs"][0]["id"]
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "karat", "export", run, "--format", "csv"]
+    done = subprocess.Popen(command, stdout=theirs, cwd=project)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # Linux ends a terminal so
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert done.wait() == 0
+    text = shown.decode()
+    assert "one" in text
+    assert "\x1b" not in text
+    assert "\x9b" not in text

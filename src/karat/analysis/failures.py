@@ -12,7 +12,7 @@ from karat.store.handles import Evaluation, Run
 
 EXAMPLES_OF_A_KIND = 5
 MOST_KINDS = 1000
-"""Kinds that are told apart; further ones are counted together as `others`."""
+"""The most kinds that are listed; further ones are counted together as `others`."""
 LONGEST_MESSAGE = 1000
 
 

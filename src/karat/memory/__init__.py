@@ -1,9 +1,45 @@
-"""Memory systems by name: where a plug-in registers one that can be measured."""
+"""Memory systems: how they are driven through dialogues, and how good their memories and answers are."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from karat.lazy import load
 from karat.registry import Registry
 
-memory_systems: Registry[Any] = Registry("memory system")
+if TYPE_CHECKING:
+    from karat.memory._dialogue import Attachment, Evidence, MemoryPoint, Question, Sample, Session, Turn
+    from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory
+
+_WHERE = {
+    **dict.fromkeys(
+        ("Attachment", "Evidence", "MemoryPoint", "Question", "Sample", "Session", "Turn"), "_dialogue"
+    ),
+    **dict.fromkeys(
+        ("Capabilities", "MemorySystem", "RetrievedMemory", "Retrieval", "StoredMemory"), "_system"
+    ),
+}
+
+__all__ = [
+    "Attachment",
+    "Capabilities",
+    "Evidence",
+    "MemoryPoint",
+    "MemorySystem",
+    "Question",
+    "Retrieval",
+    "RetrievedMemory",
+    "Sample",
+    "Session",
+    "StoredMemory",
+    "Turn",
+    "memory_systems",
+]
+
+
+def __getattr__(name: str) -> Any:
+    return load(__name__, _WHERE, name)
+
+
+memory_systems: Registry[Any] = Registry("memory system", builtin=["karat.memory.systems"])
+"""Memory systems by name: a class, or a function that returns a `MemorySystem`."""

@@ -1,0 +1,110 @@
+"""What a memory benchmark consists of, whatever file it came from: samples, sessions, turns, gold points, questions.
+
+A reader in `karat.memory.datasets` makes these. The ids of sessions and turns are neutral: an id in the original file
+that gives away an answer (`answer_4be1b6b4`) is kept in `source_id`, which no memory system and no prompt sees.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A picture or a file that was sent with a turn. Its caption is what a memory system can read of it."""
+
+    image_id: str
+    caption: str = ""
+    type: str = "image"
+    file_path: str | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a dialogue, as a memory system receives it."""
+
+    turn_id: str
+    """Unique within the sample, neutral."""
+    speaker: str
+    text: str
+    time: str | None = None
+    """When it was said, in the calendar of the dialogue: ISO 8601 where the file allows it, otherwise its own text."""
+    attachments: tuple[Attachment, ...] = ()
+    session_id: str = ""
+
+
+class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A gold memory: what a good memory holds after a session, or (interference) must not hold."""
+
+    memory_id: str
+    text: str
+    type: str = ""
+    source: str = ""
+    is_update: bool = False
+    original: tuple[str, ...] = ()
+    """The earlier statements that an update replaces, as text."""
+    importance: float | None = None
+    time: str | None = None
+    turn_ids: tuple[str, ...] = ()
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A dialogue at one time, with its gold points."""
+
+    session_id: str
+    turns: tuple[Turn, ...]
+    time: str | None = None
+    new: tuple[MemoryPoint, ...] = ()
+    updates: tuple[MemoryPoint, ...] = ()
+    interference: tuple[MemoryPoint, ...] = ()
+    source_id: str = ""
+    """The id in the original file. Never shown to a memory system or a model."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that a good answer rests on: a gold memory, a turn or a picture."""
+
+    evidence_id: str
+    text: str
+    turn_ids: tuple[str, ...] = ()
+    """The turns it was said in, for retrieval metrics; empty where the dataset does not say."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question that is asked after a session. Questions are keyed by `index`, since a text may occur twice."""
+
+    index: int
+    """Its number within the sample, from 0."""
+    checkpoint_id: str
+    after_session: str
+    """The `session_id` after whose end it is asked."""
+    question: str
+    answer: str
+    """The gold answer as text; for an unanswerable question, a refusal."""
+    answers: tuple[str, ...] = ()
+    """Other answers that are right as well."""
+    rubric: tuple[str, ...] = ()
+    """Points that an answer must meet, for datasets that grade by rubric."""
+    answerable: bool = True
+    evidence: tuple[Evidence, ...] = ()
+    type: str = ""
+    type_abbrev: str = ""
+    difficulty: str = ""
+    now: str | None = None
+    """The date on which it is asked, in the calendar of the dialogue."""
+    image_caption: str | None = None
+    choices: tuple[str, ...] = ()
+    """For multiple choice: the options, which are part of the prompt and not of the retrieval query."""
+    caption_has_answer: bool = False
+    source_id: str = ""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One user's dialogue over several sessions, with the questions asked on the way."""
+
+    sample_id: str
+    uuid: str
+    sessions: tuple[Session, ...]
+    questions: tuple[Question, ...]
+    modality: str = "text"
+    """`caption` where pictures are only present as captions."""
+    notes: tuple[str, ...] = ()
+    """What the reader left out or changed, one sentence each, such as evidence ids that name no turn."""

@@ -1,0 +1,1 @@
+"""The memory systems that come with karat, and adapters to others."""

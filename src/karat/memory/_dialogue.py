@@ -10,7 +10,10 @@ import msgspec
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A picture or a file that was sent with a turn. Its caption is what a memory system can read of it."""
+    """A picture or a file that was sent with a turn.
+
+    Its caption is already part of the turn's text, so only a system that looks at pictures needs this.
+    """
 
     image_id: str
     caption: str = ""
@@ -25,6 +28,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Unique within the sample, neutral."""
     speaker: str
     text: str
+    """What was said, followed by `[image ID: caption]` for each attachment: a system need not add the captions."""
     time: str | None = None
     """When it was said, in the calendar of the dialogue: ISO 8601 where the file allows it, otherwise its own text."""
     attachments: tuple[Attachment, ...] = ()

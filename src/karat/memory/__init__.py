@@ -9,20 +9,29 @@ from karat.registry import Registry
 
 if TYPE_CHECKING:
     from karat.memory._dialogue import Attachment, Evidence, MemoryPoint, Question, Sample, Session, Turn
-    from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory
+    from karat.memory._system import (
+        Capabilities,
+        ControlSystem,
+        MemorySystem,
+        Retrieval,
+        RetrievedMemory,
+        StoredMemory,
+    )
 
 _WHERE = {
     **dict.fromkeys(
         ("Attachment", "Evidence", "MemoryPoint", "Question", "Sample", "Session", "Turn"), "_dialogue"
     ),
     **dict.fromkeys(
-        ("Capabilities", "MemorySystem", "RetrievedMemory", "Retrieval", "StoredMemory"), "_system"
+        ("Capabilities", "ControlSystem", "MemorySystem", "RetrievedMemory", "Retrieval", "StoredMemory"),
+        "_system",
     ),
 }
 
 __all__ = [
     "Attachment",
     "Capabilities",
+    "ControlSystem",
     "Evidence",
     "MemoryPoint",
     "MemorySystem",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -110,3 +110,22 @@ class MemorySystem:
 
     def close(self) -> None:
         """Free what is held; the sample is done."""
+
+
+class ControlSystem(MemorySystem):
+    """A control: no memory system, but a row to read those of memory systems against.
+
+    Controls are told more than a memory system may know, through members that a `MemorySystem` does not have. Only a
+    subclass of this class is asked for them.
+    """
+
+    needs_gold: ClassVar[bool] = False
+    """Whether `give_gold` is called before each `retrieve`."""
+    every_item: ClassVar[bool] = False
+    """Whether `retrieve` may return more than `top_k` items, as a control with the full context does."""
+    fixed_answer: ClassVar[str | None] = None
+    """The answer to every question, in place of a model's."""
+
+    def give_gold(self, evidence: Sequence[Turn], texts: Sequence[str]) -> None:
+        """Get the gold evidence of the next question: its turns and, where the dataset names none, its texts."""
+        raise TypeError(f"control {self.name!r} has no give_gold")

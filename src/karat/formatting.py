@@ -1,4 +1,7 @@
-"""Reports as plain text, for a terminal."""
+"""Reports as text, Markdown and HTML: numbers for people, and the blocks that reports are made of.
+
+Everything in a block may be untrusted; the renderers make it safe for where it is shown.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +12,42 @@ from typing import Any
 
 import msgspec
 
+from karat.html import escape as escape_html
+from karat.html import visible
+from karat.layout import (
+    MARKS,
+    PLAIN,
+    Columns,
+    Layout,
+    Styled,
+    display_width,
+    pad,
+    paint,
+    style_of,
+    table_text,
+    wrap_spans,
+)
 from karat.records import AggregationHeader, Counts, Estimate, group_text, interval_text, missing_text
 
 
 def clean(text: Any, longest: int = 200) -> str:
-    """Make untrusted text safe for a terminal: one line, no control characters, bounded length."""
-    shown = "".join(
-        c if unicodedata.category(c)[0] != "C" else " " if c in "\n\t\r" else "�"
-        for c in str(text)[: longest + 1]
-    )
+    """Make untrusted text safe for a terminal: one line, no control or bidi characters, bounded length."""
+    shown = str(text)[: longest + 1]
+    if not shown.isprintable():
+        shown = visible(shown.translate(_BREAKS))
+        # Unassigned characters: nobody knows what a terminal makes of them.
+        shown = "".join(c if c in _JOINERS or unicodedata.category(c)[0] != "C" else "�" for c in shown)
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+_BREAKS = dict.fromkeys(map(ord, "\n\t\r\u2028\u2029"), " ")
+_JOINERS = "\u200c\u200d"
+"""`visible` leaves them only where they join letters or emoji."""
 
 
 def plural(count: int, noun: str) -> str:
     """`1 example`, `3 examples`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Columns padded to their widest cell; the first row is the head."""
-    if not rows:
-        return ""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for number, row in enumerate(rows):
-        cells = [
-            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-        if number == 0:
-            lines.append("  ".join("─" * w for w in widths).rstrip())
-    return "\n".join(lines)
 
 
 def counts_text(counts: Counts) -> str:
@@ -178,24 +186,78 @@ class Table(msgspec.Struct, frozen=True):
     right: list[int] = []
     cell: int = CELL
     """The maximum length of a cell."""
+    drop: list[int] = []
+    """Columns to leave out on a narrow terminal, the least important first."""
+    split: bool = False
+    """On a narrow terminal, continue the columns in another table below instead."""
+    lines: int = 3
+    """Lines of a cell that are shown on a narrow terminal."""
 
 
-Block = Heading | Paragraph | Table
+class Details(msgspec.Struct, frozen=True):
+    """Named texts under a title. A text is a list of spans, which may be `Styled`, for example by a word diff."""
+
+    title: str
+    fields: list[tuple[str, list[str]]]
+    longest: int = PARAGRAPH
 
 
-def as_text(blocks: Iterable[Block]) -> str:
-    """Render blocks as plain text for a terminal."""
+Block = Heading | Paragraph | Table | Details
+
+
+def as_text(blocks: Iterable[Block], layout: Layout = PLAIN) -> str:
+    """Render blocks for a terminal."""
     parts: list[str] = []
     for block in blocks:
         if isinstance(block, Heading):
             title = clean(block.text)
-            parts.append(f"{title}\n{'═' * len(title)}" if block.level == 1 else title)
+            shown = "\n".join(paint(line, "bold", layout) for line in _wrapped([title], layout))
+            width = min(display_width(title), layout.width or display_width(title))
+            parts.append(f"{shown}\n{'═' * width}" if block.level == 1 else shown)
         elif isinstance(block, Paragraph):
-            parts.append(clean(block.text, PARAGRAPH))
+            style = style_of(block.text)
+            lines = _wrapped([clean(block.text, PARAGRAPH)], layout)
+            parts.append("\n".join(paint(line, style, layout) for line in lines))
+        elif isinstance(block, Details):
+            parts.append(_details_text(block, layout))
         elif block.rows:
-            rows = [[clean(cell, block.cell) for cell in row] for row in [block.head, *block.rows]]
-            parts.append(table(rows, right=block.right))
+            rows = [[_clean_span(cell, block.cell) for cell in row] for row in [block.head, *block.rows]]
+            columns = Columns(block.right, block.drop, block.split, block.lines)
+            parts.append(table_text(rows, columns, layout))
     return "\n\n".join(parts)
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Columns padded to their widest cell; the first row is the head."""
+    return table_text(rows, Columns(right))
+
+
+def _clean_span(text: str, longest: int) -> str:
+    shown = clean(text, longest)
+    return Styled(shown, style_of(text)) if style_of(text) else shown
+
+
+def _wrapped(spans: list[str], layout: Layout, indent: int = 0) -> list[str]:
+    """Spans as lines that fit, each painted; marks stand for added and removed where there is no colour."""
+    if not layout.colour:
+        spans = [
+            f"{MARKS[style_of(s)][0]}{s}{MARKS[style_of(s)][1]}" if style_of(s) in MARKS else s for s in spans
+        ]
+    if layout.width is None:
+        return ["".join(paint(span, style_of(span), layout) for span in spans)]
+    lines = wrap_spans(spans, max(10, layout.width - indent))
+    return ["".join(paint(part, style_of(part), layout) for part in line) for line in lines]
+
+
+def _details_text(block: Details, layout: Layout) -> str:
+    names = max((display_width(clean(name, 40)) for name, _ in block.fields), default=0)
+    lines = [paint(clean(block.title), "bold", layout)] if block.title else []
+    for name, spans in block.fields:
+        shown = _wrapped([_clean_span(span, block.longest) for span in spans], layout, names + 4)
+        for number, line in enumerate(shown):
+            label = paint(pad(clean(name, 40), names), "dim", layout) if number == 0 else " " * names
+            lines.append(f"  {label}  {line}".rstrip())
+    return "\n".join(lines)
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:
@@ -206,9 +268,70 @@ def as_markdown(blocks: Iterable[Block]) -> str:
             parts.append(f"{'#' * block.level} {escape(block.text)}")
         elif isinstance(block, Paragraph):
             parts.append(escape(block.text, PARAGRAPH))
+        elif isinstance(block, Details):
+            fields = [
+                f"- {escape(name)}: {_markdown_spans(spans, block.longest)}" for name, spans in block.fields
+            ]
+            parts.append("\n".join([*([f"**{escape(block.title)}**", ""] if block.title else []), *fields]))
         elif block.rows:
             parts.append(_markdown_table(block))
     return "\n\n".join(parts) + "\n"
+
+
+_MARKDOWN = {"added": "**", "removed": "~~", "best": "**"}
+_HTML = {"added": "ins", "removed": "del", "best": "strong", "bold": "strong"}
+
+
+def _markdown_spans(spans: Iterable[str], longest: int) -> str:
+    out = []
+    for span in spans:
+        mark, text = _MARKDOWN.get(style_of(span), ""), escape(span, longest)
+        bare = text.strip()
+        out.append(text.replace(bare, f"{mark}{bare}{mark}", 1) if mark and bare else text)
+    return "".join(out)
+
+
+def as_html(blocks: Iterable[Block]) -> str:
+    """Render blocks as HTML without scripts or styles of its own, for a notebook; untrusted text is escaped."""
+    parts: list[str] = []
+    for block in blocks:
+        if isinstance(block, Heading):
+            level = min(6, block.level + 2)
+            parts.append(f"<h{level}>{_html_text(block.text)}</h{level}>")
+        elif isinstance(block, Paragraph):
+            parts.append(f"<p>{_html_text(block.text, PARAGRAPH)}</p>")
+        elif isinstance(block, Details):
+            rows = "".join(
+                f"<tr><th>{_html_text(name)}</th><td style='text-align:left'>"
+                f"{''.join(_html_text(span, block.longest) for span in spans)}</td></tr>"
+                for name, spans in block.fields
+            )
+            title = f"<p><strong>{_html_text(block.title)}</strong></p>" if block.title else ""
+            parts.append(f"{title}<table><tbody>{rows}</tbody></table>")
+        elif block.rows:
+            parts.append(_html_table(block))
+    return f"<div class='karat'>{''.join(parts)}</div>"
+
+
+def _html_text(text: str, longest: int = CELL) -> str:
+    shown, tag = escape_html(clean(text, longest)), _HTML.get(style_of(text))
+    return f"<{tag}>{shown}</{tag}>" if tag else shown
+
+
+def _html_table(block: Table) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        align = ["right" if column in block.right else "left" for column in range(len(cells))]
+        return (
+            "<tr>"
+            + "".join(
+                f"<{tag} style='text-align:{side}'>{_html_text(cell, block.cell)}</{tag}>"
+                for cell, side in zip(cells, align, strict=True)
+            )
+            + "</tr>"
+        )
+
+    body = "".join(row(each, "td") for each in block.rows)
+    return f"<table><thead>{row(block.head, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 def _markdown_table(block: Table) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 if TYPE_CHECKING:
     from karat.errors import KaratError
     from karat.execution.progress import Progress
+    from karat.formatting import Block
+    from karat.layout import Layout
 
 LONGEST_ERROR = 4000
 
@@ -28,13 +30,29 @@ class Terminal:
         self._line: Any = None
         self._last: Progress | None = None
 
-    def show(self, document: Any, text: str | Callable[[], str]) -> None:
-        """Print the result of a command: the document with --json, else the text."""
+    @property
+    def layout(self) -> Layout:
+        """The width and the colours of stdout; full width where it is not a terminal."""
+        import shutil
+
+        from karat.layout import Layout, wants_colour
+
+        is_terminal = self._out.isatty()
+        width = max(20, shutil.get_terminal_size().columns) if is_terminal else None
+        return Layout(width, wants_colour(os.environ, is_terminal))
+
+    def show(self, document: Any, text: str | Sequence[Block] | Callable[[], str | Sequence[Block]]) -> None:
+        """Print the result of a command: the document with --json, else the text or blocks, laid out to fit."""
         if self.as_json:
             # ASCII, so that nothing in it can steer the terminal it is shown on.
             self.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
         else:
-            self.write((text() if callable(text) else text).rstrip("\n") + "\n")
+            shown = text() if callable(text) else text
+            if not isinstance(shown, str):
+                from karat.formatting import as_text
+
+                shown = as_text(shown, self.layout)
+            self.write(shown.rstrip("\n") + "\n")
 
     def write(self, text: str) -> None:
         """Write to stdout. If the reader has closed the pipe, continue without output: the work is stored."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         RetrievedMemory,
         StoredMemory,
     )
+    from karat.memory._text import count_tokens, cut_tokens, turn_text
 
 _WHERE = {
     **dict.fromkeys(
@@ -26,6 +27,7 @@ _WHERE = {
         ("Capabilities", "ControlSystem", "MemorySystem", "RetrievedMemory", "Retrieval", "StoredMemory"),
         "_system",
     ),
+    **dict.fromkeys(("count_tokens", "cut_tokens", "turn_text"), "_text"),
 }
 
 __all__ = [
@@ -42,7 +44,10 @@ __all__ = [
     "Session",
     "StoredMemory",
     "Turn",
+    "count_tokens",
+    "cut_tokens",
     "memory_systems",
+    "turn_text",
 ]
 
 

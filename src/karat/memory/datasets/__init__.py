@@ -2,9 +2,153 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from karat.errors import DataError, RequestError, did_you_mean
+from karat.memory._dialogue import Sample
 from karat.registry import Registry
 
-memory_datasets: Registry[Any] = Registry("memory dataset type")
-"""Readers by dataset type: a function of a path that yields `Sample`s."""
+if TYPE_CHECKING:
+    from karat.memory.datasets._reading import DatasetReader
+
+DEMO = Path(__file__).parent.parent / "demo"
+"""The dataset that karat ships, `--dataset demo`."""
+
+_BUILTIN = ("domain_a_v2",)
+
+memory_datasets: Registry[Any] = Registry(
+    "memory dataset type", builtin=[f"karat.memory.datasets._{name}" for name in _BUILTIN]
+)
+"""Readers by dataset type: a subclass of `DatasetReader`, or a function of a path that yields `Sample`s."""
+
+
+class MemoryDataset:
+    """A memory benchmark on disk. `samples()` reads it one sample at a time, as often as needed."""
+
+    def __init__(self, type: str, reader: DatasetReader) -> None:
+        self.path = reader.path
+        self.type = type
+        self.title = reader.title or type
+        self.tested = reader.tested
+        """Whether the reader was tested on original data."""
+        self.licence = reader.licence
+        self._reader = reader
+        self._hash = ""
+
+    @property
+    def hash(self) -> str:
+        """A hash of the type and the content of its files, the same wherever they are."""
+        if not self._hash:
+            self._hash = _hash_of(self.type, self.path, self._reader.files())
+        return self._hash
+
+    def samples(self, most: int | None = None) -> Iterator[Sample]:
+        """The samples in the order of the files, at most `most`."""
+        seen: set[str] = set()
+        for sample in self._reader.samples():
+            if most is not None and len(seen) >= most:
+                return
+            _check(sample, seen, self.path)
+            yield sample
+        if not seen:
+            raise DataError(
+                f"{self.path} holds no samples of type {self.type!r}: check the path and --dataset-type"
+            )
+
+    def __repr__(self) -> str:
+        return f"MemoryDataset({str(self.path)!r}, type={self.type!r})"
+
+
+def read_memory_dataset(path: str | Path, type: str | None = None) -> MemoryDataset:
+    """Open a memory benchmark: a file, a folder, or `demo`. Its type is recognised unless it is given."""
+    where = DEMO if str(path) == "demo" else Path(path)
+    try:
+        exists = where.exists()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{str(path)[:200]!r} cannot be read: {error}") from None
+    if not exists:
+        raise DataError(
+            f"{where} does not exist: give a file, a folder, or 'demo' for the set that karat ships"
+        )
+    if type is None:
+        type = _recognise(where)
+    reader = memory_datasets.get(type)
+    return MemoryDataset(type, _reader_of(reader, type)(where))
+
+
+def _reader_of(part: Any, type: str) -> Callable[[Path], DatasetReader]:
+    from karat.memory.datasets._reading import DatasetReader
+
+    if inspect.isclass(part) and issubclass(part, DatasetReader):
+        return part
+    if not callable(part):
+        raise RequestError(f"memory dataset type {type!r} is not a DatasetReader nor a function of a path")
+
+    class FunctionReader(DatasetReader):
+        """A reader made of a function."""
+
+        def samples(self) -> Iterator[Sample]:
+            return iter(part(self.path))
+
+    FunctionReader.type = type
+    return FunctionReader
+
+
+def _recognise(path: Path) -> str:
+    from karat.memory.datasets._reading import DatasetReader
+
+    names = memory_datasets.list()
+    found = []
+    for name in names:
+        part = memory_datasets.get(name)
+        if inspect.isclass(part) and issubclass(part, DatasetReader) and part.recognises(path):
+            found.append(name)
+    if len(found) == 1:
+        return found[0]
+    problem = "its type is not recognised" if not found else f"it could be {' or '.join(found)}"
+    raise DataError(f"{path}: {problem}; give --dataset-type, one of {', '.join(names)}")
+
+
+def _hash_of(type: str, root: Path, files: list[Path]) -> str:
+    folder = root if root.is_dir() else root.parent
+    digest = hashlib.blake2b(type.encode(), digest_size=16)
+    for file in files:
+        try:
+            name = file.relative_to(folder).as_posix()
+        except ValueError:
+            name = file.name
+        content = hashlib.blake2b(digest_size=32)
+        try:
+            with file.open("rb") as opened:
+                while block := opened.read(1 << 20):
+                    content.update(block)
+        except OSError as error:
+            raise DataError(f"{file} cannot be read: {error.strerror}") from error
+        digest.update(f"\n{name if root.is_dir() else ''}\n".encode() + content.digest())
+    return digest.hexdigest()
+
+
+def _check(sample: Sample, seen: set[str], path: Path) -> None:
+    """Refuse what the pipeline could not key: repeated ids, questions after no session."""
+    where = f"{path}: sample {sample.sample_id[:80]!r}"
+    if sample.sample_id in seen:
+        raise DataError(f"{where} occurs twice: give each sample its own sample_id")
+    seen.add(sample.sample_id)
+    if not sample.sessions:
+        raise DataError(f"{where} has no sessions")
+    sessions = {session.session_id for session in sample.sessions}
+    turns = [turn.turn_id for session in sample.sessions for turn in session.turns]
+    if len(sessions) != len(sample.sessions) or len(set(turns)) != len(turns):
+        raise DataError(f"{where} has two sessions or two turns with the same id: make the ids unique")
+    if [question.index for question in sample.questions] != list(range(len(sample.questions))):
+        raise DataError(f"{where}: the indices of its questions are not 0, 1, 2, …")
+    for question in sample.questions:
+        if question.after_session not in sessions:
+            raise DataError(
+                f"{where}: question {question.index} is asked after {question.after_session!r}:"
+                f" {did_you_mean(question.after_session, sorted(sessions))}"
+            )

@@ -253,7 +253,7 @@ def test_step_efficiency_reads_steps_where_unit_metrics_tell_them():
     assert made["step_efficiency_bounds"] == [pytest.approx(1.5 / 4), pytest.approx(2.5 / 4)]
     assert made["step_efficiency_passed"] == 0.75
     assert made["step_efficiency_passed_n"] == 2
-    with pytest.raises(ValueError, match="no result tells its steps"):
+    with pytest.raises(ValueError, match="no result has its number of steps"):
         get("step_efficiency", predicted_key="moves").calculate(walks[:1])
 
 

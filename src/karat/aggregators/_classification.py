@@ -67,15 +67,15 @@ class Reading:
         self.last: tuple[Result | None, Labelled | None] = (None, None)
         """What was read last: precision, recall and F1 ask for the same result one after the other."""
 
-    def said(self, result: Result) -> Labelled | None:
+    def labels_of(self, result: Result) -> Labelled | None:
         """The labels of a stored result; None where it has no score or no golden one."""
         score, metadata = result.score, result.metadata
-        said = None
+        labels = None
         if score is not None:
             correct = score >= self.threshold
-            said = self.read(correct, metadata.get("golden"), metadata.get("predicted"), metadata)
-        self.last = (result, said)
-        return said
+            labels = self.read(correct, metadata.get("golden"), metadata.get("predicted"), metadata)
+        self.last = (result, labels)
+        return labels
 
     def read(
         self, correct: bool, golden: Any, predicted: Any, metadata: Mapping[str, Any]
@@ -116,7 +116,7 @@ def label(value: Any, key: str | None) -> str | None:
 
 
 class LabelState:
-    """Counts of what results said, by cluster where examples have several."""
+    """Counts of the labels in results, by cluster where examples have several."""
 
     __slots__ = ("clustered", "fields", "missing", "parts", "singles", "unlabelled")
 
@@ -131,28 +131,30 @@ class LabelState:
         self.missing = 0
         self.unlabelled = 0
 
-    def add_one(self, said: Labelled | None) -> None:
+    def add_one(self, labels: Labelled | None) -> None:
         """Adds a cluster of one result."""
-        if said is None:
+        if labels is None:
             self.unlabelled += 1
             return
         singles = self.singles
-        if said in singles:
-            singles[said] += 1
+        if labels in singles:
+            singles[labels] += 1
         else:
-            self._new(said, 1)
+            self._new(labels, 1)
 
-    def _new(self, said: Labelled, times: int) -> None:
+    def _new(self, labels: Labelled, times: int) -> None:
         if len(self.singles) >= MOST_PAIRS:
             raise ValueError(
                 f"more than {MOST_PAIRS:,} different pairs of labels: these are texts, not classes"
             )
-        self.singles[said] = times
+        self.singles[labels] = times
 
-    def add(self, said: Sequence[Labelled | None], metadata: Mapping[str, Any], cluster: str | None) -> None:
+    def add(
+        self, labels: Sequence[Labelled | None], metadata: Mapping[str, Any], cluster: str | None
+    ) -> None:
         """Adds the results of one example."""
-        known = [each for each in said if each is not None]
-        self.unlabelled += len(said) - len(known)
+        known = [each for each in labels if each is not None]
+        self.unlabelled += len(labels) - len(known)
         value = None
         if cluster is not None:
             value = paths.get(metadata, cluster)
@@ -166,11 +168,11 @@ class LabelState:
 
     def merge(self, other: LabelState) -> None:
         """Adds what another counted."""
-        for said, times in other.singles.items():
-            if said in self.singles:
-                self.singles[said] += times
+        for labels, times in other.singles.items():
+            if labels in self.singles:
+                self.singles[labels] += times
             else:
-                self._new(said, times)
+                self._new(labels, times)
         self.clustered.merge(other.clustered)
         for value, counts in other.parts.items():
             self.parts.setdefault(value, Counter()).update(counts)
@@ -190,8 +192,8 @@ class LabelState:
             self.fields.check(cluster, "cluster")
         cells = _cells(counts, parts)
         out = ConfusionState()
-        for said, times in self.singles.items():
-            out.counts[cells[said]] += times
+        for labels, times in self.singles.items():
+            out.counts[cells[labels]] += times
         add_sizes(out, 1, sum(self.singles.values()))
         for cell, times in self.clustered.counts.items():
             out.counts[cells[cell[0]]] += times  # type: ignore[index]  # as added
@@ -200,7 +202,7 @@ class LabelState:
         out.several.merge(self.clustered.several)
         out.singles += self.clustered.singles
         for part in self.parts.values():
-            out.add(cells[said] for said in part.elements())
+            out.add(cells[labels] for labels in part.elements())
         return out
 
     def metrics(
@@ -239,8 +241,8 @@ def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[
         if taken.setdefault(names[key], key) != key:
             names[key] = key
     cells: dict[Labelled, tuple[str, str | Misused]] = {}
-    for said in counts:
-        golden, predicted, correct, folded = said
+    for labels in counts:
+        golden, predicted, correct, folded = labels
         row = names[_key(golden, folded)]
         column: str | Misused = NOTHING if predicted is None else names[_key(predicted, folded)]
         if correct:
@@ -254,7 +256,7 @@ def _cells(counts: Mapping[Labelled, int], parts: bool) -> dict[Labelled, tuple[
                 f"a result is wrong though golden and predicted are both {row[:60]!r}: these labels are not what"
                 " was judged; name the judged fields with golden_key and predicted_key, or take accuracy"
             )
-        cells[said] = (row, column)
+        cells[labels] = (row, column)
     return cells
 
 
@@ -263,7 +265,7 @@ def _key(text: str, folded: bool) -> str:
 
 
 def _bounded(text: str) -> str:
-    """A label of bounded length; longer ones are told apart by a hash."""
+    """A label of bounded length; longer ones are identified by a hash."""
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]}… {hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
@@ -407,15 +409,15 @@ class _Classified(Aggregator[LabelState]):
         if len(results) == 1 and self.cluster is None and not group.pending:
             outcome = results[0].outcome
             if isinstance(outcome, Ok):
-                last, said = reading.last
+                last, labels = reading.last
                 if last is not outcome.value:
-                    said = reading.said(outcome.value)
-                if said in state.singles:
-                    state.singles[said] += 1
+                    labels = reading.labels_of(outcome.value)
+                if labels in state.singles:
+                    state.singles[labels] += 1
                 else:
-                    state.add_one(said)
+                    state.add_one(labels)
                 return state
-        every = [reading.said(r.outcome.value) for r in results if isinstance(r.outcome, Ok)]
+        every = [reading.labels_of(r.outcome.value) for r in results if isinstance(r.outcome, Ok)]
         state.add(every, group.metadata, self.cluster)
         state.missing += group.missing
         return state
@@ -449,7 +451,7 @@ class Precision(OneMetric):
 
     `average` is macro (over the union of golden and predicted classes), micro, weighted by support, or `seed`:
     over the classes that were predicted. `golden_key` and `predicted_key` name the field of a label that is an
-    object; `normalize` says whether case tells classes apart, where the evaluator does not.
+    object; `normalize` says whether case distinguishes classes, where the evaluator does not.
     """
 
     name = "precision"

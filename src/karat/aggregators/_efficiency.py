@@ -1,4 +1,4 @@
-"""How economically goals were reached: the fewest steps that would have done, against those taken."""
+"""Step efficiency: the fewest steps that reach the goal, relative to the steps taken."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggre
 from karat.aggregators._folding import Values
 from karat.records import Ok
 
-Told = tuple[float | None, float | None, bool | None]
-"""Steps taken, the fewest that would have done, whether the goal was reached; None where it is not known."""
+Steps = tuple[float | None, float | None, bool | None]
+"""Steps taken, the fewest possible, whether the goal was reached; None where unknown."""
 
 
 class _State:
-    __slots__ = ("every", "passed", "untold")
+    __slots__ = ("every", "passed", "unknown")
 
     def __init__(self) -> None:
         self.every = Values()
         self.passed = Values()
-        self.untold = 0
-        """Results that do not tell how many steps there were."""
+        self.unknown = 0
+        """Results without a number of steps."""
 
 
 @register_aggregator("step_efficiency")
@@ -53,26 +53,26 @@ class StepEfficiency(Aggregator[_State]):
         return _State()
 
     def add(self, state: _State, group: Group) -> _State:
-        told = []
+        found = []
         for result in group.results:
             if not isinstance(result.outcome, Ok):
                 continue
-            said = result.outcome.value
-            taken = count_of(paths.get(said.metadata, self.steps))
-            fewest = count_of(paths.get(said.metadata, self.optimal))
+            judged = result.outcome.value
+            taken = count_of(paths.get(judged.metadata, self.steps))
+            fewest = count_of(paths.get(judged.metadata, self.optimal))
             if fewest is None:
                 fewest = count_of(paths.get(group.metadata, self.optimal))
-            told.append((taken, fewest, None if said.score is None else said.score >= self.threshold))
+            found.append((taken, fewest, None if judged.score is None else judged.score >= self.threshold))
         state.every.missing += group.missing
-        return self.add_told(state, told, group.metadata)
+        return self.add_steps(state, found, group.metadata)
 
-    def add_told(self, state: _State, told: Iterable[Told], metadata: dict[str, Any]) -> _State:
+    def add_steps(self, state: _State, found: Iterable[Steps], metadata: dict[str, Any]) -> _State:
         """Adds the results of one example: steps taken, the fewest, and whether it passed."""
         every: list[float] = []
         reached: list[float] = []
-        for taken, fewest, passed in told:
+        for taken, fewest, passed in found:
             if taken is None or fewest is None or passed is None:
-                state.untold += 1
+                state.unknown += 1
                 continue
             share = 1.0 if taken <= fewest else fewest / taken
             every.append(share if passed else 0.0)
@@ -85,22 +85,22 @@ class StepEfficiency(Aggregator[_State]):
     def merge(self, a: _State, b: _State) -> _State:
         a.every.merge(b.every)
         a.passed.merge(b.passed)
-        a.untold += b.untold
+        a.unknown += b.unknown
         return a
 
     def finish(self, state: _State) -> Aggregate:
-        if state.untold and not state.every.total(self.cluster).n:
+        if state.unknown and not state.every.total(self.cluster).n:
             raise ValueError(
-                f"no result tells its steps: it needs {self.steps!r} in the result's metadata and"
+                f"no result has its number of steps: it needs {self.steps!r} in the result's metadata and"
                 f" {self.optimal!r} there or in the example's"
             )
-        state.every.missing += state.untold
+        state.every.missing += state.unknown
         try:
             out = Aggregate([state.every.estimate(self.confidence, self.cluster)])
             out.add(state.passed.estimate(self.confidence, self.cluster), "passed")
             return out
         finally:
-            state.every.missing -= state.untold
+            state.every.missing -= state.unknown
 
 
 def count_of(value: Any) -> float | None:

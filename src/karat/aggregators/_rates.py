@@ -1,4 +1,4 @@
-"""Shares of what evaluators said: how often a given value, and how often each value."""
+"""Rates of values: the share of one given value, and of each value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_SHARES = 50
 LONGEST_VALUE = 80
 
 
-def said(result: Result, field: str) -> Any:
+def field_value(result: Result, field: str) -> Any:
     """What a result says: its `value`, `score` or `comment`, or a field of its metadata."""
     if field in ("value", "score", "comment"):
         return getattr(result, field)
@@ -67,7 +67,7 @@ class Rate(Aggregator[Values]):
 
     def add(self, state: Values, group: Group) -> Values:
         hits = [
-            1.0 if value_text(said(result.outcome.value, self.field)) in self._wanted else 0.0
+            1.0 if value_text(field_value(result.outcome.value, self.field)) in self._wanted else 0.0
             for result in group.results
             if isinstance(result.outcome, Ok)
         ]
@@ -95,7 +95,7 @@ class _Counts:
 
 @register_aggregator("count_by")
 class CountBy(Aggregator[_Counts]):
-    """How often each value was said, and its share of all results with Wilson's interval.
+    """The count of each value, and its share of all results with Wilson's interval.
 
     `field` is what is looked at, as in `rate`. At most 1,000 different values: more are not labels.
     """
@@ -112,7 +112,7 @@ class CountBy(Aggregator[_Counts]):
 
     def add(self, state: _Counts, group: Group) -> _Counts:
         found = [
-            value_text(said(result.outcome.value, self.field))
+            value_text(field_value(result.outcome.value, self.field))
             for result in group.results
             if isinstance(result.outcome, Ok)
         ]

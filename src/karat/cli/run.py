@@ -140,7 +140,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             budget=given.budget,
             batch=given.batch,
             progress=terminal.progress,
-            tell=lambda handle: terminal.notice(handle.notice),
+            notify=lambda handle: terminal.notice(handle.notice),
         )
         terminal.notice(_beyond(plan, len(outcome.dataset)))
         document = {"name": plan.name, **outcome.to_dict(), **_left_out(plan.dataset)}

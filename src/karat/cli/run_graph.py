@@ -180,7 +180,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
             budget=given.budget,
             batch=given.batch,
             progress=terminal.progress,
-            tell=lambda handle: terminal.notice(handle.notice),
+            notify=lambda handle: terminal.notice(handle.notice),
         )
         written = _files(task, outcome, given)
         for note in written.notes:

@@ -384,12 +384,12 @@ class NumericMatch(ReferenceEvaluator):
     def judge(self, output: Any, reference: Any) -> Result:
         expected = self._quantity(reference, "the reference")
         if expected is None:
-            said = f"no number can be read from the reference {clip(reference)}{self._hint(reference)}"
-            raise CannotJudge(f"{self.key}: {said}")
+            comment = f"no number can be read from the reference {clip(reference)}{self._hint(reference)}"
+            raise CannotJudge(f"{self.key}: {comment}")
         output, given = output
         if given is None:
-            said = f"no number can be read from the output {clip(output)}{self._hint(output)}"
-            return Result(self.key, 0.0, False, said)
+            comment = f"no number can be read from the output {clip(output)}{self._hint(output)}"
+            return Result(self.key, 0.0, False, comment)
         metadata = {
             "output_number": _shown(given.value),
             "reference_number": _shown(expected.value),
@@ -403,14 +403,14 @@ class NumericMatch(ReferenceEvaluator):
         allowed = max(self._tolerance, EXACT.multiply(self._relative, abs(expected.value)))
         passed = given.value == expected.value or bool(difference <= allowed)
         metadata["difference"] = _shown(difference)
-        said = (
+        comment = (
             f"{_words(given)} is {_words(expected)}"
             if passed
             else f"{_words(given)} is not {_words(expected)}"
         )
         if given.value != expected.value:
-            said += f": they differ by {_number(difference)}, {_number(allowed)} is allowed"
-        return Result(self.key, float(passed), passed, said, metadata)
+            comment += f": they differ by {_number(difference)}, {_number(allowed)} is allowed"
+        return Result(self.key, float(passed), passed, comment, metadata)
 
     def _hint(self, value: Any) -> str:
         """The option that would read a value, where there is one: for separators, for a unit, else `extract`."""
@@ -543,8 +543,8 @@ class ChoiceMatch(ReferenceEvaluator):
         if chosen is None:
             return Result(self.key, 0.0, None, f"no choice can be read from the output {clip(text)}: {how}")
         passed = chosen == expected
-        said = f"the output chooses {clip(chosen, 20)} ({how}); the reference is {clip(expected, 20)}"
-        return Result(self.key, float(passed), chosen, said, {"expected": expected})
+        comment = f"the output chooses {clip(chosen, 20)} ({how}); the reference is {clip(expected, 20)}"
+        return Result(self.key, float(passed), chosen, comment, {"expected": expected})
 
     def _expected(self, reference: Any, options: Sequence[str]) -> str:
         if isinstance(reference, int) and not isinstance(reference, bool):
@@ -634,15 +634,15 @@ class SetMatch(ReferenceEvaluator):
         missing, extra = _shown_items(want - have), _shown_items(have - want)
         exact = not missing and not extra
         measures = {"precision": precision, "recall": recall, "f1": score, "exact": float(exact)}
-        said = (
+        comment = (
             f"{shared} of the {sum(want.values())} items wanted are among the output's {sum(have.values())}"
         )
         if missing:
-            said += f"; missing: {', '.join(missing[:5])}"
+            comment += f"; missing: {', '.join(missing[:5])}"
         if extra:
-            said += f"; extra: {', '.join(extra[:5])}"
+            comment += f"; extra: {', '.join(extra[:5])}"
         metadata = {"precision": precision, "recall": recall, "f1": score, "missing": missing, "extra": extra}
-        return Result(self.key, measures[self._measure], exact, said, metadata)
+        return Result(self.key, measures[self._measure], exact, comment, metadata)
 
     def _hint(self) -> str:
         return (
@@ -743,9 +743,11 @@ class TokenF1(ReferenceEvaluator):
         output_size, reference_size = have.total(), want.total()
         precision, recall, score = f1(shared, output_size, reference_size)
         unit = "character" if self._characters else "word"
-        said = f"{counted(shared, unit)} {'is' if shared == 1 else 'are'} shared by"
-        said += f" the output's {output_size} and the reference's {reference_size}"
-        return Result(self.key, score, shared, said, {"precision": precision, "recall": recall, "f1": score})
+        comment = f"{counted(shared, unit)} {'is' if shared == 1 else 'are'} shared by"
+        comment += f" the output's {output_size} and the reference's {reference_size}"
+        return Result(
+            self.key, score, shared, comment, {"precision": precision, "recall": recall, "f1": score}
+        )
 
     def _tokens(self, text: str) -> Counter[str]:
         text = self._normalise(text)

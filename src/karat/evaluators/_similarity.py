@@ -247,8 +247,10 @@ class EmbeddingDistance(ReferenceEvaluator):
             )
         first, second = self._embedder.embed([storable(text), storable(expected)])  # no half characters
         similarity = cosine(first, second, self.key)
-        said = f"cosine {similarity:.3f} between the output {clip(text)} and the reference {clip(expected)}"
-        return Result(self.key, min(1.0, max(0.0, similarity)), similarity, said)
+        comment = (
+            f"cosine {similarity:.3f} between the output {clip(text)} and the reference {clip(expected)}"
+        )
+        return Result(self.key, min(1.0, max(0.0, similarity)), similarity, comment)
 
     async def evaluate_async(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
@@ -387,8 +389,8 @@ class Bleu(_NgramEvaluator):
             "precisions": [precision / 100 for precision in measured.precisions],
             "brevity_penalty": measured.bp,
         }
-        said = f"BLEU {score:.3f}: {counted(measured.sys_len, 'word')} against {measured.ref_len}"
-        return Result(self.key, score, score, said, metadata)
+        comment = f"BLEU {score:.3f}: {counted(measured.sys_len, 'word')} against {measured.ref_len}"
+        return Result(self.key, score, score, comment, metadata)
 
 
 @register_evaluator("chrf")
@@ -529,9 +531,9 @@ class Rouge(_NgramEvaluator):
             precision, recall, f_measure = max(each, key=lambda measured: measured[2])
         metadata = {"precision": precision, "recall": recall, "f1": f_measure}
         score = metadata[self.params["measure"]]
-        said = f"{variant} {self.params['measure']} {score:.3f}: {precision:.0%} of the output's"
-        said += f" {_parts(variant)} are in the reference, {recall:.0%} of the reference's in the output"
-        return Result(self.key, score, score, said, metadata)
+        comment = f"{variant} {self.params['measure']} {score:.3f}: {precision:.0%} of the output's"
+        comment += f" {_parts(variant)} are in the reference, {recall:.0%} of the reference's in the output"
+        return Result(self.key, score, score, comment, metadata)
 
     def _by_summary(self, text: str, references: list[str]) -> tuple[float, float, float]:
         """Return rougeLsum: each sentence of a reference against each of the output, as the package does it."""

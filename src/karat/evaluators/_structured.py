@@ -166,11 +166,11 @@ class JSONSchemaMatch(_JSONEvaluator):
         if not count:
             return Result(self.key, 1.0, True, "the schema accepts it", {"errors": []})
         first = problems[0]
-        said = f"{first['path']}: {first['message']}"
+        comment = f"{first['path']}: {first['message']}"
         if count > 1:
             more = f"{count - 1} or more others" if count == MAX_PROBLEMS else f"{count - 1} more"
-            said += f" (and {more})"
-        return Result(self.key, 0.0, False, said, {"errors": problems})
+            comment += f" (and {more})"
+        return Result(self.key, 0.0, False, comment, {"errors": problems})
 
     def _problems(self, value: Any) -> tuple[list[dict[str, str]], int]:
         from referencing.exceptions import Unresolvable

@@ -81,10 +81,10 @@ class ExactMatch(ReferenceEvaluator):
         among = f"of {len(references)} references"
         for at, reference in enumerate(references):
             if same(output, reference, normalise):
-                said = f"{EQUAL} (the best {among}, number {at + 1})"
-                return Result(self.key, 1.0, True, said, {**_labels(output, reference), "reference": at})
-        said = f"{difference(output, references[0])} (the best {among}, number 1)"
-        return Result(self.key, 0.0, False, said, {**_labels(output, references[0]), "reference": 0})
+                comment = f"{EQUAL} (the best {among}, number {at + 1})"
+                return Result(self.key, 1.0, True, comment, {**_labels(output, reference), "reference": at})
+        comment = f"{difference(output, references[0])} (the best {among}, number 1)"
+        return Result(self.key, 0.0, False, comment, {**_labels(output, references[0]), "reference": 0})
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
         """Many at once: two texts are compared without leaving the loop."""
@@ -459,7 +459,7 @@ QUOTED = 60
 """So many characters of a text are quoted."""
 
 REASONED = 2_000
-"""Of longer texts it is not said in what they differ: that would take longer than comparing them."""
+"""Of longer texts it is not comment in what they differ: that would take longer than comparing them."""
 
 
 def difference(output: Any, reference: Any) -> str:

@@ -16,8 +16,8 @@ from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
 from karat.evaluators._base import ResolvedEvaluator, evaluators, kind_of, resolve_evaluator
 from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
-from karat.experiments.mistakes import Mistake, at, blamed, mistakes, problems_of
 from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for
+from karat.experiments.problems import PlacedError, at, blamed, check_schema, problems_of
 from karat.experiments.schema import ExampleEntry, ExperimentFile, FunctionEntry, PromptEntry, RecordedEntry
 from karat.paths import MISSING, find
 from karat.records import Example
@@ -108,7 +108,7 @@ class _Check:
             raise ConfigError(
                 ["line 1: an experiment is a mapping with dataset: and task:"], str(self.document.path)
             )
-        found, bad = mistakes(value)
+        found, bad = check_schema(value)
         self.problems += [(self.document.line(place), text) for place, text in found]
         for key in ("dataset", "task"):
             brought = key == "dataset" and says_graph(value.get("task"), self.folder)
@@ -194,15 +194,15 @@ class _Check:
             return []
         if not matrix:
             return self._runs_of(entry, self.params, models)
-        from karat.experiments.matrix import expand, mistakes_in
+        from karat.experiments.matrix import expand, problems_in
 
         if models and "model" in matrix:
             raise RequestError("both matrix: and models: (or --model) name models: remove one of them")
         entry = graph_of(entry, self.folder) or entry
         entry = FunctionEntry(function=entry) if isinstance(entry, str) else entry
-        found, matrix = mistakes_in(entry, matrix, self.folder)
-        for mistake in found:
-            self._problem(mistake.place, mistake.problems[0])
+        found, matrix = problems_in(entry, matrix, self.folder)
+        for error in found:
+            self._problem(error.place, error.problems[0])
         if not all(matrix.values()):
             if isinstance(entry, FunctionEntry):  # also report errors of the function itself
                 params = {name: values[0] for name, values in matrix.items() if values and name != "model"}
@@ -237,7 +237,7 @@ class _Check:
         try:
             return runs_for(function_task(entry.function, params, entry.name, self.folder), models)
         except RequestError as error:
-            raise Mistake(blamed(("task",), entry.params, str(error)), problems_of(error)) from error
+            raise PlacedError(blamed(("task",), entry.params, str(error)), problems_of(error)) from error
 
     def _recorded(self, entry: RecordedEntry, models: list[str]) -> Any:
         from karat.tasks.recorded import RecordedOutputs

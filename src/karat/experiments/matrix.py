@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from karat.errors import KaratError, RequestError, did_you_mean
-from karat.experiments.mistakes import Mistake, at
 from karat.experiments.plan import function_at, refuse_absent, refuse_unknown
+from karat.experiments.problems import PlacedError, at
 from karat.experiments.schema import FunctionEntry, PromptEntry, RecordedEntry
 from karat.tasks import Task
 
@@ -56,12 +56,12 @@ def expand(entry: Any, matrix: Mapping[str, Sequence[Any]]) -> list[Combination]
     return [_combined(entry, values) for values in combinations_of(matrix)]
 
 
-def mistakes_in(
+def problems_in(
     entry: Any, matrix: Mapping[str, Sequence[Any]], folder: Path
-) -> tuple[list[Mistake], dict[str, list[Any]]]:
+) -> tuple[list[PlacedError], dict[str, list[Any]]]:
     """All errors of a matrix with their places, and the valid values."""
     check = _checker(entry, folder)
-    found: list[Mistake] = []
+    found: list[PlacedError] = []
     good: dict[str, list[Any]] = {}
     for name, values in matrix.items():
         good[name] = []
@@ -69,13 +69,13 @@ def mistakes_in(
             try:
                 check(name, index, value)
                 good[name].append(value)
-            except Mistake as mistake:
-                found += [mistake] if all(mistake.place != each.place for each in found) else []
+            except PlacedError as error:
+                found += [error] if all(error.place != each.place for each in found) else []
     return found, good
 
 
 def _checker(entry: Any, folder: Path) -> Callable[[str, int, Any], None]:
-    """Return a function that raises a Mistake for an invalid value of the matrix."""
+    """Return a function that raises a PlacedError for an invalid value of the matrix."""
     function: tuple[str, Any] | None = None
     if isinstance(entry, FunctionEntry):
         with suppress(KaratError):  # reported with the task

@@ -21,7 +21,7 @@ from karat.records import Status
 from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 
-Told = Callable[[Any], None]
+Notify = Callable[[Any], None]
 """Called with each handle when its stage ends."""
 
 
@@ -132,7 +132,7 @@ async def carry_out_async(
     budget: float | None = None,
     batch: bool = False,
     progress: Listener | None = None,
-    tell: Told | None = None,
+    notify: Notify | None = None,
 ) -> Outcome:
     """Run, evaluate and aggregate a plan. `new` starts new runs, which the later stages then use."""
     again: dict[str, Any] = {"retry_failed": retry_failed, "wait": wait, "cache": cache, "progress": progress}
@@ -140,7 +140,7 @@ async def carry_out_async(
     if budget is not None:
         again["budget"] = _budget(plan, budget)
     about: dict[str, Any] = {"labels": plan.labels, "description": plan.description}
-    said = {"experiment": plan.name} if plan.name else {}
+    origin = {"experiment": plan.name} if plan.name else {}
     data = (
         store.datasets.get(plan.dataset)
         if isinstance(plan.dataset, str)
@@ -148,7 +148,7 @@ async def carry_out_async(
     )
     outcome = Outcome(dataset=data, runs=[])
     for planned in plan.runs:
-        metadata: dict[str, Any] = {**said, **({"model": planned.model} if planned.model else {})}
+        metadata: dict[str, Any] = {**origin, **({"model": planned.model} if planned.model else {})}
         if planned.matrix:
             metadata["matrix"] = planned.matrix
         options: Mapping[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
@@ -157,29 +157,29 @@ async def carry_out_async(
         )
         outcome.runs.append(made)
         outcome.models.append(planned.model)
-        if tell is not None:
-            tell(made)
+        if notify is not None:
+            notify(made)
         exported = export(made, planned)
         if exported is not None:
             outcome.files += exported.files
-            if tell is not None:
-                tell(exported)
+            if notify is not None:
+                notify(exported)
     if plan.evaluators:
         judging = {
             name: plan.options[name] for name in ("concurrency", "abort_on_error") if name in plan.options
         }
         outcome.evaluation = await evaluate_async(
-            outcome.runs, plan.evaluators, store=store, metadata=said, **judging, **again, **about
+            outcome.runs, plan.evaluators, store=store, metadata=origin, **judging, **again, **about
         )
-        if tell is not None:
-            tell(outcome.evaluation)
+        if notify is not None:
+            notify(outcome.evaluation)
     if outcome.evaluation is not None:
         outcome.aggregation = await aggregate_async(
             outcome.evaluation,
             plan.aggregators or None,
             store=store,
             confidence=plan.confidence,
-            metadata=said,
+            metadata=origin,
             progress=progress,
             **about,
         )

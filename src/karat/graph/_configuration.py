@@ -34,7 +34,7 @@ PROPERTIES = (
 
 @dataclass
 class Configuration:
-    """A task's file, understood; with its `problems` where it is looked at only to find more of them."""
+    """A parsed task file. `problems` is set when it was parsed only to collect further errors."""
 
     place: TaskPlace
     document: Document
@@ -68,10 +68,10 @@ def read_configuration(
     fields: Fields | None = None,
     own_data: bool = True,
 ) -> Configuration:
-    """Reads and checks a task's file. `model` stands in for every model that it names, `unnamed` where it names none.
+    """Read and check a task's file. `model` replaces every model that it names, `unnamed` is used where it names none.
 
-    Where the file has mistakes, what its prompts and reports ask for is held against `fields` at once, so that those
-    mistakes are told too; and so is a data file that is not there, unless the data are not its own.
+    If the file has errors, the fields that its prompts and reports use are checked against `fields` as well, and so is
+    the existence of its data file (unless other data are used), so that all errors are reported together.
     """
     document = read_document(place.file)
     return _read(document, Building(place, model=model, unnamed=unnamed), fields, own_data)
@@ -100,7 +100,7 @@ def _read(
     before = len(problems)
     sinks = check_data(top.section("data_config"), place)
     data = top.mapping("data_config") if len(problems) == before else {}
-    missing = "graph_config" not in top and not isinstance(graph, _Loose)  # which is told already
+    missing = "graph_config" not in top and not isinstance(graph, _Loose)  # reported already
     plan = None if missing else _plan(graph, building)
     processors = read_processors(top, place)
     _check_fields(output, processors)
@@ -109,7 +109,7 @@ def _read(
             problems.add(where, sentence)
     if plan is None:
         problems.raise_all()
-    assert plan is not None, "a graph that could not be built has told why"
+    assert plan is not None, "a graph that cannot be built has reported its problems"
     outcome = {key: value for key, value in top.given.items() if key not in WITHOUT_EFFECT}
     at: Place = () if isinstance(graph, _Loose) else ("graph_config", "nodes")
     read = Configuration(place, document, problems, plan, output, processors, data, sinks, at, outcome)
@@ -123,7 +123,7 @@ def _read(
 
 
 class _Outline(Building):
-    """A building that imports nothing: the functions that a file names are left alone."""
+    """Build a graph without importing the functions that its file names."""
 
     def function(self, section: Section, key: str, most: int) -> Applied | None:
         return Applied(None, lambda state: None, most) if section.text(key) else None
@@ -175,7 +175,7 @@ def _graph(top: Section) -> Section:
 
 
 class _Loose(Section):
-    """A graph whose nodes stand at the top of the file."""
+    """A graph whose nodes are at the top level of the file."""
 
     def __init__(self, top: Section, nodes: dict[str, Any]) -> None:
         super().__init__(None, (), top.problems)

@@ -36,7 +36,7 @@ class Sink:
 
 
 def check_data(section: Section, place: TaskPlace) -> list[Sink]:
-    """Tells what is wrong with a `data_config`; gives its sinks."""
+    """Report the errors of a `data_config` and return its sinks."""
     section.known(("source", "sink", "id_column", "examples"))
     section.text("id_column")
     source = _source(section.given)
@@ -85,7 +85,7 @@ def _source(data: dict[str, Any]) -> Any:
 def task_dataset(
     data: dict[str, Any], place: TaskPlace, golden: list[str], *, file: str | None, count: int | None
 ) -> Dataset:
-    """The dataset of a task: of its source, of a file that stands in for it, or of `count` empty records."""
+    """The dataset of a task: from its source, from a file that replaces the source, or `count` empty records."""
     name = place.name
     id_column = data.get("id_column")
     if file is not None:

@@ -1,4 +1,4 @@
-"""`SemanticDedupPostProcessor`: the output records without those that say what another says, by embeddings."""
+"""`SemanticDedupPostProcessor`: removes output records that mean the same as another, by embeddings."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ BLOCK = 1024
 class SemanticDedupPostProcessor(GraphPostProcessor):
     """Keeps the first (or the last) of records whose `field` is similar; what was left out is in a report beside it.
 
-    Two texts are the same from a cosine of `similarity_threshold` up. `embedding_model` is a model of karat's, the
-    embedded one unless told. Records without a text in the field are all kept. Every record is compared with all that
-    are kept, whatever `dedup_mode` says, so `vectorstore_k` has no effect.
+    Two texts are the same if their cosine similarity is at least `similarity_threshold`. `embedding_model` is a karat
+    model, by default the embedded one. Records without a text in the field are kept. Every record is compared with all
+    records kept so far in every `dedup_mode`, so `vectorstore_k` has no effect.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Where the boxes and arrows of a drawn graph go: in layers, and no arrow through a box.
+"""The layout of a drawn graph: boxes in layers, and arrows that do not cross boxes.
 
-A way that passes layers gets a lane of its own through each of them. A way back runs through the gaps between the
+An arrow across several layers gets a lane through each of them. A backward arrow runs through the gaps between the
 layers and up a margin on the right.
 """
 
@@ -256,7 +256,7 @@ def _label_width(text: str) -> int:
 
 
 def _label(at: Point, text: str) -> str:
-    """What a condition says, on white so that no line runs through it."""
+    """The label of a condition, on a white background so that lines do not cross the text."""
     shown, width = _short(text), _label_width(text)
     return (
         f'<rect x="{at[0] - width // 2}" y="{at[1] - 8}" width="{width}" height="15" fill="#ffffff"/>'

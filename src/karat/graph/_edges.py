@@ -1,4 +1,4 @@
-"""Edges: where a record goes after a node, and what can be said of that before any record goes."""
+"""Edges: where a record goes after a node, and the checks that need no record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UnknownPath(Exception):
 
 
 class Edge:
-    """From one node to others: always, or as a condition says."""
+    """An edge from one node to others, unconditional or with a condition."""
 
     def __init__(
         self, targets: list[str], condition: Applied | None = None, paths: Mapping[str, str] | None = None
@@ -113,8 +113,8 @@ class Edges:
 def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Edges, bool]:
     """The edges of a graph; without any, the nodes one after the other as written.
 
-    A name that is wrong is told, and stands for the nearest node, so that what is wrong with the graph beside it is
-    found at the same time. The second value is whether it is known what every edge means.
+    An unknown name is reported and replaced by the nearest node, so that other errors of the graph are found at the
+    same time. The second value is whether it is known what every edge means.
     """
     after: dict[str, list[Edge]] = {name: [] for name in (START, *nodes)}
     if "edges" not in graph:
@@ -143,7 +143,7 @@ def read_edges(graph: Section, nodes: list[str], building: Building) -> tuple[Ed
 def _meant(
     name: str, known: list[str], section: Section, *steps: str, but: Collection[str] = ()
 ) -> str | None:
-    """The node of a name; of a wrong one, which is told, the nearest that it can mean."""
+    """The node with a name. An unknown name is reported, and the nearest known node is used instead."""
     if name in known:
         return name
     section.problem(f"there is no node {name!r}: {did_you_mean(name, known)}", *steps)
@@ -200,7 +200,7 @@ def check_edges(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None
 
 
 def _endless(name: str, edges: Edges) -> bool:
-    """Whether a record that gets here comes back here whatever any condition says."""
+    """Whether a record that reaches this node always returns to it, independent of conditions."""
     seen: set[str] = set()
     front = [name]
     while front:
@@ -218,7 +218,7 @@ def _endless(name: str, edges: Edges) -> bool:
 
 def _check_clashes(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> None:
     """Two nodes that run at the same time and set the same field: which one stays would be chance."""
-    told: set[tuple[str, str, str]] = set()
+    found: set[tuple[str, str, str]] = set()
     for start in edges.after:
         branches = [
             t for edge in edges.after[start] if edge.condition is None for t in edge.targets if t != END
@@ -228,8 +228,8 @@ def _check_clashes(edges: Edges, nodes: Mapping[str, Node], graph: Section) -> N
             for right in sides[at + 1 :]:
                 for one in sorted(left - right):
                     for other in sorted(right - left):
-                        told |= _clashes(nodes.get(one), nodes.get(other))
-    for one, other, key in sorted(told):
+                        found |= _clashes(nodes.get(one), nodes.get(other))
+    for one, other, key in sorted(found):
         graph.problem(
             f"sets {key!r} at the same time as {other!r} does: let one of them set another", "nodes", one
         )

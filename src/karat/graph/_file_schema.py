@@ -37,7 +37,7 @@ DESCRIBED = {
     "pre_process": "A function or class that prepares the state for this node's prompt.",
     "post_process": "A function or class that returns what the answer adds to the state.",
     "multi_llm_post_process": "A function that returns what the answers of all models add to the state.",
-    "chat_history": "Whether the node's turns are kept in `__chat_history__` and told again.",
+    "chat_history": "Whether the node's turns are kept in `__chat_history__` and sent again.",
     "tools": "Functions, modules or classes whose functions the model may call.",
     "lambda": "The function or class that the node calls.",
     "blocking": "Whether the function waits on something and runs in a thread.",
@@ -67,7 +67,7 @@ def _object(keys: dict[str, Schema], *, required: tuple[str, ...] = (), closed: 
 
 
 def _keys(names: tuple[str, ...], **known: Schema) -> dict[str, Schema]:
-    """Names with what is known of their values."""
+    """An object schema from property names and the schemas of their values."""
     return {name: known.get(name, ANYTHING) for name in names}
 
 
@@ -96,7 +96,7 @@ MODEL: Schema = {
 
 
 def _node(kind: str) -> Schema:
-    """The schema of the nodes of a kind; a lambda's function may have any keys of its own."""
+    """The schema of one kind of node; a lambda node may have additional keys for its function."""
     known: dict[str, Schema] = {
         "node_type": {"const": kind},
         "node_state": {"enum": ["active", "idle"]},

@@ -1,8 +1,8 @@
 """The files of a graph run: its output records and the reports of its post-processors, exported from the store.
 
-The store has everything; the files are what people and other tools read. `output_<time>.json` (or `.jsonl`) has the
+The store has everything; the files are for people and other tools. `output_<time>.json` (or `.jsonl`) has the
 output of every record that succeeded, in the order of the data. `failed_<time>` has the ids, nodes and errors of the
-records that failed. A report has the name of its processor in the place of `output`.
+records that failed. A report has the name of its processor instead of `output`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Written(msgspec.Struct):
     """What should not pass in silence: fields that nodes were to set, and records that lack them."""
 
     def paths(self) -> list[Path]:
-        """All of them."""
+        """The paths of all files."""
         return [self.output, *self.reports.values(), *([self.failed] if self.failed else []), *self.sinks]
 
 
@@ -69,14 +69,14 @@ def write_files(
 
 
 def prepare_files(task: GraphTask, folder: str | Path, *, run_name: str = "", format: str = "json") -> None:
-    """Tells, before anything is run, that its files could not be written."""
+    """Check before the run that the output files can be written."""
     names = _Names(Path(folder).expanduser(), run_name, format, with_time=False)
     for path in (names.path("output", format), *(sink.path for sink in task.graph.sinks)):
         check_writable(path)
 
 
 class _SinkFile:
-    """A sink at work. What goes wrong with it is told in its place: the other files stand."""
+    """An open sink. Its errors are reported with it and do not affect the other files."""
 
     def __init__(self, sink: Sink) -> None:
         self.path = sink.path
@@ -114,7 +114,7 @@ class _SinkFile:
 
 
 class _Names:
-    """What the files of one export are called; none of them exists yet, unless no time is to be in the names."""
+    """The file names of one export. None of them exists yet, unless the names have no timestamp."""
 
     def __init__(self, folder: Path, run_name: str, format: str, with_time: bool) -> None:
         if run_name and (
@@ -136,7 +136,7 @@ class _Names:
             self._after = f"{stamp}-{number}"
 
     def path(self, word: str, format: str = "json") -> Path:
-        """The file whose name has this word in the place of `output`."""
+        """The file whose name has this word instead of `output`."""
         return self._folder / f"{self._before}{word}{self._after}.{format}"
 
 
@@ -255,7 +255,7 @@ class _Export:
 
 
 class _Report:
-    """A processor at work. What it raises becomes its report: the other reports stand."""
+    """A running post-processor. An exception becomes its report and does not affect the other reports."""
 
     def __init__(self, processor: Processor, metadata: dict[str, Any]) -> None:
         self.processor = processor
@@ -301,7 +301,7 @@ class _Report:
         return out
 
     def encoded(self, result: list[Any]) -> tuple[bytes, list[Any]]:
-        """The report as it is written; one that JSON cannot hold is an error like any other."""
+        """The report as it is written. A report that JSON cannot represent is an error."""
         data = self._guarded(lambda: encode(result))
         if data is None:
             result = self._broken()
@@ -354,7 +354,7 @@ def _owed(task: GraphTask) -> dict[str, str]:
 
 
 def _failure(output: Any) -> dict[str, Any]:
-    """A failed record as its file tells it."""
+    """A failed record as it is written to the file of failures."""
     error = output.outcome.error
     node = error.metadata.get("node")
     said = error.message.removeprefix(f"node {node}: ") if node else f"{error.type}: {error.message}"

@@ -66,7 +66,7 @@ class EdgeCondition(ABC):
 
 
 class Applied:
-    """A function of a task, ready to be called with as many of the arguments as it takes."""
+    """A task's function, wrapped so that it is called with as many arguments as it accepts."""
 
     def __init__(self, part: Any, call: Callable[..., Any], most: int) -> None:
         self.part = part

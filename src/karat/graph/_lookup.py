@@ -53,7 +53,7 @@ class TaskPlace:
         return self._beside(name) or load_object(name)
 
     def _beside(self, name: str) -> Any:
-        """An object of a file in the task's folder, named from there or with whatever leads to the folder."""
+        """An object in a file of the task's folder, with a path relative to the folder or ending in it."""
         parts = name.split(".")
         if not all(part.isidentifier() for part in parts):
             raise RequestError(f"{name!r} is not a dotted path, nor written file.py:Name")

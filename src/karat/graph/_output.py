@@ -219,7 +219,7 @@ def _transform(entry: Section, place: TaskPlace, made: Any, parts: list[Any]) ->
 
 
 def _static(value: Any, document: Any, entry: Section) -> Any:
-    """A value with `$dotted.path[0]` replaced by what the file says there."""
+    """A value with `$dotted.path[0]` replaced by the value at that path in the file."""
     if isinstance(value, Mapping):
         return {key: _static(item, document, entry) for key, item in value.items()}
     if isinstance(value, list):

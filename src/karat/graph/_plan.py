@@ -1,8 +1,8 @@
-"""A compiled graph, and how one record goes through it.
+"""A compiled graph, and the execution of one record on it.
 
-A node runs when a record has come to it and nothing that is still under way could come to it as well: so branches
-run in parallel, a join waits for all of its branches that were taken, and a branch that was not taken is not waited
-for. Where every record goes the same single way the plan is that list of nodes and nothing else.
+A node runs when the record has reached it and no running branch can still reach it. Branches therefore run in
+parallel, and a join waits for the branches that were taken and for no others. If every record takes the same path, the
+plan is that list of nodes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class NodeFailed(KaratError):
         said = _said(error)
         super().__init__(f"node {node}: {type(error).__name__}{said and ': '}{said}")
         self.node = node
-        told = getattr(error, "metadata", None)
-        self.metadata = {**(told if isinstance(told, dict) else {}), "node": node}
+        metadata = getattr(error, "metadata", None)
+        self.metadata = {**(metadata if isinstance(metadata, dict) else {}), "node": node}
 
 
 def _said(error: BaseException) -> str:
@@ -46,9 +46,9 @@ def _said(error: BaseException) -> str:
 
 def _mistakes(error: BaseException) -> str:
     """What a pydantic model refused, in one line; its own text is several, with an address in each."""
-    if type(error).__name__ != "ValidationError" or not callable(told := getattr(error, "errors", None)):
+    if type(error).__name__ != "ValidationError" or not callable(errors := getattr(error, "errors", None)):
         return ""
-    found = [(".".join(map(str, each["loc"])), each["msg"]) for each in told(include_url=False)]
+    found = [(".".join(map(str, each["loc"])), each["msg"]) for each in errors(include_url=False)]
     return "; ".join(f"{where}: {what}" if where else what for where, what in found)
 
 
@@ -193,7 +193,7 @@ class Plan:
                 await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _visit(self, name: str, state: SygraState, record: Record) -> list[str]:
-        """Runs a node and says where the record goes from it."""
+        """Run a node and return the nodes that the record goes to next."""
         await self._step(self.nodes[name], state, record)
         return await self._targets_async(name, state)
 
@@ -222,7 +222,7 @@ class Plan:
 
 
 class _Walk:
-    """Where one record is: nodes it has come to, nodes that are running, how often it was where."""
+    """The position of one record: nodes reached, nodes running, number of visits to each node."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -236,7 +236,7 @@ class _Walk:
         return [name for name in self._plan.order if name in self._running]
 
     def arrive(self, source: str, targets: list[str]) -> None:
-        """A node is done and the record goes on."""
+        """Mark a node as done and move the record on."""
         self._running.discard(source)
         for target in targets:
             if target != END:

@@ -22,7 +22,7 @@ ENTRY_KEYS = ("processor", "params", "filter", "use_previous_output", "descripti
 class GraphPostProcessor:
     """Base of post-processors: override `process`, or `start`, `add` and `finish`.
 
-    What is returned becomes the report file: a list as it is, a mapping as the only item of one.
+    The return value becomes the report file: a list, or a mapping, which is written as a list of one item.
     """
 
     def __init__(self) -> None:
@@ -136,15 +136,17 @@ def _read(section: Section, place: TaskPlace) -> Processor | None:
         section.problem(str(error), "processor")
         return None
     if not isinstance(part, type) or (lacking := _lacking(part)):
-        told = f": it has no {lacking}" if isinstance(part, type) else ""
+        reason = f": it has no {lacking}" if isinstance(part, type) else ""
         section.problem(
-            f"{name} is not a class with process, or with start, add and finish{told}", "processor"
+            f"{name} is not a class with process, or with start, add and finish{reason}", "processor"
         )
         return None
     params = section.mapping("params")
     use_previous = section.flag("use_previous_output", bool(params.get("use_previous_output", False)))
     filtered = section
-    if "filter" in params and hasattr(part, "wants"):  # one that is told what it is given has none of its own
+    if "filter" in params and hasattr(
+        part, "wants"
+    ):  # a processor that declares its fields has no filter of its own
         if "filter" in section:
             section.problem("is given in params too: remove one of them", "filter")
         filtered = section.section("params")

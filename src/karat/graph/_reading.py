@@ -23,7 +23,7 @@ class Problems:
         self._found[self._told(place, sentence)] = None
 
     def note(self, place: Place, sentence: str) -> None:
-        """Something at a place that is no mistake, and that should not pass in silence."""
+        """Add a note: not an error, but something the user should know."""
         self._notes[self._told(place, sentence)] = None
 
     def _told(self, place: Place, sentence: str) -> tuple[int, str]:
@@ -31,7 +31,7 @@ class Problems:
         return self.document.line(place), f"{where}: {sentence}" if where else sentence
 
     def caught(self, place: Place, error: KaratError) -> None:
-        """A mistake that another part of karat tells."""
+        """Add an error that another part of karat raised."""
         for sentence in getattr(error, "problems", None) or [str(error)]:
             self.add(place, sentence)
 
@@ -39,11 +39,11 @@ class Problems:
         return len(self._found)
 
     def sentences(self) -> list[str]:
-        """All of them in the order of the file."""
+        """All problems in file order."""
         return [f"line {line}: {sentence}" for line, sentence in sorted(self._found)]
 
     def notes(self) -> list[str]:
-        """What is no mistake, in the order of the file."""
+        """All notes in file order."""
         return [f"line {line}: {sentence}" for line, sentence in sorted(self._notes)]
 
     def raise_all(self) -> None:
@@ -79,7 +79,7 @@ class Section:
                 self.problem(f"unknown key: {did_you_mean(str(key), keys)}", key)
 
     def fits(self, part: Any, given: Mapping[str, Any], what: str) -> bool:
-        """Whether a part takes what it is given and nothing is missing; every mistake is told, at its key."""
+        """Whether a part accepts the given parameters and none is missing; each error is reported at its key."""
         before = len(self.problems)
         takes = [
             p for p in inspect.signature(part).parameters.values()
@@ -156,7 +156,7 @@ class Section:
         return value
 
     def texts(self, key: str) -> list[str]:
-        """A text, or a list of them."""
+        """A text, or a list of texts, as a list."""
         value = self.given.get(key)
         values = [value] if isinstance(value, str) else self.items(key)
         for at, each in enumerate(values):
@@ -165,5 +165,5 @@ class Section:
         return [each for each in values if isinstance(each, str)]
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """A mapping, as it stands."""
+        """A mapping, without interpretation."""
         return self.section(key).given

@@ -124,7 +124,7 @@ RULES: dict[str, Any] = {
 
 
 class RecordSchema:
-    """`schema_config`: what every output record has to be. A record that is not fails, and says why."""
+    """`schema_config`: the schema of every output record. A record that does not match it fails with the reason."""
 
     def __init__(self, form: Any, rules: list[tuple[str, str, Any]], part: Any = None) -> None:
         self._form = form

@@ -94,7 +94,7 @@ class Message(dict[str, Any]):
 
     @property
     def name(self) -> str | None:
-        """The node, or the agent, that said it."""
+        """The node or agent that wrote the message."""
         return self.get("name")
 
     @property

@@ -1,4 +1,4 @@
-"""A graph as a task: its file compiled once, then each record taken through it with a state of its own."""
+"""A graph as a task: its file is compiled once, and each record runs through it with its own state."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class GraphTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """What its file says that has no effect, each with its line."""
+        """Keys of the file that have no effect, each with its line."""
         return [f"{self.graph.place.name}, {note}" for note in self.graph.problems.notes()]
 
     def _begin(self, example: Example, context: Context) -> tuple[SygraState, Record]:
@@ -138,8 +138,8 @@ class GraphTask(Task):
                 source = (self.output.fields or {}).get(str(field), "") or str(field)
                 key = paths.parse(source).steps[0]
                 setters = [name for name, node in self.plan.nodes.items() if key in node.output_keys]
-                told = type(found)(f"output field {field!r}: {found}")
-                return failed(setters[0] if len(setters) == 1 else "output", told)
+                error = type(found)(f"output field {field!r}: {found}")
+                return failed(setters[0] if len(setters) == 1 else "output", error)
         return failed("output", error)
 
     def configuration(self) -> Any:
@@ -187,11 +187,11 @@ def load_task(
     run_args: Mapping[str, Any] | None = None,
     data: str | None = None,
 ) -> GraphTask:
-    """The graph task that a name or path means, read, checked and compiled.
+    """Read, check and compile the graph task with a name or path.
 
-    `model` stands in for every model that its file names, `unnamed` for the default where it names none.
-    `data` is the file that will stand in for its source: it tells what a prompt may ask for, where the task's file has
-    mistakes and all of them are told.
+    `model` replaces every model that its file names; `unnamed` is the default where it names none.
+    `data` is the file that will replace its source. If the task's file has errors, the fields of `data` are used to
+    report undefined prompt variables along with them.
     """
     place = find_task(name)
 
@@ -201,7 +201,7 @@ def load_task(
         try:
             examples = local_rows(configured, place, data)
             return [*_fields(examples), *(run_args or ()), "id"] if examples else None
-        except KaratError:  # told when the data are read
+        except KaratError:  # reported when the data are read
             return None
 
     with current_modules(place.folder if place.root is None else place.root / "tasks"):

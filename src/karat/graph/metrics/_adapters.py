@@ -45,7 +45,7 @@ class UnitMetricEvaluator(Evaluator):
         return self._result(self._judged([reference_outputs], [outputs])[0])
 
     def evaluate_many(self, items: Sequence[Item]) -> list[Result | Exception]:
-        """All at once, as unit metrics are made for; one by one when one of them cannot be judged."""
+        """Judge all items in one call, or one by one if the call fails."""
         try:
             golden = [item.get("reference_outputs") for item in items]
             judged = self._judged(golden, [item.get("outputs") for item in items])
@@ -65,24 +65,24 @@ class UnitMetricEvaluator(Evaluator):
                 f"{self.key} gave {clip(judged)}, not a UnitMetricResult that is correct or not"
             )
         plain = judged.to_dict()
-        told = plain["metadata"]
-        if told.get("error"):
-            raise CannotJudge(f"{self.key}: {str(told['error'])[:200]}")
-        said = f"the prediction {clip(judged.predicted)} against the golden {clip(judged.golden)}"
-        said = f"{'correct' if judged.correct else 'wrong'}: {said}"
-        why = str(told.get("reason") or _measured(told))[:200]
-        if why:
-            said += f"; {why}"
+        metadata = plain["metadata"]
+        if metadata.get("error"):
+            raise CannotJudge(f"{self.key}: {str(metadata['error'])[:200]}")
+        comment = f"the prediction {clip(judged.predicted)} against the golden {clip(judged.golden)}"
+        comment = f"{'correct' if judged.correct else 'wrong'}: {comment}"
+        reason = str(metadata.get("reason") or _measured(metadata))[:200]
+        if reason:
+            comment += f"; {reason}"
         for name in ("golden", "predicted"):
             if len(msgspec.json.encode(plain[name])) <= LONGEST_LABEL:
-                told.setdefault(name, plain[name])
-        return Result(self.key, float(judged.correct), judged.correct, said, told)
+                metadata.setdefault(name, plain[name])
+        return Result(self.key, float(judged.correct), judged.correct, comment, metadata)
 
 
-def _measured(told: Mapping[str, Any]) -> str:
+def _measured(metadata: Mapping[str, Any]) -> str:
     """What the metric measured, beside what it allows, from the metadata of the metrics that measure."""
     for name, bound, words in _MEASURES:
-        measure, allowed = told.get(name), told.get(bound)
+        measure, allowed = metadata.get(name), metadata.get(bound)
         if isinstance(measure, (int, float)) and isinstance(allowed, (int, float)):
             return f"the {name.replace('_', ' in ')} is {measure:.6g}, {words} {allowed:.6g}"
     return ""

@@ -45,7 +45,7 @@ class BaseAggregatorMetric:
         """Checks `self.config`. Called once, at construction."""
 
     def get_metadata(self) -> Any:
-        """What is known of the metric: its name and the first line of its docstring, unless overridden."""
+        """The name of the metric and the first line of its docstring, unless overridden."""
         return {
             "name": self.get_metric_name(),
             "description": (type(self).__doc__ or "").strip().partition("\n")[0],
@@ -91,7 +91,7 @@ class BaseAggregatorMetric:
         return a + b
 
     def finish(self, state: Any) -> dict[str, Any]:
-        """What the results come to."""
+        """The metric's values for a state."""
         return self.calculate(state)
 
     def _count_correct(self, results: Iterable[UnitMetricResult]) -> int:
@@ -99,12 +99,12 @@ class BaseAggregatorMetric:
         return sum(result.correct for result in results)
 
     def _safe_divide(self, numerator: float, denominator: float) -> float:
-        """A quotient, and 0 of nothing, likewise."""
+        """A quotient; 0 where the denominator is 0. Also part of SyGra's base class."""
         return numerator / denominator if denominator else 0.0
 
 
 def unit_result(result: Any) -> UnitMetricResult | None:
-    """A result as a `UnitMetricResult`; None for one that failed or says nothing."""
+    """A result as a `UnitMetricResult`; None for a failed result or one without a verdict."""
     if result is None or isinstance(result, UnitMetricResult):
         return result
     if isinstance(result, dict) and not isinstance(result.get("correct"), bool):
@@ -187,11 +187,11 @@ def as_unit_result(result: Result) -> UnitMetricResult | None:
 
 
 class MetricAggregator(Aggregator[Any]):
-    """An aggregator metric over the results of an evaluation; what has no verdict is added as None.
+    """An aggregator metric over the results of an evaluation. A result without a verdict is added as None.
 
-    Its numbers become estimates, with the interval that stands beside them (`accuracy_interval`); whatever else it
-    gives becomes a table. Every result is an item of its own: where examples have several attempts, the aggregator
-    of the same name knows that they belong together.
+    Its numbers become estimates, with the interval beside them (`accuracy_interval`); its other values become tables.
+    Every result counts as one item. For examples with several attempts use the aggregator of the same name, which
+    groups them.
     """
 
     def __init__(self, metric: Any) -> None:
@@ -251,7 +251,7 @@ class MetricAggregator(Aggregator[Any]):
 
 
 def _is_sibling(key: str, given: dict[str, Any]) -> bool:
-    """Whether a field only says something about the number it is named after."""
+    """Whether a field belongs to another number, such as `accuracy_interval` to `accuracy`."""
     return any(key.removesuffix(ending) in given for ending in SIBLINGS if key.endswith(ending))
 
 

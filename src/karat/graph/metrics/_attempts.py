@@ -26,17 +26,17 @@ from karat.stats import MeanState
 
 def retry_of(metadata: Mapping[str, Any]) -> int | None:
     """Which try a result is of, 0 for the first: `retry_number`, or the number at the end of `retry_id`."""
-    told = metadata.get("retry_number")
-    if told is None:
-        told = metadata.get("retry_id")
-    if told is None:
+    retry = metadata.get("retry_number")
+    if retry is None:
+        retry = metadata.get("retry_id")
+    if retry is None:
         return None
-    number = told.rpartition("_")[2] if isinstance(told, str) else told
+    number = retry.rpartition("_")[2] if isinstance(retry, str) else retry
     if isinstance(number, str) and number.isdecimal() and len(number) < 10:
         number = int(number)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ValueError(
-            f"{told!r:.60} is not a retry: give a number from 0, or a text that ends in one such as retry_0"
+            f"{retry!r:.60} is not a retry: give a number from 0, or a text that ends in one such as retry_0"
         )
     return number
 
@@ -57,7 +57,7 @@ class _Step:
 
 
 class Tries:
-    """The tries at steps, of which `mission_id` and `step_id` tell one from another; merges in any order."""
+    """The tries at steps, identified by `mission_id` and `step_id`. States merge in any order."""
 
     __slots__ = ("steps",)
 
@@ -111,7 +111,7 @@ def _first(one: int | None, other: int | None) -> int | None:
 
 
 class _Attempts:
-    """Results by problem; where nothing says which, only how many passed, failed and are missing."""
+    """Results by problem; without a problem key, only the counts of passed, failed and missing."""
 
     __slots__ = ("alone", "problems")
 
@@ -120,7 +120,7 @@ class _Attempts:
         self.alone = [0, 0, 0]
 
     def lone_problems(self) -> Iterator[Problem]:
-        """One problem for each result that stands alone."""
+        """One problem for each result without a problem key."""
         for times, passed, missing in zip(self.alone, ([True], [False], []), (0, 0, 1), strict=True):
             problem = Problem()
             problem.passed, problem.answers, problem.missing = list(passed), [None] * len(passed), missing
@@ -128,11 +128,11 @@ class _Attempts:
 
 
 class _AttemptMetric(BaseAggregatorMetric):
-    """What pass@k, pass^k and majority@k share. `problem_key` says which results are attempts at one problem:
-    a field of the result's metadata, or of its golden value.
+    """Base of pass@k, pass^k and majority@k. Results with the same `problem_key` are attempts at one problem; the key
+    is a field of the result's metadata, or of its golden value.
 
-    k = 1 needs none. Without one, more are drawn from all results as if they were attempts at one problem
-    (`pooled`): for each number up to `k`, and without an interval, as nothing is known of how problems differ.
+    k = 1 needs no key. For k > 1 without a key, all results are taken as attempts at one problem (`pooled`), for each
+    number up to `k`, and without an interval, since the variation between problems is unknown.
     """
 
     part: ClassVar[type[PassAtK] | type[PassHatK] | type[MajorityAtK]]
@@ -257,13 +257,13 @@ class MajorityAtKMetric(_AttemptMetric):
 
 @aggregator_metric("step_efficiency")
 class StepEfficiencyMetric(BaseAggregatorMetric):
-    """Fewest steps / steps taken for what is correct, 0 for what is not; or how few tries each step took; averaged.
+    """The mean of (fewest steps / steps taken), 0 for incorrect results; or a score of the retries of each step.
 
-    `predicted_key` is where a result tells the steps taken (its predicted value, or its metadata), `golden_key` where
-    it tells the fewest (its golden value, or its metadata): numbers, or lists that are counted. Results that tell no
-    steps but a `retry_number` (or a `retry_id` such as `retry_2`) in their metadata are tries at the step that
-    `mission_id` and `step_id` name: a step that is right at once counts 1, `penalty_per_retry` less for each retry
-    that it took, and 0 where none was right. `key` is taken for the graphs that give it: correctness is judged already.
+    `predicted_key` is the field with the steps taken (in the predicted value or the metadata), `golden_key` the field
+    with the fewest steps (in the golden value or the metadata): a number, or a list whose items are counted. Results
+    without steps that have a `retry_number` (or a `retry_id` such as `retry_2`) in their metadata are tries at the step
+    with that `mission_id` and `step_id`. A step that is correct at once scores 1, less `penalty_per_retry` for each
+    retry, and 0 if no try was correct. `key` is accepted for compatibility and has no effect.
     """
 
     name: ClassVar[str] = "step_efficiency"
@@ -301,13 +301,13 @@ class StepEfficiencyMetric(BaseAggregatorMetric):
         metadata = unit.metadata if unit is not None else (result or {}).get("metadata") or {}
         taken = _steps(self.predicted_key, unit.predicted if unit else None, metadata)
         fewest = _steps(self.golden_key, unit.golden if unit else None, metadata)
-        told = taken is not None and fewest is not None
-        if not told and (retry := retry_of(metadata)) is not None:
+        has_steps = taken is not None and fewest is not None
+        if not has_steps and (retry := retry_of(metadata)) is not None:
             tries.add(metadata, retry, None if unit is None else unit.correct)
         elif unit is None:
             steps.every.missing += 1
         else:
-            self.aggregator.add_told(steps, [(taken, fewest, unit.correct)], {})
+            self.aggregator.add_steps(steps, [(taken, fewest, unit.correct)], {})
         return state
 
     def merge(self, a: tuple[Any, Tries], b: tuple[Any, Tries]) -> tuple[Any, Tries]:
@@ -317,8 +317,8 @@ class StepEfficiencyMetric(BaseAggregatorMetric):
     def finish(self, state: tuple[Any, Tries]) -> dict[str, Any]:
         steps, tries = state
         if tries.steps:
-            if steps.untold or steps.every.mean.n:
-                raise ValueError("some results tell the retry that they are of and others do not")
+            if steps.unknown or steps.every.mean.n:
+                raise ValueError("some results have a retry number and others do not")
             unknown = steps.every.missing
             estimate = tries.efficiency(self.penalty, unknown, self.aggregator.confidence)
             counts = {"total_steps": estimate.of, **tries.counts()}

@@ -26,7 +26,7 @@ def with_siblings(name: str, estimate: Estimate) -> dict[str, Any]:
 
 @aggregator_metric("accuracy")
 class AccuracyMetric(BaseAggregatorMetric):
-    """The share of correct results. `key` is taken for the graphs that give it: correctness is judged already."""
+    """The share of correct results. `key` is accepted for compatibility and has no effect."""
 
     name: ClassVar[str] = "accuracy"
 
@@ -53,10 +53,10 @@ class AccuracyMetric(BaseAggregatorMetric):
 
 
 class _ClassMetric(BaseAggregatorMetric):
-    """What precision, recall and F1 share: labels are counted as pairs and become classes at the end.
+    """Base of precision, recall and F1: label pairs are counted, and classes are formed at the end.
 
-    `average` is that of the seeds' reports unless told: precision over the classes that were predicted, recall over
-    the golden ones, F1 the harmonic mean of these two averages. A report says which it is, and has the others too.
+    The default `average` is that of SyGra's reports: precision over the predicted classes, recall over the golden
+    classes, F1 as the harmonic mean of the two averages. A report names the average and contains the others too.
     """
 
     part: ClassVar[type[Precision] | type[Recall] | type[F1Score]]

@@ -1,8 +1,7 @@
 """`MetricCollatorPostProcessor`: the report of aggregator metrics over the unit-metric results of a run.
 
-Records that failed, or never came to their unit metrics, have no result and are counted as missing, never left out:
-each metric says over how many of how many it speaks. An aggregator that fails is reported in its place, and the
-others stand.
+Records that failed, or never reached their unit metrics, have no result. They are counted as missing: each metric
+reports `n` and `of`. If an aggregator fails, its error takes the place of its result, and the others are unaffected.
 """
 
 from __future__ import annotations
@@ -36,41 +35,41 @@ class _Fold:
         self.error: str | None = None
         self.given = 0
         self.missing = 0
-        self.untold = 0
+        self.uncounted = 0
         self.state: Any = metric.start() if self.folds else []
 
     def add(self, result: UnitMetricResult | None, record: Mapping[str, Any]) -> None:
-        """Takes in the result of a record, or that there is none; the first error is the last word."""
+        """Add the result of a record, or None. After the first error nothing more is added."""
         if self.error is not None:
             return
-        told: Any = result
+        added: Any = result
         if result is None:
             self.missing += 1
             if self.metadata and getattr(self.metric, "locates_missing", False):
-                told = {"metadata": {key: record.get(source) for key, source in self.metadata.items()}}
+                added = {"metadata": {key: record.get(source) for key, source in self.metadata.items()}}
         else:
             self.given += 1
             if self.metadata:
                 more = {key: record.get(source) for key, source in self.metadata.items()}
-                told = UnitMetricResult(
+                added = UnitMetricResult(
                     result.correct, result.golden, result.predicted, {**result.metadata, **more}
                 )
         try:
             if self.folds:
-                self.state = self.metric.add(self.state, told)
+                self.state = self.metric.add(self.state, added)
             elif result is not None:
-                self.state.append(told)
+                self.state.append(added)
         except FAILURES as error:
             self.error = f"{type(error).__name__}: {error}"
 
     def add_missing(self, count: int) -> None:
-        """Counts records that have no output at all."""
+        """Count records without any output."""
         self.missing += count
         for at in range(count if self.folds and self.error is None else 0):
             try:
                 self.state = self.metric.add(self.state, None)
             except FAILURES:
-                self.untold = count - at  # it needs to know more of a record than that there is none
+                self.uncounted = count - at  # this metric cannot add a record of which nothing is known
                 return
 
 
@@ -85,15 +84,15 @@ class _Aggregated:
 
     @property
     def error(self) -> str | None:
-        """Why there is no result."""
+        """The error of this aggregator or of its fold, if any."""
         return self._error or self.fold.error
 
     def fail(self, error: str) -> None:
-        """Says why there is no result, unless that was said before."""
+        """Record an error, unless there is one already."""
         self._error = self.error or error
 
     def finish(self) -> Any:
-        """What it amounts to; a metric that is only told of results does not know how many there are not."""
+        """The metric's values, with `n` and `of` added where the metric itself does not count missing records."""
         fold = self.fold
         if self.error is None:
             try:
@@ -105,7 +104,7 @@ class _Aggregated:
                 )  # what cannot be stored is its failure and nobody else's
                 if fold.missing and "of" not in result:
                     return {**result, "n": fold.given, "of": fold.given + fold.missing}
-                return {**result, "missing": fold.untold} if fold.untold else result
+                return {**result, "missing": fold.uncounted} if fold.uncounted else result
             except FAILURES as error:
                 self._error = f"{type(error).__name__}: {error}"
         return {"error": self.error}
@@ -136,7 +135,7 @@ class _Field:
         return fold
 
     def add(self, record: Mapping[str, Any], number: int) -> bool:
-        """Takes in a record; tells whether there is anything in the field."""
+        """Add a record and return whether it has a result in this field."""
         given = record.get(self.name)
         result: UnitMetricResult | None = None
         if self.name in record:
@@ -248,7 +247,7 @@ class MetricCollatorPostProcessor(GraphPostProcessor):
 
     @classmethod
     def wants(cls, section: Section, params: Mapping[str, Any]) -> list[tuple[Place, str]]:
-        """The output fields it needs, each with its place; mistakes in the map are told."""
+        """The output fields it needs, each with its place. Errors in the map are reported."""
         found: list[tuple[Place, str]] = []
         inner = section.section("params")
         inner.known(("aggregator_metrics_map", "use_previous_output", "filter"))

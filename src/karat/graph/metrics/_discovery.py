@@ -1,4 +1,4 @@
-"""Metrics in a folder: Python files that register something are imported, the others are left alone."""
+"""Metrics in a folder: imports the Python files that register something, and no others."""
 
 from __future__ import annotations
 

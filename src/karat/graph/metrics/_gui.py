@@ -69,7 +69,7 @@ def _tool(action: Any) -> str | None:
 class ActionWithinBboxMetric(_ActionMetric):
     """Whether the predicted point lies within the golden box, its edges included.
 
-    A box is an object with x, y, width and height, unless `format` says what it is: `xywh` (also as a list
+    A box is an object with x, y, width and height, unless `format` is given: `xywh` (also as a list
     of four) or `xyxy` (`[x1, y1, x2, y2]`, or an object with these). `tolerance` widens it by that many
     pixels on every side. A plain prediction is a pair `[x, y]`.
     """

@@ -18,11 +18,11 @@ ENTRY_KEYS = ("name", "params", "field")
 
 
 class UnitMetrics:
-    """Judges each record and keeps the results in its state, one field for each metric.
+    """Judge each record and keep the results in its state, one field for each metric.
 
-    A metric's field is its name, or `<name>_result` where `output_keys` (or what the output asks for) says so, or
-    `field` of its entry. A value that is no object is judged as it is, and shown under the metric's `key`; a metric of
-    the task's own gets it as an object with that key, or `text` where it has none.
+    A metric's field is its name, or `<name>_result` if `output_keys` or the output map uses that name, or `field` of
+    its entry. A value that is not an object is judged directly and shown under the metric's `key`; a metric defined by
+    the task gets it as an object with that key, or with the key `text`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a graph says of its outputs, for the store: its unit metrics as evaluators, its aggregators over them."""
+"""The metrics of a graph for the store: its unit metrics as evaluators, and its aggregators over them."""
 
 from __future__ import annotations
 

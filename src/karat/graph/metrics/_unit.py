@@ -21,7 +21,7 @@ from karat.serialization import storable
 
 
 def verdict(given: Any) -> Any:
-    """A truth value of NumPy, which `numpy.isclose` gives, as true or false; anything else as it is."""
+    """A NumPy boolean (from `numpy.isclose`) as a Python bool; any other value unchanged."""
     if type(given).__module__ != "numpy" or getattr(given, "ndim", None) != 0:
         return given
     plain = given.item()
@@ -62,7 +62,7 @@ class UnitMetricResult:
 
 
 class MetricMetadata(msgspec.Struct, frozen=True):
-    """What is known of a metric beside its configuration."""
+    """Metadata of a metric, apart from its configuration."""
 
     name: str
     display_name: str = ""
@@ -97,7 +97,7 @@ class BaseUnitMetric(ABC):
         """Checks `self.config` and keeps what `evaluate` needs. Called once, at construction."""
 
     def get_metadata(self) -> Any:
-        """What is known of the metric; the first line of its docstring unless overridden."""
+        """Metadata of the metric; the first line of its docstring unless overridden."""
         name = self.get_metric_name()
         described = (type(self).__doc__ or "").strip().partition("\n")[0]
         return MetricMetadata(name, name.replace("_", " ").capitalize(), described)
@@ -122,7 +122,7 @@ def check_lengths(golden: Sequence[Any], predicted: Sequence[Any], who: str) -> 
 
 
 def golden_value(value: Any, key: str | None, at: int, who: str) -> Any:
-    """The golden value of element `at`, at its key; a plain value has no keys and is taken as it is."""
+    """The golden value of element `at`, at its key; a value that is not an object is returned unchanged."""
     what = f"{who}: golden[{at}]"
     if value is None:
         raise CannotJudge(f"{what} is None, there is nothing to compare with")

@@ -31,7 +31,7 @@ class Idle(Node):
 
 
 def build_node(name: str, section: Section, building: Building) -> Node | None:
-    """The node of a section; None where it has mistakes, which are told."""
+    """The node of a section, or None if the section has errors, which are reported."""
     kind = section.text("node_type", needed=True)
     if kind is None:
         return None

@@ -63,15 +63,15 @@ class AgentNode(ModelNode):
                 await self.finish(state, local, message, reply.parsed, asked)
                 return
             messages.append({**reply.message, "content": reply.text or None})
-            told = await asyncio.gather(*(self._call(call) for call in reply.tool_calls))
-            for call, text in zip(reply.tool_calls, told, strict=True):
+            replies = await asyncio.gather(*(self._call(call) for call in reply.tool_calls))
+            for call, text in zip(reply.tool_calls, replies, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})
         raise AgentOutOfSteps(f"no answer within {self.steps} steps: raise max_steps, or look at the trace")
 
     def _instructed(self, asked: list[dict[str, Any]], state: SygraState, turn: int) -> list[dict[str, Any]]:
         """The messages with the agent's instructions first: its prompt's, or `_agent_prompt` of the state.
 
-        What `inject_system_messages` says for the turn is added to them.
+        The messages of `inject_system_messages` for the turn are added to them.
         """
         own = next((at for at, message in enumerate(asked) if message["role"] == "system"), None)
         text = state.get(AGENT_PROMPT) if own is None else asked[own]["content"]
@@ -88,7 +88,7 @@ class AgentNode(ModelNode):
 
 
 def _injected(section: Section) -> dict[int, str]:
-    """What is said to the model after so many turns: those of the conversation so far, and its own steps."""
+    """Messages to add after a number of turns, counting the conversation so far and the agent's own steps."""
     out = {}
     given = section.given.get("inject_system_messages")
     entries = given if isinstance(given, list) else [section.mapping("inject_system_messages")]

@@ -40,7 +40,7 @@ class Record(msgspec.Struct, gc=False):
 
 @dataclass
 class Building:
-    """What nodes need to know of the task they are part of."""
+    """The parts of a task that its nodes need."""
 
     place: TaskPlace
     properties: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Building:
     """The files of the graphs around this one, so that none contains itself."""
 
     def function(self, section: Section, key: str, most: int) -> Applied | None:
-        """The function that a key names; None where there is none, or it cannot be had, which is told."""
+        """The function that a key names, or None. A function that cannot be loaded is reported."""
         name = section.text(key)
         if not name:
             return None

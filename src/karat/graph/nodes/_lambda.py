@@ -77,7 +77,7 @@ def build_lambda(name: str, section: Section, building: Building) -> Node | None
 
 
 def _checked(section: Section) -> bool:
-    """Whether a unit-metrics node is right; every mistake in it is told at its line."""
+    """Whether a unit-metrics node is valid; each error is reported at its line."""
     keys = ("golden_key", "predicted_key", "unit_metrics_map")
     right = all(key in section for key in keys)
     for key in keys:
@@ -99,7 +99,7 @@ def _checked(section: Section) -> bool:
 
 
 def _callable(part: Any, section: Section, building: Building) -> Any:
-    """What is called with the state alone; None where it cannot be had, which is told."""
+    """The node's function of the state, or None if it cannot be loaded, which is reported."""
     if isinstance(part, type) and any("__call__" in vars(base) for base in part.__mro__):
         return _made(part, section, building)
     function = applied(part, 2, "lambda")
@@ -129,7 +129,7 @@ def _check_mistyped(section: Section) -> None:
 def _made(part: type, section: Section, building: Building) -> Any:
     """An instance made with the node's keys; keys of the language only where it asks for them.
 
-    None where they do not fit, which is told.
+    None if they do not fit, which is reported.
     """
     parameters = inspect.signature(part).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)

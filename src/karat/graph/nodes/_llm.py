@@ -21,10 +21,10 @@ TOOL_CALLS = "tool_calls"
 
 
 class ModelNode(Node):
-    """What nodes that ask a model share: the prompt, the functions around it, the conversation.
+    """Base of nodes that call a model: the prompt, the functions around it, the conversation.
 
-    A node works on its own copy of the state. What a pre-processor changes is seen by the prompt and the
-    post-processor of the node and by nobody else; what the node adds to the record is what its post-processor returns.
+    A node works on its own copy of the state. Changes by a pre-processor are visible to the prompt and the
+    post-processor of the same node only. The node adds to the record what its post-processor returns.
     """
 
     is_async = True
@@ -76,7 +76,7 @@ class ModelNode(Node):
         return [*messages[:first], *turns, *messages[first:]]
 
     def _transcript(self, entries: list[Any], recent: list[Any]) -> dict[str, Any]:
-        """The conversation as one message: what began it, then who said what."""
+        """The conversation as one message: its first message, then each speaker with their text."""
         turns = _turns(entries[:1])
         lines = [f"Organizer: {turns[0]['content']}"] if turns and turns[0]["role"] == "user" else []
         shown = recent if entries[0] in recent else [entries[0], *recent]
@@ -202,7 +202,7 @@ def keep(
 
 
 def check_output_keys(section: Section, keys: list[str], schema: Any) -> None:
-    """Several fields cannot be told apart in one text."""
+    """Fail if several fields are to be filled from one text."""
     if len(keys) < 2 or "post_process" in section:
         return
     written = schema.schema if isinstance(schema, OutputSchema) else schema

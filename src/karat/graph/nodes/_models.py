@@ -51,9 +51,9 @@ class ModelUse:
 
 
 def read_model(section: Section, building: Building, node: Section) -> ModelUse:
-    """The model of a section `{name, parameters, structured_output}`; the structured output may stand beside it.
+    """The model of a section `{name, parameters, structured_output}`; the structured output may be beside it.
 
-    One that cannot be had is told, and the use is without it: what else is wrong with the node is found all the same.
+    A model that cannot be built is reported and left out, so that other errors of the node are found too.
     """
     from karat import models
 
@@ -130,6 +130,6 @@ def calls_of(reply: Reply) -> list[dict[str, Any]]:
 
 
 def message_of(reply: Reply, role: str = "assistant", strips: bool = True) -> Message:
-    """A reply as the message that post-processors get; whitespace around its text is dropped unless told."""
+    """A reply as the message that post-processors get; whitespace around its text is removed by default."""
     calls = [{"id": call.id, "name": call.name, "args": call.arguments} for call in reply.tool_calls]
     return Message(reply.text.strip() if strips else reply.text, role, calls)

@@ -112,7 +112,7 @@ def _check_url(url: str, kind: str) -> None:
 
 
 def read_prompt(node: Section) -> Prompt:
-    """The prompt of a node's section; its mistakes are told, and it is what remains."""
+    """The prompt of a node's section. Invalid messages are reported and left out."""
     messages: list[tuple[str, Any]] = []
     entries = node.items("prompt")
     if not entries:

@@ -34,7 +34,7 @@ class Tool:
         }
 
     async def call(self, arguments: Any) -> str:
-        """What the model is told: the result as text, or the error. Both go into the trace."""
+        """The tool message for the model: the result as text, or the error. Both go into the trace."""
         start = time.perf_counter()
         try:
             if not isinstance(arguments, dict):
@@ -121,7 +121,7 @@ def _is_wrapped(part: Any) -> bool:
 
 
 def _is_marked(part: Any) -> bool:
-    """Whether `@tool` stands before it: karat's, or langchain's, which keeps the function inside."""
+    """Whether it is decorated with `@tool`, karat's or LangChain's (which wraps the function)."""
     return _is_wrapped(part) or getattr(getattr(part, "__func__", part), "is_tool", False) is True
 
 

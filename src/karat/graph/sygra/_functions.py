@@ -25,21 +25,21 @@ logger = logging.getLogger("karat.tasks")
 
 
 class AIMessage(Message):
-    """What a model said, for tasks that make their messages themselves."""
+    """A message of a model, for tasks that build their messages themselves."""
 
     def __init__(self, content: Any = "", **more: Any) -> None:
         super().__init__(content, "assistant", **more)
 
 
 class HumanMessage(Message):
-    """What a person said."""
+    """A message of a user."""
 
     def __init__(self, content: Any = "", **more: Any) -> None:
         super().__init__(content, "user", **more)
 
 
 class SystemMessage(Message):
-    """What a model is told beforehand."""
+    """A system message."""
 
     def __init__(self, content: Any = "", **more: Any) -> None:
         super().__init__(content, "system", **more)

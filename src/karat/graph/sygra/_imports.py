@@ -1,8 +1,8 @@
 """An import hook for the Python files of graph tasks, active once a graph task is loaded.
 
-It does two things. `tasks` becomes a package over the folders named so: that of the task, of the working folder, of
-the import path and of karat's shipped tasks. And the modules of the table in `names.py` that nobody else provides
-are made of karat's own parts. A file of the task's own tree under one of these names gives what it has beside them.
+It does two things. It makes `tasks` a package over all folders of that name: in the task's tree, the working folder,
+the import path and karat's shipped tasks. And it builds the modules in the table of `_names.py` that are not installed
+from karat's own parts. A file in the task's own tree with one of these names adds its own objects to them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _TasksFinder(importlib.abc.MetaPathFinder):
 class TableFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of the table, and the packages they are in, where nothing else does.
 
-    With `renamed` it finds the modules under `sygra.core` with that package in the place of `sygra`.
+    With `renamed` it finds the modules under `sygra.core` with that package instead of `sygra`.
     """
 
     def __init__(self, renamed: str = "") -> None:

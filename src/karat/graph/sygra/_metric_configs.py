@@ -30,7 +30,7 @@ class _Config:
             raise AttributeError(f"{type(self).__name__} has no parameter {name!r}") from None
 
     def model_dump(self) -> dict[str, Any]:
-        """All of them, as the metric takes them."""
+        """All settings as keyword arguments of the metric."""
         return dict(self._values)
 
 

@@ -1,6 +1,6 @@
-"""Which task's code is asking, for functions of SyGra that know the task that runs.
+"""The running task, for SyGra functions that depend on it.
 
-Several tasks may run in one process, at once: what tells them apart is the file of the code that asks.
+Several tasks may run in one process at the same time. The task is identified by the file of the calling code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def current_task() -> str | None:
 
 
 def get_graph_properties(task_name: str | None = None) -> dict[str, Any]:
-    """`graph_properties` of a task's file; of the one that runs, unless another is named."""
+    """`graph_properties` of a task's file: the running task, unless another is named."""
     from karat.graph._lookup import find_task
 
     place = calling_task()
@@ -69,7 +69,7 @@ def _properties(file: Path, changed: int) -> dict[str, Any]:
 
 
 def get_graph_property(key: str, default_value: Any, task_name: str | None = None) -> Any:
-    """One of them, or what it is where the file does not say."""
+    """One graph property, or its default."""
     return get_graph_properties(task_name).get(key, default_value)
 
 

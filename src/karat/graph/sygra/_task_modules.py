@@ -1,8 +1,8 @@
-"""The modules that a task brings along: each task has its own, whatever they are called, as its files are now.
+"""A task's own modules, kept apart from modules of the same name in other tasks.
 
-Two tasks may have files of the same name, and Python knows one module of a name. So while a task is loaded its own
-modules stand in `sys.modules`, and its files are executed with an `__import__` of their own, which knows them: an
-import inside a function is looked up when it runs, and another task may have been loaded since.
+Two tasks may have files of the same name, and Python has one module per name. So while a task is loaded, its modules
+are in `sys.modules`, and its files are executed with their own `__import__`, which finds them later: an import inside
+a function runs when the function is called, and another task may have been loaded since.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Stamp = tuple[int, int]
 
 @contextmanager
 def current_modules(folder: Path) -> Iterator[None]:
-    """While a task is loaded: its modules in a folder are those that the files have now.
+    """Put a task's modules in place while it is loaded, as its files are now.
 
-    Where a file changed since its module was imported, all of the folder's are forgotten, so that none keeps parts of
+    If a file changed since its module was imported, all modules of the folder are dropped, so that none keeps parts of
     the old one: the code that runs is the code that a run's fingerprint speaks of.
     """
     if _finder not in sys.meta_path:
@@ -70,7 +70,7 @@ class OwnModules:
         for file, (name, _) in self._stamps.items():
             if _file(sys.modules.get(name)) == file:
                 del sys.modules[name]
-            # a compiled file is told from its source by size and whole seconds alone
+            # Python compares a compiled file with its source by size and whole seconds only
             with suppress(OSError):
                 Path(importlib.util.cache_from_source(str(file))).unlink()
         self._stamps.clear()
@@ -104,7 +104,7 @@ class OwnModules:
         return bool(paths) and not any("site-packages" in Path(path).parts for path in paths)
 
     def _keep(self) -> None:
-        """Remembers its modules as they stand in `sys.modules`."""
+        """Remember the task's modules that are in `sys.modules`."""
         inside = f"{self.folder}{os.sep}"
         for name, module in list(sys.modules.items()):
             named = name.partition(".")[0] in self.names
@@ -214,7 +214,7 @@ def _file(module: ModuleType | None) -> Path:
 
 def _stamp(file: Path) -> Stamp:
     try:
-        told = file.stat()
+        status = file.stat()
     except OSError:
         return (0, 0)
-    return (told.st_mtime_ns, told.st_size)
+    return (status.st_mtime_ns, status.st_size)

@@ -34,7 +34,7 @@ _FORMS_OF = {
 }
 
 
-def mistakes(value: dict[str, Any]) -> tuple[list[tuple[Place, str]], set[Place]]:
+def check_schema(value: dict[str, Any]) -> tuple[list[tuple[Place, str]], set[Place]]:
     """All errors with their places, and the invalid top-level keys (in lists: the invalid entries)."""
     try:
         ExperimentFile.model_validate(value)
@@ -90,7 +90,7 @@ def _form(step: str) -> Any:
     return FORMS.get(step.removeprefix("list[").removesuffix("]"))
 
 
-class Mistake(ConfigError):
+class PlacedError(ConfigError):
     """Errors in the value at a place."""
 
     def __init__(self, place: Place, problems: list[str]) -> None:
@@ -103,10 +103,10 @@ def at(*place: str | int) -> Iterator[None]:
     """Attach a place to errors raised inside; the innermost place wins."""
     try:
         yield
-    except Mistake:
+    except PlacedError:
         raise
     except KaratError as error:
-        raise Mistake(place, problems_of(error)) from error
+        raise PlacedError(place, problems_of(error)) from error
 
 
 def problems_of(error: KaratError) -> list[str]:

@@ -1,4 +1,4 @@
-"""For tests, karat's own and yours: a provider on loopback that answers as told, and a clock that obeys."""
+"""For tests, karat's own and yours: a scripted provider on loopback, a fake clock, tests for memory systems."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from karat.lazy import load
 if TYPE_CHECKING:
     from karat.testing._clock import FakeClock
     from karat.testing._fake_provider import Failing, FakeProvider
+    from karat.testing._loopback import only_loopback
+    from karat.testing._memory_conformance import MemorySystemConformance
 
-_WHERE = {"Failing": "_fake_provider", "FakeClock": "_clock", "FakeProvider": "_fake_provider"}
+_WHERE = {
+    "Failing": "_fake_provider",
+    "FakeClock": "_clock",
+    "FakeProvider": "_fake_provider",
+    "MemorySystemConformance": "_memory_conformance",
+    "only_loopback": "_loopback",
+}
 
-__all__ = ["Failing", "FakeClock", "FakeProvider"]
+__all__ = ["Failing", "FakeClock", "FakeProvider", "MemorySystemConformance", "only_loopback"]
 
 
 def __getattr__(name: str) -> Any:

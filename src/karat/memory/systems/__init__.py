@@ -1,1 +1,7 @@
-"""The memory systems that come with karat, and adapters to others."""
+"""Built-in memory systems, controls, and adapters to memory libraries and services. Importing registers them."""
+
+from __future__ import annotations
+
+from karat.memory.systems import _controls, _layered, _reflecting, _search, _simple
+
+__all__ = ["_controls", "_layered", "_reflecting", "_search", "_simple"]

@@ -1,0 +1,95 @@
+"""Controls: what no memory, the whole dialogue, perfect retrieval and constant refusal score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from karat.memory import memory_systems
+from karat.memory._dialogue import Turn
+from karat.memory._system import Capabilities, ControlSystem, Retrieval, RetrievedMemory, StoredMemory
+from karat.memory._text import turn_text
+from karat.memory.systems._turns import TurnMemory, retrieved
+from karat.serialization import storable
+
+
+class _Empty(ControlSystem):
+    """Stores nothing and finds nothing."""
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(event_time="none", save=True, parallel=True, provenance=True)
+
+    def reset(self, directory: Path) -> None:
+        """Nothing is stored."""
+
+    def ingest_turn(self, turn: Turn) -> None:
+        """Nothing is stored."""
+
+    def snapshot(self) -> list[StoredMemory]:
+        return []
+
+    def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
+        return Retrieval(items=(), trace={"system": self.name, "stored": 0})
+
+    def save(self, directory: Path) -> None:
+        """Nothing is stored."""
+
+    def load(self, directory: Path) -> None:
+        """Nothing is stored."""
+
+
+@memory_systems.register("no_memory")
+class NoMemory(_Empty):
+    """A control that stores nothing: what the answering model knows or guesses by itself."""
+
+    name = "no_memory"
+
+
+@memory_systems.register("always_refuse")
+class AlwaysRefuse(_Empty):
+    """A control that refuses every question: what a benchmark gives for saying nothing."""
+
+    name = "always_refuse"
+    fixed_answer = "I don't know."
+
+
+@memory_systems.register("full_context")
+class FullContext(TurnMemory, ControlSystem):
+    """A control that returns every turn in the order of the dialogue, whatever `top_k` is."""
+
+    name = "full_context"
+    every_item = True
+
+    def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
+        return Retrieval(
+            items=tuple(retrieved(entry, None) for entry in self.entries),
+            trace={"system": self.name, "stored": len(self.entries)},
+        )
+
+
+@memory_systems.register("oracle")
+class Oracle(TurnMemory, ControlSystem):
+    """A control that returns the gold evidence of each question: the answering model after perfect retrieval."""
+
+    name = "oracle"
+    needs_gold = True
+    every_item = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gold: list[RetrievedMemory] = []
+
+    def give_gold(self, evidence: Sequence[Turn], texts: Sequence[str]) -> None:
+        self._gold = [
+            RetrievedMemory(
+                memory_id=f"gold:{turn.turn_id}", text=storable(turn_text(turn)), turn_ids=(turn.turn_id,)
+            )
+            for turn in evidence
+        ] or [
+            RetrievedMemory(memory_id=f"gold:{number}", text=storable(text))
+            for number, text in enumerate(texts)
+        ]
+
+    def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
+        gold, self._gold = self._gold, []
+        return Retrieval(items=tuple(gold), trace={"system": self.name, "stored": len(self.entries)})

@@ -85,6 +85,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_write_tokens: int = 0
     """Input tokens that the provider wrote to its cache; part of `input_tokens`."""
     audio_tokens: int = 0
+    served: dict[str, int] = {}
+    """Calls by the model version that the provider says it served."""
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -611,8 +613,12 @@ def usage_of(trace: Iterable[Call]) -> dict[str, Usage]:
     """Usage per model of the calls of a trace."""
     total: dict[str, Usage] = {}
     for call in trace:
-        if call.usage is not None:
-            total = add_usage(total, {call.name: call.usage})
+        usage = call.usage
+        if usage is not None:
+            served = call.metadata.get("served_model")
+            if served:
+                usage = msgspec.structs.replace(usage, served={served: max(1, usage.calls)})
+            total = add_usage(total, {call.name: usage})
     return total
 
 
@@ -635,5 +641,12 @@ def add_usage(total: Mapping[str, Usage], more: Mapping[str, Usage]) -> dict[str
             cached_input_tokens=have.cached_input_tokens + usage.cached_input_tokens,
             cache_write_tokens=have.cache_write_tokens + usage.cache_write_tokens,
             audio_tokens=have.audio_tokens + usage.audio_tokens,
+            served=_added(have.served, usage.served),
         )
     return out
+
+
+def _added(total: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    if not more:
+        return total
+    return {name: total.get(name, 0) + more.get(name, 0) for name in dict.fromkeys([*total, *more])}

@@ -74,11 +74,6 @@ def test_a_second_time_nothing_is_computed(experiment, capsys, tmp_path):
     assert first["comparison"] == second["comparison"]
 
 
-def test_the_comparison_is_printed(experiment, capsys):
-    assert main(["run", str(experiment), "--quiet"]) == 0
-    assert "4 runs compared, the baseline is shout=false times=1" in capsys.readouterr().out
-
-
 def test_prompts_and_models_are_combined(tmp_path, monkeypatch):
     path = tmp_path / "experiment.yaml"
     path.write_text(

@@ -9,11 +9,10 @@ import msgspec
 
 from karat.analysis.gates import Gate, Limit, Verdict, judge, read_limit, worst
 from karat.analysis.latency import Spread, latency_of, seconds_text
-from karat.analysis.regressions import Worse, worse_examples
+from karat.analysis.regressions import ChangedExample, Changes, ExampleChanges
 from karat.analysis.scores import (
     Paired,
     RunOrEvaluation,
-    Scores,
     Source,
     chosen_keys,
     cluster_labels,
@@ -23,7 +22,9 @@ from karat.analysis.scores import (
     shared_examples,
     sources_of,
 )
+from karat.analysis.settings import SettingDifference, served_warnings, setting_differences
 from karat.analysis.stored import find_or_compute
+from karat.analysis.text_diff import excerpt, word_diff
 from karat.errors import RequestError, did_you_mean, nearest
 from karat.execution.arguments import (
     DEFAULT_CONCURRENCY,
@@ -40,6 +41,7 @@ from karat.execution.progress import Listener
 from karat.execution.sync import plain
 from karat.formatting import (
     Block,
+    Details,
     Heading,
     Paragraph,
     Table,
@@ -51,6 +53,7 @@ from karat.formatting import (
     percent,
     probability,
 )
+from karat.layout import Styled
 from karat.records import Estimate, EvaluatorSpec
 from karat.stats._paired import PairedComparison, Test, holm, paired
 from karat.stats._validation import check_confidence
@@ -99,6 +102,8 @@ class Difference(msgspec.Struct, frozen=True):
     """The examples that both runs have a score of."""
     conclusion: str = ""
     """What follows from it, in a sentence."""
+    changed: ExampleChanges = ExampleChanges()
+    """How many examples are better, worse and the same."""
 
     @property
     def metric(self) -> str:
@@ -117,7 +122,10 @@ class Comparison(msgspec.Struct, frozen=True):
 
     runs: list[ComparedRun]
     differences: list[Difference]
-    worse: list[Worse] = []
+    worse: list[ChangedExample] = []
+    """The first of the examples that got worse, by metric and run."""
+    better: list[ChangedExample] = []
+    """The first of the examples that got better."""
     gates: list[Gate] = []
     notes: list[str] = []
     confidence: float = 0.95
@@ -125,6 +133,9 @@ class Comparison(msgspec.Struct, frozen=True):
     """One sentence for each difference."""
     id: str = ""
     """The id of the aggregation that stores it."""
+    differs: list[SettingDifference] = []
+    """What differs between the runs besides their scores."""
+    warnings: list[str] = []
 
     @property
     def verdict(self) -> Verdict | None:
@@ -261,7 +272,10 @@ def _comparison(
             for latency in [latency_of(run)]
         ],
         differences=list(differences),
-        worse=[each for part in work.worse(examples) for each in part],
+        worse=work.changed_examples(examples, better=False),
+        better=work.changed_examples(examples, better=True),
+        differs=setting_differences(headers, [work.datasets[header.dataset] for header in headers]),
+        warnings=served_warnings(headers, labels),
         gates=_gates(limits, differences, sources),
         notes=work.notes,
         confidence=work.confidence,
@@ -374,7 +388,7 @@ class _Work:
         self.notes: list[str] = []
         self.datasets = {run.header.dataset: run.dataset.label for run in runs}
         self.shared, self.groups = self._examples()
-        self.paired: list[tuple[EvaluatorSpec, Scores, Scores, Paired]] = []
+        self.changes: list[tuple[str, Run, Run, Changes]] = []
 
     def _examples(self) -> tuple[Callable[[str], bool], dict[str, str]]:
         """Whether an example is the same in all datasets, and the cluster of each where one is asked for."""
@@ -405,8 +419,10 @@ class _Work:
                     raise RequestError(
                         f"runs {tables[0].run.id} and {table.run.id} have no example in common that {key!r} judged"
                     )
-                self.paired.append((spec, tables[0], table, pairs))
-                found.append(self._difference(spec, form, tables[0].run, table.run, pairs))
+                changes = Changes(spec, tables[0].positions, pairs)
+                self.changes.append((spec.key, tables[0].run, table.run, changes))
+                made = self._difference(spec, form, tables[0].run, table.run, pairs)
+                found.append(msgspec.structs.replace(made, changed=changes.counts))
         return found
 
     def _difference(
@@ -447,14 +463,14 @@ class _Work:
             examples=len(complete),
         )
 
-    def worse(self, most: int) -> list[list[Worse]]:
-        """The examples that got worse, the worst first."""
+    def changed_examples(self, most: int, *, better: bool) -> list[ChangedExample]:
+        """The examples that got better or worse, those that changed most first."""
+        out: list[ChangedExample] = []
         seen: set[tuple[str, str]] = set()
-        out = []
-        for spec, first, second, pairs in self.paired:
-            if most and (spec.key, second.run.id) not in seen:
-                seen.add((spec.key, second.run.id))
-                out.append(worse_examples(spec, first.run, second.run, first.positions, pairs, most))
+        for key, baseline, run, changes in self.changes:
+            if most and (key, run.id) not in seen:
+                seen.add((key, run.id))
+                out += changes.examples(baseline, run, most, better=better)
         return out
 
 
@@ -535,50 +551,161 @@ def _limits(given: Limits | None) -> list[Limit]:
     return [each if isinstance(each, Limit) else read_limit(each) for each in as_list(given)]
 
 
-SHOWN = 160
-"""Characters of an output that are shown side by side with the other."""
+SHOWN = 400
+"""Characters of an input or an expected output that are shown."""
+SHORT = 40
+"""Settings up to this length are shown whole; longer ones as a word diff."""
 
 
 def comparison_blocks(comparison: Comparison) -> list[Block]:
-    """The runs, the differences, the gates, the examples that got worse, and the conclusions."""
+    """What differs, what follows, the counts, the examples that changed, then the statistics."""
     labels = {run.id: run.label for run in comparison.runs}
     baseline = comparison.runs[0]
-    blocks: list[Block] = [
-        Heading(f"{len(comparison.runs)} runs compared, the baseline is {baseline.label}", 1),
-        Table(
-            ["run", "id", "task", "dataset", "seconds, median", "seconds, p95", "waiting, median"],
-            [
-                [
-                    run.label,
-                    run.id,
-                    run.task,
-                    run.dataset,
-                    *(seconds_text(run.service_seconds.get(name, 0.0)) for name in ("median", "p95")),
-                    seconds_text(run.queue_seconds.get("median", 0.0)),
-                ]
-                for run in comparison.runs
-            ],
-            [4, 5, 6],
-        ),
-        *(Paragraph(note) for note in comparison.notes),
-        _differences(comparison, labels),
-        *(Paragraph(f"{labels[e.run]}, {e.metric}: {e.note}") for e in comparison.differences if e.note),
-        Paragraph(_explained(comparison)),
-    ]
+    others = [run.label for run in comparison.runs[1:]]
+    title = f"{others[0]} compared with {baseline.label}"
+    if len(others) > 1:
+        title = f"{len(others)} runs compared with {baseline.label}"
+    blocks: list[Block] = [Heading(title, 1), *_differing_blocks(comparison)]
+    blocks += [Paragraph(Styled(f"warning: {warning}", "warning")) for warning in comparison.warnings]
+    blocks.append(Heading("conclusion" if len(comparison.conclusions) == 1 else "conclusions"))
+    blocks += [Paragraph(_toned(each)) for each in comparison.differences]
     if comparison.gates:
         blocks += [
             Heading(f"gate: {comparison.verdict}"),
             Table(
                 ["metric", "run", "may be worse by", "verdict", "why"],
-                [[g.metric, labels[g.run], f"{g.margin:g}", g.verdict, g.reason] for g in comparison.gates],
+                [
+                    [g.metric, labels[g.run], f"{g.margin:g}", Styled(g.verdict, _GATES[g.verdict]), g.reason]
+                    for g in comparison.gates
+                ],
                 [2],
             ),
         ]
-    for (metric, run), found in _grouped(comparison.worse).items():
-        blocks += _worse(f"examples that got worse: {metric}, {labels[run]}", found)
-    blocks.append(Heading("conclusion" if len(comparison.conclusions) == 1 else "conclusions"))
-    blocks += [Paragraph(conclusion) for conclusion in comparison.conclusions]
+    blocks += [Paragraph(note) for note in comparison.notes]
+    blocks.append(_counted(comparison, labels))
+    blocks += _changed_blocks(comparison, labels)
+    blocks += [
+        Heading("statistics"),
+        _differences(comparison, labels),
+        *(Paragraph(f"{labels[e.run]}, {e.metric}: {e.note}") for e in comparison.differences if e.note),
+        Paragraph(_explained(comparison)),
+        Heading("runs"),
+        _compared_runs(comparison),
+    ]
     return blocks
+
+
+_GATES = {"holds": "good", "fails": "bad", "undecided": "warning"}
+
+
+def _toned(each: Difference) -> str:
+    """The conclusion, green or red where it is one."""
+    word = each.conclusion.partition(" than ")[0].rpartition(" is ")[2]
+    style = {"better": "good", "worse": "bad"}.get(word, "")
+    return Styled(each.conclusion, style) if style else each.conclusion
+
+
+def _differing_blocks(comparison: Comparison) -> list[Block]:
+    """What differs between the runs: of two runs in words, of more as a table."""
+    if not comparison.differs:
+        return [
+            Paragraph(
+                "Nothing differs between the runs: the same task, parameters, code, environment and models."
+            )
+        ]
+    if len(comparison.runs) == 2:
+        fields = [(each.name, _change(*each.values)) for each in comparison.differs]
+        return [Details("what differs", fields)]
+    head = ["what differs", *(run.label for run in comparison.runs)]
+    rows = [
+        [each.name, *("—" if value is None else value for value in each.values)]
+        for each in comparison.differs
+    ]
+    return [Table(head, rows, split=True)]
+
+
+def _change(first: str | None, second: str | None) -> list[str]:
+    """`a → b`; of long texts the words that differ."""
+    if first is not None and second is not None and max(len(first), len(second)) > SHORT:
+        pieces = excerpt(word_diff(first, second))
+        return [Styled(p.text, p.kind) if p.kind in ("added", "removed") else p.text or " … " for p in pieces]
+    return [f"{'—' if first is None else first or _EMPTY} → {'—' if second is None else second or _EMPTY}"]
+
+
+_EMPTY = '""'
+
+
+def _counted(comparison: Comparison, labels: dict[str, str]) -> Table:
+    """How many examples are better, worse, the same and missing."""
+    several = len(comparison.runs) > 2
+    rows = []
+    for each in comparison.differences:
+        changed = each.changed
+        rows.append(
+            [
+                f"{each.metric} {arrow(each.higher_is_better)}",
+                *([labels[each.run]] if several else []),
+                Styled(f"{changed.better:,}", "good" if changed.better else ""),
+                Styled(f"{changed.worse:,}", "bad" if changed.worse else ""),
+                f"{changed.same:,}",
+                Styled(f"{changed.missing:,}", "warning" if changed.missing else ""),
+            ]
+        )
+    head = ["examples", *(["run"] if several else []), "better", "worse", "same", "missing"]
+    return Table(head, rows, [len(head) - 4, len(head) - 3, len(head) - 2, len(head) - 1])
+
+
+def _changed_blocks(comparison: Comparison, labels: dict[str, str]) -> list[Block]:
+    """The examples that got worse, then those that got better, with what differs in their outputs."""
+    blocks: list[Block] = []
+    several = len(comparison.runs) > 2
+    totals = {(each.evaluator, each.run): each.changed for each in comparison.differences}
+    for direction, changed in (("worse", comparison.worse), ("better", comparison.better)):
+        for (metric, run), found in _grouped(changed).items():
+            counts = totals[metric, run]
+            total = counts.worse if direction == "worse" else counts.better
+            whose = f"{metric}, {labels[run]}" if several else metric
+            blocks.append(Heading(f"examples that got {direction}: {whose}, {len(found):,} of {total:,}"))
+            blocks += [_changed(each, direction) for each in found]
+    return blocks
+
+
+def _changed(each: ChangedExample, direction: str) -> Details:
+    fields = [("input", [each.input])] if each.input else []
+    fields += [("expected", [each.expected])] if each.expected else []
+    fields = [
+        (name, [texts[0][: SHOWN - 1] + "…" if len(texts[0]) > SHOWN else texts[0]]) for name, texts in fields
+    ]
+    pieces = excerpt(word_diff(each.first_output, each.second_output))
+    for name, kind in (("baseline", "removed"), ("run", "added")):
+        spans = [
+            Styled(p.text, kind) if p.kind == kind else p.text or "…"
+            for p in pieces
+            if p.kind in ("same", "left_out", kind)
+        ]
+        fields.append((name, spans or [_EMPTY]))
+    if each.calls:
+        fields.append(("tool calls", [each.calls]))
+    return Details(f"{each.example}  {each.first:g} → {each.second:g} ({direction})", fields)
+
+
+def _compared_runs(comparison: Comparison) -> Table:
+    return Table(
+        ["run", "id", "task", "dataset", "seconds, median", "p95", "waiting"],
+        [
+            [
+                run.label,
+                run.id,
+                run.task,
+                run.dataset,
+                *(seconds_text(run.service_seconds.get(name, 0.0)) for name in ("median", "p95")),
+                seconds_text(run.queue_seconds.get("median", 0.0)),
+            ]
+            for run in comparison.runs
+        ],
+        [4, 5, 6],
+        drop=[6, 2, 5, 3],
+    )
 
 
 def _differences(comparison: Comparison, labels: dict[str, str]) -> Table:
@@ -610,7 +737,9 @@ def _differences(comparison: Comparison, labels: dict[str, str]) -> Table:
             _denominator(each),
         ]
         rows.append(row)
-    return Table(head, rows, [2, 3, 4, 6, *([7] if several else [])])
+    last = len(head) - 1
+    right = [2, 3, 4, 6, *([7] if several else [])]
+    return Table(head, rows, right, drop=[last - 2, last - 1, *([7] if several else []), last, 1])
 
 
 def arrow(higher_is_better: bool) -> str:
@@ -638,26 +767,8 @@ def _explained(comparison: Comparison) -> str:
     return text + f" The smallest effect is the difference that this data would detect with power {power:g}."
 
 
-def _grouped(worse: list[Worse]) -> dict[tuple[str, str], list[Worse]]:
-    out: dict[tuple[str, str], list[Worse]] = {}
-    for each in worse:
+def _grouped(changed: list[ChangedExample]) -> dict[tuple[str, str], list[ChangedExample]]:
+    out: dict[tuple[str, str], list[ChangedExample]] = {}
+    for each in changed:
         out.setdefault((each.metric, each.run), []).append(each)
     return out
-
-
-def _worse(title: str, found: list[Worse]) -> list[Block]:
-    calls = any(each.calls for each in found)
-    head = ["example", "input", "expected", "score", "baseline's output", "run's output"]
-    rows = [
-        [
-            each.example,
-            each.input,
-            each.expected,
-            f"{each.first:g} → {each.second:g}",
-            each.first_output,
-            each.second_output,
-            *([each.calls] if calls else []),
-        ]
-        for each in found
-    ]
-    return [Heading(title), Table([*head, *(["tool calls"] if calls else [])], rows, cell=SHOWN)]

@@ -623,10 +623,11 @@ MOST_IN_MATRIX = 12
 
 
 def ranking_blocks(ranking: Ranking) -> list[Block]:
-    """The table of runs, what it rests on, who would beat whom, and the conclusion."""
+    """The conclusion, the table of runs, what it rests on, and who would beat whom."""
     direction = "" if ranking.higher_is_better else f" {arrow(False)}"
     blocks: list[Block] = [
         Heading(f"{len(ranking.places)} runs ranked by {ranking.source}{direction}", 1),
+        *(Paragraph(each) for each in ranking.conclusions),
         _places(ranking),
         Paragraph(_basis(ranking)),
         Paragraph(_failures(ranking)),
@@ -645,7 +646,7 @@ def ranking_blocks(ranking: Ranking) -> list[Block]:
                 [(f"{i + 1} {n}", c) for i, (n, c) in enumerate(rows)],
             ),
         ]
-    return [*blocks, Heading("conclusion"), *(Paragraph(each) for each in ranking.conclusions)]
+    return blocks
 
 
 def _places(ranking: Ranking) -> Table:
@@ -670,7 +671,9 @@ def _places(ranking: Ranking) -> Table:
         ]
         for place, bound in zip(ranking.places, bounds, strict=True)
     ]
-    return Table(head, rows, [0, 3 - elo, 5 - elo])
+    last = len(head) - 1
+    less = [6 - elo, 8 - elo, 7 - elo, last, *([last - 1] if any(bounds) else []), 5 - elo]
+    return Table(head, rows, [0, 3 - elo, 5 - elo], drop=less)
 
 
 def _cell(ranking: Ranking, i: int, j: int) -> str:

@@ -1,7 +1,8 @@
-"""The examples on which a run is worse than the baseline, with both outputs side by side."""
+"""The examples on which a run is better or worse than the baseline, with both outputs side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,8 +17,8 @@ LONGEST = 2000
 """Characters that are kept of an input or an output; reports show fewer."""
 
 
-class Worse(msgspec.Struct, frozen=True):
-    """One example that got worse."""
+class ChangedExample(msgspec.Struct, frozen=True):
+    """One example that got better or worse."""
 
     metric: str
     example: str
@@ -34,35 +35,53 @@ class Worse(msgspec.Struct, frozen=True):
     """What differs in the tool calls, where both outputs are trajectories."""
 
 
-def worse_examples(
-    spec: EvaluatorSpec, baseline: Run, run: Run, positions: dict[str, int], pairs: Paired, most: int
-) -> list[Worse]:
-    """The examples whose score got worse by most, at most so many, the worst first and then in dataset order."""
-    sign = 1.0 if spec.higher_is_better else -1.0
-    sums: dict[str, tuple[float, float, int]] = {}
-    for example, a, b in zip(pairs.examples, pairs.first, pairs.second, strict=True):
-        if a is not None and b is not None:
+class ExampleChanges(msgspec.Struct, frozen=True):
+    """How many examples are better, worse and the same, and which lack a score; the mean of their attempts counts."""
+
+    better: int = 0
+    worse: int = 0
+    same: int = 0
+    missing: int = 0
+
+
+class Changes:
+    """The mean scores of two runs for each example that both have."""
+
+    def __init__(self, spec: EvaluatorSpec, positions: Mapping[str, int], pairs: Paired) -> None:
+        self._spec = spec
+        sign = 1.0 if spec.higher_is_better else -1.0
+        sums: dict[str, tuple[float, float, int]] = {}
+        for example, a, b in zip(pairs.examples, pairs.first, pairs.second, strict=True):
             first, second, n = sums.get(example, (0.0, 0.0, 0))
-            sums[example] = (first + a, second + b, n + 1)
-    worse = [
-        (sign * (second / n - first / n), positions.get(example, 0), example, first / n, second / n)
-        for example, (first, second, n) in sums.items()
-        if sign * second < sign * first
-    ]
-    return [
-        _side_by_side(spec.key, baseline, run, example, position, first, second)
-        for _, position, example, first, second in sorted(worse)[:most]
-    ]
+            sums[example] = (
+                (first + a, second + b, n + 1) if a is not None and b is not None else (first, second, n)
+            )
+        found = [
+            (sign * (second / n - first / n), positions.get(example, 0), example, first / n, second / n)
+            for example, (first, second, n) in sums.items()
+            if n
+        ]
+        self._worse = sorted(each for each in found if each[0] < 0)
+        self._better = sorted(((-c, p, e, a, b) for c, p, e, a, b in found if c > 0))
+        same = len(found) - len(self._worse) - len(self._better)
+        self.counts = ExampleChanges(len(self._better), len(self._worse), same, len(sums) - len(found))
+
+    def examples(self, baseline: Run, run: Run, most: int, *, better: bool) -> list[ChangedExample]:
+        """The examples that changed by most in one direction, at most so many, then in dataset order."""
+        return [
+            _side_by_side(self._spec.key, baseline, run, example, position, first, second)
+            for _, position, example, first, second in (self._better if better else self._worse)[:most]
+        ]
 
 
 def _side_by_side(
     key: str, baseline: Run, run: Run, example: str, position: int, first: float, second: float
-) -> Worse:
+) -> ChangedExample:
     known = example_at(baseline.store, baseline.header.dataset, position)
     # In another dataset the same example may have another position.
     there = position if run.header.dataset == baseline.header.dataset else _position(run, example)
     mine, theirs = _output(baseline, position), _output(run, there)
-    return Worse(
+    return ChangedExample(
         metric=key,
         example=example,
         baseline=baseline.id,

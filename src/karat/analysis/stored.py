@@ -21,7 +21,7 @@ Kind = Literal["comparison", "ranking"]
 COMMANDS: dict[Kind, str] = {"comparison": "karat compare", "ranking": "karat rank"}
 """The name under which a header lists an analysis among its aggregators."""
 
-REVISION = 1
+REVISION = 2
 """Raised when the same scores give another comparison or ranking, so that earlier ones are not returned."""
 
 

@@ -68,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Compare, print, and return the exit code of the gates."""
-    from karat.analysis.comparison import compare
+    from karat.analysis.comparison import compare, comparison_blocks
     from karat.store.existing import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
@@ -88,7 +88,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             progress=terminal.progress,
         )
     terminal.as_json = terminal.as_json or given.format == "json"
-    terminal.show(made.to_dict(), made.markdown if given.format == "markdown" else made.report)
+    terminal.show(
+        made.to_dict(),
+        made.markdown if given.format == "markdown" else lambda: comparison_blocks(made),
+    )
     if made.verdict is not None:
         terminal.notice(f"gate: {made.verdict}")
     return EXIT_CODES[made.verdict]

@@ -30,13 +30,29 @@ def test_check_says_how_many_runs_there_would_be(karat, matrix):
 
 def test_the_outcome_and_ls_say_what_differs(karat, matrix):
     said = karat("run", "matrix.yaml").out
-    lines = [line for line in said.splitlines() if line.startswith("run run-")]
     labels = ['end=""', "end=…ts end: yes", "end=…ts end: no"]
-    assert [line.split("  ")[2] for line in lines] == labels
-    rows = [line for line in said.splitlines() if line.startswith("exact_match  accuracy")]
-    assert [row.split("  ")[2] for row in rows] == labels
-    listed = [line for line in karat("ls", "runs").out.splitlines() if line.startswith("run-")]
+    lines = [line for line in said.splitlines() if " run-" in line]
+    assert [label in line for label, line in zip(labels, lines, strict=True)] == [True] * 3
+    listed = [line for line in karat("ls", "runs").out.splitlines() if "run-" in line]
     assert [label in line for label, line in zip(labels, listed, strict=True)] == [True] * 3
+
+
+def test_a_matrix_ends_with_a_grid(karat, matrix):
+    document = karat("run", "matrix.yaml", "--json").json["grid"]
+    assert document["metrics"] == ["exact_match accuracy ↑"]
+    assert document["variants"] == ['end=""', "end=…ts end: yes", "end=…ts end: no"]
+    assert [row[0]["estimate"]["value"] for row in document["cells"]] == [1.0, 0.0, 0.0]
+    assert [row[0]["best"] for row in document["cells"]] == [True, False, False]
+    text = karat("run", "matrix.yaml").out
+    assert text.index(document["conclusions"][0]) < text.index("★ 1.000 [")
+
+
+def test_variants_that_cannot_be_told_apart_are_said_to_be(karat, matrix):
+    matrix.write_text(matrix.read_text().replace(f"'', '{LONG}yes', '{LONG}no'", "'!', '?'"))
+    grid = karat("run", "matrix.yaml", "--json").json["grid"]
+    assert [row[0]["indistinguishable"] for row in grid["cells"]] == [False, True]
+    assert "not distinguishable" in grid["conclusions"][0]
+    assert "≈ not distinguishable" in karat("run", "matrix.yaml").out
 
 
 def test_runs_of_no_matrix_have_no_such_column(karat, project):

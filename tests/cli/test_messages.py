@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -113,9 +114,9 @@ def test_an_export_of_a_run_has_the_metadata_of_its_examples(karat, project):
 def test_evaluate_says_where_to_look_for_what_failed(karat, project, run):
     said = karat("evaluate", run, "-e", "edit_distance")
     assert said.code == 1
-    assert said.out.splitlines()[-1].startswith("to list failures: karat show eval-")
+    assert re.search(r"karat show eval-\w+ --failed", said.out)
     good = karat("run", "task.py:shout", "--data", "good.jsonl", "--input", "question", "--json").json
-    assert "to list failures" not in karat("evaluate", good["runs"][0]["id"], "-e", "json_match").out
+    assert "--failed" not in karat("evaluate", good["runs"][0]["id"], "-e", "json_match").out
 
 
 def test_failures_of_several_runs_say_of_which_run(karat, project, run):

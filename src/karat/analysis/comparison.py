@@ -117,6 +117,16 @@ class Difference(msgspec.Struct, frozen=True):
         return difference if self.higher_is_better else _negated(difference)
 
 
+class Leader(msgspec.Struct, frozen=True):
+    """The run with the best value of a metric, and the runs that cannot be told from it."""
+
+    evaluator: str
+    aggregator: str
+    run: str
+    indistinguishable: list[str] = []
+    """The runs whose paired difference from the best is not significant, after the correction for all of them."""
+
+
 class Comparison(msgspec.Struct, frozen=True):
     """Runs against a baseline, the first of them."""
 
@@ -136,6 +146,8 @@ class Comparison(msgspec.Struct, frozen=True):
     differs: list[SettingDifference] = []
     """What differs between the runs besides their scores."""
     warnings: list[str] = []
+    leaders: list[Leader] = []
+    """The best run by each metric."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -276,11 +288,38 @@ def _comparison(
         better=work.changed_examples(examples, better=True),
         differs=setting_differences(headers, [work.datasets[header.dataset] for header in headers]),
         warnings=served_warnings(headers, labels),
+        leaders=_leaders(work, differences, sources),
         gates=_gates(limits, differences, sources),
         notes=work.notes,
         confidence=work.confidence,
         conclusions=[each.conclusion for each in differences],
     )
+
+
+def _leaders(
+    work: _Work, differences: Sequence[Difference], sources: dict[str, dict[str, Source]]
+) -> list[Leader]:
+    """The best run by each metric. Where that is not the baseline, the others are compared with it as well."""
+    leaders = []
+    for evaluator, aggregator in dict.fromkeys((each.evaluator, each.aggregator) for each in differences):
+        mine = [each for each in differences if (each.evaluator, each.aggregator) == (evaluator, aggregator)]
+        values = {mine[0].baseline: mine[0].compared.first.value}
+        values |= {each.run: each.compared.second.value for each in mine}
+        sign = 1.0 if mine[0].higher_is_better else -1.0
+        known = {run: sign * value for run, value in values.items() if value is not None}
+        if not known:
+            continue
+        best = max(known, key=lambda run: known[run])
+        if best != mine[0].baseline:
+            order = sorted(work.runs, key=lambda run: run.id != best)
+            again = _Work(work.store, order, work.cluster, work.test, work.confidence)
+            mine = again.compare(evaluator, sources[evaluator], [f"{evaluator} {aggregator}"])
+        adjusted = holm([each.compared.p_value for each in mine])
+        same = [
+            each.run for each, p in zip(mine, adjusted, strict=True) if p is None or p > 1.0 - work.confidence
+        ]
+        leaders.append(Leader(evaluator, aggregator, best, same))
+    return leaders
 
 
 def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confidence: float) -> str:
@@ -686,7 +725,7 @@ def _changed(each: ChangedExample, direction: str) -> Details:
         fields.append((name, spans or [_EMPTY]))
     if each.calls:
         fields.append(("tool calls", [each.calls]))
-    return Details(f"{each.example}  {each.first:g} → {each.second:g} ({direction})", fields)
+    return Details(f"{each.example}  {each.first:.3g} → {each.second:.3g} ({direction})", fields)
 
 
 def _compared_runs(comparison: Comparison) -> Table:

@@ -41,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Evaluate, and print the counts."""
-    from karat.cli.outcome import exit_code, stage_line, usage_lines, what_failed
+    from karat.cli.outcome import exit_code, stage_blocks
     from karat.execution.evaluate import evaluate
     from karat.store.existing import open_existing
 
@@ -69,8 +69,5 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             progress=terminal.progress,
             **options,
         )
-        lines = [stage_line(made), *(f"  {line}" for line in usage_lines(made))]
-        if made.status != "success":  # also where outputs failed, whose results are skipped
-            lines.append(what_failed(made))
-        terminal.show({**made.to_dict(), "notice": made.notice}, "\n".join(lines))
+        terminal.show({**made.to_dict(), "notice": made.notice}, lambda: stage_blocks(made))
         return exit_code(made.status)

@@ -1,16 +1,29 @@
-"""The outcome of stages as terminal lines and as an exit code."""
+"""The outcome of stages as blocks for the terminal and as an exit code."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.formatting import clean, counts_text, plural
+from karat.analysis.grid import grid_blocks
+from karat.formatting import (
+    Block,
+    Details,
+    Heading,
+    Paragraph,
+    Table,
+    aggregation_blocks,
+    clean,
+    counts_text,
+    plural,
+)
+from karat.layout import Styled
 from karat.records import Failed, Status
-from karat.store.handles import Evaluation, Run
-from karat.store.run_labels import matrix_labels
+from karat.store.handles import Aggregation, Evaluation, Run
+from karat.store.run_labels import matrix_labels, run_labels
 
 if TYPE_CHECKING:
     from karat.experiments.running import Outcome
@@ -30,10 +43,24 @@ def counted(handle: Any) -> Any:
     return handle
 
 
-def stage_line(handle: Any) -> str:
-    """`run run-1a2b: success, 60 items: 60 ok` with the notice of the stage."""
+def stage_blocks(handle: Any) -> list[Block]:
+    """The outcome of one stage: what became of its items, what its models used, and how to see the rows."""
     notice = f" ({clean(handle.notice)})" if handle.notice else ""
-    return f"{handle.kind} {handle.id}: {handle.status}, {counts_text(handle.counts)}{notice}"
+    counts = counts_text(handle.counts)
+    blocks: list[Block] = [Paragraph(f"{handle.kind} {handle.id}: {handle.status}, {counts}{notice}")]
+    return [*blocks, *usage_blocks([handle]), *next_steps(handle)]
+
+
+def usage_blocks(handles: Sequence[Any]) -> list[Block]:
+    """Calls, tokens and cost of each model; empty where no model was called."""
+    rows = []
+    for handle in handles:
+        for model, usage in handle.header.usage.items():
+            cost = "unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "none"
+            counts = (usage.calls, usage.cached_calls, usage.input_tokens, usage.output_tokens)
+            rows.append([handle.id, model, *(f"{count:,}" for count in counts), cost])
+    head = ["stage", "model", "calls", "from cache", "tokens in", "tokens out", "cost"]
+    return [Table(head, rows, [2, 3, 4, 5, 6], cell=80, drop=[3, 0, 5, 4])] if rows else []
 
 
 def usage_lines(handle: Any) -> list[str]:
@@ -47,11 +74,24 @@ def usage_lines(handle: Any) -> list[str]:
     return lines
 
 
-def what_failed(handle: Any) -> str:
-    """The common reason, if all items failed for the same one, and the command that lists failures."""
-    where = f"to list failures: karat show {handle.id} --failed"
-    reason = common_failure(handle)
-    return f"all {handle.counts.failed:,} failed: {clean(reason, 400)}\n{where}" if reason else where
+def next_steps(*handles: Any) -> list[Block]:
+    """What failed, and the commands that show it and the rows."""
+    there = [each for each in handles if each is not None]
+    failed = next((each for each in there if each.counts.failed), None)
+    if failed is None:  # results are skipped where an output failed
+        failed = next((each for each in there if each.counts.skipped > each.counts.not_applicable), None)
+    last = there[-1] if there else None
+    blocks: list[Block] = []
+    if failed is not None:
+        reason = common_failure(failed)
+        if reason:
+            blocks.append(
+                Paragraph(Styled(f"all {failed.counts.failed:,} failed: {clean(reason, 400)}", "bad"))
+            )
+    lines = [] if failed is None else [("failures", [f"karat show {failed.id} --failed"])]
+    if last is not None and last.counts.total:
+        lines.append(("rows", [f"karat show {last.id}"]))
+    return [*blocks, Details("", lines)] if lines else blocks
 
 
 MOST_FAILURES = 1000
@@ -76,25 +116,61 @@ def common_failure(handle: Any) -> str:
     return named if len({error.message for error in errors}) == 1 else f"{named} (the first failure)"
 
 
-def outcome_text(outcome: Outcome) -> str:
-    """The report of an experiment: dataset, runs, evaluation and estimates."""
-    dataset = outcome.dataset
-    lines = [f"dataset {clean(dataset.label, 80)}  {dataset.id}  {plural(len(dataset), 'example')}"]
-    matrix = matrix_labels([made.header for made in outcome.runs])
+def outcome_blocks(outcome: Outcome) -> list[Block]:
+    """The report of an experiment: what was found, the estimates or the grid of a matrix, then the stages."""
+    evaluation, aggregation, comparison = outcome.evaluation, outcome.aggregation, outcome.comparison
+    blocks: list[Block] = []
+    stages = [*outcome.runs, evaluation]
+    failed = sum(each.counts.failed for each in outcome.runs)
+    if failed:
+        total = sum(each.counts.total for each in outcome.runs)
+        blocks.append(Paragraph(Styled(f"{failed:,} of {plural(total, 'output')} failed.", "bad")))
+    if outcome.grid is not None and comparison is not None:
+        dataset, name = outcome.dataset, outcome.runs[0].header.task
+        title = (
+            f"{len(outcome.runs)} variants of {name} on {dataset.label} ({plural(len(dataset), 'example')})"
+        )
+        usage = {run.id: run.header.usage for run in outcome.runs}
+        blocks = [Heading(title, 1), *blocks, *grid_blocks(outcome.grid, comparison, usage)]
+        blocks += [Paragraph(Styled(f"warning: {each}", "warning")) for each in comparison.warnings]
+    elif aggregation is not None:
+        labels = run_labels([run.header for run in outcome.runs]) if len(outcome.runs) > 1 else {}
+        blocks += aggregation_blocks(aggregation.header, labels)
+    if aggregation is not None and outcome.grid is not None:
+        blocks += [
+            Paragraph(f"{f.label} failed: {f.error.type}: {f.error.message}")
+            for f in aggregation.header.failures
+        ]
+    blocks += [_stages(outcome), *usage_blocks([each for each in stages if each is not None])]
+    return [*blocks, *next_steps(*stages)]
+
+
+def _stages(outcome: Outcome) -> Table:
+    """The dataset, the runs, the evaluation and the aggregation, with their ids."""
+    dataset, matrix = outcome.dataset, matrix_labels([made.header for made in outcome.runs])
+    rows = [["dataset", dataset.id, dataset.label, "", plural(len(dataset), "example")]]
     for made, model in zip(outcome.runs, outcome.models, strict=True):
         model = None if "model" in made.header.metadata.get("matrix", {}) else model
-        parts = [made.header.task, model, matrix.get(made.id), made.status, counts_text(made.counts)]
-        lines.append("  ".join([f"run {made.id}", *(clean(each, 80) for each in parts if each)]))
-        lines += [f"  {line}" for line in usage_lines(made)]
-    evaluation = outcome.evaluation
-    if evaluation is not None:
-        lines.append(f"evaluation {evaluation.id}  {evaluation.status}  {counts_text(evaluation.counts)}")
-        lines += [f"  {line}" for line in usage_lines(evaluation)]
-    if outcome.aggregation is not None:
-        lines += [outcome.aggregation.report()]
-    if outcome.comparison is not None:
-        lines += ["", outcome.comparison.report()]
-    failed = next(
-        (each for each in (*outcome.runs, evaluation) if each is not None and each.counts.failed), None
-    )
-    return "\n".join(lines + ([] if failed is None else ["", what_failed(failed)]))
+        name = " ".join(part for part in (made.header.task, model, matrix.get(made.id)) if part)
+        rows.append(["run", made.id, name, _status(made.status), counts_text(made.counts)])
+    for each in (outcome.evaluation, outcome.aggregation, outcome.comparison):
+        if isinstance(each, (Evaluation, Aggregation)):
+            specs = each.header.evaluators if isinstance(each, Evaluation) else each.header.aggregators
+            names = ", ".join(spec.key for spec in specs)
+            rows.append([each.kind, each.id, names, _status(each.status), counts_text(each.counts)])
+        elif each is not None:
+            rows.append(["comparison", each.id, "", "", ""])
+    return Table(["stage", "id", "what", "status", "items"], rows, drop=[4, 2])
+
+
+STATUS_STYLES = {
+    "success": "good",
+    "partial": "warning",
+    "interrupted": "warning",
+    "fatal_error": "bad",
+    "no_data": "warning",
+}
+
+
+def _status(status: str) -> str:
+    return Styled(status, STATUS_STYLES.get(status, ""))

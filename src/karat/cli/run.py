@@ -108,7 +108,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Plan, run, and report the outcome."""
-    from karat.cli.outcome import exit_code, outcome_text
+    from karat.cli.outcome import exit_code, outcome_blocks
     from karat.experiments.running import carry_out
     from karat.store import open_store
 
@@ -144,7 +144,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         )
         terminal.notice(_beyond(plan, len(outcome.dataset)))
         document = {"name": plan.name, **outcome.to_dict(), **_left_out(plan.dataset)}
-        terminal.show(document, lambda: outcome_text(outcome))
+        terminal.show(document, lambda: outcome_blocks(outcome))
         return exit_code(outcome.status)
 
 

@@ -13,6 +13,7 @@ from karat.cli.options import cache_mode, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError
+from karat.formatting import Block, Details
 
 if TYPE_CHECKING:
     from karat.experiments.plan import Plan
@@ -138,7 +139,7 @@ def arguments(text: str) -> dict[str, Any]:
 
 def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> int:
     """Run a graph task, store its metrics, write its files and print the outcome."""
-    from karat.cli.outcome import outcome_text
+    from karat.cli.outcome import outcome_blocks
     from karat.experiments.running import carry_out
     from karat.graph import load_task, prepare_files
     from karat.store import open_store
@@ -188,7 +189,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
         if given.debug:
             _tell_failures(outcome, terminal)
         document = {"name": task.name, **outcome.to_dict(), "files": [str(path) for path in written.paths()]}
-        terminal.show(document, lambda: "\n".join([outcome_text(outcome), *_file_lines(written)]))
+        terminal.show(document, lambda: [*outcome_blocks(outcome), *_file_blocks(written)])
         return _exit_code(outcome, written)
 
 
@@ -263,9 +264,9 @@ def _sink_format(task: GraphTask) -> str | None:
     return next((sink.format for sink in task.graph.sinks if sink.format == "jsonl"), None)
 
 
-def _file_lines(written: Written) -> list[str]:
-    lines = ["", *(f"wrote {path}" for path in written.paths())]
-    return lines + [f"{name} failed: {error}" for name, error in written.errors.items()]
+def _file_blocks(written: Written) -> list[Block]:
+    files = [("wrote", [str(path)]) for path in written.paths()]
+    return [Details("", files + [(f"{name} failed", [str(error)]) for name, error in written.errors.items()])]
 
 
 def _exit_code(outcome: Outcome, written: Written) -> int:

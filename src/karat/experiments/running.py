@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from karat.analysis.comparison import Comparison, compare_runs
+from karat.analysis.grid import Grid, make_grid
 from karat.errors import RequestError, did_you_mean
 from karat.execution.aggregate import aggregate_async
 from karat.execution.evaluate import evaluate_async
@@ -37,6 +38,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     aggregation: Aggregation | None = None
     comparison: Comparison | None = None
     """The comparison of the runs of a matrix with the first one."""
+    grid: Grid | None = None
+    """Variants × metrics of a matrix, with the best of each metric marked."""
 
     @property
     def status(self) -> Status:
@@ -61,6 +64,7 @@ class Outcome(msgspec.Struct, kw_only=True):
             "aggregation": _dict(self.aggregation),
             **({"files": self.files} if self.files else {}),
             **({"comparison": self.comparison.to_dict()} if self.comparison is not None else {}),
+            **({"grid": self.grid.to_dict()} if self.grid is not None else {}),
         }
 
 
@@ -185,6 +189,10 @@ async def carry_out_async(
         )
     if outcome.evaluation is not None and len(outcome.runs) > 1 and any(p.matrix for p in plan.runs):
         outcome.comparison = _compared(outcome.evaluation, plan.confidence)
+    if outcome.comparison is not None and outcome.aggregation is not None:
+        specs = outcome.evaluation.header.evaluators if outcome.evaluation is not None else []
+        lower = {spec.key for spec in specs if not spec.higher_is_better}
+        outcome.grid = make_grid(outcome.comparison, outcome.aggregation.estimates, lower)
     return outcome
 
 

@@ -45,6 +45,7 @@ from karat.records import (
 from karat.redaction import without_secrets
 from karat.serialization import encode, encode_record
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
+from karat.store.columns import cells_of_result
 
 VERDICTS = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
@@ -289,11 +290,12 @@ class EvaluatorWork:
             else:
                 payload = encode_record(record, result.value, result.metadata)
         except RequestError as error:
-            status = FAILED
-            payload = encode(msgspec.structs.replace(record, outcome=Failed(failure_of(error)), trace=[]))
+            status, outcome, trace = FAILED, Failed(failure_of(error)), None
+            payload = encode(msgspec.structs.replace(record, outcome=outcome, trace=[]))
         item = result_item(judgment.evaluator, judgment.runs, first.attempt, first.unit)
         reuse = judgment.reuse if status in (OK, REUSED) else None
-        return Row(judgment.position, item, judgment.try_number, status, reuse, payload)
+        cells = cells_of_result(outcome, seconds, queue, trace)
+        return Row(judgment.position, item, judgment.try_number, status, reuse, payload, cells)
 
     def _shown(self, places: tuple[int, ...]) -> tuple[str, ...]:
         ids = self._ids.get(places)

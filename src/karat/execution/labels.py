@@ -30,6 +30,7 @@ from karat.records import (
 from karat.serialization import encode
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, OK, Row
+from karat.store.columns import cells_of_result
 from karat.store.handles import Chunks, Evaluation
 from karat.store.lease import Held
 from karat.store.repositories import latest, result_decoder
@@ -208,7 +209,8 @@ def _rows(
         )
         place = result_item(0, [runs.index(item.run)], item.attempt, item.unit)
         status = NOT_APPLICABLE if skipped else OK
-        yield Row(places[item.example], place, number, status, None, encode(record))
+        cells = cells_of_result(outcome, 0.0, 0.0, None)
+        yield Row(places[item.example], place, number, status, None, encode(record), cells)
 
 
 def _merged(key: str, old: Result | None, labels: Iterable[NewLabel]) -> Result:

@@ -47,6 +47,7 @@ from karat.records import (
 from karat.serialization import encode, encode_record
 from karat.store import open_store
 from karat.store.backend import FAILED, OK, Mark, Row
+from karat.store.columns import cells_of_output
 from karat.store.handles import Chunks, Run, StoredDataset
 from karat.store.repositories import example_decoder, latest, output_decoder
 from karat.tasks import Context, Task, as_task
@@ -352,9 +353,12 @@ class _RunWork:
         except RequestError as error:
             outcome = Failed(failure_of(error))
             payload = encode(msgspec.structs.replace(output, outcome=outcome, trace=[]))
+            trace = []
         failure = (item.example.id, outcome.error) if isinstance(outcome, Failed) else None
         status = OK if failure is None else FAILED
-        return Row(item.position, output_item(item.attempt, unit), try_number, status, None, payload), failure
+        cells = cells_of_output(outcome, seconds, queue, trace)
+        place = output_item(item.attempt, unit)
+        return Row(item.position, place, try_number, status, None, payload, cells), failure
 
     # What is missing ----------------------------------------------------------
 

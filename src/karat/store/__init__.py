@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
@@ -182,10 +185,11 @@ def _made_from(id: str, below: list[str]) -> RequestError:
     )
 
 
-def open_store(url: str | os.PathLike[str] | Store | None = None) -> Store:
+def open_store(url: str | os.PathLike[str] | Store | None = None, *, read_only: bool = False) -> Store:
     """A store by its URL: `memory://`, `sqlite:///path`, `postgresql://…`; a plain path is an SQLite file.
 
-    Without one, `KARAT_STORE` or `sqlite:///karat.db` in the working folder.
+    Without one, `KARAT_STORE` or `sqlite:///karat.db` in the working folder. With `read_only`, the store has to exist,
+    nothing in it can be changed, and a store of an older schema is read as it is.
     """
     if isinstance(url, Store):
         return url
@@ -195,7 +199,39 @@ def open_store(url: str | os.PathLike[str] | Store | None = None) -> Store:
         scheme, text = "sqlite", f"sqlite:///{quote(os.fsencode(text))}"
     if not stores.has(scheme):
         raise RequestError(f"unknown kind of store {scheme!r}: {did_you_mean(scheme, stores.list())}")
-    return Store(stores.get(scheme)(text))
+    factory = stores.get(scheme)
+    if read_only and "read_only" in inspect.signature(factory).parameters:
+        return Store(factory(text, read_only=True))
+    return Store(factory(text))
+
+
+class ReadPool:
+    """A few read-only connections to one store, for threads that read at the same time."""
+
+    def __init__(self, url: str | os.PathLike[str] | Store | None = None, *, size: int = 4) -> None:
+        self._url = url
+        self._free: queue.LifoQueue[Store | None] = queue.LifoQueue()
+        self._opened: list[Store] = []
+        for _ in range(1 if isinstance(url, Store) else size):
+            self._free.put(None)
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """A store that no other thread uses meanwhile; waits until one is free. Connections are made when needed."""
+        found = self._free.get()
+        try:
+            if found is None:
+                found = open_store(self._url, read_only=True)
+                self._opened.append(found)
+            yield found
+        finally:
+            self._free.put(found)
+
+    def close(self) -> None:
+        """Close the connections; a store that was given stays open."""
+        for store in self._opened:
+            if store is not self._url:
+                store.close()
 
 
 def safe_url(url: str) -> str:
@@ -218,7 +254,7 @@ def _memory(_: str) -> Backend:
 
 
 @stores.register("sqlite")
-def _sqlite(url: str) -> Backend:
+def _sqlite(url: str, *, read_only: bool = False) -> Backend:
     from karat.store.sqlite import SqliteBackend
 
     # Not `urlsplit`: to it, what follows a # is no part of the path.
@@ -230,11 +266,11 @@ def _sqlite(url: str) -> Backend:
     synchronous = options.pop("synchronous", "normal").upper()
     if options or synchronous not in ("NORMAL", "FULL", "EXTRA"):
         raise RequestError(f"{url}: the only option is synchronous=normal, full or extra")
-    return SqliteBackend(Path(path), synchronous=synchronous)
+    return SqliteBackend(Path(path), synchronous=synchronous, read_only=read_only)
 
 
 @stores.register("postgresql", "postgres")
-def _postgresql(url: str) -> Backend:
+def _postgresql(url: str, *, read_only: bool = False) -> Backend:
     from karat.store.postgres import PostgresBackend
 
-    return PostgresBackend(url)
+    return PostgresBackend(url, read_only=read_only)

@@ -10,14 +10,19 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 from zlib import crc32
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the tables. A store with a newer one is refused untouched; an older one is upgraded."""
 
 OK, FAILED, SKIPPED, NOT_APPLICABLE, REUSED = range(5)
 """The status of an item in its row; `REUSED` is ok, copied from an earlier evaluation."""
+
+
+Cells: TypeAlias = tuple[float | None, float, float, float | None, int, int, str]
+"""The columns of a record: score, seconds, seconds of them spent waiting, cost, input tokens, output tokens, and the
+kind of its failure or the reason of its skip. A plain tuple, because one is made for every record."""
 
 
 class Row(NamedTuple):
@@ -29,6 +34,8 @@ class Row(NamedTuple):
     status: int
     reuse: bytes | None
     payload: bytes
+    cells: Cells | None = None
+    """Its columns, when it is appended; None for an example, and for a record that is read."""
 
 
 class ItemKeys(dict[str, tuple[bytes, int]]):
@@ -134,7 +141,8 @@ class Backend(Protocol):
         """Commit a batch as a whole and return how many were new; an identity that exists stays as it is.
 
         A batch for a header that has been deleted is refused, and so is one of an `owner` that no longer holds the
-        lease: both are checked in the transaction of the batch.
+        lease: both are checked in the transaction of the batch. The columns of the rows (`cells`) are committed with
+        them, as one segment.
         """
 
     def scan(self, parent: int, start: int, stop: int) -> list[Row]:
@@ -145,6 +153,21 @@ class Backend(Protocol):
 
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
         """The same without payloads, the tries of an item in their order."""
+
+    def has_columns(self, parent: int) -> bool:
+        """Whether every record of a header has its columns in a segment."""
+
+    def segments(self, parent: int, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
+        """`(number, records, payload)` of the segments after a number, in the order of their commits."""
+
+    def last_segment(self, parent: int) -> tuple[int, int]:
+        """The number of the newest segment of a header, and how many records its segments have together."""
+
+    def version(self) -> int:
+        """A number that changes when anything in the store has changed; cheap enough to ask for often."""
+
+    def scan_at(self, parent: int, positions: Sequence[int]) -> list[Row]:
+        """All rows at some positions, in the order of `scan`."""
 
     def extent(self, parent: int) -> int:
         """One more than the largest position."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from karat.errors import StoreBusy
+from karat.store.columns import with_cells
 from karat.store.handles import Chunks
 from karat.store.lease import Held, holder_of, new_lease
 
@@ -45,7 +46,7 @@ def copy_header(source: Store, target: Store, id: str) -> None:
             held.check()
             rows = chunks.saw(source.backend.scan(header.number, start, stop))
             if rows:
-                target.backend.append(number, rows, held.owner)
+                target.backend.append(number, with_cells(header.kind, rows), held.owner)
         target.backend.update_header(number, header.payload, header.finished, held.owner)
     finally:
         held.release()

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
+from zlib import crc32
 
 from karat.errors import MissingDependency, StoreError, StoreRefused
 from karat.redaction import Redactor
 from karat.store.backend import SCHEMA, ItemKeys, Row, checksum
+from karat.store.columns import pack
 from karat.store.sql import SqlBackend
 
 T = TypeVar("T")
@@ -24,13 +26,22 @@ def _indexed(column: str) -> str:
     return f"(CASE WHEN length({column}) > 1000 THEN sha256({column}) ELSE {column} END)"
 
 
+_COLUMN_TABLES = [
+    """CREATE TABLE karat_columns (
+        number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, parent BIGINT NOT NULL, records BIGINT NOT NULL,
+        payload BYTEA NOT NULL, checksum BIGINT NOT NULL)""",
+    # Compressing segments costs the writer more than it saves.
+    "ALTER TABLE karat_columns ALTER COLUMN payload SET STORAGE EXTERNAL",
+    "CREATE INDEX karat_columns_parent ON karat_columns (parent, number, records)",
+]
+
 TABLES = [
     "CREATE TABLE karat_schema (version BIGINT NOT NULL)",
     """CREATE TABLE karat_headers (
         number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL UNIQUE,
         configuration TEXT NOT NULL, created DOUBLE PRECISION NOT NULL, finished DOUBLE PRECISION,
         payload BYTEA NOT NULL, owner TEXT, host TEXT, process BIGINT, process_started DOUBLE PRECISION,
-        since DOUBLE PRECISION, heartbeat DOUBLE PRECISION, checksum BIGINT)""",
+        since DOUBLE PRECISION, heartbeat DOUBLE PRECISION, checksum BIGINT, columns SMALLINT)""",
     "CREATE INDEX karat_headers_configuration ON karat_headers (kind, configuration)",
     "CREATE TABLE karat_links (child TEXT NOT NULL, parent TEXT NOT NULL, PRIMARY KEY (child, parent))",
     "CREATE INDEX karat_links_parent ON karat_links (parent)",
@@ -43,6 +54,7 @@ TABLES = [
     "CREATE UNIQUE INDEX karat_rows_identity ON karat_rows"
     f" (parent, position, {_indexed('item')}, try_number)",
     "CREATE INDEX karat_rows_reuse ON karat_rows (reuse) WHERE reuse IS NOT NULL",
+    *_COLUMN_TABLES,
 ]
 """The tables of the newest schema."""
 
@@ -52,6 +64,8 @@ UPGRADES: dict[int, list[str]] = {
         "ALTER TABLE karat_headers ADD COLUMN checksum BIGINT",
         "ALTER TABLE karat_rows ADD COLUMN checksum BIGINT",
     ],
+    # Headers of schema 2 stay without columns: they are built from the records when they are first needed.
+    2: ["ALTER TABLE karat_headers ADD COLUMN columns SMALLINT", *_COLUMN_TABLES],
 }
 """Schema n → the statements that make it n + 1."""
 
@@ -66,12 +80,15 @@ FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
 
 APPEND = (
     "WITH header AS (SELECT number FROM karat_headers WHERE number = %s AND (%s::text IS NULL OR owner = %s)"
-    " FOR SHARE)"
+    " FOR SHARE),"
+    " segment AS (INSERT INTO karat_columns (parent, records, payload, checksum)"
+    " SELECT number, %s::bigint, %b::bytea, %s::bigint FROM header WHERE %s)"
     " INSERT INTO karat_rows SELECT header.number, batch.* FROM header, unnest(%b::bigint[], %b::bytea[],"
     " %b::bigint[], %b::smallint[], %b::bytea[], %b::bytea[], %b::bigint[]) AS batch ON CONFLICT DO NOTHING"
 )
 """A batch as one statement, which is a transaction and a round trip. FOR SHARE: until it is committed the header can
-neither be deleted nor taken over."""
+neither be deleted nor taken over. The segment of a batch that is appended again, because the server was lost after
+the commit, says the same twice."""
 
 _identity = itemgetter(0, 1, 2)
 
@@ -79,8 +96,9 @@ _identity = itemgetter(0, 1, 2)
 class PostgresBackend(SqlBackend):
     """A PostgreSQL database; its tables are named `karat_…` and live in the first schema of the search path."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
         super().__init__()
+        self.read_only = read_only
         try:
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
@@ -117,17 +135,19 @@ class PostgresBackend(SqlBackend):
             raise
 
     def _connect(self) -> psycopg.Connection[Any]:
-        return self._psycopg.connect(**self._where, autocommit=True)
+        connection = self._psycopg.connect(**self._where, autocommit=True)
+        if self.read_only:
+            connection.execute("SET default_transaction_read_only = on")
+        return connection
 
     def _prepare(self) -> None:
+        if self.read_only:
+            self._prepare_to_read()
+            return
         with self._transaction() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_TABLES_LOCK,))
             version = self._version(cursor)
-            if version > SCHEMA:
-                raise StoreRefused(
-                    f"{self.url} was made by a newer karat (schema {version}, this one knows {SCHEMA}):"
-                    " upgrade karat"
-                )
+            self._refuse_newer(version)
             for statement in TABLES if version == 0 else ():
                 cursor.execute(statement)
             for old in range(version or SCHEMA, SCHEMA):
@@ -137,6 +157,22 @@ class PostgresBackend(SqlBackend):
                 cursor.execute("INSERT INTO karat_schema VALUES (%s)", (SCHEMA,))
             elif version < SCHEMA:
                 cursor.execute("UPDATE karat_schema SET version = %s", (SCHEMA,))
+
+    def _prepare_to_read(self) -> None:
+        with self._transaction() as cursor:
+            version = self._version(cursor)
+        if version == 0:
+            raise StoreRefused(f"there is no store in {self.url}: karat run makes one")
+        self._refuse_newer(version)
+        self._checksum = "checksum" if version >= 2 else "NULL"
+        self._keeps_columns = version >= 3
+
+    def _refuse_newer(self, version: int) -> None:
+        if version > SCHEMA:
+            raise StoreRefused(
+                f"{self.url} was made by a newer karat (schema {version}, this one knows {SCHEMA}):"
+                " upgrade karat"
+            )
 
     def _version(self, cursor: Any) -> int:
         cursor.execute("SELECT to_regclass('karat_schema')")
@@ -228,6 +264,13 @@ class PostgresBackend(SqlBackend):
     def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
         if not rows:
             return 0
+        if any(row.cells is None for row in rows):
+            self._write(
+                lambda cursor: cursor.execute(
+                    "UPDATE karat_headers SET columns = NULL WHERE number = %s AND columns IS NOT NULL",
+                    (parent,),
+                )
+            )
         try:
             new = int(self._execute(APPEND, columns(parent, rows, owner)).rowcount)
         except self._failures as error:
@@ -239,6 +282,13 @@ class PostgresBackend(SqlBackend):
             if owner is not None and (held is None or held.owner != owner):
                 raise self._taken_over(parent)
         return new
+
+    def version(self) -> int:
+        found = self._read(
+            "SELECT (SELECT max(number) FROM karat_columns), count(*), max(created), max(finished), max(heartbeat),"
+            " sum(octet_length(payload)) FROM karat_headers"
+        )
+        return crc32(repr(found[0]).encode())
 
     def _reason(self, error: Exception) -> str:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -256,7 +306,7 @@ class PostgresBackend(SqlBackend):
 def columns(parent: int, rows: Sequence[Row], owner: str | None = None) -> tuple[Any, ...]:
     """A batch as APPEND takes it: sorted, so that two with the same rows cannot wait for each other."""
     ordered = sorted(rows, key=_identity)
-    positions, items, tries, statuses, reuses, payloads = zip(*ordered, strict=True)
+    positions, items, tries, statuses, reuses, payloads, _ = zip(*ordered, strict=True)
     known = ItemKeys()
     keys = [known[item] for item in items]
     checksums = [
@@ -265,7 +315,8 @@ def columns(parent: int, rows: Sequence[Row], owner: str | None = None) -> tuple
     ]
     stored = [key[0] for key in keys]
     lists = (list(positions), stored, list(tries), list(statuses), list(reuses), list(payloads), checksums)
-    return parent, owner, owner, *lists
+    segment = pack(ordered, known) or b""
+    return parent, owner, owner, len(rows), segment, crc32(segment), bool(segment), *lists
 
 
 SECRET_OPTIONS = ("password", "passfile", "sslpassword", "sslkey", "oauth_client_secret", "scram_client_key")

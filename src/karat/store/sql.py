@@ -22,6 +22,8 @@ _LATEST = (
     " l.position = r.position AND l.item = r.item AND l.try_number > r.try_number)"
 )
 _KEYS_AT_ONCE = 500
+_SPARSE = 16
+"""Positions further apart than this are looked up one by one; nearer ones are read together."""
 MOST_PROBLEMS = 20
 """Damaged records that are listed one by one."""
 _position = itemgetter(0)
@@ -40,6 +42,8 @@ class SqlBackend:
     """What the driver raises."""
     _checksum = "checksum"
     """The column; NULL in a store of schema 1 that cannot be upgraded because it is read-only."""
+    _keeps_columns = True
+    """False in a store of schema 1 or 2 that cannot be upgraded because it is read-only."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -120,10 +124,8 @@ class SqlBackend:
     def scan(self, parent: int, start: int, stop: int) -> list[Row]:
         rows, damaged = self._scan(parent, start, stop)
         if damaged:
-            header = self.header(parent)
-            what = header.id if header else "a header"
             raise StoreError(
-                f"{what} in {self.url} has {_records(len(damaged))} with damaged content:"
+                f"{self._name(parent)} in {self.url} has {_records(len(damaged))} with damaged content:"
                 " restore the store from a copy (karat doctor lists the damage)"
             )
         return rows
@@ -140,7 +142,7 @@ class SqlBackend:
         append = rows.append
         for p, i, t, s, r, d, c in found:
             item, start = items[i]
-            append(make(Row, (p, item, t, s, r, d)))
+            append(make(Row, (p, item, t, s, r, d, None)))
             # `checksum` written out, because a call for each record is a fifth of the cost of a scan. A record of
             # schema 1 has none.
             if c != crc32(d, (start + 64 * p + 8 * t + s) & 0xFFFFFFFF) and c is not None:
@@ -156,6 +158,57 @@ class SqlBackend:
         )
         items, make = _Items(), Mark._make
         return [make((p, items[i][0], t, s)) for p, i, t, s in found]
+
+    def scan_at(self, parent: int, positions: Sequence[int]) -> list[Row]:
+        rows: list[Row] = []
+        wanted = sorted(set(positions))
+        at = 0
+        while at < len(wanted):
+            end = at + 1
+            while end < len(wanted) and wanted[end] - wanted[end - 1] <= _SPARSE and end - at < _KEYS_AT_ONCE:
+                end += 1
+            chosen = set(wanted[at:end])
+            found = self.scan(parent, wanted[at], wanted[end - 1] + 1)
+            rows += [row for row in found if row.position in chosen]
+            at = end
+        return rows
+
+    # Columns -----------------------------------------------------------------
+
+    def has_columns(self, parent: int) -> bool:
+        if not self._keeps_columns:
+            return False
+        found = self._read("SELECT columns FROM karat_headers WHERE number = ?", (parent,))
+        return bool(found and found[0][0])
+
+    def segments(self, parent: int, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
+        sql = (
+            "SELECT number, records, payload, checksum FROM karat_columns WHERE parent = ? AND number > ?"
+            " ORDER BY number LIMIT 500"
+        )
+        while found := self._read(sql, (parent, after)) if self._keeps_columns else []:
+            for number, records, payload, expected in found:
+                if crc32(payload) != expected:
+                    raise StoreError(
+                        f"the columns of {self._name(parent)} in {self.url} are damaged: restore the store from a"
+                        " copy (karat doctor lists the damage)"
+                    )
+                yield int(number), int(records), payload
+            after = int(found[-1][0])
+
+    def last_segment(self, parent: int) -> tuple[int, int]:
+        if not self._keeps_columns:
+            return 0, 0
+        sql = "SELECT coalesce(max(number), 0), coalesce(sum(records), 0) FROM karat_columns WHERE parent = ?"
+        number, records = self._read(sql, (parent,))[0]
+        return int(number), int(records)
+
+    def version(self) -> int:
+        raise AssertionError("a dialect provides this")
+
+    def _name(self, parent: int) -> str:
+        header = self.header(parent)
+        return header.id if header else "a header"
 
     def extent(self, parent: int) -> int:
         found = self._read("SELECT max(position) FROM karat_rows WHERE parent = ?", (parent,))
@@ -199,10 +252,10 @@ class SqlBackend:
             cursor.execute(
                 self._sql(
                     "INSERT INTO karat_headers (kind, id, configuration, created, finished, payload,"
-                    " owner, host, process, process_started, since, heartbeat, checksum)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+                    " owner, host, process, process_started, since, heartbeat, checksum, columns)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
                 ),
-                (*header[1:], *(lease or (None,) * 6), crc32(header.payload)),
+                (*header[1:], *(lease or (None,) * 6), crc32(header.payload), 1),
             )
             for parent in dict.fromkeys(parents):
                 cursor.execute(
@@ -276,6 +329,7 @@ class SqlBackend:
                     # The header first: PostgreSQL lets an append hold it, and this waits for that append.
                     cursor.execute(self._sql("DELETE FROM karat_headers WHERE number = ?"), (number,))
                     cursor.execute(self._sql("DELETE FROM karat_rows WHERE parent = ?"), (number,))
+                    cursor.execute(self._sql("DELETE FROM karat_columns WHERE parent = ?"), (number,))
                 cursor.execute(self._sql("DELETE FROM karat_links WHERE child = ?"), (id,))
             return []
 
@@ -381,6 +435,11 @@ class SqlBackend:
                 rows, damaged = self._scan(number, start, stop)
                 chunks.saw(rows)
                 found += damaged
+            try:
+                for _ in self.segments(number):
+                    pass
+            except StoreError:
+                problems.append(f"the columns of {id} have damaged content")
             if found:
                 where = ", ".join(str(row.position) for row in found[:MOST_PROBLEMS])
                 more = ", …" if len(found) > MOST_PROBLEMS else ""

@@ -19,10 +19,19 @@ from zlib import crc32
 
 from karat.errors import KaratError, StoreError, StoreRefused
 from karat.store.backend import SCHEMA, ItemKeys, Row
+from karat.store.columns import pack
 from karat.store.sql import SqlBackend
 
 APPLICATION = 0x6B617261
 """`kara`, in the field of the file's header that says whose file it is."""
+
+_COLUMN_TABLES = [
+    # With a rowid: segments are some kilobytes long, and a table without one would put them on overflow pages.
+    """CREATE TABLE karat_columns (
+        number INTEGER PRIMARY KEY, parent INTEGER NOT NULL, records INTEGER NOT NULL, payload BLOB NOT NULL,
+        checksum INTEGER NOT NULL)""",
+    "CREATE INDEX karat_columns_parent ON karat_columns (parent, number, records)",
+]
 
 TABLES = [
     # AUTOINCREMENT: a number must never come to mean another run while somebody still appends to the old one.
@@ -30,7 +39,7 @@ TABLES = [
         number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL UNIQUE,
         configuration TEXT NOT NULL, created REAL NOT NULL, finished REAL, payload BLOB NOT NULL,
         owner TEXT, host TEXT, process INTEGER, process_started REAL, since REAL, heartbeat REAL,
-        checksum INTEGER)""",
+        checksum INTEGER, columns INTEGER)""",
     "CREATE INDEX karat_headers_configuration ON karat_headers (kind, configuration)",
     """CREATE TABLE karat_links (
         child TEXT NOT NULL, parent TEXT NOT NULL, PRIMARY KEY (child, parent)) WITHOUT ROWID""",
@@ -43,6 +52,7 @@ TABLES = [
         status INTEGER NOT NULL, reuse BLOB, payload BLOB NOT NULL, checksum INTEGER,
         PRIMARY KEY (parent, position, item, try_number)) WITHOUT ROWID""",
     "CREATE INDEX karat_rows_reuse ON karat_rows (reuse) WHERE reuse IS NOT NULL",
+    *_COLUMN_TABLES,
 ]
 """The tables of the newest schema."""
 
@@ -52,6 +62,8 @@ UPGRADES: dict[int, list[str]] = {
         "ALTER TABLE karat_headers ADD COLUMN checksum INTEGER",
         "ALTER TABLE karat_rows ADD COLUMN checksum INTEGER",
     ],
+    # Headers of schema 2 stay without columns: they are built from the records when they are first needed.
+    2: ["ALTER TABLE karat_headers ADD COLUMN columns INTEGER", *_COLUMN_TABLES],
 }
 """Schema n → the statements that make it n + 1."""
 
@@ -66,6 +78,7 @@ ROWS_AT_ONCE = 16
 for what is left over takes longer to prepare."""
 
 _COLUMNS = 8
+_ADD_SEGMENT = "INSERT INTO karat_columns (parent, records, payload, checksum) VALUES (?, ?, ?, ?)"
 
 
 @functools.cache
@@ -80,7 +93,7 @@ class SqliteBackend(SqlBackend):
     commits_briefly = True
     _failures = (sqlite3.Error,)
 
-    def __init__(self, path: Path | None, *, synchronous: str = "NORMAL") -> None:
+    def __init__(self, path: Path | None, *, synchronous: str = "NORMAL", read_only: bool = False) -> None:
         super().__init__()
         self.path = path
         self.shared = path is not None
@@ -91,7 +104,12 @@ class SqliteBackend(SqlBackend):
         if path is not None:
             _refuse_foreign(path)
         try:
-            self._open(synchronous)
+            if path is not None and read_only:
+                if not path.exists():
+                    raise StoreRefused(f"there is no store {path}: karat run makes one")
+                self._open_to_read(path)
+            else:
+                self._open(synchronous)
         except sqlite3.Error as error:
             if path is None or not path.is_file() or _code(error) not in _NOT_WRITABLE:
                 raise _refusal(path, error) from error
@@ -114,12 +132,20 @@ class SqliteBackend(SqlBackend):
         """Open a file that may not be written, or lies in such a folder: everything in it can be read."""
         self.read_only = True
         try:
-            self._connection = _connect_to_read(path)
-            self._connection.execute("SELECT count(*) FROM karat_headers").fetchone()
+            try:
+                self._connection = _connect(_read_only_uri(path), uri=True)
+                self._connection.execute("SELECT count(*) FROM karat_headers").fetchone()
+            except sqlite3.OperationalError as error:
+                if _code(error) not in _NOT_WRITABLE:
+                    raise
+                # The log cannot be made in its folder, so nobody writes to it either.
+                self._connection = _connect_to_read(path)
+                self._connection.execute("SELECT count(*) FROM karat_headers").fetchone()
+            schema = self._connection.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error as error:
             raise StoreRefused(f"{path} cannot be read: {error}") from error
-        if self._connection.execute("PRAGMA user_version").fetchone()[0] < 2:
-            self._checksum = "NULL"
+        self._checksum = "checksum" if schema >= 2 else "NULL"
+        self._keeps_columns = schema >= 3
 
     def _prepare(self, synchronous: str) -> None:
         execute = self._connection.execute
@@ -179,7 +205,7 @@ class SqliteBackend(SqlBackend):
             keys = ItemKeys()
             values = [
                 value
-                for position, item, try_number, status, reuse, payload in rows
+                for position, item, try_number, status, reuse, payload, _ in rows
                 for stored, start in (keys[item],)
                 for value in (
                     parent,
@@ -197,7 +223,15 @@ class SqliteBackend(SqlBackend):
             for start in range(0, len(values), _COLUMNS * ROWS_AT_ONCE):
                 some = values[start : start + _COLUMNS * ROWS_AT_ONCE]
                 new += cursor.execute(_append(len(some) // _COLUMNS), some).rowcount
+            segment = pack(rows, keys) if rows else None
+            if segment is not None:
+                cursor.execute(_ADD_SEGMENT, (parent, len(rows), segment, crc32(segment)))
+            elif rows:
+                cursor.execute("UPDATE karat_headers SET columns = NULL WHERE number = ?", (parent,))
             return int(new)
+
+    def version(self) -> int:
+        return int(self._read("PRAGMA data_version")[0][0])
 
     def ensure_present(self) -> None:
         self._ensure_file()
@@ -260,7 +294,11 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 def _connect_to_read(path: Path) -> sqlite3.Connection:
     # Without a log nobody writes to it in WAL mode: `immutable` then leaves no log and no lock behind either.
     settled = "" if Path(f"{path}-wal").exists() else "&immutable=1"
-    return _connect(f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{settled}", uri=True)
+    return _connect(_read_only_uri(path) + settled, uri=True)
+
+
+def _read_only_uri(path: Path) -> str:
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
 
 
 def _connect(path: Path | str, *, uri: bool = False) -> sqlite3.Connection:

@@ -1,0 +1,263 @@
+"""Columns: the same as what the records say, for every kind of store and every state of a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import karat
+from karat.errors import StoreError, StoreRefused
+from karat.records import Call, Failed, Ok, Skipped, Usage
+from karat.store import ReadPool, Store, open_store
+from karat.store.backend import Row
+from karat.store.columns import ItemColumns, cells_of_output, kind_of_outcome, load_columns
+from karat.store.repositories import latest, output_decoder, result_decoder
+from karat.tasks import Context, Task
+from tests.store.conftest import add_header
+
+FIXTURES = Path(__file__).with_name("fixtures")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("KARAT_CACHE", str(folder))
+    return folder
+
+
+failing: set[str] = set()
+
+
+def shout(text: str) -> str:
+    """Fails for what is in `failing`."""
+    if text in failing:
+        raise ValueError(f"cannot shout {text}")
+    return text.upper()
+
+
+def examples(count: int) -> karat.Dataset:
+    return karat.Dataset.from_examples(
+        [{"id": f"q{i}", "input": f"t{i}", "expected": f"T{i}" if i % 3 else "?"} for i in range(count)]
+    )
+
+
+def from_records(handle: Any) -> list[tuple[Any, ...]]:
+    """What the columns should be, read from the records one by one."""
+    decode = output_decoder.decode if handle.kind == "run" else result_decoder.decode
+    backend = handle.store.backend
+    found = []
+    for row in latest(backend.scan(handle.number, 0, 10**6)):
+        record: Any = decode(row.payload)
+        score = (
+            record.outcome.value.score if handle.kind != "run" and isinstance(record.outcome, Ok) else None
+        )
+        kind = kind_of_outcome(record.outcome)
+        facts = (row.try_number, row.status, score, record.seconds, record.queue_seconds, kind)
+        found.append((row.position, record.attempt, record.unit, *facts))
+    return found
+
+
+def from_columns(columns: ItemColumns) -> list[tuple[Any, ...]]:
+    return [
+        (
+            int(columns.positions[i]),
+            columns.items[columns.codes[i]].attempt,
+            columns.items[columns.codes[i]].unit,
+            int(columns.tries[i]),
+            int(columns.statuses[i]),
+            None if np.isnan(columns.scores[i]) else float(columns.scores[i]),
+            float(columns.seconds[i]),
+            float(columns.queue[i]),
+            columns.kinds[columns.kind_codes[i]],
+        )
+        for i in range(len(columns))
+    ]
+
+
+def assert_same(*handles: Any) -> None:
+    for handle in handles:
+        assert handle.store.backend.has_columns(handle.number)
+        assert from_columns(load_columns(handle)) == from_records(handle)
+
+
+def test_columns_are_what_the_records_say(store: Store) -> None:
+    failing.update({"t3", "t7"})
+    run = karat.run(shout, examples(40), store=store, attempts=2)
+    evaluation = karat.evaluate(run, ["exact_match", "edit_distance"])
+    assert_same(run, evaluation)
+    failing.clear()
+    run = karat.run(shout, examples(40), store=store, attempts=2, retry_failed=True)
+    evaluation = karat.evaluate(run, ["exact_match", "edit_distance"], retry_failed=True)
+    assert run.counts.failed == 0
+    assert_same(run, evaluation)
+    assert max(load_columns(run).tries) == 2
+
+
+class Turns(Task):
+    """One output for each word."""
+
+    name = "turns"
+    version = "1"
+    units_declared = True
+
+    def units(self, example: karat.Example) -> list[str]:
+        return [f"turn/{number}" for number in range(len(example.input))]
+
+    def call_units(self, example: karat.Example, context: Context) -> Iterator[tuple[str, Any]]:
+        for number, text in enumerate(example.input):
+            yield f"turn/{number}", text if text != "bad" else ValueError("bad")
+
+
+def test_columns_of_units(store: Store) -> None:
+    words = [{"input": ["a"] * 12}, {"input": ["b", "bad"]}, {"input": ["c"]}]
+    run = karat.run(Turns(), words, store=store)
+    assert_same(run, karat.evaluate(run, [lambda outputs: len(outputs)]))
+    units = [load_columns(run).items[code].unit for code in load_columns(run).codes]
+    assert units[:12] == [f"turn/{number}" for number in range(12)]
+
+
+def test_a_copy_has_columns(store: Store) -> None:
+    failing.add("t2")
+    run = karat.run(shout, examples(9), store=store)
+    failing.clear()
+    with open_store("memory://") as other:
+        assert_same(store.copy(karat.evaluate(run, ["exact_match"]).id, other), other.runs.get(run.id))
+
+
+def test_of_the_same_try_twice_the_first_commit_counts(store: Store) -> None:
+    number = add_header(store)
+    first: Any = (None, 1.0, 0.0, None, 0, 0, "")
+    second: Any = (None, 2.0, 0.0, None, 0, 0, "")
+    store.backend.append(number, [Row(5, "1", 1, 0, None, b"{}", first)])
+    store.backend.append(
+        number, [Row(5, "1", 1, 0, None, b"{}", second), Row(4, "1", 1, 0, None, b"{}", first)]
+    )
+    store.backend.append(
+        number, [Row(5, "1", 2, 1, None, b"{}", second), Row(5, "10", 1, 0, None, b"{}", first)]
+    )
+    store.backend.append(number, [Row(5, "2", 1, 0, None, b"{}", first)])
+    handle: Any = type(
+        "Handle", (), {"store": store, "number": number, "kind": "run", "id": "run-0000000001"}
+    )
+    columns = load_columns(handle)
+    assert columns.positions.tolist() == [4, 5, 5, 5]
+    assert [columns.items[code].attempt for code in columns.codes] == [1, 1, 2, 10]
+    assert columns.tries.tolist() == [1, 2, 1, 1]
+    assert columns.seconds.tolist() == [1.0, 2.0, 1.0, 1.0]
+    assert store.backend.last_segment(number)[1] == 6
+
+
+def test_records_without_columns_are_read_instead_and_the_cache_is_private(store: Store, cache: Path) -> None:
+    failing.add("t2")
+    run = karat.run(shout, examples(9), store=store)
+    failing.clear()
+    expected = from_columns(load_columns(run))
+    (row,) = latest(store.backend.scan(run.number, 0, 1))
+    store.backend.append(run.number, [row])  # it exists, but it comes without columns
+    assert not store.backend.has_columns(run.number)
+    assert from_columns(load_columns(run)) == expected
+    (file,) = (cache / "columns").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert from_columns(load_columns(run)) == expected
+    file.write_bytes(file.read_bytes()[:-1] + b"x")  # damaged: it is made again
+    assert from_columns(load_columns(run)) == expected
+
+
+def test_cost_tokens_and_kinds() -> None:
+    calls = [
+        Call("model", "a", usage=Usage(3, 4, cost=0.5)),
+        Call("model", "b", usage=Usage(1, 1, cost=0.25)),
+    ]
+    assert cells_of_output(Ok("x"), 1.0, 0.5, calls) == (None, 1.0, 0.5, 0.75, 4, 5, "")
+    unknown = [*calls, Call("model", "c", usage=Usage(1, 0))]
+    assert cells_of_output(Ok("x"), 1.0, 0.5, unknown)[3] is None
+    failure = karat.records.Failure("E", "node ask: Timeout: late", metadata={"node": "ask"})
+    assert cells_of_output(Failed(failure), 1.0, 0.0, [])[6] == "node ask: Timeout"
+    assert cells_of_output(Skipped("why"), 1.0, 0.0, None)[6] == "why"
+
+
+def test_removing_a_run_removes_its_columns(store: Store) -> None:
+    run = karat.run(shout, examples(3), store=store)
+    store.remove(run.id)
+    assert store.backend.last_segment(run.number) == (0, 0)
+
+
+def test_damaged_columns_are_not_read_as_data(tmp_path: Path) -> None:
+    with open_store(tmp_path / "karat.db") as store:
+        run = karat.run(shout, examples(3), store=store)
+        with sqlite3.connect(tmp_path / "karat.db") as other:
+            other.execute("UPDATE karat_columns SET payload = zeroblob(length(payload))")
+        with pytest.raises(StoreError, match="columns of"):
+            load_columns(run)
+        assert any("columns" in problem for problem in store.verify())
+
+
+def test_columns_of_a_store_of_schema_1(tmp_path: Path) -> None:
+    path = Path(shutil.copy(FIXTURES / "schema-1.sqlite", tmp_path))
+    before = path.read_bytes()
+    with open_store(path, read_only=True) as store:
+        handles: list[Any] = [*store.runs.list(), *store.evaluations.list()]
+        assert handles
+        for handle in handles:
+            assert not store.backend.has_columns(handle.number)
+            assert from_columns(load_columns(handle)) == from_records(handle)
+    assert path.read_bytes() == before
+    with open_store(path) as store:
+        again: list[Any] = [*store.runs.list(), *store.evaluations.list()]
+        for handle in again:
+            assert from_columns(load_columns(handle)) == from_records(handle)
+
+
+def test_a_read_only_store_sees_what_others_write_and_changes_nothing(url: str) -> None:
+    with pytest.raises(StoreRefused):
+        open_store(url, read_only=True)
+    with open_store(url) as store:
+        karat.run(shout, examples(3), store=store)
+        with open_store(url, read_only=True) as reader:
+            before = reader.backend.version()
+            assert reader.backend.version() == before
+            run = karat.run(shout, examples(5), store=store)
+            assert reader.backend.version() != before
+            assert [output.value for output in reader.runs.get(run.id).outputs()] == [
+                f"T{i}" for i in range(5)
+            ]
+            with pytest.raises((StoreRefused, StoreError)):
+                reader.remove(run.id)
+            with pytest.raises((StoreRefused, StoreError)):
+                reader.tag(run.id, ["x"])
+        assert store.runs.get(run.id).header.labels == []
+
+
+def test_a_pool_gives_a_store_to_one_thread_at_a_time(url: str) -> None:
+    with open_store(url) as store:
+        run = karat.run(shout, examples(3), store=store)
+        pool = ReadPool(url, size=2)
+        with pool.store() as one, pool.store() as other:
+            assert one is not other
+            assert one.get(run.id).id == other.get(run.id).id
+        with pool.store() as again:
+            assert again in (one, other)
+        pool.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_store_in_a_folder_without_write_permission_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    with open_store(folder / "karat.db") as store:
+        run = karat.run(shout, examples(3), store=store)
+    folder.chmod(0o500)
+    try:
+        with open_store(folder / "karat.db", read_only=True) as reader:
+            assert len(load_columns(reader.runs.get(run.id))) == 3
+    finally:
+        folder.chmod(0o700)

@@ -39,6 +39,7 @@ COMMANDS = {
         "karat.cli.judge", "measure the error rates of a judge and its resistance to attacks"
     ),
     "graph": Command("karat.cli.graph", "draw the graph of a task"),
+    "memory": Command("karat.cli.memory", "evaluate a memory system on dialogues and questions"),
     "ls": Command("karat.cli.ls", "list the contents of the store"),
     "show": Command(
         "karat.cli.show", "show a dataset, run, evaluation or aggregation, one example, or the failures"

@@ -9,6 +9,7 @@ from karat.registry import Registry
 
 if TYPE_CHECKING:
     from karat.memory._dialogue import Attachment, Evidence, MemoryPoint, Question, Sample, Session, Turn
+    from karat.memory._evaluate import MemoryEvaluation, evaluate, evaluate_async
     from karat.memory._system import (
         Capabilities,
         ControlSystem,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from karat.memory._text import count_tokens, cut_tokens, turn_text
 
 _WHERE = {
+    **dict.fromkeys(("MemoryEvaluation", "evaluate", "evaluate_async"), "_evaluate"),
     **dict.fromkeys(
         ("Attachment", "Evidence", "MemoryPoint", "Question", "Sample", "Session", "Turn"), "_dialogue"
     ),
@@ -35,6 +37,7 @@ __all__ = [
     "Capabilities",
     "ControlSystem",
     "Evidence",
+    "MemoryEvaluation",
     "MemoryPoint",
     "MemorySystem",
     "Question",
@@ -46,6 +49,8 @@ __all__ = [
     "Turn",
     "count_tokens",
     "cut_tokens",
+    "evaluate",
+    "evaluate_async",
     "memory_systems",
     "turn_text",
 ]

@@ -13,6 +13,7 @@ from karat.evaluators.judges._core import (
 )
 from karat.evaluators.judges.agent import AgentAsJudgeEvaluator
 from karat.evaluators.judges.criterion import LLMJudge, LLMTrajectoryJudge
+from karat.evaluators.judges.items import ItemJudge, ItemVerdict
 from karat.evaluators.judges.pairwise import PairwiseJudge
 from karat.evaluators.judges.rag import (
     AnswerCorrectnessEvaluator,
@@ -30,6 +31,8 @@ __all__ = [
     "AnswerRelevanceEvaluator",
     "ContextRelevanceEvaluator",
     "GroundednessEvaluator",
+    "ItemJudge",
+    "ItemVerdict",
     "JudgeContextOverflow",
     "JudgeEmpty",
     "JudgeFailure",

@@ -112,6 +112,11 @@ def reply_instructions(contract: Contract) -> str:
     elif contract.field == "claims":
         form = '{"analysis": "…", "claims": [{"claim": "…", "supported": true or false}, …]}'
         rest = '"claims" has one entry for each claim; it is [] if there is none.'
+    elif contract.labels:
+        labels = " or ".join(json.dumps(label, ensure_ascii=False) for label in contract.labels)
+        form = '{"analysis": "…", "verdicts": [{"analysis": "…", "id": 1, "label": ' + labels + "}, …]}"
+        numbers = ", ".join(map(str, contract.values))
+        rest = f'"verdicts" has exactly one entry for each of the items {numbers}; "id" is the number of the item.'
     elif contract.evidence:
         form = (
             '{"analysis": "…", "verdicts": [{"evidence": "…", "id": 1, "quote": "…", "satisfied": true or false,'

@@ -51,6 +51,8 @@ class Contract(msgspec.Struct, frozen=True):
     """The requirements of the ids, for replies that name a requirement instead of its id."""
     count: int | None = None
     """How many claims there are, where they were listed in the question."""
+    labels: tuple[str, ...] = ()
+    """The labels of `verdicts` on numbered items, whose numbers are `values`: each item gets exactly one."""
 
     def schema(self, bounded: bool = False) -> dict[str, Any]:
         """The JSON Schema. `bounded` limits texts and lists, for a grammar that would otherwise never end."""
@@ -68,7 +70,11 @@ class Contract(msgspec.Struct, frozen=True):
         if self.field == "claims":
             items = _object({"claim": text, "supported": {"type": "boolean"}})
             return {"type": "array", "items": items, **limit}
-        if self.evidence:
+        if self.labels:
+            number = {"type": "integer", "enum": list(self.values)}
+            label = {"type": "string", "enum": list(self.labels)}
+            items = _object({"analysis": text, "id": number, "label": label})
+        elif self.evidence:
             items = _object(
                 {
                     "evidence": text,
@@ -118,6 +124,8 @@ class Contract(msgspec.Struct, frozen=True):
             raise Malformed(f"{self.field!r} is not a list of objects")
         if self.field == "claims":
             return self._claims(value)
+        if self.labels:
+            return self._labelled(value)
         return self._requirements(value) if self.evidence else self._criteria(value)
 
     def _claims(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -165,6 +173,25 @@ class Contract(msgspec.Struct, frozen=True):
                 raise Malformed(f"there are two different verdicts with the id {number}")
             out.setdefault(number, verdict)
         return [out[number] for number in sorted(out)]
+
+    def _labelled(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """One label for each numbered item. A number that is not in the list is refused, not dropped."""
+        out: dict[int, dict[str, Any]] = {}
+        for each in value:
+            number = integer(each.get("id"), self.values, "'id'")
+            if number in out:
+                raise Malformed(f"there are two verdicts with the id {number}")
+            analysis = each.get("analysis")
+            label = one_of(each.get("label"), self.labels, f"'label' of item {number}")
+            out[number] = {
+                "id": number,
+                "label": label,
+                "analysis": analysis if isinstance(analysis, str) else "",
+            }
+        missing = [number for number in self.values if number not in out]
+        if missing:
+            raise Malformed(f"there is no verdict on item {missing[0]}")
+        return [out[number] for number in self.values]
 
     def _criteria(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         out: dict[str, dict[str, Any]] = {}

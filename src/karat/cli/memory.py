@@ -1,0 +1,121 @@
+"""Evaluate a memory system: drive it through dialogues, judge what it stores and answers, and write five files.
+
+Stage 1 writes pipeline_sessions.jsonl and pipeline_qa.jsonl. Stage 2 judges them and writes session_records.jsonl,
+qa_records.jsonl and aggregate_metrics.json. --eval-only repeats stage 2 from the files alone. The same command
+continues an interrupted evaluation. Everything is in the store too: compare, rank, report and show work on the runs.
+
+NAME is a built-in memory system or control, or file.py:Class. The judge is --judge, else KARAT_JUDGE_MODEL,
+OPENAI_MODEL or KARAT_MODEL; the answering model is --model, else KARAT_MODEL or OPENAI_MODEL.
+
+    karat memory --dataset demo --baseline FUMemory --output-dir results/FU --judge deterministic --model extractive
+    karat memory --dataset locomo10.json --baseline BM25Memory --output-dir results/BM25 --context-tokens 2000
+    OPENAI_MODEL=NAME karat memory --baseline FUMemory --output-dir results/FU --eval-only
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from karat.cli.options import cache_mode, import_from_here, parameter, positive, whole
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the data, the system, the models and the output."""
+    parser.option("--dataset", metavar="PATH", help="a file or folder of a memory benchmark, or demo")
+    parser.option("--baseline", metavar="NAME", help="the memory system: a name, or file.py:Class")
+    parser.option("--output-dir", required=True, metavar="DIR", help="where the five files are written")
+    parser.option("--dataset-type", metavar="TYPE", help="the format of the dataset (default: recognised)")
+    parser.option("--judge", metavar="MODEL", help="the judge: a model, or deterministic for none")
+    parser.option("--model", metavar="MODEL", help="the answering model, or extractive for none")
+    parser.option(
+        "--param",
+        action="append",
+        default=[],
+        type=parameter,
+        metavar="K=V",
+        help="a parameter of the memory system; repeatable",
+    )
+    parser.option("--top-k", type=whole(1), default=5, metavar="K", help="memories per question (default: 5)")
+    parser.option(
+        "--context-tokens", type=whole(1), metavar="N", help="cut the retrieved memories to N tokens"
+    )
+    parser.option("--max-samples", type=whole(1), metavar="N", help="use at most N samples")
+    parser.option("--eval-only", action="store_true", help="only judge the pipeline files in --output-dir")
+    parser.option(
+        "--snapshots",
+        choices=("all", "checkpoints"),
+        default="all",
+        help="write the snapshot of every session, or only where it is judged or asked about (default: all)",
+    )
+    parser.option(
+        "--max-judge-errors",
+        type=_share,
+        default=0.05,
+        metavar="SHARE",
+        help="exit code 1 if more judgments fail (default: 0.05)",
+    )
+    parser.option(
+        "--seed", type=whole(0), default=0, metavar="N", help="random seed of the system (default: 0)"
+    )
+    parser.option(
+        "--concurrency", type=whole(1), metavar="N", help="number of samples at a time (default: 4)"
+    )
+    parser.option(
+        "--retry-failed", action="store_true", help="retry failed sessions, questions and judgments"
+    )
+    parser.option("--wait", action="store_true", help="wait if another process is doing the same work")
+    parser.option("--no-cache", action="store_true", help="do not read or write the cache of model replies")
+    parser.option("--refresh", action="store_true", help="call models again and replace the cached replies")
+    parser.option(
+        "--budget",
+        type=positive,
+        metavar="DOLLARS",
+        help="stop before model calls cost more than this; resumable",
+    )
+
+
+def _share(text: str) -> float:
+    """A share from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return number
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Run both stages, or the second alone; return 1 if units failed or too many judgments did."""
+    from karat.memory import evaluate
+    from karat.store import open_store
+
+    import_from_here()
+    with open_store(given.store) as store:
+        made = evaluate(
+            given.dataset,
+            given.baseline,
+            output_dir=given.output_dir,
+            dataset_type=given.dataset_type,
+            judge=given.judge,
+            model=given.model,
+            top_k=given.top_k,
+            context_tokens=given.context_tokens,
+            max_samples=given.max_samples,
+            eval_only=given.eval_only,
+            concurrency=given.concurrency,
+            max_judge_errors=given.max_judge_errors,
+            snapshots=given.snapshots,
+            seed=given.seed,
+            params=dict(given.param),
+            store=store,
+            progress=terminal.progress,
+            retry_failed=given.retry_failed,
+            wait=given.wait,
+            cache=cache_mode(given),
+            budget=given.budget,
+        )
+        terminal.show(made.to_dict(), made.report)
+    return made.exit_code

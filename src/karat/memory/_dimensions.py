@@ -1,0 +1,653 @@
+"""The six dimensions: what is judged of a record, the fields that the verdicts become, and the formulas over them.
+
+A dimension turns a record of stage 1 into numbered items and gets a label for each, from a judge or from the matcher.
+All counts and rates are computed here from these labels, so both ways share one set of formulas.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from karat.errors import CannotJudge
+from karat.evaluators import ItemVerdict
+from karat.memory._matching import SUPPORTED, Matcher, content_words, is_refusal, judge_answer, sentences
+from karat.stats import MeanState
+
+Record = Mapping[str, Any]
+Fields = dict[str, Any]
+
+SETTLED = "rule"
+"""The method of a verdict that follows without any comparison, such as that of an empty delta."""
+
+
+class Mean(NamedTuple):
+    """A rate of a dimension: its name in `aggregate_metrics.json`, its direction, and its values in one record."""
+
+    name: str
+    higher_is_better: bool
+    values: Callable[[Fields], Sequence[float]]
+
+
+class Dimension:
+    """One of the six dimensions."""
+
+    key: ClassVar[str]
+    """The key of its results."""
+    block: ClassVar[str]
+    """Its block in `aggregate_metrics.json`."""
+    of_sessions: ClassVar[bool] = True
+    labels: ClassVar[tuple[str, ...]]
+    means: ClassVar[tuple[Mean, ...]]
+    rate: ClassVar[str] = ""
+    """The field of its main rate."""
+
+    def items(self, record: Record) -> list[str]:
+        """The numbered items; none where the dimension does not apply to the record."""
+        raise NotImplementedError
+
+    def parts(self, record: Record) -> dict[str, str]:
+        """What a judge is shown beside the items."""
+        raise NotImplementedError
+
+    def prompt(self, record: Record) -> str:
+        """The name of the judge's prompt."""
+        return self.key
+
+    def settled(self, record: Record) -> list[ItemVerdict] | None:
+        """The verdicts where nothing has to be compared."""
+        return None
+
+    def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
+        """The verdicts of the deterministic matcher."""
+        raise NotImplementedError
+
+    def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
+        """The fields of `eval` that follow from the verdicts."""
+        raise NotImplementedError
+
+    def absent(self, record: Record) -> Fields:
+        """The fields of `eval` where nothing was judged: rates are null."""
+        raise NotImplementedError
+
+    def score(self, fields: Fields) -> float | None:
+        """The score of a result: the main rate of its record."""
+        value: float | None = fields[self.rate]
+        return value
+
+    def counts(self, fields: Fields) -> dict[str, int]:
+        """What `aggregate_metrics.json` adds up over records."""
+        raise NotImplementedError
+
+
+def _texts(memories: Iterable[str]) -> str:
+    return "\n".join(f"- {text}" for text in memories) or "(none)"
+
+
+def written(record: Record) -> list[Record]:
+    """The memories of a delta that count: added and updated ones."""
+    return [each for each in record["memory_delta"] if each["op"] in ("add", "update")]
+
+
+def active(record: Record) -> list[str]:
+    """The texts of the memories in force in a snapshot."""
+    if record.get("snapshot_omitted"):
+        raise CannotJudge(
+            f"the snapshot of session {record['session_id']!r} was omitted: run stage 1 with --snapshots all"
+        )
+    return [each["text"] for each in record["memory_snapshot"] if each.get("status", "active") == "active"]
+
+
+def _points(record: Record, *kinds: str) -> list[Record]:
+    return [point for kind in kinds for point in record["gold_state"][f"session_{kind}_memories"]]
+
+
+def _ratio(count: int, total: int) -> float | None:
+    return count / total if total else None
+
+
+def _optional(name: str) -> Callable[[Fields], Sequence[float]]:
+    return lambda fields: [] if fields[name] is None else [fields[name]]
+
+
+def _pooled(weights: Mapping[str, float]) -> Callable[[Fields], Sequence[float]]:
+    """Each counted item as a value: pooled means are means over items."""
+    return lambda fields: [weight for name, weight in weights.items() for _ in range(fields[name])]
+
+
+def _covered(points: Sequence[str], memories: Sequence[str], matcher: Matcher) -> list[ItemVerdict]:
+    out = []
+    for number, point in enumerate(points, 1):
+        place = matcher.covered_by(point, memories)
+        said = "no memory states it" if place is None else f"stated by memory {place + 1}"
+        out.append(ItemVerdict(number, "missing" if place is None else "covered", said))
+    return out
+
+
+class Recall(Dimension):
+    """How much of what a session gave to remember is in its delta."""
+
+    key = "recall"
+    rate = "recall"
+    block = "memory_recall"
+    labels = ("covered", "missing")
+    means = (
+        Mean("avg_recall", True, _optional("recall")),
+        Mean("avg_update_recall", True, _optional("update_recall")),
+    )
+
+    def items(self, record: Record) -> list[str]:
+        return [point["memory_content"] for point in _points(record, "new", "update")]
+
+    def parts(self, record: Record) -> dict[str, str]:
+        return {"memories": _texts(each["text"] for each in written(record))}
+
+    def settled(self, record: Record) -> list[ItemVerdict] | None:
+        if written(record):
+            return None
+        items = range(1, len(self.items(record)) + 1)
+        return [ItemVerdict(number, "missing", "the session added no memory") for number in items]
+
+    def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
+        return _covered(self.items(record), [each["text"] for each in written(record)], matcher)
+
+    def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
+        updates = len(_points(record, "update"))
+        covered = [verdict.id for verdict in verdicts if verdict.label == "covered"]
+        of_updates = sum(number > len(verdicts) - updates for number in covered)
+        return {
+            "recall": _ratio(len(covered), len(verdicts)),
+            "covered_count": len(covered),
+            "num_gold": len(verdicts),
+            "update_recall": _ratio(of_updates, updates),
+            "update_covered_count": of_updates,
+            "update_total": updates,
+            "recall_reasoning": reasoning,
+        }
+
+    def absent(self, record: Record) -> Fields:
+        return {
+            "recall": None,
+            "covered_count": 0,
+            "num_gold": len(self.items(record)),
+            "update_recall": None,
+            "update_covered_count": 0,
+            "update_total": len(_points(record, "update")),
+            "recall_reasoning": "",
+        }
+
+    def counts(self, fields: Fields) -> dict[str, int]:
+        return {
+            "num_sessions_with_recall": int(fields["recall"] is not None),
+            "num_sessions_with_update": int(fields["update_recall"] is not None),
+            "total_covered": fields["covered_count"],
+            "total_gold": fields["num_gold"],
+        }
+
+
+class Correctness(Dimension):
+    """How many of the memories in a delta are right."""
+
+    key = "correctness"
+    rate = "correctness_rate"
+    block = "memory_correctness"
+    labels = ("correct", "hallucination", "irrelevant")
+    means = (
+        Mean("avg_correctness", True, _optional("correctness_rate")),
+        Mean("avg_hallucination", False, lambda f: _share(f, "num_hallucination")),
+        Mean("avg_irrelevant", False, lambda f: _share(f, "num_irrelevant")),
+    )
+
+    def items(self, record: Record) -> list[str]:
+        return [each["text"] for each in written(record)]
+
+    def parts(self, record: Record) -> dict[str, str]:
+        return {"dialogue": dialogue_text(record), "known": _texts(self._known(record))}
+
+    def _known(self, record: Record) -> list[str]:
+        earlier = [text for each in written(record) for text in each["metadata"].get("previous_texts", ())]
+        return [each["memory_content"] for each in record["gold_state"]["cumulative_gold_memories"]] + earlier
+
+    def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
+        """A memory is supported if its sources contain its words, and relevant if it shares a gold point's.
+
+        Without gold points relevance cannot be told from words, and a supported memory counts as correct.
+        """
+        gold = record["gold_state"]["cumulative_gold_memories"] + _points(record, "interference")
+        points = [content_words(each["memory_content"]) for each in gold]
+        sources = content_words(dialogue_text(record)).union(*map(content_words, self._known(record)), ())
+        out = []
+        for number, memory in enumerate(self.items(record), 1):
+            words = content_words(memory)
+            support = len(words & sources) / len(words) if words else 0.0
+            if words and support < SUPPORTED:
+                out.append(ItemVerdict(number, "hallucination", f"{support:.0%} of its words have a source"))
+                continue
+            parts = [content_words(each) for each in (memory, *sentences(memory))]
+            related = not points or any(
+                point and len(point & part) / len(point) >= 0.5 for point in points for part in parts
+            )
+            label = "correct" if words and related else "irrelevant"
+            said = "it has a source" + (" and a gold point" if points and related else "")
+            out.append(ItemVerdict(number, label, said if words else "it says nothing"))
+        return out
+
+    def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
+        found = Counter(verdict.label for verdict in verdicts)
+        return {
+            "correctness_rate": _ratio(found["correct"], len(verdicts)),
+            "num_memories": len(verdicts),
+            "num_correct": found["correct"],
+            "num_hallucination": found["hallucination"],
+            "num_irrelevant": found["irrelevant"],
+            "correctness_reasoning": reasoning,
+            "correctness_records": [
+                {"id": verdict.id, "label": verdict.label, "reasoning": verdict.reasoning}
+                for verdict in verdicts
+            ],
+        }
+
+    def absent(self, record: Record) -> Fields:
+        return {
+            "correctness_rate": None,
+            "num_memories": len(self.items(record)),
+            "num_correct": 0,
+            "num_hallucination": 0,
+            "num_irrelevant": 0,
+            "correctness_reasoning": "",
+            "correctness_records": [],
+        }
+
+    def counts(self, fields: Fields) -> dict[str, int]:
+        return {
+            "num_sessions": int(fields["correctness_rate"] is not None),
+            "total_memories": fields["num_memories"],
+            "total_correct": fields["num_correct"],
+            "total_hallucination": fields["num_hallucination"],
+            "total_irrelevant": fields["num_irrelevant"],
+        }
+
+
+def _share(fields: Fields, name: str) -> list[float]:
+    return [] if fields["correctness_rate"] is None else [fields[name] / fields["num_memories"]]
+
+
+def dialogue_text(record: Record) -> str:
+    """The dialogue of a session as lines with speaker and time."""
+    return "\n".join(
+        f"{turn['speaker']}{' (' + turn['time'] + ')' if turn.get('time') else ''}: {turn['text']}"
+        for turn in record["dialogue"]
+    )
+
+
+class Update(Dimension):
+    """Whether outdated memories were replaced; judged on the snapshot."""
+
+    key = "update"
+    rate = "update_score"
+    block = "update_handling"
+    labels = ("updated", "both", "outdated", "neither")
+    means = (
+        Mean(
+            "score",
+            True,
+            _pooled({"update_num_updated": 1.0, "update_num_both": 0.5, "update_num_outdated": 0.0}),
+        ),
+    )
+
+    def items(self, record: Record) -> list[str]:
+        return [
+            point["memory_content"]
+            + (f" (instead of: {'; '.join(before)})" if (before := _before(point)) else "")
+            for point in _points(record, "update")
+        ]
+
+    def parts(self, record: Record) -> dict[str, str]:
+        return {"memories": _texts(active(record))}
+
+    def settled(self, record: Record) -> list[ItemVerdict] | None:
+        if active(record):
+            return None
+        items = range(1, len(self.items(record)) + 1)
+        return [ItemVerdict(number, "neither", "nothing is stored") for number in items]
+
+    def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
+        stored, out = active(record), []
+        for number, point in enumerate(_points(record, "update"), 1):
+            before = _before(point)
+            new = matcher.covered_by(point["memory_content"], stored, before) is not None
+            old = any(
+                matcher.covered_by(each, stored, [point["memory_content"]]) is not None for each in before
+            )
+            label = ("both" if old else "updated") if new else ("outdated" if old else "neither")
+            out.append(ItemVerdict(number, label, f"new version {_is(new)}, earlier version {_is(old)}"))
+        return out
+
+    def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
+        found = Counter(verdict.label for verdict in verdicts)
+        outdated = found["outdated"] + found["neither"]
+        points = _points(record, "update")
+        return {
+            "update_score": _ratio_of(found["updated"] + 0.5 * found["both"], len(verdicts)),
+            "update_num_updated": found["updated"],
+            "update_num_both": found["both"],
+            "update_num_outdated": outdated,
+            "update_num_neither": found["neither"],
+            "update_total_items": len(verdicts),
+            "update_records": [
+                {
+                    "memory_id": points[verdict.id - 1]["memory_id"],
+                    "label": "outdated" if verdict.label == "neither" else verdict.label,
+                    "reasoning": verdict.reasoning,
+                    **({"neither": True} if verdict.label == "neither" else {}),
+                }
+                for verdict in verdicts
+            ],
+        }
+
+    def absent(self, record: Record) -> Fields:
+        return {
+            "update_score": None,
+            "update_num_updated": 0,
+            "update_num_both": 0,
+            "update_num_outdated": 0,
+            "update_num_neither": 0,
+            "update_total_items": len(_points(record, "update")),
+            "update_records": [],
+        }
+
+    def counts(self, fields: Fields) -> dict[str, int]:
+        return {
+            "num_updated": fields["update_num_updated"],
+            "num_both": fields["update_num_both"],
+            "num_outdated": fields["update_num_outdated"],
+            "num_total": fields["update_total_items"],
+        }
+
+
+def _before(point: Record) -> list[str]:
+    return [text for text in point.get("original_memories") or () if text.strip()]
+
+
+def _is(stored: bool) -> str:
+    return "stored" if stored else "not stored"
+
+
+def _ratio_of(total: float, count: int) -> float | None:
+    return total / count if count else None
+
+
+class Interference(Dimension):
+    """Whether what must not be remembered was kept out; judged on the snapshot."""
+
+    key = "interference"
+    rate = "interference_score"
+    block = "interference_rejection"
+    labels = ("rejected", "memorized")
+    means = (
+        Mean(
+            "score",
+            True,
+            _pooled({"interference_num_rejected": 1.0, "interference_num_memorized": 0.0}),
+        ),
+    )
+
+    def items(self, record: Record) -> list[str]:
+        return [point["memory_content"] for point in _points(record, "interference")]
+
+    def parts(self, record: Record) -> dict[str, str]:
+        return {"memories": _texts(active(record))}
+
+    def settled(self, record: Record) -> list[ItemVerdict] | None:
+        if active(record):
+            return None
+        items = range(1, len(self.items(record)) + 1)
+        return [ItemVerdict(number, "rejected", "nothing is stored") for number in items]
+
+    def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
+        return [
+            ItemVerdict(each.id, "memorized" if each.label == "covered" else "rejected", each.reasoning)
+            for each in _covered(self.items(record), active(record), matcher)
+        ]
+
+    def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
+        found = Counter(verdict.label for verdict in verdicts)
+        points = _points(record, "interference")
+        return {
+            "interference_score": _ratio(found["rejected"], len(verdicts)),
+            "interference_num_rejected": found["rejected"],
+            "interference_num_memorized": found["memorized"],
+            "interference_total_items": len(verdicts),
+            "interference_records": [
+                {
+                    "memory_id": points[verdict.id - 1]["memory_id"],
+                    "label": verdict.label,
+                    "reasoning": verdict.reasoning,
+                }
+                for verdict in verdicts
+            ],
+        }
+
+    def absent(self, record: Record) -> Fields:
+        return {
+            "interference_score": None,
+            "interference_num_rejected": 0,
+            "interference_num_memorized": 0,
+            "interference_total_items": len(_points(record, "interference")),
+            "interference_records": [],
+        }
+
+    def counts(self, fields: Fields) -> dict[str, int]:
+        return {
+            "num_rejected": fields["interference_num_rejected"],
+            "num_memorized": fields["interference_num_memorized"],
+            "num_total": fields["interference_total_items"],
+        }
+
+
+class AnswerQuality(Dimension):
+    """Whether an answer is right."""
+
+    key = "answer"
+    block = "question_answering"
+    of_sessions = False
+    labels = ("Correct", "Hallucination", "Omission")
+    means = (
+        Mean("correct_ratio", True, lambda f: _label_share(f, "Correct")),
+        Mean("hallucination_ratio", False, lambda f: _label_share(f, "Hallucination")),
+        Mean("omission_ratio", False, lambda f: _label_share(f, "Omission")),
+    )
+
+    def items(self, record: Record) -> list[str]:
+        answer = record["generated_answer"]
+        return [] if answer is None else [answer]
+
+    def prompt(self, record: Record) -> str:
+        return "answer" if record.get("answerable", True) else "refusal"
+
+    def parts(self, record: Record) -> dict[str, str]:
+        out = {"question": record["retrieval"]["query"]}
+        if record.get("choices"):
+            out["choices"] = _texts(record["choices"])
+        if record.get("answerable", True):
+            out["gold"] = _texts(gold_answers(record))
+            if record.get("rubric"):
+                out["rubric"] = _texts(record["rubric"])
+        return out
+
+    def settled(self, record: Record) -> list[ItemVerdict] | None:
+        return (
+            None
+            if record["generated_answer"].strip()
+            else [ItemVerdict(1, "Omission", "the answer is empty")]
+        )
+
+    def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
+        verdict = judge_answer(
+            record["generated_answer"],
+            gold_answers(record) or record.get("rubric") or [],
+            answerable=record.get("answerable", True),
+            choices=record.get("choices") or (),
+        )
+        return [ItemVerdict(1, verdict.label, verdict.reasoning)]
+
+    def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
+        return {
+            "answer_label": verdicts[0].label,
+            "answer_reasoning": verdicts[0].reasoning or reasoning,
+            "answer_is_valid": True,
+        }
+
+    def absent(self, record: Record) -> Fields:
+        return {"answer_label": None, "answer_reasoning": "", "answer_is_valid": False}
+
+    def score(self, fields: Fields) -> float | None:
+        return float(fields["answer_label"] == "Correct") if fields["answer_is_valid"] else None
+
+    def counts(self, fields: Fields) -> dict[str, int]:
+        return {"num_total": 1, "num_valid": int(fields["answer_is_valid"])}
+
+
+def gold_answers(record: Record) -> list[str]:
+    """The gold answer and the others that are right as well."""
+    return [each for each in (record["gold_answer"], *record.get("gold_answers", ())) if each.strip()]
+
+
+def _label_share(fields: Fields, label: str) -> list[float]:
+    return [float(fields["answer_label"] == label)] if fields["answer_is_valid"] else []
+
+
+class EvidenceCoverage(Dimension):
+    """Whether the memories that an answer cites contain the gold evidence."""
+
+    key = "evidence"
+    rate = "evidence_hit_rate"
+    block = "evidence_coverage"
+    of_sessions = False
+    labels = ("covered", "missing")
+    means = (Mean("hit_rate", True, lambda f: _hits(f)),)
+
+    def items(self, record: Record) -> list[str]:
+        return [] if record["generated_answer"] is None else list(record["gold_evidence_contents"])
+
+    def parts(self, record: Record) -> dict[str, str]:
+        return {"memories": _texts(record["cited_memories"])}
+
+    def settled(self, record: Record) -> list[ItemVerdict] | None:
+        if record["cited_memories"]:
+            return None
+        items = range(1, len(self.items(record)) + 1)
+        return [ItemVerdict(number, "missing", "the answer cites no memory") for number in items]
+
+    def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
+        return _covered(self.items(record), record["cited_memories"], matcher)
+
+    def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
+        covered = sum(verdict.label == "covered" for verdict in verdicts)
+        return {
+            "evidence_hit_rate": _ratio(covered, len(verdicts)),
+            "evidence_covered_count": covered,
+            "num_evidence": len(verdicts),
+            "evidence_reasoning": reasoning,
+            "num_cited_memories": len(record["cited_memories"]),
+        }
+
+    def absent(self, record: Record) -> Fields:
+        return {
+            "evidence_hit_rate": None,
+            "evidence_covered_count": 0,
+            "num_evidence": len(record["gold_evidence_contents"]),
+            "evidence_reasoning": "",
+            "num_cited_memories": len(record["cited_memories"]),
+        }
+
+    def counts(self, fields: Fields) -> dict[str, int]:
+        if fields["evidence_hit_rate"] is None:
+            return {"num_covered": 0, "num_total": 0}
+        return {"num_covered": fields["evidence_covered_count"], "num_total": fields["num_evidence"]}
+
+
+def _hits(fields: Fields) -> list[float]:
+    if fields["evidence_hit_rate"] is None:
+        return []
+    covered = fields["evidence_covered_count"]
+    return [1.0] * covered + [0.0] * (fields["num_evidence"] - covered)
+
+
+DIMENSIONS: tuple[Dimension, ...] = (
+    Recall(),
+    Correctness(),
+    Update(),
+    Interference(),
+    AnswerQuality(),
+    EvidenceCoverage(),
+)
+BY_KEY = {dimension.key: dimension for dimension in DIMENSIONS}
+
+
+def refused(record: Record) -> bool | None:
+    """Whether an answer says that it does not know; None without an answer."""
+    answer = record["generated_answer"]
+    return None if answer is None else is_refusal(answer)
+
+
+class Totals:
+    """A dimension over many records, in bounded memory; each mean is clustered by sample."""
+
+    def __init__(self, dimension: Dimension) -> None:
+        self.dimension = dimension
+        self.means = {mean.name: MeanState() for mean in dimension.means}
+        self.counts: Counter[str] = Counter()
+        self.errors = 0
+
+    def add(self, sample: Sequence[Fields], errors: int = 0, skipped: int = 0) -> None:
+        """Add the judged records of one sample, how many could not be judged, and to how many it does not apply."""
+        for mean in self.dimension.means:
+            values = [value for fields in sample for value in mean.values(fields)]
+            if values:
+                self.means[mean.name].add(values)
+        for fields in sample:
+            self.counts.update(self.dimension.counts(fields))
+        self.errors += errors
+        if isinstance(self.dimension, AnswerQuality):  # its total counts questions without a valid label too
+            self.counts["num_total"] += errors + skipped
+
+    def merge(self, other: Totals) -> Totals:
+        """Add the totals of other samples."""
+        for name, state in other.means.items():
+            self.means[name] = self.means[name].merge(state)
+        self.counts.update(other.counts)
+        self.errors += other.errors
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The block of `aggregate_metrics.json`: every rate is a number, and `applicable` says if it means anything."""
+        out: dict[str, Any] = {}
+        for mean in self.dimension.means:
+            state = self.means[mean.name]
+            out[mean.name] = (state.mean or 0.0) if state.n else 0.0
+        out.update({name: self.counts[name] for name in self.count_names()})
+        out["num_judge_errors"] = self.errors
+        out["applicable"] = self.means[self.dimension.means[0].name].n > 0
+        return out
+
+    def count_names(self) -> list[str]:
+        """The names of the counts in their order in the file."""
+        return COUNT_NAMES[self.dimension.key]
+
+
+COUNT_NAMES = {
+    "recall": ["num_sessions_with_recall", "num_sessions_with_update", "total_covered", "total_gold"],
+    "correctness": [
+        "num_sessions",
+        "total_memories",
+        "total_correct",
+        "total_hallucination",
+        "total_irrelevant",
+    ],
+    "update": ["num_updated", "num_both", "num_outdated", "num_total"],
+    "interference": ["num_rejected", "num_memorized", "num_total"],
+    "answer": ["num_total", "num_valid"],
+    "evidence": ["num_covered", "num_total"],
+}

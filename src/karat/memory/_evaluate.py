@@ -1,0 +1,835 @@
+"""Both stages over a dataset: run a memory system, judge what it stored and answered, and write the five files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+
+import karat
+from karat import models
+from karat.datasets import whole_file
+from karat.errors import KaratError, RequestError
+from karat.memory import _files as files
+from karat.memory._answering import EXTRACTIVE, answerer_of, prompt_identity
+from karat.memory._dialogue import Sample
+from karat.memory._dimensions import BY_KEY, DIMENSIONS, SETTLED, Dimension
+from karat.memory._evaluators import MATCHED, RETRIEVAL, MemoryDimensions, evaluators_for
+from karat.memory._pipeline import MemoryTask, Settings, SystemSpec, system_spec
+from karat.memory._samples import as_example, units_of
+from karat.records import Call, Example, Failed, ItemResult, Ok, Output, to_builtins
+from karat.stats import cohen_kappa, percent_agreement
+
+DETERMINISTIC = "deterministic"
+JUDGE_VARIABLES = ("KARAT_JUDGE_MODEL", "OPENAI_MODEL", "KARAT_MODEL")
+MODEL_VARIABLES = ("KARAT_MODEL", "OPENAI_MODEL")
+DEFAULT_CONCURRENCY = 4
+MOST_COMPARED = 20_000
+"""Verdicts for which kappa is computed; the share that agrees is for all."""
+
+
+class StageOptions(TypedDict, total=False):
+    """Options that are passed on to the stages."""
+
+    retry_failed: bool
+    """Try failed sessions, questions and judgments again."""
+    wait: bool
+    """Wait for another process that works on the same run."""
+    cache: Any
+    """`use` cached replies of models, `refresh` them, or `off`."""
+    budget: float | None
+    """Stop before model calls cost more than this many dollars."""
+
+
+class JudgeChoice(msgspec.Struct, frozen=True):
+    """The judge that is used, and the setting that named it."""
+
+    model: Any
+    """What evaluators take; None for the deterministic matcher."""
+    spec: str
+    named_by: str
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"judge: {self.spec} (named by {self.named_by})"
+
+
+def choose_judge(judge: Any = None) -> JudgeChoice:
+    """The judge: what is given, else KARAT_JUDGE_MODEL, OPENAI_MODEL, KARAT_MODEL."""
+    if judge == DETERMINISTIC:
+        return JudgeChoice(None, DETERMINISTIC, "--judge")
+    if judge is not None:
+        found = judge.get("model") if isinstance(judge, Mapping) else judge
+        return JudgeChoice(judge, str(getattr(found, "spec", found)), "--judge")
+    for name in JUDGE_VARIABLES:
+        if os.environ.get(name):
+            spec = models.default_spec("judge")
+            return JudgeChoice(spec, spec, name)
+    raise RequestError(
+        "no judge is named: give --judge MODEL or set KARAT_JUDGE_MODEL;"
+        " --judge deterministic compares words and needs no model"
+    )
+
+
+class ModelChoice(msgspec.Struct, frozen=True):
+    """The answering model, and the setting that named it."""
+
+    model: Any
+    text: str
+
+
+def choose_model(model: Any = None) -> ModelChoice:
+    """The answering model: what is given, else KARAT_MODEL, else OPENAI_MODEL, else none."""
+    if model == EXTRACTIVE:
+        return ModelChoice(
+            EXTRACTIVE, "answers: extractive, copied from retrieved text by no LLM (named by --model)"
+        )
+    if model is not None:
+        return ModelChoice(model, f"answers: {getattr(model, 'spec', model)} (named by --model)")
+    for name in MODEL_VARIABLES:
+        if os.environ.get(name):
+            spec = models.default_spec("task")
+            return ModelChoice(spec, f"answers: {spec} (named by {name})")
+    return ModelChoice(
+        None,
+        "answers: none, because no model is named: give --model MODEL, or --model extractive, which needs none",
+    )
+
+
+class MemoryEvaluation:
+    """What an evaluation of a memory system gives: its records in the store, its files, and its figures."""
+
+    def __init__(
+        self,
+        *,
+        baseline: str,
+        run: karat.Run,
+        evaluation: karat.Evaluation,
+        aggregation: karat.Aggregation,
+        output_dir: Path,
+        metrics: dict[str, Any],
+        manifest: dict[str, Any],
+        notices: list[str],
+        max_judge_errors: float,
+    ) -> None:
+        self.baseline = baseline
+        self.run = run
+        self.evaluation = evaluation
+        self.aggregation = aggregation
+        self.output_dir = output_dir
+        self.metrics = metrics
+        """The content of `aggregate_metrics.json`."""
+        self.manifest = manifest
+        self.notices = notices
+        """What a person has to know: which judge and model were used, what was restarted or left out."""
+        self.max_judge_errors = max_judge_errors
+
+    @property
+    def judge_errors(self) -> float:
+        """The share of judgments that failed."""
+        counts = self.metrics["judgments"]
+        total = counts["ok"] + counts["failed"]
+        return counts["failed"] / total if total else 0.0
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the evaluation does not count as a success; empty where it does."""
+        out = []
+        missing = self.metrics["missing"]
+        if missing["sessions"] or missing["questions"]:
+            out.append(
+                f"{missing['sessions']} of {missing['of_sessions']} sessions and {missing['questions']} of"
+                f" {missing['of_questions']} questions failed: karat show {self.run.id} --failed lists them,"
+                " --retry-failed tries them again"
+            )
+        if self.judge_errors > self.max_judge_errors:
+            counts = self.metrics["judgments"]
+            out.append(
+                f"{counts['failed']} of {counts['ok'] + counts['failed']} judgments failed"
+                f" ({self.judge_errors:.1%}, more than --max-judge-errors {self.max_judge_errors:g}):"
+                f" karat show {self.evaluation.id} --failed lists them"
+            )
+        return out
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 with failed units or too many judge errors."""
+        return 1 if self.problems else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON-able values."""
+        return {
+            "baseline": self.baseline,
+            "run": self.run.id,
+            "evaluation": self.evaluation.id,
+            "aggregation": self.aggregation.id,
+            "output_dir": str(self.output_dir),
+            "files": [str(self.output_dir / name) for name in files.FIVE],
+            "metrics": self.metrics,
+            "efficiency": self.manifest.get("efficiency"),
+            "controls": self.controls(),
+            "estimates": [to_builtins(each) for each in self.aggregation.estimates],
+            "notices": self.notices,
+            "problems": self.problems,
+            "ok": not self.problems,
+        }
+
+    def controls(self) -> list[dict[str, Any]]:
+        """The figures of controls on the same data with the same settings, from the same store."""
+        from karat.memory._report import control_rows
+
+        return control_rows(self.run, self.evaluation)
+
+    def report(self) -> str:
+        """The figures for a terminal, with the conclusion first."""
+        from karat.memory._report import report_text
+
+        return report_text(self)
+
+    def __repr__(self) -> str:
+        return f"<MemoryEvaluation {self.baseline} {self.run.id}>"
+
+
+def evaluate(
+    dataset: str | Path | Iterable[Sample] | None,
+    baseline: Any = None,
+    *,
+    output_dir: str | Path,
+    dataset_type: str | None = None,
+    judge: Any = None,
+    model: Any = None,
+    top_k: int = 5,
+    context_tokens: int | None = None,
+    max_samples: int | None = None,
+    eval_only: bool = False,
+    concurrency: int | None = None,
+    max_judge_errors: float = 0.05,
+    snapshots: str = "all",
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+    store: Any = None,
+    progress: bool | Callable[[Any], None] | None = None,
+    **options: Unpack[StageOptions],
+) -> MemoryEvaluation:
+    """Evaluate a memory system and write the five files into `output_dir`.
+
+    `dataset` is a file, a folder, `demo`, or samples; `baseline` is the name of a memory system, `file.py:Class`, a
+    class, or a function that makes one, with `params`. `judge` is a model, settings of a judge, or `deterministic`;
+    `model` answers the questions, or is `extractive`. With `eval_only` the files of stage 1 in `output_dir` are judged
+    again; the dataset and the memory system are not needed then.
+    """
+    _check_numbers(top_k, context_tokens, max_samples, concurrency, max_judge_errors, snapshots)
+    folder = Path(output_dir)
+    chosen = choose_judge(judge)
+    evaluators = evaluators_for(chosen.model)  # what is wrong with the judge is said before stage 1
+    common: dict[str, Any] = {"progress": progress, **options}
+    opened = karat.open_store(store)
+    if eval_only:
+        stage = _from_files(folder, baseline if isinstance(baseline, str) else None, opened, common)
+        stage.notices += [f"--{name} is not needed with --eval-only" for name in _unused(model, top_k)]
+    else:
+        if dataset is None or baseline is None:
+            raise RequestError(
+                "give a dataset and a baseline, or --eval-only with the files of an earlier run"
+            )
+        stage = _first_stage(
+            dataset,
+            system_spec(baseline, params, seed),
+            folder,
+            opened,
+            Settings(top_k=top_k, context_tokens=context_tokens, snapshots=snapshots, seed=seed),
+            model=model,
+            dataset_type=dataset_type,
+            max_samples=max_samples,
+            concurrency=concurrency,
+            common=common,
+        )
+    stage.notices.append(chosen.text)
+    made = karat.evaluate(stage.run, evaluators, store=opened, **common)
+    aggregation = karat.aggregate(made, [MemoryDimensions()], store=opened)
+    metrics = _second_files(folder, stage, made, aggregation, chosen)
+    return MemoryEvaluation(
+        baseline=stage.baseline,
+        run=stage.run,
+        evaluation=made,
+        aggregation=aggregation,
+        output_dir=folder,
+        metrics=metrics,
+        manifest=stage.manifest,
+        notices=stage.notices,
+        max_judge_errors=max_judge_errors,
+    )
+
+
+async def evaluate_async(
+    dataset: str | Path | Iterable[Sample] | None, baseline: Any = None, **options: Any
+) -> MemoryEvaluation:
+    """As `evaluate`, for code on an event loop."""
+    return await asyncio.to_thread(lambda: evaluate(dataset, baseline, **options))
+
+
+def _unused(model: Any, top_k: int) -> list[str]:
+    return [name for name, given in (("model", model is not None), ("top-k", top_k != 5)) if given]
+
+
+def _check_numbers(
+    top_k: int,
+    context_tokens: int | None,
+    max_samples: int | None,
+    concurrency: int | None,
+    max_judge_errors: float,
+    snapshots: str,
+) -> None:
+    given = {
+        "top_k": top_k,
+        "context_tokens": context_tokens,
+        "max_samples": max_samples,
+        "concurrency": concurrency,
+    }
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise RequestError(f"{name} is {value!r}: it has to be a whole number of at least 1")
+    if not 0 <= max_judge_errors <= 1:
+        raise RequestError(f"max_judge_errors is {max_judge_errors!r}: it is a share between 0 and 1")
+    if snapshots not in ("all", "checkpoints"):
+        raise RequestError(f"snapshots is {snapshots!r}: it is 'all' or 'checkpoints'")
+
+
+# ---------------------------------------------------------------- stage 1
+
+
+class _Stage(msgspec.Struct):
+    """What stage 1 gives to stage 2."""
+
+    run: Any
+    baseline: str
+    manifest: dict[str, Any]
+    notices: list[str]
+
+
+def _first_stage(
+    dataset: Any,
+    system: SystemSpec,
+    folder: Path,
+    store: karat.Store,
+    settings: Settings,
+    *,
+    model: Any,
+    dataset_type: str | None,
+    max_samples: int | None,
+    concurrency: int | None,
+    common: Mapping[str, Any],
+) -> _Stage:
+    answering = choose_model(model)
+    answerer = answerer_of(answering.model)
+    data, about = _dataset(dataset, dataset_type, max_samples)
+    task = MemoryTask(system, settings, answerer, folder / files.STATE)
+    described = task.configuration()
+    identity = {
+        "dataset": data.id,
+        "baseline": system.name,
+        "version": system.version,
+        "system": system.configuration,
+        "code": system.code,
+        "settings": described["shared_settings"],
+        "snapshots": settings.snapshots,
+        "seed": settings.seed,
+        "samples": max_samples,
+    }
+    earlier = files.check_folder(folder, to_builtins(identity))
+    _check_same_run(folder, earlier, store)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be made: {error.strerror}") from error
+    manifest: dict[str, Any] = {
+        "format": files.FORMAT,
+        "karat": karat.__version__,
+        "baseline": system.name,
+        "version": system.version,
+        "system": system.configuration,
+        "capabilities": described["capabilities"],
+        "control": system.control,
+        "dataset": {**about, "id": data.id, "name": data.name, "samples": len(data)},
+        "shared_settings": described["shared_settings"],
+        "top_k": settings.top_k,
+        "context_tokens": settings.context_tokens,
+        "snapshots": settings.snapshots,
+        "seed": settings.seed,
+        "models": {"answer": answerer.identity()},
+        "prompts": {"answer": prompt_identity()},
+        "identity": to_builtins(identity),
+        "run": (earlier or {}).get("run"),
+        "pipeline": {},
+    }
+    if earlier is None:
+        files.write_document(folder / files.MANIFEST, manifest)
+    parallel = concurrency or DEFAULT_CONCURRENCY
+    made = karat.run(
+        task,
+        data,
+        store=store,
+        concurrency=parallel if system.capabilities.parallel else 1,
+        metadata={"baseline": system.name, "dataset_type": about.get("type")},
+        **common,
+    )
+    notices = [answering.text]
+    notices += [f"dataset: {note}" for note in about.get("notes", ())]
+    if made.notice:
+        notices.append(made.notice)
+    if task.restarted:
+        names = ", ".join(task.restarted[:5]) + (", …" if len(task.restarted) > 5 else "")
+        notices.append(
+            f"{system.name} was started again from the first session in {len(task.restarted)} interrupted"
+            f" sample{'' if len(task.restarted) == 1 else 's'} ({names})"
+            + ("" if system.capabilities.save else ": it cannot save its state")
+        )
+    if concurrency is not None and concurrency > 1 and not system.capabilities.parallel:
+        notices.append(f"{system.name} cannot work on samples in parallel: --concurrency is 1")
+    manifest.update(_first_files(folder, made))
+    manifest["run"] = made.id
+    files.write_document(folder / files.MANIFEST, manifest)
+    if made.counts.pending == 0:
+        shutil.rmtree(folder / files.STATE, ignore_errors=True)
+    return _Stage(made, system.name, manifest, notices)
+
+
+def _check_same_run(folder: Path, earlier: Mapping[str, Any] | None, store: karat.Store) -> None:
+    """Refuse files of a finished run that this store does not have: they would be mixed with those of another."""
+    if earlier is None or not earlier.get("run"):
+        return
+    try:
+        store.runs.get(earlier["run"])
+    except KaratError:
+        raise RequestError(
+            f"{folder} belongs to run {earlier['run']}, which is not in {store.url}: name its store with --store,"
+            " give another --output-dir, or judge its files with --eval-only"
+        ) from None
+
+
+def _dataset(
+    given: Any, dataset_type: str | None, max_samples: int | None
+) -> tuple[karat.Dataset, dict[str, Any]]:
+    """The samples as a dataset of examples, and what is known of their source."""
+    notes: dict[str, None] = {}
+
+    def examples(samples: Iterable[Sample]) -> Iterator[Example]:
+        for sample in samples:
+            notes.update(dict.fromkeys(f"{sample.sample_id}: {note}" for note in sample.notes))
+            yield as_example(sample)
+
+    if isinstance(given, (str, Path)):
+        from karat.memory.datasets import read_memory_dataset
+
+        source = read_memory_dataset(given, dataset_type)
+        about: dict[str, Any] = {"type": source.type, "hash": source.hash}
+        name = "memory-demo" if str(given) == "demo" else Path(given).stem
+        if not source.tested:
+            about["tested_on_original_data"] = False
+        data = karat.Dataset.from_examples(examples(source.samples(max_samples)), name=_name(name))
+    else:
+        listed = list(given)[:max_samples]
+        if not listed:
+            raise RequestError("the dataset has no samples")
+        about, data = {"type": "samples"}, karat.Dataset.from_examples(examples(listed), name="samples")
+    if notes:
+        about["notes"] = list(notes)
+    return data, about
+
+
+def _name(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text) or "memory"
+
+
+def _first_files(folder: Path, run: karat.Run) -> dict[str, Any]:
+    """Write the files of stage 1, and return what the manifest says of them."""
+    spent = _Spent()
+    counts: Counter[str] = Counter()
+    with ExitStack() as stack:
+        sessions = files.LineWriter(stack.enter_context(whole_file(folder / files.SESSIONS)))  # type: ignore[arg-type]
+        questions = files.LineWriter(stack.enter_context(whole_file(folder / files.QUESTIONS)))  # type: ignore[arg-type]
+        for units, outputs in _by_sample(run):
+            for unit in units:
+                is_session = unit.startswith("session/")
+                kind = "sessions" if is_session else "questions"
+                counts[f"of_{kind}"] += 1
+                output = outputs.get(unit)
+                if output is None or not isinstance(output.outcome, Ok):
+                    counts[kind] += 1
+                    continue
+                (sessions if is_session else questions).write(output.value)
+                spent.add(output, is_session)
+    names = ("sessions", "questions", "of_sessions", "of_questions")
+    return {
+        "pipeline": {files.SESSIONS: sessions.digest, files.QUESTIONS: questions.digest},
+        "missing": {name: counts[name] for name in names},
+        "efficiency": spent.to_dict(),
+    }
+
+
+def _by_sample(run: karat.Run) -> Iterator[tuple[list[str], dict[str, Output]]]:
+    """The units of each sample of a run in their order, and the outputs there are."""
+    grouped = groupby(run.outputs(), attrgetter("example"))
+    following = next(grouped, None)
+    selected = run.selection(len(run.dataset))
+    for place, example in enumerate(run.dataset):
+        if place not in selected:
+            continue
+        found: dict[str, Output] = {}
+        if following is not None and following[0] == example.id:
+            found = {output.unit: output for output in following[1]}
+            following = next(grouped, None)
+        yield units_of(example), found
+
+
+class _Spent:
+    """Seconds and tokens of writing, reading and answering, from the traces of a run."""
+
+    STEPS = ("write", "read", "answer")
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {step: [] for step in self.STEPS}
+        self.tokens: dict[str, Counter[str]] = {step: Counter() for step in self.STEPS}
+        self.cost: dict[str, float | None] = dict.fromkeys(self.STEPS, 0.0)
+
+    def add(self, output: Output, is_session: bool) -> None:
+        """Add a unit: model calls before the read belong to it, those after it to the answer."""
+        step = "write" if is_session else "read"
+        answering = 0.0
+        for call in output.trace:
+            if call.kind == "tool" and call.name in ("memory.write", "memory.read"):
+                self.seconds[step].append(call.seconds)
+                self._own(step, call)
+                step = "write" if is_session else "answer"
+            elif call.usage is not None:
+                answering += call.seconds if step == "answer" else 0.0
+                self.tokens[step].update(
+                    {"input_tokens": call.usage.input_tokens, "output_tokens": call.usage.output_tokens}
+                )
+                self._add_cost(step, call.usage.cost)
+        if not is_session and output.value is not None and output.value.get("generated_answer") is not None:
+            self.seconds["answer"].append(answering)
+
+    def _own(self, step: str, call: Call) -> None:
+        """What the system's own models used, which it reports itself."""
+        used = call.output if isinstance(call.output, Mapping) else {}
+        for name in ("input_tokens", "output_tokens"):
+            self.tokens[step][name] += int(used.get(name) or 0)
+        if "cost" in used:
+            self._add_cost(step, used["cost"])
+
+    def _add_cost(self, step: str, cost: float | None) -> None:
+        have = self.cost[step]
+        self.cost[step] = None if have is None or cost is None else have + cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Per step: tokens, cost, and the median and 95th percentile of seconds."""
+        return {
+            step: {
+                "input_tokens": self.tokens[step]["input_tokens"],
+                "output_tokens": self.tokens[step]["output_tokens"],
+                "cost": self.cost[step],
+                "p50_seconds": _quantile(self.seconds[step], 0.5),
+                "p95_seconds": _quantile(self.seconds[step], 0.95),
+                "n": len(self.seconds[step]),
+            }
+            for step in self.STEPS
+        }
+
+
+def _quantile(values: Sequence[float], q: float) -> float | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+# ---------------------------------------------------------------- from files
+
+
+def _from_files(folder: Path, baseline: str | None, store: karat.Store, common: Mapping[str, Any]) -> _Stage:
+    """The run of files: the stored one where the store has it, else one that is made of their lines."""
+    if not folder.is_dir():
+        raise RequestError(f"{folder} is not a directory: --eval-only needs the files of an earlier run")
+    manifest = files.read_manifest(folder)
+    task = files.PipelineFiles(folder, manifest, baseline)
+    notices = []
+    if manifest is None:
+        notices.append(
+            f"{folder} has no {files.MANIFEST}: its files are consistent and are judged as they are"
+        )
+    made = None
+    if manifest is not None and manifest.get("run"):
+        try:
+            made = store.runs.get(manifest["run"])
+        except KaratError:
+            made = None
+    if made is None or made.counts.pending:
+        data = karat.Dataset.from_examples(task.examples(), name=_name(f"memory-{folder.name}"))
+        made = karat.run(task, data, store=store, concurrency=1, metadata={"baseline": task.name}, **common)
+    found = dict(manifest or {"format": files.FORMAT, "baseline": task.name})
+    if "missing" not in found:
+        found["missing"] = {
+            "sessions": 0,
+            "questions": 0,
+            "of_sessions": task.counts[files.SESSIONS],
+            "of_questions": task.counts[files.QUESTIONS],
+        }
+    return _Stage(made, task.name, found, notices)
+
+
+# ---------------------------------------------------------------- stage 2
+
+
+class _Agreement:
+    """The verdicts of judge and matcher on the same items."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[str, tuple[list[str], list[str], list[str]]] = {}
+
+    def add(self, key: str, sample: str, judge: Sequence[str], matcher: Sequence[str]) -> None:
+        """Add the labels of one record."""
+        if len(judge) == len(matcher):
+            a, b, clusters = self.pairs.setdefault(key, ([], [], []))
+            a += judge
+            b += matcher
+            clusters += [sample] * len(judge)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Per dimension: the share that agrees with its interval, and kappa."""
+        out = {}
+        for key, (a, b, clusters) in self.pairs.items():
+            share = percent_agreement(a, b, clusters)
+            kappa = cohen_kappa(a, b).value if len(a) <= MOST_COMPARED else None
+            out[key] = {
+                "agree": share.value,
+                "low": share.low,
+                "high": share.high,
+                "kappa": kappa,
+                "n": len(a),
+            }
+        return out
+
+
+def _second_files(
+    folder: Path,
+    stage: _Stage,
+    evaluation: karat.Evaluation,
+    aggregation: karat.Aggregation,
+    chosen: JudgeChoice,
+) -> dict[str, Any]:
+    """Write the files of stage 2 and return the metrics."""
+    agreement, judgments = _Agreement(), Counter[str]()
+    results = groupby(evaluation.results(), attrgetter("example"))
+    following = next(results, None)
+    with ExitStack() as stack:
+        sessions = files.LineWriter(stack.enter_context(whole_file(folder / files.SESSION_RECORDS)))  # type: ignore[arg-type]
+        questions = files.LineWriter(stack.enter_context(whole_file(folder / files.QA_RECORDS)))  # type: ignore[arg-type]
+        for units, outputs in _by_sample(stage.run):
+            sample = next(iter(outputs.values())).example if outputs else None
+            found: dict[str, dict[str, ItemResult]] = {}
+            if following is not None and following[0] == sample:
+                for result in following[1]:
+                    found.setdefault(result.unit, {})[result.key] = result
+                following = next(results, None)
+            for unit in units:
+                output = outputs.get(unit)
+                if output is None or not isinstance(output.outcome, Ok):
+                    continue
+                judged = found.get(unit, {})
+                is_session = unit.startswith("session/")
+                block = _eval_block(output.value, judged, is_session, judgments)
+                _compare_methods(agreement, str(sample), judged)
+                (sessions if is_session else questions).write({**output.value, "eval": block})
+    metrics = _metrics(stage, aggregation, chosen, agreement, judgments)
+    files.write_document(folder / files.METRICS, metrics)
+    stage.manifest["judge"] = {
+        "judge": chosen.spec,
+        "named_by": chosen.named_by,
+        "evaluation": evaluation.id,
+        "evaluators": {each.key: each.fingerprint for each in evaluation.header.evaluators},
+        "usage": to_builtins(evaluation.header.usage),
+    }
+    stage.manifest.setdefault("efficiency", {})["judge"] = _judge_spent(evaluation)
+    if (folder / files.MANIFEST).exists():
+        files.write_document(folder / files.MANIFEST, stage.manifest)
+    return metrics
+
+
+def _judge_spent(evaluation: karat.Evaluation) -> dict[str, Any]:
+    usage = list(evaluation.header.usage.values())
+    costs = [each.cost for each in usage]
+    seconds = [
+        result.service_seconds
+        for result in evaluation.results()
+        if result.key in BY_KEY and any(call.kind == "model" for call in result.trace)
+    ]
+    return {
+        "input_tokens": sum(each.input_tokens for each in usage),
+        "output_tokens": sum(each.output_tokens for each in usage),
+        "cost": None if None in costs else float(sum(cost or 0.0 for cost in costs)),
+        "p50_seconds": _quantile(seconds, 0.5),
+        "p95_seconds": _quantile(seconds, 0.95),
+        "n": len(seconds),
+    }
+
+
+def _eval_block(
+    record: Mapping[str, Any], judged: Mapping[str, ItemResult], is_session: bool, judgments: Counter[str]
+) -> dict[str, Any]:
+    """The `eval` of a record: the fields of its dimensions, and how each verdict was reached."""
+    out: dict[str, Any] = {"session_id": record["session_id"]} if is_session else {}
+    methods: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    matched: dict[str, Any] = {}
+    for dimension in DIMENSIONS:
+        if dimension.of_sessions != is_session:
+            continue
+        result = judged.get(dimension.key)
+        fields = dimension.absent(record)
+        if result is not None and isinstance(result.outcome, Ok):
+            fields = result.outcome.value.value
+            methods[dimension.key] = result.outcome.value.metadata["method"]
+            judgments["ok"] += 1
+        elif result is not None and isinstance(result.outcome, Failed):
+            error = result.outcome.error
+            errors[dimension.key] = f"{error.type}: {error.message}"
+            judgments["failed"] += 1
+            fields = _with_reason(dimension, fields, errors[dimension.key])
+        out.update(fields)
+        beside = judged.get(f"{MATCHED}{dimension.key}")
+        if beside is not None and isinstance(beside.outcome, Ok):
+            matched[dimension.key] = beside.outcome.value.metadata["labels"]
+    ranks = judged.get(RETRIEVAL)
+    if ranks is not None and isinstance(ranks.outcome, Ok):
+        out["retrieval"] = {name: ranks.outcome.value.value[name] for name in ("recall_at_k", "mrr", "ndcg")}
+    out["methods"] = methods
+    if matched:
+        out["matcher_labels"] = matched
+    if errors:
+        out["judge_errors"] = errors
+    return out
+
+
+def _with_reason(dimension: Dimension, fields: dict[str, Any], error: str) -> dict[str, Any]:
+    name = f"{dimension.key}_reasoning"
+    return {**fields, name: error} if name in fields else fields
+
+
+def _compare_methods(agreement: _Agreement, sample: str, judged: Mapping[str, ItemResult]) -> None:
+    for key in BY_KEY:
+        one, other = judged.get(key), judged.get(f"{MATCHED}{key}")
+        if one is None or other is None:
+            continue
+        if isinstance(one.outcome, Ok) and isinstance(other.outcome, Ok):
+            judge, matcher = one.outcome.value.metadata, other.outcome.value.metadata
+            if judge["method"] != SETTLED:
+                agreement.add(key, sample, judge["labels"], matcher["labels"])
+
+
+def _metrics(
+    stage: _Stage,
+    aggregation: karat.Aggregation,
+    chosen: JudgeChoice,
+    agreement: _Agreement,
+    judgments: Counter[str],
+) -> dict[str, Any]:
+    """The content of `aggregate_metrics.json`: the six blocks, and further figures after them."""
+    failures = aggregation.header.failures
+    if failures:
+        raise RuntimeError(f"{failures[0].label}: {failures[0].error.message}")
+    tables = {(table.evaluator, table.name): table.value for table in aggregation.tables}
+    out: dict[str, Any] = {"baseline_id": stage.baseline}
+    for dimension in DIMENSIONS:
+        out[dimension.block] = tables[dimension.key, dimension.block]
+    out["directions"] = {
+        f"{dimension.block}.{mean.name}": "higher" if mean.higher_is_better else "lower"
+        for dimension in DIMENSIONS
+        for mean in dimension.means
+    }
+    estimates = aggregation.estimates
+    out["intervals"] = {
+        f"{dimension.block}.{mean.name}": _interval(estimates, dimension.key, mean.name, place == 0)
+        for dimension in DIMENSIONS
+        for place, mean in enumerate(dimension.means)
+    }
+    out["abstention"] = {
+        **_named(
+            estimates,
+            "answer",
+            ("accuracy_answerable", "correct_refusal_rate", "false_refusal_rate"),
+        ),
+        "num_unanswerable": (tables.get(("answer", "counts")) or {}).get("unanswerable", 0),
+    }
+    out["use_of_evidence"] = _named(
+        estimates, "answer", ("retrieved_but_not_used", "answered_without_evidence")
+    )
+    counts = tables.get((RETRIEVAL, "counts")) or {}
+    retrieval = {
+        name: _value(estimates, RETRIEVAL, name)
+        for name in ("recall_at_k", "mrr", "ndcg", "context_tokens", "answer_tokens", "share_of_store")
+    }
+    correct = out["question_answering"]
+    tokens = retrieval["context_tokens"]
+    per = correct["correct_ratio"] / tokens * 1000 if tokens and correct["applicable"] else None
+    out["retrieval"] = {
+        **retrieval,
+        "accuracy_per_1000_context_tokens": per,
+        "retrieval_bypassed": counts.get("bypassed", 0),
+        "questions": counts.get("questions", 0),
+        "items_cut": counts.get("items_cut", 0),
+        "tokens_cut": counts.get("tokens_cut", 0),
+        "invented_citations": counts.get("invented_citations", 0),
+    }
+    leaking = (tables.get(("answer", "counts")) or {}).get("leaking_captions", 0)
+    if leaking:
+        value = _value(estimates, "answer", "accuracy_without_leaking_captions")
+        out["captions"] = {"with_answer": leaking, "accuracy_of_the_others": value}
+    for name in ("question_type", "difficulty", "session_distance", "updates_since"):
+        out[f"accuracy_by_{name}"] = {
+            each.group[name]: {"correct": each.value, "low": each.low, "high": each.high, "n": each.n}
+            for each in estimates
+            if each.evaluator == "answer" and each.group and name in each.group
+        }
+    out["judge"] = {"judge": chosen.spec, "named_by": chosen.named_by}
+    if chosen.model is None:
+        out["judge"]["note"] = "no LLM: words, numbers and dates are compared"
+    out["agreement_with_matcher"] = agreement.to_dict()
+    out["judgments"] = {"ok": judgments["ok"], "failed": judgments["failed"]}
+    out["missing"] = stage.manifest["missing"]
+    return out
+
+
+def _find(estimates: Iterable[Any], evaluator: str, name: str, main: bool = False) -> Any:
+    for each in estimates:
+        if each.evaluator == evaluator and each.group is None and each.name == ("" if main else name):
+            return each
+    return None
+
+
+def _interval(estimates: Iterable[Any], evaluator: str, name: str, main: bool) -> dict[str, Any] | None:
+    found = _find(estimates, evaluator, name, main)
+    return (
+        None
+        if found is None
+        else {"low": found.low, "high": found.high, "n": found.n, "method": found.method}
+    )
+
+
+def _value(estimates: Any, evaluator: str, name: str) -> float | None:
+    found = _find(estimates, evaluator, name)
+    return None if found is None else found.value
+
+
+def _named(estimates: Any, evaluator: str, names: Sequence[str]) -> dict[str, Any]:
+    return {name: _value(estimates, evaluator, name) for name in names}

@@ -1,0 +1,436 @@
+"""Stage 2: the evaluators of the six dimensions, once with a judge and once with the matcher, and their aggregator."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, ClassVar
+
+import msgspec
+
+from karat.aggregators import Aggregate, Aggregator, Group, not_applicable
+from karat.errors import CannotJudge, NotApplicable
+from karat.evaluators import Evaluator, ItemJudge, ItemVerdict
+from karat.memory._dimensions import (
+    BY_KEY,
+    DIMENSIONS,
+    SETTLED,
+    Dimension,
+    Record,
+    Totals,
+    refused,
+)
+from karat.memory._matching import Matcher
+from karat.records import EvaluatorSpec, Failed, Ok, Result
+from karat.stats import MeanState
+
+MATCHED = "match_"
+"""Prefix of the keys of the matcher's results where a judge decides."""
+RETRIEVAL = "retrieval"
+
+
+@lru_cache(maxsize=16)
+def prompt_text(name: str) -> str:
+    """A judge prompt of this package."""
+    return files("karat.memory").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
+
+
+def checked_record(output: Any, dimension: Dimension) -> Record:
+    """The record that a dimension judges; NotApplicable for one of the other kind."""
+    if not isinstance(output, Mapping) or ("memory_delta" in output) == ("retrieval" in output):
+        raise CannotJudge(f"{dimension.key}: the output is not a record of a session or a question")
+    if dimension.of_sessions != ("memory_delta" in output):
+        raise NotApplicable("for sessions" if dimension.of_sessions else "for questions")
+    if not dimension.items(output):
+        raise NotApplicable("the record has nothing to judge in this dimension")
+    return output
+
+
+def judged(
+    key: str,
+    dimension: Dimension,
+    record: Record,
+    verdicts: Sequence[ItemVerdict],
+    method: str,
+    reasoning: str,
+    metadata: Mapping[str, Any],
+) -> Result:
+    """The result of verdicts: the fields of `eval` as its value."""
+    fields = dimension.fields(record, verdicts, reasoning)
+    more: dict[str, Any] = {**metadata, "method": method, "labels": [each.label for each in verdicts]}
+    if dimension.key == "answer":
+        more["about"] = about_question(record)
+    counted = Counter(verdict.label for verdict in verdicts)
+    said = ", ".join(f"{count} {label}" for label, count in counted.items())
+    return Result(key, dimension.score(fields), fields, said, more)
+
+
+def summary_of(verdicts: Sequence[ItemVerdict], noun: str = "item") -> str:
+    """The reasoning of a matcher in one sentence."""
+    counted = Counter(verdict.label for verdict in verdicts)
+    return "; ".join(
+        f"{label}: {', '.join(str(v.id) for v in verdicts if v.label == label)}" for label in counted
+    )
+
+
+class MatchedDimension(Evaluator):
+    """A dimension judged by the deterministic matcher."""
+
+    version = "1"
+
+    def __init__(self, dimension: str, key: str | None = None, embeddings: bool | None = None) -> None:
+        super().__init__(key or dimension)
+        self.dimension = BY_KEY[dimension]
+        self.matcher = Matcher(embeddings)
+        self.params = {"dimension": dimension, "method": self.matcher.method}
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        record = checked_record(outputs, self.dimension)
+        verdicts = self.dimension.settled(record)
+        method = SETTLED
+        if verdicts is None:
+            verdicts, method = self.dimension.match(record, self.matcher), self.matcher.method
+        return judged(self.key, self.dimension, record, verdicts, method, summary_of(verdicts), {})
+
+
+class JudgedDimension(ItemJudge):
+    """A dimension judged by a model. Subclasses name the dimension."""
+
+    dimension: ClassVar[Dimension]
+    prompt_name: ClassVar[str]
+
+    def __init__(self, judge: Any = None) -> None:
+        super().__init__(judge=judge, prompt=prompt_text(self.prompt_name))
+
+    async def judge_output(self, output: Any) -> Result:
+        record = checked_record(output, self.dimension)
+        settled = self.dimension.settled(record)
+        if settled is not None:
+            reasoning = settled[0].reasoning
+            return judged(self.key, self.dimension, record, settled, SETTLED, reasoning, {})
+        verdicts, metadata = await self.label_items(
+            self.dimension.items(record), self.dimension.parts(record)
+        )
+        method = f"judge: {', '.join(self.settings.names)}"
+        return judged(self.key, self.dimension, record, verdicts, method, metadata["reasoning"], metadata)
+
+
+class JudgedRecall(JudgedDimension):
+    """Which gold points of a session its delta covers."""
+
+    name, prompt_name = "recall", "recall"
+    dimension = BY_KEY["recall"]
+    labels = dimension.labels
+
+
+class JudgedCorrectness(JudgedDimension):
+    """Which memories of a delta are correct, hallucinated or irrelevant."""
+
+    name, prompt_name = "correctness", "correctness"
+    dimension = BY_KEY["correctness"]
+    labels = dimension.labels
+
+
+class JudgedUpdate(JudgedDimension):
+    """Which updates a snapshot holds."""
+
+    name, prompt_name = "update", "update"
+    dimension = BY_KEY["update"]
+    labels = dimension.labels
+
+
+class JudgedInterference(JudgedDimension):
+    """Which interfering statements a snapshot holds."""
+
+    name, prompt_name = "interference", "interference"
+    dimension = BY_KEY["interference"]
+    labels = dimension.labels
+
+
+class JudgedEvidence(JudgedDimension):
+    """Which gold evidence the cited memories cover."""
+
+    name, prompt_name = "evidence", "evidence"
+    dimension = BY_KEY["evidence"]
+    labels = dimension.labels
+
+
+class _JudgedRefusal(JudgedDimension):
+    """Answers to unanswerable questions, with a rubric of their own."""
+
+    name, prompt_name = "answer", "refusal"
+    dimension = BY_KEY["answer"]
+    labels = dimension.labels
+
+
+class JudgedAnswer(JudgedDimension):
+    """Whether an answer is right; unanswerable questions have a rubric of their own."""
+
+    name, prompt_name = "answer", "answer"
+    dimension = BY_KEY["answer"]
+    labels = dimension.labels
+
+    def __init__(self, judge: Any = None) -> None:
+        super().__init__(judge)
+        self.refusals = _JudgedRefusal(judge)
+
+    def configuration(self) -> Any:
+        return {"answers": super().configuration(), "refusals": self.refusals.configuration()}
+
+    async def judge_output(self, output: Any) -> Result:
+        record = checked_record(output, self.dimension)
+        if not record.get("answerable", True):
+            return await self.refusals.judge_output(output)
+        return await super().judge_output(output)
+
+
+JUDGED: tuple[type[JudgedDimension], ...] = (
+    JudgedRecall,
+    JudgedCorrectness,
+    JudgedUpdate,
+    JudgedInterference,
+    JudgedAnswer,
+    JudgedEvidence,
+)
+
+
+class RetrievalQuality(Evaluator):
+    """Rank metrics of a retrieval on the gold evidence, for systems whose memories name their turns.
+
+    The value has what a retrieval and its context are described by; the score is recall@k.
+    """
+
+    name = RETRIEVAL
+    version = "1"
+
+    def __init__(self) -> None:
+        super().__init__(RETRIEVAL)
+        self.params = {}
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        if not isinstance(outputs, Mapping) or "retrieval" not in outputs:
+            raise NotApplicable("for questions")
+        found = ranked(outputs)
+        items = outputs["retrieval"]["items"]
+        context_of = outputs.get("context") or {}
+        value = {
+            **found,
+            "items": len(items),
+            "num_stored": outputs.get("num_stored"),
+            "share_of_store": outputs.get("share_of_store"),
+            "bypassed": outputs.get("retrieval_bypassed"),
+            "context_tokens": context_of.get("tokens"),
+            "items_cut": context_of.get("items_cut"),
+            "tokens_cut": context_of.get("tokens_cut"),
+            "answer_tokens": outputs.get("answer_tokens"),
+            "invented_citations": outputs.get("num_invented_citations"),
+        }
+        said = (
+            "no provenance or no gold evidence" if found["recall_at_k"] is None else "by the turns it names"
+        )
+        return Result(self.key, found["recall_at_k"], value, said)
+
+
+def ranked(record: Record) -> dict[str, float | None]:
+    """recall@k, reciprocal rank and nDCG of a retrieval; None without provenance or gold evidence."""
+    evidence = [set(turns) for turns in record.get("gold_evidence_turn_ids") or () if turns]
+    if not evidence or not record.get("provenance"):
+        return {"recall_at_k": None, "mrr": None, "ndcg": None}
+    left = list(range(len(evidence)))
+    first, gain = 0.0, 0.0
+    for rank, item in enumerate(record["retrieval"]["items"]):
+        turns = set(item.get("turn_ids") or ())
+        hit = [number for number in left if evidence[number] & turns]
+        if not first and any(evidence[number] & turns for number in range(len(evidence))):
+            first = 1.0 / (rank + 1)
+        gain += len(hit) / math.log2(rank + 2)
+        left = [number for number in left if number not in hit]
+    k = max(1, min(len(evidence), record["retrieval"]["top_k"]))
+    ideal = sum(1.0 / math.log2(rank + 2) for rank in range(k))
+    return {
+        "recall_at_k": 1.0 - len(left) / len(evidence),
+        "mrr": first,
+        "ndcg": min(1.0, gain / ideal),
+    }
+
+
+_found_in_text = Matcher(embeddings=False)
+
+
+def about_question(record: Record) -> dict[str, Any]:
+    """What answers are grouped by."""
+    evidence = record.get("gold_evidence_contents") or []
+    retrieved: bool | None = None
+    if evidence:
+        recall = ranked(record)["recall_at_k"]
+        texts = [item["text"] for item in record["retrieval"]["items"]]
+        retrieved = (
+            all(_found_in_text.covered_by(each, texts) is not None for each in evidence)
+            if recall is None
+            else recall == 1.0
+        )
+    return {
+        "type": record.get("question_type_abbrev") or "NA",
+        "difficulty": record.get("difficulty") or "",
+        "answerable": record.get("answerable", True),
+        "refused": refused(record),
+        "evidence_retrieved": retrieved,
+        "session_distance": record.get("session_distance"),
+        "updates_since": record.get("updates_since"),
+        "caption_has_answer": bool(record.get("caption_has_answer")),
+        "context_tokens": (record.get("context") or {}).get("tokens"),
+    }
+
+
+def evaluators_for(judge: Any, embeddings: bool | None = None) -> list[Any]:
+    """The evaluators of stage 2: with a judge, and the matcher beside it; or the matcher alone."""
+    if judge is None:
+        decide: list[Any] = [MatchedDimension(each.key, embeddings=embeddings) for each in DIMENSIONS]
+        return [*decide, RetrievalQuality()]
+    beside = [MatchedDimension(each.key, f"{MATCHED}{each.key}", embeddings) for each in DIMENSIONS]
+    return [*(kind(judge) for kind in JUDGED), *beside, RetrievalQuality()]
+
+
+# ---------------------------------------------------------------- the aggregator
+
+
+class _State(msgspec.Struct):
+    totals: Any
+    groups: dict[str, dict[str, MeanState]]
+    means: dict[str, MeanState]
+    counts: Counter[str]
+    of: int = 0
+
+
+GROUPS = {
+    "question_type": "type",
+    "difficulty": "difficulty",
+    "session_distance": "session_distance",
+    "updates_since": "updates_since",
+}
+
+
+class MemoryDimensions(Aggregator[_State]):
+    """The rates of a dimension with intervals clustered by sample, and its block of `aggregate_metrics.json`."""
+
+    name = "memory"
+
+    def __init__(self, confidence: float = 0.95, dimension: str = "") -> None:
+        self.confidence = confidence
+        self.dimension = BY_KEY.get(dimension)
+        self.key = dimension
+
+    def for_evaluator(self, spec: EvaluatorSpec) -> MemoryDimensions:
+        """The same aggregator for the dimension of an evaluator's key."""
+        return MemoryDimensions(self.confidence, spec.key.removeprefix(MATCHED))
+
+    def start(self) -> _State:
+        return _State(Totals(self.dimension) if self.dimension else None, {}, {}, Counter())
+
+    def add(self, state: _State, group: Group) -> _State:
+        ok = [each.outcome.value for each in group.results if isinstance(each.outcome, Ok)]
+        errors = sum(isinstance(each.outcome, Failed) for each in group.results)
+        state.of += len(ok) + group.missing
+        if self.dimension is not None:
+            units = "session/" if self.dimension.of_sessions else "question/"
+            skipped = sum(not_applicable(each) and each.unit.startswith(units) for each in group.results)
+            state.totals.add([result.value for result in ok], errors, skipped)
+        if self.key == "answer":
+            self._add_answers(state, ok)
+        elif self.key == RETRIEVAL:
+            self._add_retrievals(state, ok)
+        return state
+
+    def _add_answers(self, state: _State, results: Sequence[Result]) -> None:
+        abouts = [(each.metadata.get("about") or {}, float(each.score or 0.0)) for each in results]
+        for name, field in GROUPS.items():
+            found: dict[str, list[float]] = {}
+            for about, score in abouts:
+                if about.get(field) not in (None, ""):
+                    found.setdefault(str(about[field]), []).append(score)
+            for value, scores in found.items():
+                state.groups.setdefault(name, {}).setdefault(value, MeanState()).add(scores)
+        named = {
+            "accuracy_answerable": [score for about, score in abouts if about.get("answerable")],
+            "correct_refusal_rate": [score for about, score in abouts if about.get("answerable") is False],
+            "false_refusal_rate": [
+                float(bool(about.get("refused"))) for about, _ in abouts if about.get("answerable")
+            ],
+            "retrieved_but_not_used": [
+                1.0 - s for about, s in abouts if about.get("evidence_retrieved") is True
+            ],
+            "answered_without_evidence": [
+                s
+                for about, s in abouts
+                if about.get("evidence_retrieved") is False and about.get("answerable")
+            ],
+            "accuracy_without_leaking_captions": [
+                s for about, s in abouts if not about.get("caption_has_answer")
+            ],
+        }
+        if not any(about.get("caption_has_answer") for about, _ in abouts):
+            state.counts["without_leaks"] += 1
+        _add_all(state.means, named)
+        state.counts["leaking_captions"] += sum(bool(about.get("caption_has_answer")) for about, _ in abouts)
+        state.counts["unanswerable"] += sum(about.get("answerable") is False for about, _ in abouts)
+
+    def _add_retrievals(self, state: _State, results: Sequence[Result]) -> None:
+        values = [each.value for each in results]
+        named = {
+            name: [each[name] for each in values if each.get(name) is not None]
+            for name in ("recall_at_k", "mrr", "ndcg", "context_tokens", "answer_tokens", "share_of_store")
+        }
+        _add_all(state.means, named)
+        state.counts["questions"] += len(values)
+        state.counts["bypassed"] += sum(bool(each.get("bypassed")) for each in values)
+        for name in ("items_cut", "tokens_cut", "invented_citations"):
+            state.counts[name] += sum(each.get(name) or 0 for each in values)
+
+    def merge(self, a: _State, b: _State) -> _State:
+        if self.dimension is not None:
+            a.totals.merge(b.totals)
+        for name, groups in b.groups.items():
+            for value, state in groups.items():
+                a.groups.setdefault(name, {}).setdefault(value, MeanState()).merge(state)
+        for name, state in b.means.items():
+            a.means.setdefault(name, MeanState()).merge(state)
+        a.counts.update(b.counts)
+        a.of += b.of
+        return a
+
+    def finish(self, state: _State) -> Aggregate:
+        out = Aggregate()
+        means: dict[str, MeanState] = {}
+        if self.dimension is not None:
+            out.add_table(state.totals.to_dict(), self.dimension.block)
+            means = {name: mean for name, mean in state.totals.means.items() if mean.n}
+        shown = {**means, **{name: mean for name, mean in state.means.items() if mean.n}}
+        main = self.dimension.means[0].name if self.dimension is not None else ""
+        for name, mean in shown.items():
+            bounded = (0.0, 1.0) if mean.least >= 0.0 and mean.most <= 1.0 else None
+            estimate = mean.estimate(self.confidence, bounds=bounded)
+            out.add(estimate, "" if name == main else name)
+        for name, groups in state.groups.items():
+            for value in sorted(groups, key=_group_order):
+                out.add(groups[value].estimate(self.confidence, bounds=(0.0, 1.0)), group={name: value})
+        if state.counts:
+            out.add_table(dict(state.counts), "counts")
+        return out
+
+
+def _group_order(value: str) -> tuple[int, str]:
+    return (int(value), "") if value.isdigit() else (10**9, value)
+
+
+def _add_all(means: dict[str, MeanState], named: Mapping[str, Iterable[float]]) -> None:
+    for name, values in named.items():
+        listed = [float(value) for value in values]
+        if listed:
+            means.setdefault(name, MeanState()).add(listed)

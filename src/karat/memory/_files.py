@@ -1,0 +1,350 @@
+"""The five files of an output directory, and the manifest beside them in `.karat/manifest.json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from karat.datasets import whole_file
+from karat.errors import DataError, RequestError
+from karat.memory._samples import question_unit, session_unit, units_of
+from karat.records import Example
+from karat.serialization import encode
+from karat.tasks import Context, Task
+
+SESSIONS, QUESTIONS = "pipeline_sessions.jsonl", "pipeline_qa.jsonl"
+SESSION_RECORDS, QA_RECORDS = "session_records.jsonl", "qa_records.jsonl"
+METRICS = "aggregate_metrics.json"
+FIVE = (SESSIONS, QUESTIONS, SESSION_RECORDS, QA_RECORDS, METRICS)
+MANIFEST = Path(".karat") / "manifest.json"
+STATE = Path(".karat") / "state"
+FORMAT = 1
+
+LONGEST_LINE = 512 * 1024 * 1024
+LARGEST_MANIFEST = 16 * 1024 * 1024
+
+
+class LineWriter:
+    """A JSONL file that appears when it is complete, with the hash of its bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.lines = 0
+
+    def write(self, record: Any) -> None:
+        """Add a line."""
+        line = encode(record) + b"\n"
+        self._hash.update(line)
+        self._file.write(line)
+        self.lines += 1
+
+    @property
+    def digest(self) -> str:
+        """The hash of the lines so far."""
+        return self._hash.hexdigest()
+
+
+def write_document(path: Path, document: Any) -> None:
+    """Write a JSON document that replaces the file when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        file.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of an output directory; None without one."""
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > LARGEST_MANIFEST:
+            raise DataError(f"{path} is larger than a manifest: remove it or restore the original")
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}: remove it or restore the original") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise DataError(f"{path} is not a manifest of this version: remove it or restore the original")
+    return found
+
+
+def file_digest(path: Path) -> str:
+    """The hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_folder(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The manifest of this very run, if the directory has one; a directory of another run is refused."""
+    if folder.exists() and not folder.is_dir():
+        raise RequestError(f"{folder} is a file: give --output-dir a directory")
+    manifest = read_manifest(folder)
+    if manifest is None:
+        found = [name for name in FIVE if (folder / name).exists()]
+        if found:
+            raise RequestError(
+                f"{folder} has a {found[0]} and no {MANIFEST}: give another --output-dir, or --eval-only to judge it"
+            )
+        return None
+    before = manifest.get("identity")
+    if before != identity:
+        known = before if isinstance(before, dict) else {}
+        names = [name for name in identity if known.get(name) != identity[name]]
+        said = ", ".join(
+            f"{name} {_short(known.get(name))} and not {_short(identity[name])}" for name in names[:3]
+        )
+        raise RequestError(f"{folder} belongs to another run ({said}): give another --output-dir")
+    return manifest
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+# ---------------------------------------------------------------- reading pipeline files
+
+
+class _Stored(msgspec.Struct):
+    memory_id: str
+    text: str
+    status: str = "active"
+    source: str = ""
+
+
+class _Change(msgspec.Struct):
+    op: str
+    text: str
+    metadata: dict[str, Any] = {}
+
+
+class _Point(msgspec.Struct):
+    memory_id: str
+    memory_content: str
+    original_memories: list[str] | None = None
+
+
+class _Gold(msgspec.Struct):
+    cumulative_gold_memories: list[_Point]
+    session_new_memories: list[_Point]
+    session_update_memories: list[_Point]
+    session_interference_memories: list[_Point]
+
+
+class _Said(msgspec.Struct):
+    speaker: str
+    text: str
+    time: str | None = None
+
+
+class _SessionLine(msgspec.Struct):
+    """What stage 2 reads of a session; other keys are kept as they are."""
+
+    sample_id: str
+    sample_uuid: str
+    session_id: str
+    memory_snapshot: list[_Stored]
+    memory_delta: list[_Change]
+    gold_state: _Gold
+    dialogue: list[_Said]
+
+
+class _Found(msgspec.Struct):
+    memory_id: str
+    text: str
+    turn_ids: list[str] = []
+
+
+class _Retrieval(msgspec.Struct):
+    query: str
+    top_k: int
+    items: list[_Found]
+    raw_trace: dict[str, Any] = {}
+
+
+class _QuestionLine(msgspec.Struct):
+    """What stage 2 reads of a question."""
+
+    sample_id: str
+    sample_uuid: str
+    question: str
+    gold_answer: str
+    gold_evidence_memory_ids: list[str]
+    gold_evidence_contents: list[str]
+    question_type_abbrev: str
+    retrieval: _Retrieval
+    generated_answer: str | None
+    cited_memories: list[str]
+    gold_answers: list[str] = []
+    rubric: list[str] = []
+    choices: list[str] = []
+    answerable: bool = True
+    gold_evidence_turn_ids: list[list[str]] = []
+    question_index: int | None = None
+    context: dict[str, Any] = {}
+
+
+class _Place(msgspec.Struct, frozen=True):
+    file: str
+    offset: int
+    length: int
+
+
+class PipelineFiles(Task):
+    """The records of stage 1 from their files, as a task: so that stage 2 works without dataset and memory system."""
+
+    units_declared = True
+    names_models = True
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any] | None, baseline: str | None) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._samples: dict[str, dict[str, _Place]] = {}
+        self._examples: list[Example] = []
+        self._baselines: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
+        self._uuids: dict[str, str] = {}
+        self._questions: dict[str, list[dict[str, Any]]] = {}
+        self._read(SESSIONS, self._add_session)
+        self._read(QUESTIONS, self._add_question)
+        self._check_manifest()
+        self.name = self._baseline(baseline)
+        self.counts = {SESSIONS: 0, QUESTIONS: 0}
+        for places in self._samples.values():
+            for place in places.values():
+                self.counts[place.file] += 1
+
+    def _read(self, name: str, add: Any) -> None:
+        path, digest = self.folder / name, hashlib.sha256()
+        try:
+            with path.open("rb") as file:
+                offset, number = 0, 0
+                while line := file.readline(LONGEST_LINE + 1):
+                    number += 1
+                    if len(line) > LONGEST_LINE:
+                        raise DataError(f"{path}:{number}: the line is longer than {LONGEST_LINE >> 20} MiB")
+                    digest.update(line)
+                    if line.strip():
+                        try:
+                            add(line, _Place(name, offset, len(line)))
+                        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DataError) as error:
+                            raise DataError(f"{path}:{number}: {error}") from error
+                    offset += len(line)
+        except FileNotFoundError:
+            raise DataError(f"{path} does not exist: --eval-only needs the files of stage 1") from None
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        self._digests[name] = digest.hexdigest()
+
+    def _add_session(self, line: bytes, place: _Place) -> None:
+        record = _session_decoder.decode(line)
+        units = self._samples.setdefault(record.sample_id, {})
+        unit = session_unit(record.session_id)
+        if unit in units:
+            raise DataError(f"session {record.session_id!r} of sample {record.sample_id!r} occurs twice")
+        if self._uuids.setdefault(record.sample_id, record.sample_uuid) != record.sample_uuid:
+            raise DataError(f"sample {record.sample_id!r} has two uuids: these are lines of two runs")
+        units[unit] = place
+        for each in record.memory_snapshot:
+            self._note_baseline(each.source)
+        for change in record.memory_delta:
+            self._note_baseline(change.metadata.get("baseline"))
+
+    def _add_question(self, line: bytes, place: _Place) -> None:
+        record = _question_decoder.decode(line)
+        units = self._samples.get(record.sample_id)
+        if units is None or self._uuids[record.sample_id] != record.sample_uuid:
+            raise DataError(
+                f"{SESSIONS} has no sample {record.sample_id!r} with this uuid: these are files of two runs"
+            )
+        asked = self._questions.setdefault(record.sample_id, [])
+        index = len(asked) if record.question_index is None else record.question_index
+        unit = question_unit(index)
+        if unit in units:
+            raise DataError(f"question {index} of sample {record.sample_id!r} occurs twice")
+        units[unit] = place
+        asked.append({"index": index, "question": record.question})
+        self._note_baseline(record.retrieval.raw_trace.get("baseline"))
+
+    def _note_baseline(self, name: Any) -> None:
+        if isinstance(name, str) and name:
+            self._baselines[name] = name
+            if len(self._baselines) > 1:
+                both = " and ".join(map(repr, self._baselines))
+                raise DataError(f"the lines are of two runs: of {both}")
+
+    def _check_manifest(self) -> None:
+        """Refuse files that are not those that the manifest was written with."""
+        for name, digest in ((self.manifest or {}).get("pipeline") or {}).items():
+            if self._digests.get(name) != digest:
+                raise DataError(
+                    f"{self.folder / name} is not the file of the run in {MANIFEST}: files of two runs,"
+                    " or changed since; restore it, or remove the manifest to judge the files as they are"
+                )
+
+    def _baseline(self, asked: str | None) -> str:
+        named = (self.manifest or {}).get("baseline")
+        found = next(iter(self._baselines), None)
+        if named and found and named != found:
+            raise DataError(f"{self.folder}: the files are of {found!r} and the manifest is of {named!r}")
+        known = named or found
+        if asked is not None and known is not None and asked != known:
+            raise RequestError(
+                f"{self.folder} has the files of {known!r}, not of {asked!r}: give that --baseline"
+            )
+        return known or asked or "unknown"
+
+    # The task -------------------------------------------------------------------
+
+    def examples(self) -> Iterator[Example]:
+        """One example for each sample, with the names of its units."""
+        for sample, units in self._samples.items():
+            sessions = [unit.removeprefix("session/") for unit in units if unit.startswith("session/")]
+            given = {
+                "sessions": [{"session_id": session} for session in sessions],
+                "questions": self._questions.get(sample, []),
+            }
+            yield Example(sample, given, None, {"uuid": self._uuids[sample]})
+
+    def units(self, example: Example) -> list[str]:
+        return units_of(example)
+
+    def call_units(self, example: Example, context: Context) -> Iterator[tuple[str, Any]]:
+        with (
+            (self.folder / SESSIONS).open("rb") as sessions,
+            (self.folder / QUESTIONS).open("rb") as questions,
+        ):
+            files = {SESSIONS: sessions, QUESTIONS: questions}
+            for unit in units_of(example):
+                if unit not in context.done:
+                    place = self._samples[example.id][unit]
+                    files[place.file].seek(place.offset)
+                    yield unit, msgspec.json.decode(files[place.file].read(place.length))
+
+    def configuration(self) -> Any:
+        out: dict[str, Any] = {"task": "memory", "baseline": self.name, "recorded": self._digests}
+        for name in ("version", "system", "control", "shared_settings", "seed", "snapshots"):
+            if self.manifest is not None and name in self.manifest:
+                out[name] = self.manifest[name]
+        return out
+
+    def code(self) -> str | None:
+        return "recorded"
+
+
+_session_decoder = msgspec.json.Decoder(_SessionLine)
+_question_decoder = msgspec.json.Decoder(_QuestionLine)
+
+
+def ordered(units: Iterable[str], known: Mapping[str, Any]) -> Iterator[Any]:
+    """The values of units in the order of their example."""
+    for unit in units:
+        if unit in known:
+            yield known[unit]

@@ -1,0 +1,632 @@
+"""Stage 1: a memory system is driven through the sessions and questions of a sample, one unit after another.
+
+A unit is the line that the seed's pipeline files have for a session or a question. Each is committed before the next
+begins. A system that can save is saved with each session, so a sample continues where it was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from karat.errors import RequestError, Stopped
+from karat.memory._answering import (
+    ANSWER_TOKENS,
+    TOKENIZER,
+    Answer,
+    AnswerContext,
+    Answerer,
+    Asked,
+    fit,
+    prompt_identity,
+)
+from karat.memory._dialogue import MemoryPoint, Question, Sample, Session
+from karat.memory._samples import (
+    as_sample,
+    cumulative_points,
+    distance,
+    question_unit,
+    session_unit,
+    units_of,
+)
+from karat.memory._system import (
+    Capabilities,
+    ControlSystem,
+    MemorySystem,
+    Retrieval,
+    RetrievedMemory,
+    StoredMemory,
+)
+from karat.memory._text import count_tokens
+from karat.models import record_tool_call
+from karat.records import Example, Output
+from karat.registry import check_parameters, parameters_of
+from karat.serialization import encode, to_json_value
+from karat.tasks import Context, Task, code_fingerprint
+
+MOST_MEMORIES = 200_000
+"""Memories in one snapshot; more is taken for a fault of the system."""
+LARGEST_SNAPSHOT = 256 * 1024 * 1024
+"""Characters of all texts of a snapshot."""
+LONGEST_TRACE = 100_000
+"""Bytes of what a system says about a retrieval."""
+
+Snapshots = str
+"""`all`, or `checkpoints`: full snapshots only where a question or an update or interference point needs one."""
+
+
+class SystemFault(Exception):
+    """A memory system returned something that its contract does not allow."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all compared systems share, and what has to be equal for a fair comparison."""
+
+    top_k: int = 5
+    context_tokens: int | None = None
+    snapshots: Snapshots = "all"
+    seed: int = 0
+
+    def shared(self, answerer: Answerer) -> dict[str, Any]:
+        """The settings that `compare` requires to be equal."""
+        return {
+            "top_k": self.top_k,
+            "context_tokens": self.context_tokens,
+            "tokenizer": TOKENIZER,
+            "answer_method": answerer.method,
+            "answer_model": answerer.identity(),
+            "answer_prompt": prompt_identity(),
+            "answer_tokens": ANSWER_TOKENS,
+        }
+
+
+class SystemSpec(msgspec.Struct, frozen=True):
+    """A memory system as it was asked for: how to make one, and what is known of it."""
+
+    name: str
+    make: Callable[[], MemorySystem]
+    version: str
+    capabilities: Capabilities
+    configuration: Any
+    control: bool
+    code: str | None
+
+
+def system_spec(given: Any, params: Mapping[str, Any] | None = None, seed: int = 0) -> SystemSpec:
+    """A memory system from its name, `file.py:Class`, a class or a function; one is made to ask what it can do."""
+    from karat.memory import memory_systems
+
+    factory = memory_systems.get(given) if isinstance(given, str) else given
+    if isinstance(factory, MemorySystem):
+        raise RequestError(
+            "give the class of a memory system, or a function that makes one: each sample has its own"
+        )
+    if not callable(factory):
+        raise RequestError(
+            f"{given!r} is not a memory system: give a name, file.py:Class, a class or a function"
+        )
+    options = dict(params or {})
+    known = parameters_of(factory)
+    if "seed" in known:
+        options.setdefault("seed", seed)
+    check_parameters(factory, options, f"memory system {given!r}")
+
+    def make() -> MemorySystem:
+        system = factory(**options)
+        if not isinstance(system, MemorySystem):
+            raise RequestError(
+                f"{given!r} makes a {type(system).__name__}, which is not a karat.memory.MemorySystem"
+            )
+        return system
+
+    try:
+        first = make()
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"memory system {given!r}: {error}") from error
+    name = given if isinstance(given, str) and memory_systems.has(given) else first.name
+    try:
+        return SystemSpec(
+            name=str(name),
+            make=make,
+            version=str(first.version),
+            capabilities=first.capabilities(),
+            configuration=to_json_value(first.configuration(), f"the configuration of {name}"),
+            control=isinstance(first, ControlSystem),
+            code=code_fingerprint(type(first)),
+        )
+    finally:
+        first.close()
+
+
+class MemoryTask(Task):
+    """A memory system as a task: the sessions and questions of a sample are its units."""
+
+    units_declared = True
+    names_models = True
+
+    def __init__(self, system: SystemSpec, settings: Settings, answerer: Answerer, state: Path) -> None:
+        self.system = system
+        self.settings = settings
+        self.answerer = answerer
+        self.name = system.name
+        self.restarted: list[str] = []
+        """Samples that were begun again from their first session."""
+        self._state = state
+        self._lock = threading.Lock()
+
+    def units(self, example: Example) -> list[str]:
+        return units_of(example)
+
+    def configuration(self) -> Any:
+        system = self.system
+        return {
+            "task": "memory",
+            "baseline": system.name,
+            "version": system.version,
+            "system": system.configuration,
+            "capabilities": msgspec.to_builtins(system.capabilities),
+            "control": system.control,
+            "shared_settings": self.settings.shared(self.answerer),
+            "snapshots": self.settings.snapshots,
+            "seed": self.settings.seed,
+        }
+
+    def code(self) -> str | None:
+        return self.system.code
+
+    def call_units(self, example: Example, context: Context) -> Iterator[tuple[str, Any]]:
+        sample = as_sample(example)
+        folder = self._state / context.run / _folder_name(example.id)
+        drive = _Drive(self, sample, folder, context.done)
+        try:
+            yield from drive.units()
+        finally:
+            drive.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def note_restart(self, sample_id: str) -> None:
+        """Remember a sample that was begun again although units of it are stored."""
+        with self._lock:
+            self.restarted.append(sample_id)
+
+
+def _folder_name(example: str) -> str:
+    return hashlib.blake2b(example.encode(), digest_size=10).hexdigest()
+
+
+class _Saved(msgspec.Struct):
+    """What karat keeps beside the saved state of a system."""
+
+    session: int
+    record: dict[str, Any]
+    origins: dict[str, str]
+
+
+class _Drive:
+    """One sample and its own memory system."""
+
+    def __init__(self, task: MemoryTask, sample: Sample, folder: Path, done: Mapping[str, Output]) -> None:
+        self.task = task
+        self.sample = sample
+        self.folder = folder
+        self.done = done
+        self.settings = task.settings
+        self.baseline = task.system.name
+        self.system: MemorySystem | None = None
+        self.previous: dict[str, StoredMemory] = {}
+        self.origins: dict[str, str] = {}
+        """The session in which each memory was added or last changed."""
+        self.turns = {turn.turn_id: turn for session in sample.sessions for turn in session.turns}
+        self._spent: dict[str, float] = {}
+
+    def close(self) -> None:
+        if self.system is not None:
+            self.system.close()
+            self.system = None
+
+    # The order of the work ----------------------------------------------------
+
+    def units(self) -> Iterator[tuple[str, Any]]:
+        sessions = self.sample.sessions
+        asked: dict[str, list[Question]] = {}
+        for question in sorted(self.sample.questions, key=lambda each: each.index):
+            asked.setdefault(question.after_session, []).append(question)
+        first = next((n for n, s in enumerate(sessions) if self._is_missing(s, asked)), None)
+        if first is None:
+            return
+        saved = self._resume(first)
+        start = 0 if saved is None else saved.session
+        if saved is None and self.done:
+            self.task.note_restart(self.sample.sample_id)
+        for number, points in enumerate(cumulative_points(self.sample)):
+            session = sessions[number]
+            if number < start:
+                continue
+            following = asked.get(session.session_id, [])
+            if saved is not None and number == start:
+                yield session_unit(session.session_id), saved.record
+            else:
+                record = self._session(session, points, bool(following))
+                self._save(number, record)
+                yield session_unit(session.session_id), record
+                self._forget(number)
+            for question in following:
+                unit = question_unit(question.index)
+                if unit not in self.done:
+                    yield unit, self._question_or_error(question)
+
+    def _is_missing(self, session: Session, asked: Mapping[str, list[Question]]) -> bool:
+        questions = asked.get(session.session_id, [])
+        units = [session_unit(session.session_id), *(question_unit(each.index) for each in questions)]
+        return any(unit not in self.done for unit in units)
+
+    def _resume(self, first: int) -> _Saved | None:
+        """Start the system: with the latest saved state that lacks no missing unit, or empty."""
+        self.system = self.task.system.make()
+        work = self.folder / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        self.system.reset(work)
+        if not self.task.system.capabilities.save:
+            return None
+        for place in sorted(self.folder.glob("saved-*"), reverse=True):
+            try:
+                saved = msgspec.json.decode((place / "karat.json").read_bytes(), type=_Saved)
+            except (OSError, msgspec.DecodeError):
+                continue
+            if saved.session > first:
+                continue
+            self.system.load(place / "system")
+            self.previous = {each.memory_id: each for each in self._snapshot()}
+            self.origins = saved.origins
+            return saved
+        return None
+
+    def _save(self, number: int, record: dict[str, Any]) -> None:
+        """Save the system and the record of its session, which becomes visible as a whole or not at all."""
+        assert self.system is not None
+        if not self.task.system.capabilities.save:
+            return
+        place, draft = self.folder / f"saved-{number:06}", self.folder / "draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        (draft / "system").mkdir(parents=True)
+        self.system.save(draft / "system")
+        (draft / "karat.json").write_bytes(encode(_Saved(number, record, self.origins)))
+        shutil.rmtree(place, ignore_errors=True)
+        draft.rename(place)
+
+    def _forget(self, number: int) -> None:
+        """Remove the states before a session that is stored."""
+        for place in self.folder.glob("saved-*"):
+            if place.name < f"saved-{number:06}":
+                shutil.rmtree(place, ignore_errors=True)
+
+    # Sessions -------------------------------------------------------------------
+
+    def _session(self, session: Session, points: Sequence[MemoryPoint], asked: bool) -> dict[str, Any]:
+        assert self.system is not None
+        start = time.perf_counter()
+        for turn in session.turns:
+            self.system.ingest_turn(turn)
+        self.system.end_session(session.session_id)
+        self._spend("memory.write", start, {"turns": len(session.turns)})
+        start = time.perf_counter()
+        stored = self._snapshot()
+        self._spend("memory.snapshot", start, {"memories": len(stored)})
+        delta = self._delta(session.session_id, stored)
+        keep = self.settings.snapshots == "all" or asked or session.updates or session.interference
+        record: dict[str, Any] = {
+            "sample_id": self.sample.sample_id,
+            "sample_uuid": self.sample.uuid,
+            "session_id": session.session_id,
+            "memory_snapshot": [self._stored(each) for each in stored] if keep else [],
+            "memory_delta": delta,
+            "gold_state": {
+                "session_id": session.session_id,
+                "cumulative_gold_memories": [point_record(point) for point in points],
+                "session_new_memories": [point_record(point) for point in session.new],
+                "session_update_memories": [point_record(point) for point in session.updates],
+                "session_interference_memories": [point_record(point) for point in session.interference],
+            },
+            "dialogue": [
+                {"turn_id": turn.turn_id, "speaker": turn.speaker, "text": turn.text, "time": turn.time}
+                for turn in session.turns
+            ],
+            "num_stored": len(stored),
+            "modality": self.sample.modality,
+        }
+        if not keep:
+            record["snapshot_omitted"] = True
+        return record
+
+    def _snapshot(self) -> list[StoredMemory]:
+        assert self.system is not None
+        return checked_snapshot(self.system.snapshot(), self.baseline)
+
+    def _stored(self, memory: StoredMemory) -> dict[str, Any]:
+        out = {
+            "memory_id": memory.memory_id,
+            "text": memory.text,
+            "session_id": memory.session_id or self.origins.get(memory.memory_id),
+            "status": memory.status,
+            "source": self.baseline,
+            "raw_backend_id": memory.raw_backend_id,
+            "raw_backend_type": memory.raw_backend_type,
+            "metadata": to_json_value(dict(memory.metadata), "metadata of a memory"),
+        }
+        if memory.turn_ids:
+            out["turn_ids"] = list(memory.turn_ids)
+        return out
+
+    def _delta(self, session_id: str, stored: Sequence[StoredMemory]) -> list[dict[str, Any]]:
+        """What a session changed, by id and content: added, updated and archived memories."""
+        out, now = [], {memory.memory_id: memory for memory in stored}
+        for memory in stored:
+            before = self.previous.get(memory.memory_id)
+            replaced = [name for name in memory.replaces if name in self.previous]
+            if memory.status != "active":
+                if before is not None and before.status == "active":
+                    out.append(self._change(session_id, "archive", memory, []))
+                continue
+            if before is None or before.status != "active":
+                out.append(self._change(session_id, "update" if replaced else "add", memory, replaced))
+            elif before.text != memory.text:
+                out.append(self._change(session_id, "update", memory, [memory.memory_id]))
+            else:
+                continue
+            self.origins[memory.memory_id] = session_id
+        gone = [
+            memory for name, memory in self.previous.items() if name not in now and memory.status == "active"
+        ]
+        out += [self._change(session_id, "archive", memory, []) for memory in gone]
+        self.previous = now
+        return out
+
+    def _change(
+        self, session_id: str, op: str, memory: StoredMemory, replaced: Sequence[str]
+    ) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"baseline": self.baseline}
+        if replaced:
+            metadata["previous_texts"] = [self.previous[name].text for name in replaced]
+        return {
+            "session_id": session_id,
+            "op": op,
+            "text": memory.text,
+            "linked_previous": list(replaced),
+            "raw_backend_id": memory.raw_backend_id or memory.memory_id,
+            "metadata": metadata,
+        }
+
+    # Questions ------------------------------------------------------------------
+
+    def _question_or_error(self, question: Question) -> Any:
+        """The record of a question, or what went wrong with it alone."""
+        try:
+            return self._question(question)
+        except Stopped:
+            raise
+        except Exception as error:
+            return error
+
+    def _question(self, question: Question) -> dict[str, Any]:
+        assert self.system is not None
+        query = question_text(question)
+        top_k = self.settings.top_k
+        control = self.system if isinstance(self.system, ControlSystem) else None
+        if control is not None and control.needs_gold:
+            evidence = question.evidence if question.answerable else ()
+            turns = [self.turns[name] for each in evidence for name in each.turn_ids if name in self.turns]
+            control.give_gold(
+                list({turn.turn_id: turn for turn in turns}.values()), [e.text for e in evidence]
+            )
+        start = time.perf_counter()
+        found = self.system.retrieve(query, top_k, question.now)
+        self._spend("memory.read", start, {"top_k": top_k})
+        items = checked_retrieval(found, self.baseline, None if control and control.every_item else top_k)
+        context = fit([(item.memory_id, item.text) for item in items], self.settings.context_tokens)
+        answer, method = self._answer(control, Asked(query, question.now, question.choices), context)
+        texts = {item.number: item.text for item in context.items}
+        stored = [memory for memory in self.previous.values() if memory.status == "active"]
+        share = share_of_store(items, stored)
+        gold = question.evidence if question.answerable else ()
+        far = distance(self.sample, question)
+        return {
+            "sample_id": self.sample.sample_id,
+            "sample_uuid": self.sample.uuid,
+            "checkpoint_id": question.checkpoint_id,
+            "question": question.question,
+            "gold_answer": question.answer,
+            "gold_evidence_memory_ids": [each.evidence_id for each in gold],
+            "gold_evidence_contents": [each.text for each in gold],
+            "question_type": question.type,
+            "question_type_abbrev": question.type_abbrev or abbreviation(question.type),
+            "difficulty": question.difficulty,
+            "retrieval": {
+                "query": query,
+                "top_k": top_k,
+                "items": [_retrieved(rank, item) for rank, item in enumerate(items)],
+                "raw_trace": {**checked_trace(found.trace), "baseline": self.baseline},
+            },
+            "generated_answer": answer.text,
+            "cited_memories": [texts[number] for number in answer.cited],
+            "question_index": question.index,
+            "session_id": question.after_session,
+            "now": question.now,
+            "answerable": question.answerable,
+            "gold_answers": list(question.answers),
+            "rubric": list(question.rubric),
+            "choices": list(question.choices),
+            "gold_evidence_turn_ids": [list(each.turn_ids) for each in gold],
+            "caption_has_answer": question.caption_has_answer,
+            "modality": self.sample.modality,
+            "answer_method": method,
+            "answer_tokens": None if answer.text is None else count_tokens(answer.text),
+            "cited_ranks": [number - 1 for number in answer.cited],
+            "num_invented_citations": answer.invented,
+            "num_stored": len(stored),
+            "share_of_store": share,
+            "retrieval_bypassed": top_k >= len(stored) or share == 1.0,
+            "context": {
+                "tokens": context.tokens,
+                "items": len(context.items),
+                "items_cut": context.items_cut,
+                "tokens_cut": context.tokens_cut,
+            },
+            "provenance": self.task.system.capabilities.provenance,
+            "session_distance": far.sessions,
+            "updates_since": far.updates,
+        }
+
+    def _answer(
+        self, control: ControlSystem | None, asked: Asked, context: AnswerContext
+    ) -> tuple[Answer, str]:
+        answerer = self.task.answerer
+        if control is not None and control.fixed_answer is not None and answerer.method != "none":
+            return Answer(control.fixed_answer), "control"
+        return answerer.answer(asked, context), answerer.method
+
+    def _spend(self, name: str, start: float, counts: dict[str, Any]) -> None:
+        """Record how long a step took, and what the system's own models used in it."""
+        assert self.system is not None
+        seconds = time.perf_counter() - start
+        spent = {
+            name: float(value)
+            for name, value in self.system.usage().items()
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        }
+        used = {name: value - self._spent.get(name, 0.0) for name, value in spent.items()}
+        self._spent = spent
+        record_tool_call(name, counts, used or None, seconds=seconds)
+
+
+# ---------------------------------------------------------------- the parts of a record
+
+
+def question_text(question: Question) -> str:
+    """The query: exactly the question, and the caption of its picture."""
+    if question.image_caption:
+        return f"{question.question} [image: {question.image_caption}]"
+    return question.question
+
+
+def abbreviation(question_type: str) -> str:
+    """The initials of a question type, for a dataset that has no abbreviations; always text."""
+    words = [word for word in question_type.replace("-", "_").replace(" ", "_").split("_") if word]
+    return "".join(word[0] for word in words).upper() or "NA"
+
+
+def share_of_store(items: Sequence[RetrievedMemory], stored: Sequence[StoredMemory]) -> float | None:
+    """The share of what is stored that was retrieved: by the turns it comes from, or by the number of items."""
+    if not stored:
+        return None
+    turns = {turn for memory in stored for turn in memory.turn_ids}
+    if turns:
+        return len(turns & {turn for item in items for turn in item.turn_ids}) / len(turns)
+    return min(1.0, len(items) / len(stored))
+
+
+def point_record(point: MemoryPoint) -> dict[str, Any]:
+    """A gold point as the files have it."""
+    return {
+        "memory_id": point.memory_id,
+        "memory_content": point.text,
+        "memory_type": point.type,
+        "memory_source": point.source,
+        "is_update": point.is_update,
+        "original_memories": list(point.original),
+        "importance": point.importance,
+        "timestamp": point.time,
+    }
+
+
+def _retrieved(rank: int, item: RetrievedMemory) -> dict[str, Any]:
+    out = {
+        "rank": rank,
+        "memory_id": item.memory_id,
+        "text": item.text,
+        "score": None if item.score is None else float(item.score),
+        "raw_backend_id": item.raw_backend_id,
+    }
+    if item.turn_ids:
+        out["turn_ids"] = list(item.turn_ids)
+    return out
+
+
+# ---------------------------------------------------------------- what a system returns
+
+
+def checked_snapshot(given: Any, who: str) -> list[StoredMemory]:
+    """A snapshot that keeps the contract; SystemFault says what does not."""
+    if not isinstance(given, (list, tuple)):
+        raise SystemFault(f"{who}: snapshot() returned {type(given).__name__}, not a list of StoredMemory")
+    if len(given) > MOST_MEMORIES:
+        raise SystemFault(f"{who}: the snapshot has {len(given):,} memories, more than {MOST_MEMORIES:,}")
+    seen: set[str] = set()
+    size = 0
+    for memory in given:
+        if not isinstance(memory, StoredMemory):
+            raise SystemFault(f"{who}: the snapshot has a {type(memory).__name__}, not a StoredMemory")
+        _check_texts(
+            memory, ("memory_id", "text", "status", "raw_backend_type"), ("session_id", "raw_backend_id"), who
+        )
+        _check_names(memory.replaces, "replaces", who)
+        _check_names(memory.turn_ids, "turn_ids", who)
+        if not isinstance(memory.metadata, Mapping):
+            raise SystemFault(f"{who}: metadata of memory {memory.memory_id!r} is not a mapping")
+        if memory.memory_id in seen:
+            raise SystemFault(f"{who}: the snapshot has the id {memory.memory_id!r} twice")
+        seen.add(memory.memory_id)
+        size += len(memory.text)
+    if size > LARGEST_SNAPSHOT:
+        raise SystemFault(f"{who}: the snapshot has {size:,} characters, more than {LARGEST_SNAPSHOT:,}")
+    return list(given)
+
+
+def checked_retrieval(given: Any, who: str, most: int | None) -> tuple[RetrievedMemory, ...]:
+    """The items of a retrieval that keeps the contract."""
+    if not isinstance(given, Retrieval) or not isinstance(given.items, (tuple, list)):
+        raise SystemFault(f"{who}: retrieve() returned {type(given).__name__}, not a Retrieval with items")
+    if most is not None and len(given.items) > most:
+        raise SystemFault(f"{who}: retrieve() returned {len(given.items)} items, and top_k is {most}")
+    for item in given.items:
+        if not isinstance(item, RetrievedMemory):
+            raise SystemFault(f"{who}: retrieve() returned a {type(item).__name__}, not a RetrievedMemory")
+        _check_texts(item, ("memory_id", "text"), ("raw_backend_id",), who)
+        _check_names(item.turn_ids, "turn_ids", who)
+        score = item.score
+        if score is not None and (
+            isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score)
+        ):
+            raise SystemFault(f"{who}: the score of {item.memory_id!r} is {score!r:.40}, not a finite number")
+    return tuple(given.items)
+
+
+def checked_trace(trace: Any) -> dict[str, Any]:
+    """What a system says about a retrieval; left out where it is no mapping or too long."""
+    if not isinstance(trace, Mapping):
+        return {"omitted": f"{type(trace).__name__} is not a mapping"}
+    plain: dict[str, Any] = to_json_value(dict(trace), "the trace of a retrieval")
+    size = len(encode(plain))
+    return plain if size <= LONGEST_TRACE else {"omitted": f"{size:,} bytes"}
+
+
+def _check_texts(memory: Any, required: Sequence[str], optional: Sequence[str], who: str) -> None:
+    for name in (*required, *optional):
+        value = getattr(memory, name)
+        if not isinstance(value, str) and not (value is None and name in optional):
+            raise SystemFault(f"{who}: {name} of a memory is {type(value).__name__}, not text")
+    if not memory.memory_id:
+        raise SystemFault(f"{who}: a memory has an empty memory_id")
+
+
+def _check_names(given: Any, field: str, who: str) -> None:
+    if not isinstance(given, (tuple, list)) or not all(isinstance(each, str) for each in given):
+        raise SystemFault(f"{who}: {field} of a memory is not a tuple of texts")

@@ -140,9 +140,10 @@ async def test_thinking_is_kept_apart_from_the_answer(endpoint):
 async def test_a_refusal_is_a_typed_failure(endpoint):
     server, make = endpoint
     server.script.answers = {"": {"text": None, "refusal": "I cannot help with that."}}
-    with pytest.raises(models.ContentFiltered) as caught:
+    with pytest.raises(models.Refused) as caught:
         await make().generate("?")
     assert caught.value.tokens is not None
+    assert caught.value.raw == "I cannot help with that."
     assert server.count == 1
 
 
@@ -459,18 +460,65 @@ def test_the_same_prompt_runs_on_models_that_accept_temperature_and_that_refuse_
         assert server.count == 1  # one failure of the run, not one of each record
 
 
-async def test_pauses_and_full_windows_are_no_answers(monkeypatch):
+async def test_a_full_window_is_no_answer(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
-    for reason, failure in (
-        ("pause_turn", models.IncompleteAnswer),
-        ("model_context_window_exceeded", models.ContextTooLong),
-    ):
-        with FakeProvider({"": {"text": "so far", "finish_reason": reason}}) as server:
+    with FakeProvider({"": {"text": "so far", "finish_reason": "model_context_window_exceeded"}}) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        with pytest.raises(models.ContextTooLong) as caught:
+            await models.get("anthropic/claude-opus-4-7").generate("?")
+        assert caught.value.tokens is not None
+        assert server.count == 1
+
+
+def _turn(text, reason="pause_turn", usage=(10, 5)):
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+    counted = usage and {"input_tokens": usage[0], "output_tokens": usage[1], "cache_read_input_tokens": None}
+    raw = {
+        "content": [search, found, {"type": "text", "text": text}],
+        "stop_reason": reason,
+        "usage": counted,
+    }
+    return {"raw": {**raw, "model": "served", "container": {"id": "c1", "expires_at": "…"}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_paused_turn_is_continued_and_counted_as_one_answer(monkeypatch, stream):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
+    answers = [_turn("One, "), _turn("two, "), _turn("three.", "end_turn")]
+    with FakeProvider(answers) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        model = models.get("anthropic/claude-opus-4-7")
+        for again in (False, True):
+            with models.recording(example="1") as calls:
+                reply = await model.generate("Count.", stream=stream)
+            assert (reply.text, reply.finish_reason, reply.cached) == ("One, two, three.", "stop", again)
+            assert (reply.usage.input_tokens, reply.usage.output_tokens) == (30, 15)
+            assert len(calls) == 1
+    assert server.count == 3
+    assert [message["role"] for message in server.requests[2]["messages"]] == ["user", "assistant"]
+    assert len(server.requests[2]["messages"][1]["content"]) == 6
+    assert server.requests[1]["container"] == "c1"
+
+
+async def test_a_turn_that_never_ends_is_a_failure_whose_tokens_are_counted(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
+    with FakeProvider([_turn("on and on")]) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        with pytest.raises(models.IncompleteAnswer) as caught:
+            await models.get("anthropic/claude-opus-4-7").generate("?")
+    assert server.count == 11
+    assert (caught.value.tokens.input, caught.value.tokens.output) == (110, 55)
+
+
+async def test_the_usage_of_a_paused_turn_is_unknown_where_a_part_does_not_say_it(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
+    for bad in (None, (-1, 5), ("many", 5)):
+        with FakeProvider([_turn("One, ", usage=bad), _turn("two.", "end_turn")]) as server:
             monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-            with pytest.raises(failure) as caught:
-                await models.get("anthropic/claude-opus-4-7").generate(reason)
-            assert caught.value.tokens is not None
-            assert server.count == 1
+            reply = await models.get("anthropic/claude-opus-4-7").generate("?")
+        assert reply.text == "One, two."
+        assert (reply.usage.cost, reply.usage.input_tokens) == (None, 0)
 
 
 async def test_probabilities_of_tokens_are_kept_in_the_trace(provider):

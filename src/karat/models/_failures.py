@@ -142,10 +142,16 @@ class ContentFiltered(ModelFailure):
     charged = True
 
 
+class Refused(ContentFiltered):
+    """The model, or a classifier beside it, refused to answer; `raw` is what it said."""
+
+
 class IncompleteAnswer(ModelFailure):
-    """The model paused in the middle of its turn: what it said so far is no answer."""
+    """The model paused in the middle of its turn: what it said so far is not an answer."""
 
     charged = True
+    paused: dict[str, Any] | None = None
+    """The body of the paused turn. The service sends it back so that the model continues."""
 
 
 class EmptyAnswer(ModelFailure):

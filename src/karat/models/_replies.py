@@ -20,6 +20,7 @@ from karat.models._failures import (
     IncompleteAnswer,
     InvalidText,
     ModelFailure,
+    Refused,
     SchemaMismatch,
     one_line,
 )
@@ -30,7 +31,7 @@ from karat.models.providers import Answer
 _decode = msgspec.json.Decoder().decode
 
 
-_NO_ANSWER = ("content_filter", "error", "pause_turn", "model_context_window_exceeded")
+_NO_ANSWER = ("content_filter", "refusal", "error", "pause_turn", "model_context_window_exceeded")
 """Reasons to stop after which what was said is not the answer."""
 
 
@@ -51,7 +52,7 @@ def read_reply(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply
         text = choice.text
         blank = (not text or text.isspace()) and not choice.tool_calls
         if blank or choice.finish_reason in _NO_ANSWER:
-            raise _failed_answer(endpoint.spec, choice, answer)
+            raise _failed_answer(endpoint.spec, choice, answer, raw)
     return ProviderReply(body, raw, answer.choices, answer.tokens, answer.served_model, seconds)
 
 
@@ -135,16 +136,19 @@ def _missing_part(raw: Any, error: Exception) -> str:
     return f"something among its fields ({one_line(', '.join(map(str, raw)), 150)}) is of another kind"
 
 
-def _failed_answer(spec: str, choice: Choice, answer: Answer) -> ModelFailure:
+def _failed_answer(spec: str, choice: Choice, answer: Answer, raw: Any) -> ModelFailure:
     which = f" (one of {len(answer.choices)})" if len(answer.choices) > 1 else ""
     failure: ModelFailure
     if choice.finish_reason == "content_filter":
         failure = ContentFiltered(f"{spec}: the provider withheld the answer{which}", raw=choice.text or None)
+    elif choice.finish_reason == "refusal":
+        failure = Refused(f"{spec}: the model refused to answer{which}", raw=choice.text or None)
     elif choice.finish_reason == "model_context_window_exceeded":
         failure = ContextTooLong(f"{spec}: the context window was full before the answer was complete{which}")
         failure.charged = True
     elif choice.finish_reason == "pause_turn":
-        failure = IncompleteAnswer(f"{spec}: the model paused its turn, which karat does not continue{which}")
+        failure = IncompleteAnswer(f"{spec}: the model paused its turn and did not finish it{which}")
+        failure.paused = raw
     elif choice.finish_reason == "error":
         failure = BrokenBody(f"{spec}: the provider broke the answer off{which}")
     else:

@@ -147,9 +147,32 @@ def run_key_command(endpoint: Endpoint) -> str:
     return key
 
 
+_given: dict[str, str] = {}
+"""Keys that a caller passed as text, by the name that an endpoint holds instead of the key."""
+
+
+def keep_key(key: str) -> str:
+    """Keep a key that was passed as text, in the memory of this process only; returns its name for `key_env`.
+
+    The environment would hand it on to every process that is started from here.
+    """
+    for name, known in _given.items():
+        if known == key:
+            return name
+    name = f"api_key #{len(_given) + 1}"
+    _given[name] = key
+    return name
+
+
+def _value_of(variable: str) -> str:
+    """A key by its name: one that was passed as text, or what the environment variable holds."""
+    given = _given.get(variable)
+    return (os.environ.get(variable, "") if given is None else given).strip()
+
+
 def read_secret(variable: str) -> str | None:
-    """What an environment variable holds, if it can be sent in a header."""
-    value = os.environ.get(variable, "").strip()
+    """A key by its name, if it can be sent in a header."""
+    value = _value_of(variable)
     if value and not (value.isascii() and value.isprintable()):
         raise CredentialsRefused(f"{variable} holds characters that no key has: set it again")
     return value or None
@@ -166,7 +189,7 @@ def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
     if not (endpoint.key_env or endpoint.key_command or endpoint.headers_env or endpoint.headers):
         return ()
     variables = (endpoint.key_env, endpoint.token_env, *endpoint.headers_env.values())
-    values = [os.environ.get(variable, "").strip() for variable in variables if variable]
+    values = [_value_of(variable) for variable in variables if variable]
     values += printed_keys(endpoint.key_command)
     for name, given in endpoint.headers.items():
         value = given.strip()

@@ -21,7 +21,14 @@ from karat.errors import CredentialsRefused, KaratError, RequestError
 from karat.models._budget import Budget, worst_cost
 from karat.models._cache import ReplyCache, cache_path
 from karat.models._endpoints import Endpoint, provider_of
-from karat.models._failures import Attempt, ModelFailure, QuotaExhausted, RateLimited, SchemaMismatch
+from karat.models._failures import (
+    Attempt,
+    IncompleteAnswer,
+    ModelFailure,
+    QuotaExhausted,
+    RateLimited,
+    SchemaMismatch,
+)
 from karat.models._limits import Clock, Limiter, Permit, RealClock
 from karat.models._messages import Reply, Request
 from karat.models._recording import Permission
@@ -58,6 +65,9 @@ A = TypeVar("A", bound=_Counted)
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
+
+MOST_PAUSES = 10
+"""How often a turn that the provider pauses is continued; a server that always pauses is a failure."""
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False):
@@ -233,14 +243,14 @@ class Service:
                 await self._until_committed(under_way)
             context.uncommitted[:] = [row for row in context.uncommitted if not row.done()]
         attempts: list[Attempt] = []
-        asked = await self._request(context, context.request, attempts)
+        asked = await self._turn(context, context.request, attempts)
         try:
             return await read_answers(context, asked), attempts
         except SchemaMismatch as mismatch:
             attempts.append(Attempt(error="SchemaMismatch", message=str(mismatch), seconds=asked.seconds))
             second = repair(context.request, mismatch.raw or "", mismatch.problem)
             try:
-                repaired = await self._request(context, second, attempts)
+                repaired = await self._turn(context, second, attempts)
             except ModelFailure as failure:
                 failure.tokens = all_tokens(asked.tokens, failure.tokens or Tokens())
                 raise
@@ -252,6 +262,35 @@ class Service:
                 )
                 failure.attempts, failure.lost = attempts, failure.tokens is None
                 raise
+
+    async def _turn(
+        self, context: RequestContext, request: Request, attempts: list[Attempt]
+    ) -> ProviderReply:
+        """One whole turn: where the provider pauses it, the model is asked to continue."""
+        form = provider_of(context.endpoint).format(context.endpoint)
+        paused: list[dict[str, Any]] = []
+        tokens: Tokens | None = Tokens()
+        while True:
+            try:
+                asked = await self._request(context, request, attempts)
+                break
+            except ModelFailure as failure:
+                body = failure.paused if isinstance(failure, IncompleteAnswer) else None
+                following = None
+                if body is not None and len(paused) < MOST_PAUSES:
+                    following = form.continued(request, body)
+                if body is None or following is None:
+                    if paused:
+                        failure.lost = failure.lost or tokens is None
+                        failure.tokens = all_tokens(tokens, failure.tokens or Tokens())
+                    raise
+                paused.append(body)
+                tokens, request = all_tokens(tokens, failure.tokens), following
+        if not paused:
+            return asked
+        counted = tokens is not None and asked.tokens is not None
+        whole = _encode(form.joined(paused, asked.raw, counted))
+        return read_reply(context.endpoint, whole, context.timing.service)
 
     async def _request(
         self, context: RequestContext, request: Request, attempts: list[Attempt]

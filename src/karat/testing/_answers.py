@@ -10,7 +10,7 @@ ANTHROPIC_REASONS = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
-    "content_filter": "refusal",
+    "content_filter": "refusal",  # Anthropic has no other word for a withheld answer
 }
 """How Anthropic calls the reasons to stop that a script may give in OpenAI's words."""
 

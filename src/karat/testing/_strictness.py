@@ -290,9 +290,21 @@ def _anthropic_messages(rules: ModelRules, body: Mapping[str, Any]) -> str | Non
             if block.get("type") in ("image_url", "file", "input_audio"):
                 problem = "found using 'type' does not match any of the expected tags"
                 return f"messages.{at}.content.{number}: Input tag '{block['type']}' {problem}"
-    if messages and messages[-1].get("role") == "assistant" and not rules.prefill:
+    if (
+        messages
+        and messages[-1].get("role") == "assistant"
+        and not rules.prefill
+        and not _is_paused(messages[-1])
+    ):
         return "This model does not support assistant message prefill. The conversation must end with a user message."
     return None
+
+
+def _is_paused(message: Mapping[str, Any]) -> bool:
+    """Whether it is a turn that stopped with `pause_turn`: it has blocks of a server tool, and is to be continued."""
+    content = message.get("content")
+    kinds = [str(block.get("type")) for block in content] if isinstance(content, list) else []
+    return any(kind.endswith(("_tool_use", "_tool_result")) for kind in kinds)
 
 
 def _is_closed(schema: Any) -> bool:

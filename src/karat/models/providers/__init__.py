@@ -140,6 +140,16 @@ class WireFormat:
         """The body that the events of a stream amount to, as the provider would have sent it at once."""
         raise NotImplementedError
 
+    def continued(self, request: Request, paused: dict[str, Any]) -> Request | None:
+        """The request that continues a paused turn; None where the format has no paused turns."""
+        return None
+
+    def joined(
+        self, paused: list[dict[str, Any]], last: dict[str, Any], counted: bool = True
+    ) -> dict[str, Any]:
+        """One body for a turn that came in several parts, with the sum of their tokens if all are counted."""
+        return last
+
     def begins(self, event: dict[str, Any]) -> bool:
         """Whether an event of a stream carries a piece of the answer, and is not only its frame."""
         return True

@@ -7,6 +7,7 @@ forcing a tool does not go together with thinking.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -40,9 +41,8 @@ _FINISH = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "tool_use": "tool_calls",
-    "refusal": "content_filter",
 }
-"""`pause_turn` and `model_context_window_exceeded` keep their names: no complete answer ends with them."""
+"""`refusal`, `pause_turn` and `model_context_window_exceeded` keep their names: no complete answer ends with them."""
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 
@@ -132,6 +132,30 @@ class AnthropicMessages(WireFormat):
         )
         return Answer([choice], _tokens(raw.get("usage")), raw.get("model") or "")
 
+    def continued(self, request: Request, paused: dict[str, Any]) -> Request:
+        """Send the paused turn back as the assistant's, in the same container, and the model goes on.
+
+        platform.claude.com/docs/en/build-with-claude/handling-stop-reasons#pause-turn;
+        github.com/enricoros/big-AGI/issues/1010 (container), 2026-11-16.
+        """
+        turn = {"role": "assistant", "content": None, "provider_items": list(paused["content"])}
+        container = paused.get("container")
+        extra = dict(request.extra)
+        if isinstance(container, dict) and isinstance(container.get("id"), str):
+            extra["container"] = container["id"]
+        return msgspec.structs.replace(request, messages=[*request.messages, turn], extra=extra)
+
+    def joined(
+        self, paused: list[dict[str, Any]], last: dict[str, Any], counted: bool = True
+    ) -> dict[str, Any]:
+        parts = [*paused, last]
+        usages = [part.get("usage") for part in parts]
+        return {
+            **last,
+            "content": [block for part in parts for block in part["content"]],
+            "usage": functools.reduce(_added, usages) if counted else None,
+        }
+
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole: dict[str, Any] = {}
         blocks: dict[int, dict[str, Any]] = {}
@@ -206,6 +230,18 @@ def _closed(schema: Any) -> Any:
     if "patternProperties" in schema or "if" in schema:
         raise ValueError("not offered")
     return out
+
+
+def _added(first: Any, second: Any) -> Any:
+    """The sum of two usage objects, field by field. A value that is not a number stays, and is refused when read."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {name: _added(first.get(name), second.get(name)) for name in {**first, **second}}
+    if first is None or second is None:
+        return second if first is None else first
+    for value in (first, second):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return value
+    return first + second
 
 
 def _add_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
@@ -286,8 +322,12 @@ def _assistant_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_block(block: Any) -> bool:
-    kinds = ("text", "thinking", "redacted_thinking", "tool_use")
-    return isinstance(block, dict) and block.get("type") in kinds
+    kind = block.get("type") if isinstance(block, dict) else None
+    return isinstance(kind, str) and (
+        kind in ("text", "thinking", "redacted_thinking", "tool_use")
+        # Server tools: `server_tool_use`, `mcp_tool_use`, `web_search_tool_result`, …
+        or kind.endswith(("_tool_use", "_tool_result"))
+    )
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:

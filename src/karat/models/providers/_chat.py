@@ -75,7 +75,7 @@ class ChatCompletions(WireFormat):
             message = choice["message"]
             text, reason = _text(message.get("content")), choice.get("finish_reason") or ""
             if not text and message.get("refusal"):
-                text, reason = str(message["refusal"]), "content_filter"
+                text, reason = str(message["refusal"]), "refusal"
             calls = read_tool_calls(message["tool_calls"]) if message.get("tool_calls") else []
             thinking = message.get("reasoning_content") or message.get("reasoning")
             logprobs = choice.get("logprobs")

@@ -111,7 +111,7 @@ class Responses(WireFormat):
             why = str((raw.get("incomplete_details") or {}).get("reason") or "")
             reason = _INCOMPLETE.get(why, "length")
         if refused and not text:
-            text, reason = [refused], "content_filter"
+            text, reason = [refused], "refusal"
         choice = Choice(
             text="".join(text),
             tool_calls=calls,

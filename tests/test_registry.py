@@ -8,11 +8,12 @@ import textwrap
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypedDict, Unpack
 
 import pytest
 
 from karat.errors import RequestError, UnknownName
-from karat.registry import Registry, check_parameters, load_object
+from karat.registry import Registry, check_parameters, load_object, parameters_of
 
 
 @pytest.fixture
@@ -176,3 +177,29 @@ def test_threads_that_look_for_a_part_at_once_all_find_it(tmp_path, monkeypatch)
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(look, range(8))) == [object] * 8
+
+
+class _Options(TypedDict, total=False):
+    ripe: bool
+    colour: str
+
+
+class _Base:
+    def __init__(self, *, ripe: bool = True, colour: str = "red", size: int = 1) -> None:
+        self.ripe = ripe
+
+
+class _Child(_Base):
+    def __init__(self, name: str = "", **options: Unpack[_Options]) -> None:
+        super().__init__(**options)
+
+
+def test_options_of_a_typed_dict_are_parameters_with_the_defaults_of_the_base_class():
+    described = parameters_of(_Child)
+    assert list(described) == ["name", "ripe", "colour"]
+    assert described["colour"]["default"] == "red"
+    check_parameters(_Child, {"ripe": False}, "child")
+    with pytest.raises(RequestError, match="did you mean 'colour'"):
+        check_parameters(_Child, {"color": "green"}, "child")
+    with pytest.raises(RequestError):
+        check_parameters(_Child, {"size": 2}, "child")

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -198,10 +199,41 @@ def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = No
     return module
 
 
+_UNPACKED = re.compile(r"(?:\w+\.)?Unpack\[(\w+)\]")
+
+
+def signature_of(part: Any) -> inspect.Signature:
+    """The signature of a part, with the fields of `**options: Unpack[SomeTypedDict]` as parameters of their own.
+
+    A field takes its default from the constructor of the base class that declares it.
+    """
+    signature = inspect.signature(part)
+    *named, last = signature.parameters.values() or (None,)
+    if last is None or last.kind is not last.VAR_KEYWORD:
+        return signature
+    bases = reversed(part.__mro__) if isinstance(part, type) else ()
+    constructors = [vars(base)["__init__"] for base in bases if "__init__" in vars(base)] or [part]
+    options = _UNPACKED.fullmatch(str(last.annotation))
+    fields = getattr(constructors[-1], "__globals__", {}).get(options[1]) if options else None
+    if fields is None:
+        return signature
+    declared: dict[str, inspect.Parameter] = {}
+    for constructor in constructors:
+        declared.update(inspect.signature(constructor).parameters)
+    known = {parameter.name for parameter in named}
+    for name in fields.__annotations__:
+        if name not in known:
+            given = declared.get(name)
+            default = None if given is None else given.default
+            annotation = inspect.Parameter.empty if given is None else given.annotation
+            named.append(inspect.Parameter(name, last.KEYWORD_ONLY, default=default, annotation=annotation))
+    return signature.replace(parameters=named)
+
+
 def parameters_of(part: Any) -> dict[str, Any]:
     """The constructor parameters of a part: name → `{default, type}`, or `required` without a default."""
     try:
-        signature = inspect.signature(part)
+        signature = signature_of(part)
     except (TypeError, ValueError):
         return {}
     out: dict[str, Any] = {}
@@ -225,7 +257,7 @@ def parameters_of(part: Any) -> dict[str, Any]:
 def check_parameters(part: Any, params: dict[str, Any], what: str) -> None:
     """Raise for an unknown parameter, with the nearest name, and for a missing one."""
     try:
-        signature = inspect.signature(part)
+        signature = signature_of(part)
     except (TypeError, ValueError):
         return
     takes = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import stat
 
@@ -12,8 +13,14 @@ import pytest
 import karat
 from karat import models
 from karat.errors import KaratError, RequestError
-from karat.evaluators import LLMJudge, LLMTrajectoryJudge, build_evaluator
-from karat.evaluators.judges import JudgeFailure
+from karat.evaluators import (
+    AgentAsJudgeEvaluator,
+    LLMJudge,
+    LLMTrajectoryJudge,
+    build_evaluator,
+    evaluators,
+)
+from karat.evaluators.judges import JudgeFailure, JudgeRefused
 from karat.evaluators.judges._fence import fence, key_path
 
 from .conftest import FAIL, PASS, instructions, material
@@ -552,6 +559,11 @@ def test_a_key_is_used_and_stored_nowhere(serve, folder, monkeypatch):
         if file.is_file():
             assert secret.encode() not in file.read_bytes(), file
     assert secret not in json.dumps(evaluation.to_dict(), default=str)
+    # Programs that a task starts inherit the environment.
+    assert secret not in "".join(os.environ.values())
+    echoed = serve(lambda body: {"analysis": f"the key is {secret}", "pass": True})
+    config["ai_support"]["ai_config"]["base_url"] = echoed.url
+    assert secret not in str(LLMJudge(config).evaluate(inputs="?", outputs="!").metadata)
 
 
 def test_failures_are_stored_by_class(serve, folder):
@@ -559,16 +571,22 @@ def test_failures_are_stored_by_class(serve, folder):
         text = material(body)
         if "question 0" in text:
             return {"text": "…", "finish_reason": "content_filter"}
+        if "question 2" in text:
+            return {"text": None, "refusal": "This is against the rules."}
         return "no verdict" if "question 1" in text else PASS
 
     run = karat.run(_answer, examples(), store=f"sqlite:///{folder}/k.db")
     evaluation = karat.evaluate(run, [LLMJudge(judge=serve(answer).spec())])
     failed = {r.example: r.outcome.error for r in evaluation.results() if r.outcome.status == "failed"}
-    assert {e: f.type for e, f in failed.items()} == {"e0": "JudgeFiltered", "e1": "JudgeMalformed"}
+    assert {e: f.type for e, f in failed.items()} == {
+        "e0": "JudgeFiltered",
+        "e1": "JudgeMalformed",
+        "e2": "JudgeRefused",
+    }
     assert failed["e1"].metadata["judge_failure"] == "malformed"
     assert failed["e1"].metadata["raw"] == "no verdict"
     estimate = karat.aggregate(evaluation, ["accuracy"]).estimates["accuracy"]
-    assert (estimate.value, estimate.n, estimate.of) == (1.0, 2, 4)
+    assert (estimate.value, estimate.n, estimate.of) == (1.0, 1, 4)
 
 
 def test_the_same_family_is_noted(serve, folder):
@@ -582,3 +600,28 @@ def test_the_same_family_is_noted(serve, folder):
     other = next(karat.evaluate(run, [LLMJudge(judge=server.spec("llama-70b"))]).results())
     assert "qwen" in same.result.metadata["note"]
     assert "note" not in other.result.metadata
+
+
+async def test_a_refusal_of_anthropic_is_a_refusal_without_a_word_of_it(serve, monkeypatch):
+    server = serve([{"raw": {"content": [], "stop_reason": "refusal", "usage": None, "model": "m"}}])
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
+    with pytest.raises(JudgeRefused):
+        await LLMJudge(judge="anthropic/claude-opus-4-7").evaluate_async(inputs="?", outputs="!")
+    assert server.count == 1
+
+
+@pytest.mark.parametrize("judge", [LLMTrajectoryJudge, AgentAsJudgeEvaluator])
+@pytest.mark.parametrize("part", ["context", "reference"])
+def test_a_judge_refuses_the_path_of_a_part_that_it_does_not_read(judge, part):
+    with pytest.raises(RequestError, match=part):
+        judge(judge="local/smollm2-135m", **{part: "output.documents"})
+    with pytest.raises(RequestError, match=part):
+        build_evaluator(judge.name, {"judge": "local/smollm2-135m", part: "output.documents"})
+
+
+def test_the_parameters_of_a_judge_are_listed_with_those_it_shares():
+    params = evaluators.describe("groundedness")["params"]
+    assert params["context_key"]["default"] == "context"
+    assert {"judge", "prompt", "question", "context", "answer", "examples"} <= set(params)
+    assert "reference" not in params

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import msgspec
 
@@ -22,7 +22,7 @@ from karat.evaluators.judges._core import (
 )
 from karat.evaluators.judges._prompts import Prompt, examples_text, prompt_of, scale_text
 from karat.evaluators.judges._replies import Contract
-from karat.evaluators.judges._settings import judge_settings
+from karat.evaluators.judges._settings import JudgeLike, judge_settings
 from karat.keys import fingerprint
 from karat.paths import MISSING, parse
 from karat.records import Example, Output, Result
@@ -79,18 +79,50 @@ class Case(msgspec.Struct, frozen=True):
         }
 
 
+class JudgeOptions(TypedDict, total=False):
+    """Keyword arguments of every judge. `question` and `answer` are paths such as `input.question`."""
+
+    judge: JudgeLike | None
+    prompt: str | None
+    question: str | None
+    answer: str | None
+    question_key: str
+    examples: Sequence[Mapping[str, Any]] | None
+
+
+class ReferenceOptions(JudgeOptions, total=False):
+    """Keyword arguments of a judge that compares with a reference."""
+
+    reference: str | None
+
+
+class ContextOptions(JudgeOptions, total=False):
+    """Keyword arguments of a judge that reads retrieved passages."""
+
+    context: str | None
+    context_key: str
+
+
+class AnswerOptions(ReferenceOptions, ContextOptions, total=False):
+    """Keyword arguments of a judge that reads passages and compares with a reference."""
+
+
 class JudgeEvaluator(Evaluator):
-    """Base of the judges: `_judge` asks questions and returns a Result."""
+    """Base of the judges: `_judge` asks questions and returns a Result.
+
+    The constructor declares the settings that judges share; a subclass accepts those that its `options` name.
+    """
 
     is_async = True
     names_models = True
     template: ClassVar[str] = "criterion"
+    options: ClassVar[type[JudgeOptions]] = AnswerOptions
 
     def __init__(
         self,
-        config: Any = None,
+        config: JudgeLike | None = None,
         *,
-        judge: Any = None,
+        judge: JudgeLike | None = None,
         prompt: str | None = None,
         question: str | None = None,
         context: str | None = None,
@@ -102,6 +134,10 @@ class JudgeEvaluator(Evaluator):
     ) -> None:
         super().__init__()
         who = self.name
+        given: dict[str, Any] = {"context": context, "reference": reference}
+        for part, value in given.items():
+            if value is not None and part not in self.options.__annotations__:
+                raise RequestError(f"{who} has no parameter {part!r}: it reads no {part}")
         self.settings = judge_settings(who, judge, config)
         self.prompt: Prompt = prompt_of(who, prompt, self.template)
         self._paths = {"question": question, "context": context, "answer": answer, "reference": reference}
@@ -115,7 +151,7 @@ class JudgeEvaluator(Evaluator):
         self.params: dict[str, Any] = {}
         if self.settings.written:
             self.params["judge"] = self.settings.written
-        given: dict[str, Any] = {"prompt": prompt, **self._paths, "examples": self.examples or None}
+        given = {"prompt": prompt, **self._paths, "examples": self.examples or None}
         self.params.update({name: value for name, value in given.items() if value is not None})
         if question_key != "question":
             self.params["question_key"] = question_key

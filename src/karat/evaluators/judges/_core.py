@@ -234,7 +234,7 @@ class Judge:
                     f"the material is too long for the judge: {error}", **place
                 ) from None
             except models.ContentFiltered as error:
-                if _REFUSAL.match(error.raw or ""):
+                if isinstance(error, models.Refused) or _REFUSAL.match(error.raw or ""):
                     raise JudgeRefused(f"the judge refuses: {error}", raw=error.raw, **place) from None
                 raise JudgeFiltered(str(error), raw=error.raw, **place) from None
             except models.EmptyAnswer as error:

@@ -6,15 +6,16 @@ environment variables. They are part of the evaluator's fingerprint; an `api_key
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Union
 
 import msgspec
 
 from karat.errors import RequestError, did_you_mean
+
+if TYPE_CHECKING:
+    from karat.models import Model
 
 MAX_TOKENS = 1024
 """The first limit of a reply. A reply cut off by it is asked for once more with `LENGTH_FACTOR` times as much."""
@@ -23,6 +24,9 @@ LENGTH_FACTOR = 4
 
 DEFAULT_ADDRESSES = {"ollama": "http://localhost:11434/v1", "vllm": "http://localhost:8000/v1"}
 """Servers that people run themselves, where the provider is not a preset of `karat.models`."""
+
+JudgeLike = Union[str, Sequence[str], Mapping[str, Any], "Model"]
+"""A judge as users give it: a model or its name, several names (a jury), or settings."""
 
 FIELDS = (
     "model",
@@ -202,6 +206,7 @@ def _spec_text(spec: Any) -> Any:
 def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
     """The model of a spec, with the address, key and timeout that were given beside it."""
     from karat import models
+    from karat.models._request_context import keep_key
 
     if not isinstance(spec, str):
         if not hasattr(spec, "generate"):
@@ -219,7 +224,7 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
     if key is not None:
         if not isinstance(key, str) or not key.strip():
             raise RequestError(f"{who}: api_key has to be text that is not empty")
-        changes["key_env"] = _hidden(key.strip())
+        changes["key_env"] = keep_key(key.strip())
     if given.get("timeout") is not None:
         seconds = _Numbers(who).real("timeout", given["timeout"], 0.0, 0.0, 86400.0, open_low=True)
         changes["timeouts"] = msgspec.structs.replace(model.endpoint.timeouts, read=seconds, total=seconds)
@@ -248,13 +253,6 @@ def _at(who: str, kind: str, name: str, address: str | None) -> Any:
         return models.get(f"{name}@{address or DEFAULT_ADDRESSES[kind]}")
     known = sorted({*providers.list(), *DEFAULT_ADDRESSES})
     raise RequestError(f"{who}: unknown endpoint_type {kind!r}: {did_you_mean(kind, known)}")
-
-
-def _hidden(key: str) -> str:
-    """The variable under which this process keeps a key that was given as text: specs hold names of variables only."""
-    name = f"KARAT_JUDGE_API_KEY_{hashlib.blake2b(key.encode(), digest_size=4).hexdigest().upper()}"
-    os.environ[name] = key
-    return name
 
 
 class _Numbers:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import msgspec
 
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators._base import register_evaluator
-from karat.evaluators.judges._base import UNDECIDED, Case, JudgeEvaluator
+from karat.evaluators.judges._base import UNDECIDED, Case, JudgeEvaluator, JudgeOptions
 from karat.evaluators.judges._core import (
     MOST_REQUESTS,
     JudgeFailure,
@@ -22,6 +22,7 @@ from karat.evaluators.judges._core import (
 )
 from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
+from karat.evaluators.judges._settings import JudgeLike
 from karat.evaluators.judges._steps import render_steps, trajectory_of
 from karat.records import Result
 
@@ -43,6 +44,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
 
     name: ClassVar[str] = "agent_as_judge"
     template: ClassVar[str] = "agent"
+    options = JudgeOptions
     example: ClassVar[Mapping[str, Any]] = {
         "params": {"requirements": ["A flight was searched.", "The itinerary was emailed to the user."]},
         "inputs": "Find a flight to Oslo and email it to me.",
@@ -74,27 +76,14 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
 
     def __init__(
         self,
-        config: Any = None,
+        config: JudgeLike | None = None,
         requirements: Sequence[str] | None = None,
         *,
-        judge: Any = None,
         requirements_key: str = "requirements",
         window: int = WINDOW,
-        prompt: str | None = None,
-        question: str | None = None,
-        answer: str | None = None,
-        question_key: str = "question",
-        examples: Sequence[Mapping[str, Any]] | None = None,
+        **options: Unpack[JudgeOptions],
     ) -> None:
-        super().__init__(
-            config,
-            judge=judge,
-            prompt=prompt,
-            question=question,
-            answer=answer,
-            question_key=question_key,
-            examples=examples,
-        )
+        super().__init__(config, **options)
         self.requirements = None if requirements is None else _requirements(self.name, requirements)
         if not isinstance(requirements_key, str) or not requirements_key:
             raise RequestError(f"{self.name}: requirements_key has to be the name of a field of the input")

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import msgspec
 
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators._base import register_evaluator
-from karat.evaluators.judges._base import SCALE, UNDECIDED, Case, JudgeEvaluator, as_text
+from karat.evaluators.judges._base import (
+    SCALE,
+    UNDECIDED,
+    AnswerOptions,
+    Case,
+    JudgeEvaluator,
+    JudgeOptions,
+    as_text,
+)
 from karat.evaluators.judges._core import (
     JudgeFailure,
     Ledger,
@@ -21,8 +29,12 @@ from karat.evaluators.judges._core import (
 )
 from karat.evaluators.judges._prompts import Prompt, prompt_of, shipped
 from karat.evaluators.judges._replies import Contract
+from karat.evaluators.judges._settings import JudgeLike
 from karat.evaluators.judges._steps import render_steps, trajectory_of
 from karat.records import Result
+
+Criteria = str | Sequence[str] | Mapping[str, str]
+"""One criterion, several in order, or several by name."""
 
 CORRECT = "The answer is correct and complete, and it answers the question that was asked."
 TRAJECTORY = "The agent completes the task, by sensible steps and without harmful or needless actions."
@@ -46,22 +58,35 @@ class Verdict(msgspec.Struct, frozen=True):
         return {**out, "value": self.value, "reasoning": cast[0].analysis if cast else ""}
 
 
+class CriterionOptions(JudgeOptions, total=False):
+    """Keyword arguments of a judge of criteria: the kind of verdict, and how it becomes a score."""
+
+    scale: Mapping[Any, str] | int | None
+    choices: Sequence[Any] | Mapping[str, float] | None
+    pass_mark: float
+    together: bool
+
+
+class AnswerCriterionOptions(CriterionOptions, AnswerOptions, total=False):
+    """Keyword arguments of a judge of answers by criteria."""
+
+
 class _CriterionJudge(JudgeEvaluator):
     """What judges of criteria share: the kinds of verdict, several criteria, votes."""
 
     def __init__(
         self,
-        config: Any,
-        criterion: str | Sequence[str] | Mapping[str, str],
-        *,
+        config: JudgeLike | None,
+        criterion: Criteria,
         continuous: bool,
-        scale: Mapping[Any, str] | int | None,
-        choices: Sequence[Any] | Mapping[str, float] | None,
-        pass_mark: float,
-        together: bool,
-        **common: Any,
+        *,
+        scale: Mapping[Any, str] | int | None = None,
+        choices: Sequence[Any] | Mapping[str, float] | None = None,
+        pass_mark: float = 0.5,
+        together: bool = False,
+        **options: Unpack[AnswerOptions],
     ) -> None:
-        super().__init__(config, **common)
+        super().__init__(config, **options)
         if not isinstance(continuous, bool) or not isinstance(together, bool):
             raise RequestError(f"{self.name}: continuous and together have to be true or false")
         self.criteria = _criteria(self.name, criterion)
@@ -80,7 +105,7 @@ class _CriterionJudge(JudgeEvaluator):
         self.together = together and len(self.criteria) > 1
         if self.together and self.choices:
             raise RequestError(f"{self.name}: together is for pass and graded criteria, not for choices")
-        self._several: Prompt = prompt_of(self.name, common.get("prompt"), "criteria")
+        self._several: Prompt = prompt_of(self.name, options.get("prompt"), "criteria")
         given = {
             "criterion": criterion if isinstance(criterion, str) else dict(self.criteria),
             "continuous": continuous or None,
@@ -237,43 +262,14 @@ class LLMJudge(_CriterionJudge):
 
     def __init__(
         self,
-        config: Any = None,
-        criterion: str | Sequence[str] | Mapping[str, str] = CORRECT,
+        config: JudgeLike | None = None,
+        criterion: Criteria = CORRECT,
         *,
-        judge: Any = None,
         continuous: bool = False,
-        scale: Mapping[Any, str] | int | None = None,
-        choices: Sequence[Any] | Mapping[str, float] | None = None,
-        pass_mark: float = 0.5,
-        together: bool = False,
         use_reference: bool = True,
-        prompt: str | None = None,
-        question: str | None = None,
-        context: str | None = None,
-        answer: str | None = None,
-        reference: str | None = None,
-        question_key: str = "question",
-        context_key: str = "context",
-        examples: Sequence[Mapping[str, Any]] | None = None,
+        **options: Unpack[AnswerCriterionOptions],
     ) -> None:
-        super().__init__(
-            config,
-            criterion,
-            judge=judge,
-            continuous=continuous,
-            scale=scale,
-            choices=choices,
-            pass_mark=pass_mark,
-            together=together,
-            prompt=prompt,
-            question=question,
-            context=context,
-            answer=answer,
-            reference=reference,
-            question_key=question_key,
-            context_key=context_key,
-            examples=examples,
-        )
+        super().__init__(config, criterion, continuous, **options)
         if not isinstance(use_reference, bool):
             raise RequestError(f"{self.name}: use_reference has to be true or false")
         self.use_reference = use_reference
@@ -302,6 +298,7 @@ class LLMTrajectoryJudge(_CriterionJudge):
 
     name: ClassVar[str] = "llm_trajectory_judge"
     template: ClassVar[str] = "trajectory"
+    options = CriterionOptions
     example: ClassVar[Mapping[str, Any]] = {
         "params": {},
         "inputs": "Book the cheapest flight to Oslo.",
@@ -315,36 +312,12 @@ class LLMTrajectoryJudge(_CriterionJudge):
 
     def __init__(
         self,
-        config: Any = None,
+        config: JudgeLike | None = None,
         continuous: bool = False,
-        criterion: str | Sequence[str] | Mapping[str, str] = TRAJECTORY,
-        *,
-        judge: Any = None,
-        scale: Mapping[Any, str] | int | None = None,
-        choices: Sequence[Any] | Mapping[str, float] | None = None,
-        pass_mark: float = 0.5,
-        together: bool = False,
-        prompt: str | None = None,
-        question: str | None = None,
-        answer: str | None = None,
-        question_key: str = "question",
-        examples: Sequence[Mapping[str, Any]] | None = None,
+        criterion: Criteria = TRAJECTORY,
+        **options: Unpack[CriterionOptions],
     ) -> None:
-        super().__init__(
-            config,
-            criterion,
-            judge=judge,
-            continuous=continuous,
-            scale=scale,
-            choices=choices,
-            pass_mark=pass_mark,
-            together=together,
-            prompt=prompt,
-            question=question,
-            answer=answer,
-            question_key=question_key,
-            examples=examples,
-        )
+        super().__init__(config, criterion, continuous, **options)
 
     async def _parts(self, case: Case) -> dict[str, str]:
         steps = trajectory_of(self.key, case, self._at(case, "answer"))

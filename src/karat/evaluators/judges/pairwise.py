@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Unpack
 
 import msgspec
 
 from karat.errors import CannotJudge, KaratError, NotApplicable, RequestError
 from karat.evaluators._base import register_evaluator
-from karat.evaluators.judges._base import Case, JudgeEvaluator
+from karat.evaluators.judges._base import Case, JudgeEvaluator, ReferenceOptions
 from karat.evaluators.judges._core import STOPS, Ledger, decide, is_decided, run_sync, together
 from karat.evaluators.judges._replies import Contract
+from karat.evaluators.judges._settings import JudgeLike
 from karat.paths import MISSING
 from karat.records import Example, Output, Result
 from karat.serialization import to_json_value
@@ -30,32 +31,18 @@ class PairwiseJudge(JudgeEvaluator):
 
     name: ClassVar[str] = "pairwise_judge"
     template: ClassVar[str] = "pairwise"
+    options = ReferenceOptions
 
     def __init__(
         self,
-        config: Any = None,
+        config: JudgeLike | None = None,
         criterion: str = BETTER,
         *,
-        judge: Any = None,
         both_orders: bool = True,
         use_reference: bool = True,
-        prompt: str | None = None,
-        question: str | None = None,
-        answer: str | None = None,
-        reference: str | None = None,
-        question_key: str = "question",
-        examples: Sequence[Mapping[str, Any]] | None = None,
+        **options: Unpack[ReferenceOptions],
     ) -> None:
-        super().__init__(
-            config,
-            judge=judge,
-            prompt=prompt,
-            question=question,
-            answer=answer,
-            reference=reference,
-            question_key=question_key,
-            examples=examples,
-        )
+        super().__init__(config, **options)
         if not isinstance(criterion, str) or not criterion.strip():
             raise RequestError(f"{self.name}: criterion has to be a text that is not empty")
         if not isinstance(both_orders, bool) or not isinstance(use_reference, bool):

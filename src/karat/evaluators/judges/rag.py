@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from karat.errors import CannotJudge
 from karat.evaluators._base import register_evaluator
-from karat.evaluators.judges._base import SCALE, UNDECIDED, Case, JudgeEvaluator
+from karat.evaluators.judges._base import (
+    SCALE,
+    UNDECIDED,
+    Case,
+    ContextOptions,
+    JudgeEvaluator,
+    ReferenceOptions,
+)
 from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, together
 from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
+from karat.evaluators.judges._settings import JudgeLike
 from karat.records import Result
 
 LONGEST_STATEMENT = 1500
@@ -35,30 +43,10 @@ _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n+")
 class _Relevance(JudgeEvaluator):
     """A graded score of one text against the question."""
 
-    def __init__(
-        self,
-        config: Any = None,
-        *,
-        judge: Any = None,
-        prompt: str | None = None,
-        question: str | None = None,
-        context: str | None = None,
-        answer: str | None = None,
-        question_key: str = "question",
-        context_key: str = "context",
-        examples: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
-        super().__init__(
-            config,
-            judge=judge,
-            prompt=prompt,
-            question=question,
-            context=context,
-            answer=answer,
-            question_key=question_key,
-            context_key=context_key,
-            examples=examples,
-        )
+    options = ContextOptions
+
+    def __init__(self, config: JudgeLike | None = None, **options: Unpack[ContextOptions]) -> None:
+        super().__init__(config, **options)
 
     async def _graded(self, parts: Mapping[str, str], ledger: Ledger) -> tuple[float, float, list[Any]]:
         """Mean and spread of the votes, mapped to 0–1; a vote that failed has no grade that could stand in for it."""
@@ -241,30 +229,10 @@ class GroundednessEvaluator(_Claims):
         "score": 0.5,
     }
 
-    def __init__(
-        self,
-        config: Any = None,
-        *,
-        judge: Any = None,
-        prompt: str | None = None,
-        question: str | None = None,
-        context: str | None = None,
-        answer: str | None = None,
-        question_key: str = "question",
-        context_key: str = "context",
-        examples: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
-        super().__init__(
-            config,
-            judge=judge,
-            prompt=prompt,
-            question=question,
-            context=context,
-            answer=answer,
-            question_key=question_key,
-            context_key=context_key,
-            examples=examples,
-        )
+    options = ContextOptions
+
+    def __init__(self, config: JudgeLike | None = None, **options: Unpack[ContextOptions]) -> None:
+        super().__init__(config, **options)
 
     async def _judge(self, case: Case) -> Result:
         answer, passages, ledger = self._answer_text(case), self._needed_passages(case), Ledger()
@@ -312,29 +280,11 @@ class AnswerCorrectnessEvaluator(_Claims):
         "score": 1.0,
     }
 
-    def __init__(
-        self,
-        config: Any = None,
-        *,
-        judge: Any = None,
-        prompt: str | None = None,
-        question: str | None = None,
-        answer: str | None = None,
-        reference: str | None = None,
-        question_key: str = "question",
-        examples: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
-        super().__init__(
-            config,
-            judge=judge,
-            prompt=prompt,
-            question=question,
-            answer=answer,
-            reference=reference,
-            question_key=question_key,
-            examples=examples,
-        )
-        if reference is not None:
+    options = ReferenceOptions
+
+    def __init__(self, config: JudgeLike | None = None, **options: Unpack[ReferenceOptions]) -> None:
+        super().__init__(config, **options)
+        if options.get("reference") is not None:
             self.needs_reference = False
 
     async def _judge(self, case: Case) -> Result:
@@ -369,7 +319,9 @@ class AnswerCorrectnessEvaluator(_Claims):
         )
 
 
-def rag_triad(config: Any = None, **options: Any) -> dict[str, JudgeEvaluator]:
+def rag_triad(
+    config: JudgeLike | None = None, **options: Unpack[ContextOptions]
+) -> dict[str, JudgeEvaluator]:
     """The three judges of a retrieval-augmented answer, by name."""
     return {
         "context_relevance": ContextRelevanceEvaluator(config, **options),

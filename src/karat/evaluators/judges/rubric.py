@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import msgspec
 
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators._base import register_evaluator
-from karat.evaluators.judges._base import UNDECIDED, Case, JudgeEvaluator
+from karat.evaluators.judges._base import UNDECIDED, AnswerOptions, Case, JudgeEvaluator
 from karat.evaluators.judges._choices import choice_name
 from karat.evaluators.judges._core import Ledger, Vote, decide, is_decided
 from karat.evaluators.judges._replies import Contract
+from karat.evaluators.judges._settings import JudgeLike
 from karat.records import Result
 
 RUBRIC_PRESETS: dict[str, dict[str, Any]] = {
@@ -391,20 +392,12 @@ class RubricDagEvaluator(JudgeEvaluator):
 
     def __init__(
         self,
-        config: Any = None,
+        config: JudgeLike | None = None,
         dag: Mapping[str, Any] | None = None,
         preset: str | None = None,
         *,
-        judge: Any = None,
         use_reference: bool = True,
-        prompt: str | None = None,
-        question: str | None = None,
-        context: str | None = None,
-        answer: str | None = None,
-        reference: str | None = None,
-        question_key: str = "question",
-        context_key: str = "context",
-        examples: Sequence[Mapping[str, Any]] | None = None,
+        **options: Unpack[AnswerOptions],
     ) -> None:
         if (dag is None) == (preset is None):
             raise RequestError(
@@ -416,18 +409,7 @@ class RubricDagEvaluator(JudgeEvaluator):
                 f"rubric_dag: unknown preset {preset!r}: {did_you_mean(str(preset), RUBRIC_PRESETS)}"
             )
         self.rubric = read_rubric(dag if dag is not None else RUBRIC_PRESETS[str(preset)])
-        super().__init__(
-            config,
-            judge=judge,
-            prompt=prompt,
-            question=question,
-            context=context,
-            answer=answer,
-            reference=reference,
-            question_key=question_key,
-            context_key=context_key,
-            examples=examples,
-        )
+        super().__init__(config, **options)
         self.use_reference = use_reference
         self.key = self.rubric.key
         # The rubric itself, also of a preset: that may change under its name.

@@ -183,7 +183,7 @@ async def test_a_refusal_is_no_answer(quick):
     message = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
     raw = {"raw": {"choices": [{"message": message, "finish_reason": "stop"}]}}
     with FakeProvider(lambda body: raw) as server:
-        error = await failure(server, quick, models.ContentFiltered)
+        error = await failure(server, quick, models.Refused)
         assert error.raw == "I cannot help with that."
 
 

@@ -93,6 +93,71 @@ def code_fingerprint(part: Any) -> str | None:
     return digest("\n".join(sources).encode("utf-8", "surrogatepass"))
 
 
+def may_ask_models(part: Any) -> bool:
+    """Whether code may ask a model that an environment variable names; True where that cannot be excluded.
+
+    It can be excluded for code that uses neither `karat.models`, nor the environment, nor other programs, nor an
+    installed package that could be a client of a provider.
+    """
+    try:
+        sources = _sources(part, set())
+    except _UnknownSourceError:
+        return True
+    return any(_mentions_models(source) for source in sources)
+
+
+_HARMLESS = frozenset(
+    {"karat", "msgspec", "numpy", "pandas", "pyarrow", "pydantic", "pytest", "rapidfuzz", "regex"}
+)
+"""Installed packages that ask no model on their own."""
+
+_ASKING = frozenset(
+    {
+        *("models", "model", "default_model", "llm", "environ", "environb", "getenv", "getenvb", "putenv"),
+        *("system", "popen", "__import__", "import_module", "exec", "eval", "load_object"),
+        *("subprocess", "multiprocessing", "importlib", "runpy", "ctypes", "socket", "http", "urllib"),
+        *("create_subprocess_exec", "create_subprocess_shell", "open_connection"),
+    }
+)
+"""Names by which code reaches a model, the environment, another program or code that is not seen here."""
+
+
+@functools.lru_cache(256)
+def _mentions_models(source: str) -> bool:
+    if "\n" not in source and "lambda" not in source:  # a name, or the JSON of closure cells and attributes
+        return "karat.models" in source
+    tree = _parsed(source)
+    if tree is None:
+        return True
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(alias.name for alias in node.names)]
+        elif isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
+            found = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", "")
+            if found in _ASKING:
+                return True
+            continue
+        if any(word in _ASKING for name in names for word in name.split(".")):
+            return True
+        if isinstance(node, ast.ImportFrom) and node.level:
+            continue
+        roots = {name.partition(".")[0] for name in names[: 1 if isinstance(node, ast.ImportFrom) else None]}
+        if any(root and not _is_known(root) for root in roots):
+            return True
+    return False
+
+
+def _is_known(package: str) -> bool:
+    """Whether a package is of the standard library, of the project (whose source is looked at), or harmless."""
+    if package in sys.stdlib_module_names or package in _HARMLESS:
+        return True
+    path = _file(sys.modules.get(package))
+    return path is not None and _is_project(path)
+
+
 class _UnknownSourceError(Exception):
     pass
 

@@ -498,11 +498,41 @@ def test_another_dataset_is_another_run(store):
     assert karat.run(counting_task(task), examples(6), store=store).id != first.id
 
 
-def test_an_environment_default_is_part_of_the_configuration(store, monkeypatch):
-    task = Counting()
-    first = karat.run(counting_task(task), examples(2), store=store)
+TASKS = {
+    "computes": ("", "len(str(number))", False),
+    "uses the standard library": ("import json, math", "json.dumps(math.sqrt(2))", False),
+    "asks karat's default model": ("from karat import models", "models.get and number", True),
+    "asks through the package": ("import karat", "karat.models and number", True),
+    "reads the environment": ("import os", "os.environ.get('KARAT_MODEL') or number", True),
+    "may use a client": ("import aiohttp", "aiohttp and number", True),
+    "starts a program": ("import subprocess", "subprocess and number", True),
+    "imports in the function": ("", "__import__('os') and number", True),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("variable", ["KARAT_MODEL", "OPENAI_MODEL", "OPENAI_BASE_URL"])
+def test_a_model_variable_belongs_to_a_run_only_if_its_code_may_ask_a_model(
+    store, tmp_path, monkeypatch, name, variable
+):
+    imports, body, asks = TASKS[name]
+    file = tmp_path / f"task_{abs(hash((name, variable)))}.py"
+    file.write_text(f"{imports}\n\n\ndef task(number):\n    return str({body})\n")
+    first = karat.run(f"{file}:task", examples(2), store=store)
+    monkeypatch.setenv(variable, "http://localhost:9/v1" if "URL" in variable else "openai/other")
+    assert (karat.run(f"{file}:task", examples(2), store=store).id != first.id) == asks
+
+
+def test_a_module_of_the_project_that_asks_a_model_counts_too(store, tmp_path, monkeypatch):
+    (tmp_path / "asking_client.py").write_text(
+        "import os\n\n\ndef ask(text):\n    return os.environ.get('M')\n"
+    )
+    (tmp_path / "asking_task.py").write_text(
+        "from asking_client import ask\n\n\ndef task(number):\n    return ask(number) or number\n"
+    )
+    first = karat.run(f"{tmp_path}/asking_task.py:task", examples(2), store=store)
     monkeypatch.setenv("KARAT_MODEL", "openai/other")
-    assert karat.run(counting_task(task), examples(2), store=store).id != first.id
+    assert karat.run(f"{tmp_path}/asking_task.py:task", examples(2), store=store).id != first.id
 
 
 def stop_after(task, count):

@@ -169,3 +169,11 @@ def test_a_post_processor_that_fails_is_told(karat):
     _, document, told = karat("task: {graph: qa, output_dir: out}\n")
     assert "Mine failed: ValueError: no" in told
     assert document["runs"][0]["status"] == "success"
+
+
+def test_a_graph_that_asks_no_model_does_not_depend_on_model_variables(karat, monkeypatch):
+    _, first, _ = karat("task: qa\n")
+    monkeypatch.setenv("KARAT_MODEL", "openai/other")
+    monkeypatch.setenv("OPENAI_MODEL", "another")
+    _, second, _ = karat("task: qa\n")
+    assert second["runs"][0]["id"] == first["runs"][0]["id"]

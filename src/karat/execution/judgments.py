@@ -24,7 +24,7 @@ from karat.execution.arguments import EvaluatorLike
 from karat.execution.environment import JUDGE_DEFAULTS, defaults
 from karat.execution.failures import STOPPING, failure_of, item_failure
 from karat.execution.pipeline import Done, Stage
-from karat.keys import code_fingerprint, fingerprint, result_item
+from karat.keys import code_fingerprint, fingerprint, may_ask_models, result_item
 from karat.models._recording import recording
 from karat.records import (
     FORMAT,
@@ -380,11 +380,12 @@ def _code_of(evaluator: Any) -> str | None:
 
 
 def _asks_no_model(evaluator: Any) -> bool:
-    """Whether it is one of karat's own that compute: a model that the environment names cannot change its results."""
+    """Whether it computes: a model that the environment names cannot change its results."""
+    function = getattr(evaluator, "function", None)
+    if function is not None:
+        return not may_ask_models(function)
     own = type(evaluator).__module__.startswith("karat.evaluators.")
-    return own and not any(
-        hasattr(evaluator, name) for name in ("function", "metric", "embedder", "_embedder")
-    )
+    return own and not any(hasattr(evaluator, name) for name in ("metric", "embedder", "_embedder"))
 
 
 def _described(params: dict[str, Any]) -> dict[str, Any]:

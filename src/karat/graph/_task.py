@@ -22,7 +22,7 @@ from karat.graph.nodes._base import Record
 from karat.graph.sygra._task_modules import current_modules
 from karat.records import Example
 from karat.serialization import encode
-from karat.tasks import Context, Task, code_fingerprint
+from karat.tasks import Context, Task, code_fingerprint, may_ask_models
 
 LOOKED_AT = 100
 """Records whose fields are enough to tell that nothing is amiss; only else all are looked at."""
@@ -40,7 +40,10 @@ class GraphTask(Task):
         self.run_args = dict(run_args or {})
         self._records: dict[str | tuple[str, int], Record] = {}
         """The records at work, which timeouts are told of."""
-        self._code = _code([*self.plan.parts(), *self.output.parts])
+        parts = [*self.plan.parts(), *self.output.parts]
+        self._code = _code(parts)
+        # The models of its nodes are in `configuration`; only its code could ask another.
+        self.names_models = not any(may_ask_models(part) for part in parts)
 
     def golden_keys(self) -> list[str]:
         """The fields of the data that its unit metrics compare with."""

@@ -11,11 +11,16 @@ from karat.tasks.base import Context, Task
 from karat.tasks.function import FunctionTask
 
 if TYPE_CHECKING:
-    from karat.keys import code_fingerprint
+    from karat.keys import code_fingerprint, may_ask_models
     from karat.tasks.prompt import PromptTask
     from karat.tasks.recorded import RecordedOutputs
 
-_WHERE = {"PromptTask": "prompt", "RecordedOutputs": "recorded", "code_fingerprint": "karat.keys"}
+_WHERE = {
+    "PromptTask": "prompt",
+    "RecordedOutputs": "recorded",
+    "code_fingerprint": "karat.keys",
+    "may_ask_models": "karat.keys",
+}
 
 __all__ = [
     "Context",
@@ -25,6 +30,7 @@ __all__ = [
     "Task",
     "as_task",
     "code_fingerprint",
+    "may_ask_models",
     "tasks",
 ]
 

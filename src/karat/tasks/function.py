@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from karat.errors import RequestError
-from karat.keys import code_fingerprint, json_or_types
+from karat.keys import code_fingerprint, json_or_types, may_ask_models
 from karat.records import Example
 from karat.serialization import annotations_of, converter
 from karat.tasks.base import Context, Task
@@ -138,6 +138,10 @@ class FunctionTask(Task):
 
     def code(self) -> str | None:
         return code_fingerprint(self.function)
+
+    @property
+    def names_models(self) -> bool:  # type: ignore[override]  # a class attribute of the base, decided here per function
+        return not may_ask_models(self.function)
 
 
 def _name(function: Any) -> str:

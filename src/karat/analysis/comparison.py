@@ -58,7 +58,7 @@ from karat.records import Estimate, EvaluatorSpec
 from karat.stats._paired import PairedComparison, Test, holm, paired
 from karat.stats._validation import check_confidence
 from karat.store import Store
-from karat.store.handles import Run
+from karat.store.handles import Evaluation, Run
 from karat.store.run_labels import differing, run_labels
 
 THRESHOLD = 0.5
@@ -248,6 +248,15 @@ def compare_runs(
         },
         **storing,
     )
+
+
+def find_difference(
+    store: Store, runs: Sequence[Run], evaluations: Sequence[Evaluation], key: str
+) -> Comparison:
+    """Compare runs with the first of them by one evaluator, without storing the comparison."""
+    sources = sources_of(runs, evaluations)
+    work = _Work(store, list(runs), None, "auto", 0.95)
+    return _comparison(work, work.compare(key, sources[key], ()), (), sources, 0)
 
 
 def _comparison(

@@ -1,19 +1,37 @@
-"""The failed and skipped items of a run or an evaluation, by kind, with the first examples of each."""
+"""The failed and skipped items of a run or an evaluation, by kind, with the first examples of each.
+
+Columns say which items failed and of what kind; only the records of the examples that are shown are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from karat.records import Failed, Failure, ItemResult, Output, Skipped
+from karat.records import Failed, ItemResult, Output
+from karat.store.backend import FAILED, NOT_APPLICABLE, SKIPPED, latest
+from karat.store.columns import ItemColumns, kind_of, load_columns
 from karat.store.handles import Evaluation, Run
+from karat.store.repositories import output_decoder, result_decoder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["FailureKind", "Place", "failure_kinds", "kind_of"]
 
 EXAMPLES_OF_A_KIND = 5
 MOST_KINDS = 1000
 """The most kinds that are listed; further ones are counted together as `others`."""
 LONGEST_MESSAGE = 1000
+
+
+class Place(NamedTuple):
+    """Where an item is."""
+
+    position: int
+    attempt: int
+    unit: str
 
 
 class FailureKind(msgspec.Struct):
@@ -32,50 +50,100 @@ class FailureKind(msgspec.Struct):
     """The first ones: `example`, `attempt`, `runs` of a comparison, `message`, `where` it was raised."""
 
 
+class PlacedKind(NamedTuple):
+    """A kind of failure, and where its first examples are."""
+
+    kind: FailureKind
+    places: list[Place]
+
+
 def failure_kinds(handle: Run | Evaluation, *, skipped: bool = True) -> list[FailureKind]:
     """The kinds of failures of a run or an evaluation, most frequent first."""
-    found: dict[tuple[str, str, str], FailureKind] = {}
-    several = isinstance(handle, Evaluation) and len(handle.header.runs) > 1
-    for item in _unfinished(handle):
-        outcome = item.outcome
-        if isinstance(outcome, Failed):
-            (type_, message), where = kind_of(outcome.error), outcome.error.where
-        elif isinstance(outcome, Skipped) and skipped:
-            type_, message, where = outcome.reason, "", ""
-        else:
-            continue
-        what = item.key if isinstance(item, ItemResult) else "output"
-        place = (what, outcome.status, type_)
-        if place not in found and len(found) >= MOST_KINDS:
-            place = (what, outcome.status, "others")
-        kind = found.get(place)
-        if kind is None:
-            kind = found[place] = FailureKind(handle.id, what, outcome.status, place[2], 0, [])
-        kind.count += 1
-        if len(kind.examples) < EXAMPLES_OF_A_KIND:
-            about: dict[str, Any] = {
-                "example": item.example,
-                "attempt": item.attempt,
-                "runs": list(item.runs) if several and isinstance(item, ItemResult) else [],
-                "message": message[:LONGEST_MESSAGE],
-                "where": where,
-            }
-            kind.examples.append({name: value for name, value in about.items() if value})
-    return sorted(found.values(), key=lambda kind: (-kind.count, kind.what, kind.type))
+    return [placed.kind for placed in placed_kinds(handle, skipped=skipped)]
 
 
-def _unfinished(handle: Run | Evaluation) -> Iterator[Output | ItemResult]:
-    """The items that may have failed; none are read where the counts say that none did."""
+def placed_kinds(handle: Run | Evaluation, *, skipped: bool = True) -> list[PlacedKind]:
+    """The same, with the places of the examples."""
+    import numpy as np
+
     counts = handle.counts
-    if counts.failed or counts.skipped or handle.header.finished is None:
-        yield from handle.outputs() if isinstance(handle, Run) else handle.results()
+    if not (counts.failed or counts.skipped or handle.header.finished is None):
+        return []
+    columns = load_columns(handle, ("kind_codes",))
+    wanted = (FAILED, SKIPPED, NOT_APPLICABLE) if skipped else (FAILED,)
+    chosen = np.flatnonzero(np.isin(columns.statuses, wanted))
+    if not len(chosen):
+        return []
+    found: dict[tuple[str, str, str], tuple[int, list[int]]] = {}
+    for (what, status, type_), count, first in _grouped(handle, columns, chosen):
+        place = (what, status, type_)
+        if place not in found and len(found) >= MOST_KINDS:
+            place = (what, status, "others")
+        before = found.get(place, (0, []))
+        found[place] = (before[0] + count, sorted([*before[1], *first])[:EXAMPLES_OF_A_KIND])
+    made = [
+        PlacedKind(
+            FailureKind(handle.id, *place, count, [_example(handle, columns, row) for row in rows]),
+            [_place(columns, row) for row in rows],
+        )
+        for place, (count, rows) in found.items()
+    ]
+    return sorted(made, key=lambda each: (-each.kind.count, each.kind.what, each.kind.type))
 
 
-def kind_of(error: Failure) -> tuple[str, str]:
-    """The kind of a failure and its message: of a graph by the node that failed and its error."""
-    node = error.metadata.get("node")
-    head = f"node {node}: "
-    if not node or not error.message.startswith(head):
-        return error.type, error.message
-    kind, _, message = error.message.removeprefix(head).partition(": ")
-    return head + kind, message
+def _grouped(
+    handle: Run | Evaluation, columns: ItemColumns, chosen: NDArray[Any]
+) -> list[tuple[tuple[str, str, str], int, list[int]]]:
+    """`(what, status, type)` with the number of items and the first of them, in the order of the first ones."""
+    import numpy as np
+
+    evaluators = handle.header.evaluators if isinstance(handle, Evaluation) else []
+    whats = ["output", *(spec.key for spec in evaluators)]
+    what = np.array([item.evaluator + 1 for item in columns.items], np.int64)[columns.codes[chosen]]
+    status = (columns.statuses[chosen] != FAILED).astype(np.int64)
+    kinds = len(columns.kinds)
+    key = (what * 2 + status) * kinds + columns.kind_codes[chosen]
+    order = np.argsort(key, kind="stable")
+    distinct, starts = np.unique(key[order], return_index=True)
+    ends = [*starts[1:].tolist(), len(key)]
+    out = []
+    for each, start, end in zip(distinct.tolist(), starts.tolist(), ends, strict=True):
+        rest, kind = divmod(each, kinds)
+        rows = chosen[order[start : start + EXAMPLES_OF_A_KIND]].tolist()
+        name = (whats[rest // 2], "skipped" if rest % 2 else "failed", columns.kinds[kind])
+        out.append((name, end - start, rows))
+    return sorted(out, key=lambda group: group[2][0])
+
+
+def _place(columns: ItemColumns, row: int) -> Place:
+    item = columns.items[columns.codes[row]]
+    return Place(int(columns.positions[row]), item.attempt, item.unit)
+
+
+def _example(handle: Run | Evaluation, columns: ItemColumns, row: int) -> dict[str, Any]:
+    """The example of one failed item, read from its record."""
+    position, name = int(columns.positions[row]), columns.items[columns.codes[row]]
+    decode: Any = output_decoder.decode if isinstance(handle, Run) else result_decoder.decode
+    item: Output | ItemResult | None = None
+    for each in latest(handle.store.backend.scan(handle.number, position, position + 1)):
+        record = decode(each.payload)
+        if (record.attempt, record.unit) != (name.attempt, name.unit):
+            continue
+        if isinstance(handle, Run) or (
+            record.key == handle.header.evaluators[name.evaluator].key
+            and record.runs == tuple(handle.header.runs[run] for run in name.runs)
+        ):
+            item = record
+    assert item is not None, "columns and records have the same items"
+    message = where = ""
+    if isinstance(item.outcome, Failed):
+        message, where = kind_of(item.outcome.error)[1], item.outcome.error.where
+    several = isinstance(handle, Evaluation) and len(handle.header.runs) > 1
+    about: dict[str, Any] = {
+        "example": item.example,
+        "attempt": item.attempt,
+        "runs": list(item.runs) if several and isinstance(item, ItemResult) else [],
+        "message": message[:LONGEST_MESSAGE],
+        "where": where,
+    }
+    return {name: value for name, value in about.items() if value}

@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": Command("karat.cli.compare", "compare runs with a baseline, example by example"),
     "rank": Command("karat.cli.rank", "rank runs from best to worst"),
     "report": Command("karat.cli.report", "write a report on runs, evaluations or aggregations"),
+    "view": Command("karat.cli.view", "open a local web viewer on the results"),
     "judge": Command("karat.cli.judge", "correct, measure and audit judges"),
     "judge correct": Command("karat.cli.judge", "correct or confirm one decision of a judge"),
     "judge import": Command("karat.cli.judge", "import human labels from a file"),

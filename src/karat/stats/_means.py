@@ -20,6 +20,8 @@ from karat.stats._proportions import share, wilson_limits
 from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, items_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from karat.stats._validation import Numbers
 
 MOST_DISTINCT = 2048
@@ -149,6 +151,41 @@ class MeanState:
             total.add(value)
             squares.add_square(value)
         self.add_cluster(total, squares, size, min(values), max(values))
+
+    def add_values(self, values: NDArray[Any], clusters: NDArray[Any]) -> None:
+        """Add the values of NumPy arrays, each with its cluster: the same as adding them one cluster at a time."""
+        import numpy as np
+
+        if not len(values):
+            return
+        if len(clusters) > 1 and not (np.diff(clusters) > 0).all():
+            order = np.argsort(clusters, kind="stable")
+            values, clusters = values[order], clusters[order]
+        starts = np.flatnonzero(np.append(True, clusters[1:] != clusters[:-1]))
+        if len(starts) == len(values):
+            self.add_singles(values)
+            return
+        listed = values.tolist()
+        ends = [*starts[1:].tolist(), len(listed)]
+        # Few different clusters, however many examples: each is added once, so many times.
+        for group, times in Counter(
+            tuple(listed[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)
+        ).items():
+            if len(group) == 1:
+                self.add_one(group[0], times)
+            else:
+                squares = ExactSum()
+                for value in group:
+                    squares.add_square(value)
+                self.add_cluster(exact_sum(group), squares, len(group), min(group), max(group), times)
+
+    def add_singles(self, values: NDArray[Any]) -> None:
+        """Add the values of a NumPy array, each a cluster of its own."""
+        import numpy as np
+
+        distinct, times = np.unique(values, return_counts=True)
+        for value, count in zip(distinct.tolist(), times.tolist(), strict=True):
+            self.add_one(value, count)
 
     def add_cluster(
         self, total: ExactSum, squares: ExactSum, size: int, least: float, most: float, times: int = 1

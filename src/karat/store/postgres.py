@@ -283,13 +283,6 @@ class PostgresBackend(SqlBackend):
                 raise self._taken_over(parent)
         return new
 
-    def version(self) -> int:
-        found = self._read(
-            "SELECT (SELECT max(number) FROM karat_columns), count(*), max(created), max(finished), max(heartbeat),"
-            " sum(octet_length(payload)) FROM karat_headers"
-        )
-        return crc32(repr(found[0]).encode())
-
     def _reason(self, error: Exception) -> str:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return self._redactor.in_text(text)

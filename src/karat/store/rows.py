@@ -6,7 +6,7 @@ take no more memory than a few hundred.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +15,7 @@ from karat.errors import MissingDependency
 from karat.records import Example, Failed, ItemResult, Ok, Output, Skipped, usage_of
 from karat.serialization import encode
 from karat.store.backend import latest
+from karat.store.columns import cost_of
 from karat.store.run_labels import run_labels
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     import pyarrow
 
     from karat.store.handles import Evaluation, Run
+
+
+POSITIONS_AT_ONCE = 16
+"""Positions whose records are held in memory together: a record may be some mebibytes large."""
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -118,6 +123,41 @@ def evaluation_rows(evaluation: Evaluation) -> Iterator[Row]:
                     yield msgspec.structs.replace(
                         rows[0], results={result.key: judged_of(result)}, others=rows[1:]
                     )
+
+
+def rows_at(
+    run: Run, positions: Sequence[int], sources: Mapping[str, Evaluation] | None = None
+) -> Iterator[tuple[int, Row]]:
+    """`(position, row)` of the rows of a run at some positions, in dataset order.
+
+    `sources` says in which evaluation the results by each evaluator are.
+    """
+    reader, backend, data = _Reader([run]), run.store.backend, run.dataset
+    sources = sources or {}
+    decode_example = msgspec.json.Decoder(Example).decode
+    decode_output = msgspec.json.Decoder(Output).decode
+    decode_result = msgspec.json.Decoder(ItemResult).decode
+    selection, wanted = run.selection(len(data)), sorted(set(positions))
+    for start in range(0, len(wanted), POSITIONS_AT_ONCE):
+        some = wanted[start : start + POSITIONS_AT_ONCE]
+        outputs: dict[int, list[Output]] = {}
+        for row in latest(backend.scan_at(run.number, some)):
+            outputs.setdefault(row.position, []).append(decode_output(row.payload))
+        judged: dict[tuple[int, int, str], dict[str, Judged]] = {}
+        for evaluation in {each.id: each for each in sources.values()}.values():
+            for row in latest(backend.scan_at(evaluation.number, some)):
+                result = decode_result(row.payload)
+                source = sources.get(result.key)
+                if source is not None and source.id == evaluation.id and result.runs == (run.id,):
+                    place = (row.position, result.attempt, result.unit)
+                    judged.setdefault(place, {})[result.key] = judged_of(result)
+        for row in backend.scan_at(data.number, some):
+            position, example = row.position, decode_example(row.payload)
+            reader.select({run.id: position in selection})
+            for made in reader.rows(example, run, outputs.get(position, [])):
+                known = judged.get((position, made.attempt, made.unit), {})
+                cells = {key: known.get(key, Judged("pending")) for key in sources}
+                yield position, msgspec.structs.replace(made, results=cells)
 
 
 def judged_of(result: ItemResult) -> Judged:
@@ -233,10 +273,14 @@ class _Reader:
                     self._results.setdefault(row.position, []).append(decode_result(row.payload))
             for row in chunks.saw(backend.scan(data.number, start, stop)):
                 here = [found.get(row.position, []) for found in outputs]
-                self._selected = {
-                    run.id: row.position in each for run, each in zip(self.runs, selections, strict=True)
-                }
+                self.select(
+                    {run.id: row.position in each for run, each in zip(self.runs, selections, strict=True)}
+                )
                 yield row.position, decode_example(row.payload), here
+
+    def select(self, selected: dict[str, bool]) -> None:
+        """Set which runs select the example whose rows come next."""
+        self._selected = selected
 
     def results(self, position: int) -> list[ItemResult]:
         """The current results of the example that was read last."""
@@ -253,7 +297,6 @@ class _Reader:
             "run_label": self.labels[run.id],
         }
         for output in outputs:
-            costs = [usage.cost for usage in usage_of(output.trace).values()]
             yield Row(
                 **about,
                 attempt=output.attempt,
@@ -264,7 +307,7 @@ class _Reader:
                 output_metadata={**output.metadata, **_failure_metadata(output)},
                 service_seconds=output.service_seconds,
                 queue_seconds=output.queue_seconds,
-                cost=sum(cost for cost in costs if cost is not None) if costs and None not in costs else None,
+                cost=cost_of(usage_of(output.trace).values()),
                 try_number=output.try_number,
             )
         if self._selected[run.id]:

@@ -230,9 +230,6 @@ class SqliteBackend(SqlBackend):
                 cursor.execute("UPDATE karat_headers SET columns = NULL WHERE number = ?", (parent,))
             return int(new)
 
-    def version(self) -> int:
-        return int(self._read("PRAGMA data_version")[0][0])
-
     def ensure_present(self) -> None:
         self._ensure_file()
         if self._log is not None and _identity_of(self._log_path) != self._log:

@@ -1,0 +1,526 @@
+"""The rows of a run as columns: outputs, results and metadata side by side, to be filtered, sorted and sliced."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from karat.analysis import filters
+from karat.analysis.scores import Source, sources_of
+from karat.errors import RequestError, did_you_mean
+from karat.execution.expected import Together
+from karat.records import EvaluatorSpec
+from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
+from karat.store.columns import ItemColumns, load_columns
+from karat.store.example_columns import ExampleColumns, example_columns
+from karat.store.handles import Evaluation, Run
+from karat.store.rows import rows_at
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+PENDING = 5
+"""The status of an item that is not stored yet; the others are those of the rows."""
+
+STATUS_NAMES = {
+    OK: "ok",
+    FAILED: "failed",
+    SKIPPED: "skipped",
+    NOT_APPLICABLE: "skipped",
+    REUSED: "ok",
+    PENDING: "pending",
+}
+_STATUSES = [STATUS_NAMES[code] for code in range(PENDING + 1)]
+
+TEXT_SECONDS = 10.0
+"""How long a search in the records may take."""
+
+
+class TookTooLong(RequestError):
+    """A search that had to be given up."""
+
+
+class Results:
+    """The results of a run by one evaluator, aligned with the rows of the run."""
+
+    def __init__(
+        self,
+        spec: EvaluatorSpec,
+        evaluation: Evaluation,
+        scores: Floats,
+        statuses: NDArray[np.int8],
+        kinds: Sequence[str],
+        kind_codes: NDArray[np.int32],
+    ) -> None:
+        self.kinds = kinds
+        self.kind_codes = kind_codes
+        """The kinds of failures and reasons of skips; empty where there are none."""
+        self.spec = spec
+        self.evaluation = evaluation
+        self.scores = scores
+        self.statuses = statuses
+
+
+class RunTable:
+    """The rows of a run: one for each example, attempt and unit, pending ones too, in dataset order."""
+
+    def __init__(
+        self,
+        run: Run,
+        sources: Mapping[str, Source] | Sequence[Evaluation],
+        examples: Callable[[], ExampleColumns] | None = None,
+    ) -> None:
+        """`sources` says where the results by each evaluator are; of evaluations, the newest result counts."""
+        self.run = run
+        self.count = len(run.dataset)
+        if not isinstance(sources, Mapping):
+            sources = {key: by_run[run.id] for key, by_run in sources_of([run], sources).items()}
+        self._sources = sources
+        columns = load_columns(run)
+        self.kinds, self.kind_codes = columns.kinds, columns.kind_codes
+        self._place(columns)
+        self.results: dict[str, Results] = {}
+        self._load_results()
+        self._make_examples = examples or (lambda: example_columns(run.dataset))
+        self._examples: ExampleColumns | None = None
+        self.orders: OrderedDict[Any, Any] = OrderedDict()
+        """Rows that were filtered and sorted, for whoever shows them page by page."""
+
+    def _place(self, columns: ItemColumns) -> None:
+        """Take the columns of the outputs, and add the rows of attempts that have none."""
+        run = self.run
+        self.names = [(item.attempt, item.unit) for item in columns.items]
+        expected = Together([run], self.count)
+        attempts = np.array([attempt for attempt, _ in self.names] or [1], np.int64)
+        have = (
+            (columns.positions.astype(np.int64) * expected.attempts + attempts[columns.codes] - 1)
+            if len(columns)
+            else np.zeros(0, np.int64)
+        )
+        first, last = (
+            expected.first * expected.attempts,
+            max(expected.first, expected.last) * expected.attempts,
+        )
+        unique = have if len(have) < 2 or (np.diff(have) > 0).all() else np.unique(have)
+        inside = unique[(unique >= first) & (unique < last)] if len(unique) else unique
+        self.positions, self.codes = columns.positions, columns.codes
+        self.statuses = columns.statuses
+        self.seconds, self.costs = columns.service_seconds, columns.costs
+        self.tokens = columns.input_tokens + columns.output_tokens
+        self.tries = columns.tries
+        if len(inside) < last - first:
+            self._add_pending(
+                np.setdiff1d(np.arange(first, last), inside, assume_unique=True), expected.attempts
+            )
+        self._dense = len(self.names) == 1 and len(self.positions) == last - first == len(inside)
+        self._first = expected.first
+
+    def _add_pending(self, missing: NDArray[np.int64], attempts: int) -> None:
+        """Rows for attempts without an output."""
+        places = {name: place for place, name in enumerate(self.names)}
+        for attempt in range(1, attempts + 1):
+            if (attempt, "") not in places:
+                places[attempt, ""] = len(self.names)
+                self.names.append((attempt, ""))
+        plain = np.array([places[attempt, ""] for attempt in range(1, attempts + 1)], np.int32)
+        count = len(missing)
+        positions = np.concatenate([self.positions, (missing // attempts).astype(np.int32)])
+        codes = np.concatenate([self.codes, plain[missing % attempts]])
+        attempt_of = np.array([attempt for attempt, _ in self.names], np.int64)[codes]
+        order = np.lexsort((np.arange(len(codes)), attempt_of, positions))
+        nothing = np.full(count, np.nan)
+
+        def joined(array: Any, more: Any) -> Any:
+            return np.concatenate([array, more])[order]
+
+        self.positions, self.codes = positions[order], codes[order]
+        self.statuses = joined(self.statuses, np.full(count, PENDING, np.int8))
+        self.seconds, self.costs = joined(self.seconds, nothing), joined(self.costs, nothing)
+        self.tokens = joined(self.tokens, np.zeros(count, np.int64))
+        self.tries = joined(self.tries, np.ones(count, np.int32))
+        self.kind_codes = joined(self.kind_codes, np.zeros(count, np.int32))
+
+    def _load_results(self) -> None:
+        by_evaluation: dict[str, list[str]] = {}
+        for key, source in self._sources.items():
+            by_evaluation.setdefault(source.evaluation.id, []).append(key)
+        for keys in by_evaluation.values():
+            evaluation = self._sources[keys[0]].evaluation
+            columns = load_columns(evaluation, ("scores", "kind_codes"))
+            mine = evaluation.header.runs.index(self.run.id)
+            places = {name: place for place, name in enumerate(self.names)}
+            for key in keys:
+                index = next(i for i, spec in enumerate(evaluation.header.evaluators) if spec.key == key)
+                table = np.array(
+                    [
+                        places.get((item.attempt, item.unit), -1)
+                        if item.evaluator == index and item.runs == (mine,)
+                        else -1
+                        for item in columns.items
+                    ]
+                    or [-1],
+                    np.int64,
+                )
+                codes = table[columns.codes] if len(columns) else np.zeros(0, np.int64)
+                chosen = codes >= 0
+                rows = self.rows_of(columns.positions[chosen], codes[chosen])
+                known = rows >= 0
+                scores = np.full(len(self), np.nan)
+                statuses = np.full(len(self), PENDING, np.int8)
+                scores[rows[known]] = columns.scores[chosen][known]
+                statuses[rows[known]] = columns.statuses[chosen][known]
+                kinds = np.zeros(0, np.int32)
+                if len(columns.kinds) > 1:
+                    kinds = np.zeros(len(self), np.int32)
+                    kinds[rows[known]] = columns.kind_codes[chosen][known]
+                spec = self._sources[key].spec
+                self.results[key] = Results(spec, evaluation, scores, statuses, columns.kinds, kinds)
+
+    def rows_of(self, positions: NDArray[Any], codes: NDArray[Any]) -> NDArray[np.int64]:
+        """The rows of items, given by position and place in `names`; −1 for one that is not there."""
+        if self._dense:
+            return positions.astype(np.int64) - self._first
+        names = max(1, len(self.names))
+        mine = self.positions.astype(np.int64) * names + self.codes
+        wanted = positions.astype(np.int64) * names + codes
+        if len(mine) > 1 and not (np.diff(mine) > 0).all():
+            order = np.argsort(mine, kind="stable")
+        else:
+            order = np.arange(len(mine))
+        at = np.searchsorted(mine[order], wanted)
+        at = np.minimum(at, max(0, len(mine) - 1))
+        found = order[at] if len(mine) else np.full(len(wanted), -1)
+        return np.where(mine[found] == wanted, found, -1) if len(mine) else found
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def sources(self) -> dict[str, Evaluation]:
+        """The evaluation that has the results by each evaluator."""
+        return {key: source.evaluation for key, source in self._sources.items()}
+
+    @property
+    def examples(self) -> ExampleColumns:
+        """The ids and the metadata of the dataset; made when they are first needed."""
+        if self._examples is None:
+            self._examples = self._make_examples()
+        return self._examples
+
+    def name(self, row: int) -> tuple[int, int, str]:
+        """The position, the attempt and the unit of a row."""
+        attempt, unit = self.names[self.codes[row]]
+        return int(self.positions[row]), attempt, unit
+
+    def row_of(self, position: int, attempt: int, unit: str) -> int | None:
+        """The row of an item."""
+        if (attempt, unit) not in self.names:
+            return None
+        code = self.names.index((attempt, unit))
+        found = int(self.rows_of(np.array([position]), np.array([code]))[0])
+        return found if 0 <= found < len(self) else None
+
+    # As the columns of a filter ----------------------------------------------------
+
+    def numbers(self, field: str) -> Sequence[Floats] | None:
+        if field == "score":
+            return [each.scores for each in self.results.values()]
+        if field == "seconds":
+            return [self.seconds]
+        if field == "cost":
+            return [self.costs]
+        if field == "tokens":
+            return [self.tokens.astype(np.float64)]
+        if field == "try":
+            return [self.tries.astype(np.float64)]
+        key = field.removesuffix(".score")
+        if key in self.results and field not in filters.FIELDS:
+            return [self.results[key].scores]
+        if (
+            field not in filters.FIELDS
+            and field.rpartition(".")[0] not in self.results
+            and field != "failure"
+        ):
+            values = self.examples.fields.get(field.removeprefix("metadata."))
+            if values is not None and values.numbers is not None:
+                return [values.numbers[self.positions]]
+        return None
+
+    def labels(self, field: str) -> tuple[NDArray[Any], Sequence[Sequence[Any]]] | None:
+        if field == "status":
+            return self.statuses, [(name,) for name in _STATUSES]
+        if field == "attempt":
+            return self.codes, [(attempt,) for attempt, _ in self.names]
+        if field == "unit":
+            return self.codes, [(unit,) for _, unit in self.names]
+        if field == "run":
+            return np.zeros(len(self), np.int8), [(self.run.id, *self.run.header.labels)]
+        if field == "result":
+            packed = np.zeros(len(self), np.int64)
+            for each in self.results.values():
+                packed |= np.left_shift(1, each.statuses.astype(np.int64))
+            combinations, codes = np.unique(packed, return_inverse=True)
+            return codes, [
+                [_STATUSES[code] for code in range(PENDING + 1) if bits >> code & 1]
+                for bits in combinations.tolist()
+            ]
+        if field == "id":
+            return None
+        if field == "changed":
+            raise filters.FilterError("changed is a field of a comparison: open two runs")
+        if field == "failure":
+            return self.kind_codes, [(kind or None,) for kind in self.kinds]
+        key, _, part = field.rpartition(".")
+        if part == "status" and key in self.results:
+            return self.results[key].statuses, [(name,) for name in _STATUSES]
+        if part == "failure" and key in self.results:
+            mine = self.results[key]
+            kinds = mine.kind_codes if len(mine.kind_codes) else np.zeros(len(self), np.int32)
+            return kinds, [(kind or None,) for kind in mine.kinds]
+        values = self.examples.fields.get(field.removeprefix("metadata."))
+        if values is not None:
+            if values.codes is None:
+                raise filters.FilterError(
+                    f"{field} has too many different values to filter by: search for a text"
+                )
+            return values.codes[self.positions], values.values
+        return None
+
+    def fields(self) -> Iterable[str]:
+        return [*self.results, *self.examples.fields]
+
+    def containing(self, field: str | None, text: str) -> Mask:
+        """The rows that contain a text, read from the records; gives up after `TEXT_SECONDS`."""
+        condition = filters.Condition(field or "", "~", text, True)
+        expression = filters.Text(text) if field is None else condition
+        return self.matching(filters.Filter(text, expression).matches)
+
+    def matching(self, test: Callable[[Any], bool], within: Mask | None = None) -> Mask:
+        """The rows for which a test of the joined row holds."""
+        found = np.zeros(len(self), bool)
+        chosen = np.arange(len(self)) if within is None else np.flatnonzero(within)
+        places = np.unique(self.positions[chosen]).tolist()
+        deadline = time.monotonic() + TEXT_SECONDS
+        at = 0
+        for start in range(0, len(places), 512):
+            some = places[start : start + 512]
+            for position, row in rows_at(self.run, some, self.sources):
+                if test(row):
+                    place = self.row_of(position, row.attempt, row.unit)
+                    if place is not None:
+                        found[place] = True
+            at = start + len(some)
+            if time.monotonic() > deadline and at < len(places):
+                raise TookTooLong(
+                    f"the search read {at:,} of {len(places):,} examples in {TEXT_SECONDS:g} s: narrow it with other"
+                    " conditions"
+                )
+        return found if within is None else found & within
+
+    # Choosing and ordering -----------------------------------------------------------
+
+    def select(self, parsed: filters.Filter) -> Mask:
+        """The rows that satisfy a filter: columns first, so that a text is searched in what they leave."""
+        cheap, dear = _split(parsed.expression)
+        mask = filters.Filter(parsed.text, filters.All(tuple(cheap))).mask(self)
+        if dear:
+            rest = filters.Filter(parsed.text, filters.All(tuple(dear)))
+            mask = self.matching(rest.matches, mask)
+        return mask
+
+    def order(self, sort: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows sorted by a field (`-score` descending); those without a value come last."""
+        descending, field = sort.startswith("-"), sort.removeprefix("-")
+        if field in ("", "position"):
+            return chosen[::-1] if descending else chosen
+        numbers = self.numbers(field)
+        if numbers:
+            keys = numbers[0][chosen]
+        elif field == "id":
+            names = np.array(
+                [self.examples.id(position) for position in self.positions[chosen].tolist()], object
+            )
+            keys = np.unique(names, return_inverse=True)[1].astype(float)
+        elif (found := self.labels(field)) is not None:
+            codes, values = found
+            ranked = sorted(range(len(values)), key=lambda code: tuple(map(filters.as_text, values[code])))
+            rank = np.empty(len(values))
+            rank[ranked] = np.arange(len(values))
+            keys = rank[codes[chosen]]
+        else:
+            known = [*filters.FIELDS, *self.fields()]
+            raise filters.FilterError(f"cannot sort by {field!r}: {did_you_mean(field, known)}")
+        return chosen[np.argsort(-keys if descending else keys, kind="stable")]
+
+    def counts(self, chosen: NDArray[np.int64] | None = None) -> dict[str, int]:
+        """How many rows have each status."""
+        statuses = self.statuses if chosen is None else self.statuses[chosen]
+        found = dict.fromkeys(filters.STATUSES, 0)
+        for code, count in enumerate(np.bincount(statuses, minlength=PENDING + 1).tolist()):
+            found[_STATUSES[code]] += count
+        return found
+
+
+class ComparedTable:
+    """The rows of two runs over one dataset, item by item; `key` is the evaluator whose scores are compared."""
+
+    def __init__(self, first: RunTable, second: RunTable, key: str | None) -> None:
+        self.first = first
+        self.second = second
+        self.key = key
+        self.orders: OrderedDict[Any, Any] = OrderedDict()
+        self.difference: Any = None
+        """What was computed of the whole comparison, for whoever shows it."""
+        self._align()
+        nothing = np.full(len(self), np.nan)
+        self.first_scores: Floats = self._side(first, self.first_rows) if key else nothing
+        self.second_scores: Floats = self._side(second, self.second_rows) if key else nothing
+        self.differences: Floats = self.second_scores - self.first_scores
+        higher = first.results[key].spec.higher_is_better if key else True
+        better = self.differences > 0 if higher else self.differences < 0
+        changes = np.full(len(self), filters.CHANGES.index("same"), np.int8)
+        changes[better] = filters.CHANGES.index("better")
+        changes[~better & (self.differences != 0)] = filters.CHANGES.index("worse")
+        changes[np.isnan(self.differences)] = filters.CHANGES.index("missing")
+        self.changes = changes
+
+    def _align(self) -> None:
+        a, b = self.first, self.second
+        same = len(a) == len(b) and a.names == b.names
+        if same and np.array_equal(a.positions, b.positions) and np.array_equal(a.codes, b.codes):
+            self.first_rows = self.second_rows = np.arange(len(a))
+            self.positions = a.positions
+            return
+        places = {name: place for place, name in enumerate(b.names)}
+        table = np.array([places.get(name, -1) for name in a.names] or [-1], np.int64)
+        codes = table[a.codes] if len(a) else np.zeros(0, np.int64)
+        there = np.full(len(a), -1, np.int64)
+        there[codes >= 0] = b.rows_of(a.positions[codes >= 0], codes[codes >= 0])
+        alone = np.setdiff1d(np.arange(len(b)), there[there >= 0])
+        self.first_rows = np.concatenate([np.arange(len(a)), np.full(len(alone), -1)])
+        self.second_rows = np.concatenate([there, alone])
+        self.positions = np.concatenate([a.positions, b.positions[alone]])
+        order = np.argsort(self.positions, kind="stable")
+        self.first_rows, self.second_rows = self.first_rows[order], self.second_rows[order]
+        self.positions = self.positions[order]
+
+    def _side(self, table: RunTable, rows: NDArray[np.int64]) -> Floats:
+        return self._taken(table.results[self.key or ""].scores, rows, np.nan)
+
+    def _taken(self, values: NDArray[Any], rows: NDArray[np.int64], default: Any) -> NDArray[Any]:
+        if self.first_rows is self.second_rows:
+            return values
+        taken = values[np.maximum(rows, 0)] if len(values) else np.full(len(rows), default)
+        return np.where(rows >= 0, taken, default)
+
+    def __len__(self) -> int:
+        return len(self.first_rows)
+
+    @property
+    def examples(self) -> ExampleColumns:
+        """The ids and the metadata of the dataset."""
+        return self.first.examples
+
+    def name(self, row: int) -> tuple[int, int, str]:
+        """The position, the attempt and the unit of a row."""
+        mine = int(self.first_rows[row])
+        return self.first.name(mine) if mine >= 0 else self.second.name(int(self.second_rows[row]))
+
+    def row_of(self, position: int, attempt: int, unit: str) -> int | None:
+        """The row of an item."""
+        for table, rows in ((self.first, self.first_rows), (self.second, self.second_rows)):
+            mine = table.row_of(position, attempt, unit)
+            if mine is not None:
+                found = np.flatnonzero(rows == mine)
+                if len(found):
+                    return int(found[0])
+        return None
+
+    def change(self, row: int) -> str:
+        """`better`, `worse`, `same` or `missing`."""
+        return filters.CHANGES[self.changes[row]]
+
+    def counts(self, chosen: NDArray[Any] | None = None) -> dict[str, int]:
+        """How many rows are better, worse, the same and missing."""
+        changes = self.changes if chosen is None else self.changes[chosen]
+        counts = np.bincount(changes, minlength=len(filters.CHANGES)).tolist()
+        return dict(zip(filters.CHANGES, counts, strict=True))
+
+    # A field is that of the second run, unless it begins with `first.`; metadata are of both.
+
+    def _of(self, field: str) -> tuple[RunTable, NDArray[np.int64], str]:
+        if field.startswith("first."):
+            return self.first, self.first_rows, field.removeprefix("first.")
+        return self.second, self.second_rows, field.removeprefix("second.")
+
+    def numbers(self, field: str) -> Sequence[Floats] | None:
+        """As the columns of a filter; `score` is that of the evaluator compared, in the second run."""
+        if field == "difference":
+            return [self.differences]
+        if field == "first":
+            return [self.first_scores]
+        if field in ("second", "score"):
+            return [self.second_scores]
+        table, rows, name = self._of(field)
+        found = table.numbers(name)
+        return None if found is None else [self._taken(each, rows, np.nan) for each in found]
+
+    def labels(self, field: str) -> tuple[NDArray[Any], Sequence[Sequence[Any]]] | None:
+        """As the columns of a filter."""
+        if field == "changed":
+            return self.changes, [(name,) for name in filters.CHANGES]
+        table, rows, name = self._of(field)
+        if name not in filters.FIELDS and name not in table.results:
+            values = self.examples.fields.get(name.removeprefix("metadata."))
+            if values is not None and values.codes is not None:
+                return values.codes[self.positions], values.values
+        found = table.labels(name)
+        if found is None:
+            return None
+        codes, alternatives = found
+        return self._taken(codes, rows, len(alternatives)), [*alternatives, (None,)]
+
+    def fields(self) -> Iterable[str]:
+        """The names of evaluators and metadata fields."""
+        return ["difference", "first", "second", *self.second.fields()]
+
+    def containing(self, field: str | None, text: str) -> Mask:
+        """The rows in which one of the runs contains a text."""
+        found = np.zeros(len(self), bool)
+        for table, rows in ((self.first, self.first_rows), (self.second, self.second_rows)):
+            found |= self._taken(table.containing(field, text), rows, False)
+        return found
+
+    def select(self, parsed: filters.Filter) -> Mask:
+        """The rows that satisfy a filter."""
+        return parsed.mask(self)
+
+    def order(self, sort: str, chosen: NDArray[Any]) -> NDArray[Any]:
+        """Rows sorted by a field (`-difference` descending); those without a value come last."""
+        descending, field = sort.startswith("-"), sort.removeprefix("-")
+        if field in ("", "position"):
+            return chosen[::-1] if descending else chosen
+        numbers = self.numbers(field)
+        if not numbers:
+            known = ["difference", "first", "second", "seconds", "cost", "tokens", "position"]
+            raise filters.FilterError(f"cannot sort by {field!r}: {did_you_mean(field, known)}")
+        keys = numbers[0][chosen]
+        return chosen[np.argsort(-keys if descending else keys, kind="stable")]
+
+
+def _split(expression: filters.Expression) -> tuple[list[filters.Expression], list[filters.Expression]]:
+    """The parts of a conjunction that columns answer, and those that need the records."""
+    parts = expression.parts if isinstance(expression, filters.All) else (expression,)
+    cheap: list[filters.Expression] = []
+    dear: list[filters.Expression] = []
+    for part in parts:
+        reads = filters.Filter("", part).reads_records or "id" in filters.Filter("", part).fields
+        (dear if reads else cheap).append(part)
+    return cheap, dear

@@ -1,0 +1,98 @@
+"""Open a local web viewer on runs, their rows, comparisons, slices, failures and costs.
+
+Without an ID, it shows all runs; with one, the rows of that run; with two, their comparison. The server listens on
+127.0.0.1 only, reads the store and never writes to it. Ctrl-C stops it.
+
+    karat view
+    karat view run-1a2b
+    karat view run-1a2b run-3c4d
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from karat.cli.commands import UsageError
+from karat.cli.options import whole
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from karat.view.server import Server
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the runs, the port and whether to open a browser."""
+    parser.add_argument(
+        "ids", metavar="ID", nargs="*", help="a run, or two runs to compare (default: all runs)"
+    )
+    parser.option(
+        "--port", type=whole(0), default=0, metavar="PORT", help="port to listen on (default: a free one)"
+    )
+    parser.option("--no-browser", action="store_true", help="print the URL without opening a browser")
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Serve until interrupted."""
+    from urllib.parse import quote
+
+    from karat.store.existing import store_file
+    from karat.view.data import Viewer, find_run
+
+    if len(given.ids) > 2:
+        raise UsageError("karat view takes at most two runs: name one to see its rows, two to compare them")
+    if given.port > 65535:
+        raise UsageError(f"--port {given.port} is no port: give a number up to 65535")
+    path = store_file(given.store)
+    if path is not None and not path.exists():
+        raise UsageError(f"there is no store {path}: karat run makes one, or name another with --store URL")
+    viewer = Viewer(given.store)
+    page = "/"
+    try:
+        with viewer.pool.store() as store:
+            runs = [quote(find_run(store, each).id, safe="") for each in given.ids]
+    except BaseException:
+        viewer.close()
+        raise
+    if runs:
+        page = f"/r/{runs[0]}" if len(runs) == 1 else f"/c/{runs[0]}..{runs[1]}"
+    try:
+        asyncio.run(_serve(viewer, given.port, page, terminal, browser=not given.no_browser))
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+async def _serve(viewer: object, port: int, page: str, terminal: Terminal, *, browser: bool) -> None:
+    from karat.view.data import Viewer
+    from karat.view.server import Server
+
+    assert isinstance(viewer, Viewer)
+    server = Server(viewer)
+    try:
+        await server.start(port)
+    except OSError as error:
+        viewer.close()
+        raise UsageError(
+            f"cannot listen on port {port}: {error.strerror}; leave --port out to use a free one"
+        ) from error
+    try:
+        url = server.url(page)
+        terminal.show({"url": url, "store": viewer.url}, f"{url}\n(Ctrl-C stops the viewer of {viewer.url})")
+        if browser:
+            _open(server, url)
+        await asyncio.Event().wait()
+    finally:
+        await server.stop()
+
+
+def _open(server: Server, url: str) -> None:
+    """Open the page in a browser where there is a terminal and a display."""
+    import os
+    import sys
+    import webbrowser
+
+    if sys.stdout.isatty() and (sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY")):
+        webbrowser.open(url)

@@ -1,0 +1,848 @@
+"""What the pages of the viewer show, as JSON-able documents: read from a store through read-only connections."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import karat
+from karat.aggregators._grouping import labels_of
+from karat.analysis import filters
+from karat.analysis.comparison import find_difference
+from karat.analysis.failures import placed_kinds
+from karat.analysis.latency import latency_of
+from karat.analysis.scores import Source, sources_of
+from karat.analysis.stored import is_analysis
+from karat.analysis.tables import ComparedTable, RunTable, TookTooLong
+from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.records import Estimate, to_builtins
+from karat.stats._means import MeanState
+from karat.store import ReadPool, Store
+from karat.store.columns import cost_of, load_columns
+from karat.store.example_columns import ExampleColumns, example_columns, flat_fields
+from karat.store.handles import Evaluation, Run
+from karat.store.rows import Row, rows_at
+from karat.store.run_labels import differing, run_labels
+from karat.view.items import Download, Item, compared_calls, item_of, shown_text
+
+__all__ = ["Download", "TookTooLong", "Viewer"]
+
+MOST_TABLES = 4
+"""Runs whose columns are kept in memory."""
+MOST_GROUPS = 200
+SAMPLED = 200
+"""Examples that are read to learn the fields of the metadata."""
+
+
+class Viewer:
+    """Answers for the pages. Its methods may be called from several threads at once."""
+
+    def __init__(self, store: str | Store | None = None) -> None:
+        self.pool = ReadPool(store)
+        self._lock = threading.RLock()
+        self._tables: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._examples: OrderedDict[str, ExampleColumns] = OrderedDict()
+        with self.pool.store() as opened:
+            self.url = opened.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.pool.close()
+
+    # Runs --------------------------------------------------------------------------------
+
+    def changes(self) -> dict[str, Any]:
+        """The version of the store, and whether something in it is going on."""
+        with self.pool.store() as store:
+            live = any(
+                row.finished is None and row.kind in ("run", "evaluation") for row in store.backend.headers()
+            )
+            return {"version": store.backend.version(), "live": live}
+
+    def runs(self, limit: int = 200) -> dict[str, Any]:
+        """The runs by dataset, newest first."""
+        with self.pool.store() as store:
+            version = store.backend.version()
+            runs = store.runs.list()
+            shown = runs[-limit:]
+            evaluations, aggregations = store.evaluations.list(), store.aggregations.list()
+            by_dataset: dict[str, list[Run]] = {}
+            for run in reversed(shown):
+                by_dataset.setdefault(run.header.dataset, []).append(run)
+            datasets = []
+            for id, mine in by_dataset.items():
+                data = mine[0].dataset
+                documents = self._described(mine, evaluations, aggregations)
+                datasets.append(
+                    {
+                        "id": id,
+                        "label": data.label,
+                        "examples": len(data),
+                        "runs": documents,
+                        "forest": _forest(documents),
+                    }
+                )
+            return {
+                "store": store.url,
+                "karat": karat.__version__,
+                "version": version,
+                "more": max(0, len(runs) - len(shown)),
+                "datasets": datasets,
+            }
+
+    def _described(
+        self, runs: Sequence[Run], evaluations: Sequence[Evaluation], aggregations: Sequence[Any]
+    ) -> list[dict[str, Any]]:
+        headers = [run.header for run in runs]
+        labels, apart = run_labels(headers), differing(headers)
+        out = []
+        for run, settings in zip(runs, apart, strict=True):
+            header = run.header
+            mine = [each for each in evaluations if run.id in each.header.runs]
+            status = run.status
+            usage = header.usage.values()
+            out.append(
+                {
+                    "id": run.id,
+                    "label": labels[run.id],
+                    "task": header.task,
+                    "dataset": run.dataset.label,
+                    "dataset_id": header.dataset,
+                    "status": status,
+                    "live": status == "running",
+                    "created": header.created,
+                    "finished": header.finished,
+                    "counts": self._counts(run),
+                    "cost": cost_of(usage),
+                    "tokens": {
+                        "input": sum(each.input_tokens for each in usage),
+                        "output": sum(each.output_tokens for each in usage),
+                    },
+                    "settings": {name: shown_text(value) for name, value in settings.items()},
+                    "labels": header.labels,
+                    "description": header.description,
+                    "evaluators": [
+                        {
+                            "key": key,
+                            "name": source.spec.name,
+                            "kind": source.spec.kind,
+                            "higher_is_better": source.spec.higher_is_better,
+                            "bounds": source.spec.bounds,
+                            "evaluation": source.evaluation.id,
+                        }
+                        for key, source in _sources(run, mine).items()
+                    ],
+                    "estimates": _stored_estimates(run, mine, aggregations),
+                }
+            )
+        return out
+
+    def _counts(self, run: Run) -> dict[str, int]:
+        """The counts of a run; of one that is not finished, of what is stored now."""
+        counts = run.counts
+        if run.header.finished is None:
+            done = np.bincount(load_columns(run, ()).statuses, minlength=5).tolist()
+            total = max(counts.total, sum(done))
+            counts = msgspec.structs.replace(
+                counts,
+                ok=done[0] + done[4],
+                failed=done[1],
+                skipped=done[2] + done[3],
+                pending=total - sum(done),
+            )
+        found = counts.to_dict()
+        return {name: found[name] for name in ("total", "ok", "failed", "skipped", "pending")}
+
+    def run(self, name: str) -> dict[str, Any]:
+        """One run: what it is, and what its rows can be filtered by."""
+        with self.pool.store() as store:
+            run = find_run(store, name)
+            evaluations = store.evaluations.list()
+            (document,) = self._described([run], evaluations, store.aggregations.list())
+            return {
+                "run": document,
+                "version": store.backend.version(),
+                "rows": document["counts"]["total"],
+                "fields": _fields(run),
+                "evaluators": document["evaluators"],
+                "estimates": document["estimates"] or self._means(self._table(store, run)),
+            }
+
+    def _means(self, table: RunTable) -> list[dict[str, Any]]:
+        """The mean of each evaluator, where nothing has aggregated the results."""
+        return [
+            _estimate(
+                _mean(table.positions, each.scores).about(evaluator=key, aggregator="mean", run=table.run.id)
+            )
+            for key, each in table.results.items()
+        ]
+
+    # Tables --------------------------------------------------------------------------------
+
+    def _table(self, store: Store, run: Run) -> RunTable:
+        evaluations = [each for each in store.evaluations.list() if run.id in each.header.runs]
+        return self._kept_table(run, _sources(run, evaluations))
+
+    def _kept_table(self, run: Run, sources: Mapping[str, Source]) -> RunTable:
+        """The columns of a run's rows; those of the runs that were asked for last are kept."""
+        state = (
+            run.id,
+            *((key, source.evaluation.id, _state(source.evaluation)) for key, source in sources.items()),
+            _state(run),
+        )
+        with self._lock:
+            table = self._tables.get(state)
+            if table is None:
+                for old in [each for each in self._tables if each[0] == run.id and _ids(each) == _ids(state)]:
+                    del self._tables[old]  # of an earlier state of a live run
+                while len(self._tables) >= MOST_TABLES:
+                    self._tables.popitem(last=False)
+                table = self._tables[state] = RunTable(run, sources, lambda: self._columns_of(run))
+            self._tables.move_to_end(state)
+            return table
+
+    def _columns_of(self, run: Run) -> ExampleColumns:
+        with self._lock:
+            found = self._examples.get(run.header.dataset)
+            if found is None:
+                while len(self._examples) >= 2:
+                    self._examples.popitem(last=False)
+                found = self._examples[run.header.dataset] = example_columns(run.dataset)
+            return found
+
+    # Rows ------------------------------------------------------------------------------------
+
+    def rows(
+        self,
+        name: str,
+        *,
+        start: int = 0,
+        count: int = 100,
+        where: str = "",
+        sort: str = "",
+        around: str | None = None,
+        example: str | None = None,
+    ) -> dict[str, Any]:
+        """A page of the rows of a run."""
+        parsed = filters.parse(where)
+        with self.pool.store() as store:
+            run = find_run(store, name)
+            table = self._table(store, run)
+            chosen = self._chosen(table, parsed, sort)
+            start = _start(table, chosen, start, count, around, example)
+            page = chosen[start : start + count]
+            rows = _joined(run, table, page)
+            return {
+                "total": len(table),
+                "matching": len(chosen),
+                "start": start,
+                "rows": [
+                    _row_document(table, int(row), start + place, rows.get(int(row)))
+                    for place, row in enumerate(page)
+                ],
+                "version": store.backend.version(),
+                "counts": table.counts(None if len(chosen) == len(table) else chosen),
+            }
+
+    def _chosen(self, table: Any, parsed: filters.Filter, sort: str) -> Any:
+        """The rows that a filter selects, in the order that is asked for; the last few answers are kept."""
+        key = (parsed.text, sort)
+        kept: OrderedDict[tuple[str, str], Any] = table.orders
+        with self._lock:
+            if key in kept:
+                kept.move_to_end(key)
+                return kept[key]
+        everything = isinstance(parsed.expression, filters.All) and not parsed.expression.parts
+        chosen = np.arange(len(table)) if everything else np.flatnonzero(table.select(parsed))
+        chosen = table.order(sort, chosen).astype(np.int32)
+        with self._lock:
+            kept[key] = chosen
+            while len(kept) > 3:
+                kept.popitem(last=False)
+        return chosen
+
+    def item(self, name: str, key: str) -> dict[str, Any]:
+        """One item with everything that is known of it."""
+        with self.pool.store() as store:
+            run = find_run(store, name)
+            return self._item(store, run, key).document()
+
+    def _item(self, store: Store, run: Run, key: str) -> Item:
+        position, attempt, unit = read_key(key)
+        evaluations = [each for each in store.evaluations.list() if run.id in each.header.runs]
+        sources = {key: source.evaluation for key, source in _sources(run, evaluations).items()}
+        return item_of(run, position, attempt, unit, sources)
+
+    def steps(self, name: str, key: str, start: int, count: int) -> dict[str, Any]:
+        """Further steps of a trajectory."""
+        with self.pool.store() as store:
+            return self._item(store, find_run(store, name), key).steps_document(start, count)
+
+    def field(self, name: str, key: str, field: str) -> Download:
+        """A whole field, to be downloaded."""
+        with self.pool.store() as store:
+            return self._item(store, find_run(store, name), key).download(field)
+
+    # Comparisons -------------------------------------------------------------------------------
+
+    def _compared(
+        self, store: Store, first: str, second: str, evaluator: str | None
+    ) -> tuple[ComparedTable, list[str]]:
+        runs = [find_run(store, first), find_run(store, second)]
+        if runs[0].id == runs[1].id:
+            raise RequestError(f"both are {runs[0].id}: a comparison needs two different runs")
+        if runs[0].header.dataset != runs[1].header.dataset:
+            raise RequestError(
+                "the runs are of different datasets: karat compare compares the examples that they share"
+            )
+        wanted = {run.id for run in runs}
+        evaluations = [each for each in store.evaluations.list() if wanted & set(each.header.runs)]
+        sources = sources_of(runs, evaluations)
+        shared = [key for key, by_run in sources.items() if wanted <= set(by_run)]
+        if evaluator is not None and evaluator not in shared:
+            raise UnknownName(
+                f"no evaluator {evaluator!r} has judged both runs: {did_you_mean(evaluator, shared)}"
+            )
+        tables = [
+            self._kept_table(
+                run, {key: by_run[run.id] for key, by_run in sources.items() if run.id in by_run}
+            )
+            for run in runs
+        ]
+        key = evaluator or (shared[0] if shared else None)
+        state = ("pair", id(tables[0]), id(tables[1]), key)
+        with self._lock:
+            kept = self._tables.get(state)
+            if kept is None:
+                kept = self._tables[state] = ComparedTable(tables[0], tables[1], key)
+        return kept, shared
+
+    def comparison(self, first: str, second: str, evaluator: str | None = None) -> dict[str, Any]:
+        """Two runs: how much the second is better or worse, and what differs between them."""
+        with self.pool.store() as store:
+            table, shared = self._compared(store, first, second, evaluator)
+            runs = [table.first.run, table.second.run]
+            documents = self._described(runs, store.evaluations.list(), store.aggregations.list())
+            found: dict[str, Any] = {"difference": None, "first": None, "second": None, "p_value": None}
+            found |= {"conclusion": "No evaluator has judged both runs.", "notes": []}
+            higher = True
+            if table.key is not None:
+                higher = table.first.results[table.key].spec.higher_is_better
+                found = self._difference(store, table)
+            settings = differing([run.header for run in runs])
+            names = dict.fromkeys([*settings[0], *settings[1]])
+            return {
+                "runs": documents,
+                "evaluators": shared,
+                "evaluator": table.key,
+                "higher_is_better": higher,
+                "counts": table.counts(),
+                **found,
+                "differs": [
+                    {
+                        "name": name,
+                        "first": shown_text(settings[0].get(name)),
+                        "second": shown_text(settings[1].get(name)),
+                    }
+                    for name in names
+                ],
+                "plot": None,
+                "fields": _fields(runs[0]),
+                "version": store.backend.version(),
+            }
+
+    def _difference(self, store: Store, table: ComparedTable) -> dict[str, Any]:
+        with self._lock:
+            if table.difference is None:
+                runs = [table.first.run, table.second.run]
+                evaluations = {
+                    each.evaluation.id: each.evaluation
+                    for each in (table.first.results[table.key or ""], table.second.results[table.key or ""])
+                }
+                try:
+                    made = find_difference(store, runs, list(evaluations.values()), table.key or "")
+                except RequestError as error:
+                    table.difference = {
+                        "difference": None, "first": None, "second": None, "p_value": None,
+                        "conclusion": str(error), "notes": [],
+                    }  # fmt: skip
+                else:
+                    each = made.differences[0]
+                    table.difference = {
+                        "difference": _estimate(
+                            each.compared.difference.about(
+                                evaluator=each.evaluator,
+                                aggregator="difference",
+                                name=each.aggregator,
+                                run=each.run,
+                            )
+                        ),
+                        "first": _estimate(each.compared.first),
+                        "second": _estimate(each.compared.second),
+                        "p_value": each.compared.p_value,
+                        "conclusion": each.conclusion,
+                        "notes": [*made.notes, *([each.note] if each.note else [])],
+                    }
+            found: dict[str, Any] = table.difference
+            return found
+
+    def compared_rows(
+        self,
+        first: str,
+        second: str,
+        evaluator: str | None = None,
+        *,
+        start: int = 0,
+        count: int = 100,
+        where: str = "",
+        sort: str = "",
+        around: str | None = None,
+        example: str | None = None,
+    ) -> dict[str, Any]:
+        """A page of the rows of a comparison."""
+        parsed = filters.parse(where)
+        with self.pool.store() as store:
+            table, _ = self._compared(store, first, second, evaluator)
+            chosen = self._chosen(table, parsed, sort)
+            start = _start(table, chosen, start, count, around, example)
+            page = chosen[start : start + count]
+            sides = [
+                _joined(side.run, side, places[places >= 0])
+                for side, places in (
+                    (table.first, table.first_rows[page]),
+                    (table.second, table.second_rows[page]),
+                )
+            ]
+            rows = []
+            for place, row in enumerate(page.tolist()):
+                a, b = int(table.first_rows[row]), int(table.second_rows[row])
+                one, other = sides[0].get(a), sides[1].get(b)
+                position, attempt, unit = table.name(row)
+                known = one or other
+                rows.append(
+                    {
+                        "key": write_key(position, attempt, unit),
+                        "index": start + place,
+                        "position": position,
+                        "id": known.id if known else "",
+                        "attempt": attempt,
+                        "unit": unit,
+                        "input": shown_text(known.input) if known else "",
+                        "expected": shown_text(known.expected)
+                        if known and known.expected is not None
+                        else "",
+                        "changed": table.change(row),
+                        "difference": _number(table.differences[row]),
+                        "first": _side(one, table.key),
+                        "second": _side(other, table.key),
+                    }
+                )
+            return {
+                "total": len(table),
+                "matching": len(chosen),
+                "start": start,
+                "rows": rows,
+                "counts": table.counts(None if len(chosen) == len(table) else chosen),
+                "version": store.backend.version(),
+            }
+
+    def compared_item(
+        self, first: str, second: str, key: str, evaluator: str | None = None
+    ) -> dict[str, Any]:
+        """One item of two runs side by side."""
+        with self.pool.store() as store:
+            table, _ = self._compared(store, first, second, evaluator)
+            position, attempt, unit = read_key(key)
+            row = table.row_of(position, attempt, unit)
+            items = [self._item(store, side.run, key) for side in (table.first, table.second)]
+            return {
+                "key": key,
+                "example": items[0].document()["example"],
+                "first": items[0].document(),
+                "second": items[1].document(),
+                "changed": None if row is None else table.change(row),
+                "calls": compared_calls(items[0], items[1]),
+            }
+
+    # Slices, failures, performance --------------------------------------------------------------
+
+    def slices(self, names: Sequence[str], by: str | None, evaluator: str | None) -> dict[str, Any]:
+        """Scores by the values of a metadata field, and what each contributes to a difference."""
+        with self.pool.store() as store:
+            runs = [find_run(store, name) for name in names]
+            if len({run.header.dataset for run in runs}) > 1:
+                raise RequestError("the runs are of different datasets: slices are of one dataset")
+            evaluations = store.evaluations.list()
+            wanted = {run.id for run in runs}
+            mine = [each for each in evaluations if wanted & set(each.header.runs)]
+            sources = sources_of(runs, mine)
+            keys = [key for key, by_run in sources.items() if wanted <= set(by_run)]
+            if evaluator is not None and evaluator not in keys:
+                raise UnknownName(
+                    f"no evaluator {evaluator!r} has judged these runs: {did_you_mean(evaluator, keys)}"
+                )
+            key = evaluator or (keys[0] if keys else None)
+            fields = _fields(runs[0])
+            field = by or (fields[0] if fields else None)
+            document: dict[str, Any] = {
+                "runs": self._described(runs, mine, store.aggregations.list()),
+                "fields": fields,
+                "by": field,
+                "evaluators": keys,
+                "evaluator": key,
+                "higher_is_better": True,
+                "groups": [],
+                "difference": None,
+                "plot": None,
+            }
+            if key is None or field is None:
+                return document
+            tables = [
+                self._kept_table(
+                    run, {k: by_run[run.id] for k, by_run in sources.items() if run.id in by_run}
+                )
+                for run in runs
+            ]
+            document["higher_is_better"] = tables[0].results[key].spec.higher_is_better
+            groups, difference = _slices(tables, key, field)
+            return {**document, "groups": groups, "difference": difference}
+
+    def failures(self, name: str) -> dict[str, Any]:
+        """The failures of a run's outputs and of its newest results, by kind."""
+        with self.pool.store() as store:
+            run = find_run(store, name)
+            evaluations = [each for each in store.evaluations.list() if run.id in each.header.runs]
+            (document,) = self._described([run], evaluations, store.aggregations.list())
+            newest = {
+                source.evaluation.id: source.evaluation for source in _sources(run, evaluations).values()
+            }
+            handles: list[Run | Evaluation] = [run, *newest.values()]
+            kinds = [placed for handle in handles for placed in placed_kinds(handle)]
+            out = []
+            for kind, places in sorted(kinds, key=lambda each: -each.kind.count):
+                if kind.what == "output":
+                    where = f"status:{kind.status}"
+                else:
+                    where = f"{quoted(kind.what + '.status')}:{kind.status}"
+                if kind.type != "others":
+                    field = "failure" if kind.what == "output" else f"{kind.what}.failure"
+                    where += f' {quoted(field)}="{_escaped(kind.type)}"'
+                examples = [
+                    {
+                        "example": each["example"],
+                        "attempt": each.get("attempt", 1),
+                        "message": each.get("message", ""),
+                        "where": each.get("where", ""),
+                        "key": write_key(place.position, place.attempt, place.unit),
+                    }
+                    for each, place in zip(kind.examples, places, strict=True)
+                ]
+                out.append(
+                    {
+                        "where": kind.where,
+                        "what": kind.what,
+                        "status": kind.status,
+                        "type": kind.type,
+                        "count": kind.count,
+                        "filter": where,
+                        "examples": examples,
+                    }
+                )
+            return {"run": document, "kinds": out}
+
+    def performance(self, names: Sequence[str], evaluator: str | None) -> dict[str, Any]:
+        """Cost and quality of runs: cost, tokens and times beside the estimates."""
+        with self.pool.store() as store:
+            runs = [find_run(store, name) for name in names]
+            evaluations, aggregations = store.evaluations.list(), store.aggregations.list()
+            documents = self._described(runs, evaluations, aggregations)
+            out = []
+            for run, document in zip(runs, documents, strict=True):
+                latency, done = latency_of(run), document["counts"]["ok"] + document["counts"]["failed"]
+                cost = document["cost"]
+                out.append(
+                    {
+                        "run": document,
+                        "cost": cost,
+                        "cost_per_item": cost / done if cost is not None and done else None,
+                        "tokens": document["tokens"],
+                        "seconds": latency.service,
+                        "queue_seconds": latency.queue,
+                        "estimates": document["estimates"] or self._means(self._table(store, run)),
+                    }
+                )
+            keys = list(
+                dict.fromkeys(e["evaluator"] for each in out for e in each["estimates"] if e["evaluator"])
+            )
+            return {
+                "runs": out,
+                "evaluators": keys,
+                "evaluator": evaluator or (keys[0] if keys else None),
+                "plot": None,
+            }
+
+
+def find_run(store: Store, name: str) -> Run:
+    """A run by its id, a unique prefix of it, one of its labels, or `latest`."""
+    try:
+        return store.runs.get(name)
+    except RequestError:
+        labelled = [run for run in store.runs.list() if name in run.header.labels]
+        if not labelled:
+            raise
+        return labelled[-1]
+
+
+def _sources(run: Run, evaluations: Sequence[Evaluation]) -> dict[str, Source]:
+    mine = [each for each in evaluations if run.id in each.header.runs]
+    return {key: by_run[run.id] for key, by_run in sources_of([run], mine).items()}
+
+
+def _state(handle: Run | Evaluation) -> Any:
+    """What changes when records are added."""
+    finished = handle.header.finished
+    if finished is not None:
+        return finished
+    return handle.store.backend.last_segment(handle.number)
+
+
+def _ids(state: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(each[:2] if isinstance(each, tuple) else None for each in state[1:])
+
+
+KEY = re.compile(r"([0-9]{1,10})\.([0-9]{1,9})(?:/(.*))?", re.DOTALL)
+
+
+def read_key(key: str) -> tuple[int, int, str]:
+    """The position, attempt and unit of a row's key."""
+    found = KEY.fullmatch(key)
+    if found is None:
+        raise RequestError(f"key is {key[:60]!r}: give POSITION.ATTEMPT or POSITION.ATTEMPT/UNIT")
+    return int(found[1]), int(found[2]), found[3] or ""
+
+
+def write_key(position: int, attempt: int, unit: str) -> str:
+    """The key of a row."""
+    return f"{position}.{attempt}/{unit}" if unit else f"{position}.{attempt}"
+
+
+def quoted(field: str) -> str:
+    """A field as a filter names it."""
+    return field if re.fullmatch(r'[^\s()"<>=:~!]+', field) else f'"{_escaped(field)}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _start(table: Any, chosen: Any, start: int, count: int, around: str | None, example: str | None) -> int:
+    """Where a page starts: at a number, or so that a row or an example is in the middle of it."""
+    if around is None and example is None:
+        return min(start, len(chosen))
+    if around is not None:
+        row = table.row_of(*read_key(around))
+        rows = [] if row is None else [row]
+    else:
+        position = table.examples.position(example or "")
+        if position is None:
+            raise UnknownName(f"there is no example {example!r} in the dataset")
+        rows = np.flatnonzero(table.positions == position).tolist()
+    places = np.flatnonzero(np.isin(chosen, rows))
+    if not len(places):
+        raise UnknownName(f"the row {around or example!r} is not among those that the filter selects")
+    return max(0, int(places[0]) - count // 2)
+
+
+def _joined(run: Run, table: RunTable, page: Any) -> dict[int, Row]:
+    """The joined rows of some rows of a table."""
+    found: dict[int, Row] = {}
+    positions = np.unique(table.positions[page]).tolist() if len(page) else []
+    wanted = {table.name(row): row for row in page.tolist()}
+    for position, row in rows_at(run, positions, table.sources):
+        place = wanted.get((position, row.attempt, row.unit))
+        if place is not None:
+            found[place] = row
+    return found
+
+
+def _row_document(table: RunTable, row: int, index: int, joined: Row | None) -> dict[str, Any]:
+    position, attempt, unit = table.name(row)
+    document: dict[str, Any] = {
+        "key": write_key(position, attempt, unit),
+        "index": index,
+        "position": position,
+        "attempt": attempt,
+        "unit": unit,
+    }
+    if joined is None:
+        return {**document, "id": "", "status": "pending", "results": {}}
+    return {
+        **document,
+        "id": joined.id,
+        "status": joined.status,
+        "error": shown_text(joined.error) if joined.error else "",
+        "input": shown_text(joined.input),
+        "expected": "" if joined.expected is None else shown_text(joined.expected),
+        "output": "" if joined.output is None else shown_text(joined.output),
+        "seconds": joined.service_seconds,
+        "cost": joined.cost,
+        "tokens": int(table.tokens[row]),
+        "try": joined.try_number,
+        "results": {
+            key: {
+                "status": judged.status,
+                "score": judged.score,
+                "comment": shown_text(judged.comment),
+                "error": shown_text(judged.error) if judged.error else "",
+            }
+            for key, judged in joined.results.items()
+        },
+    }
+
+
+def _side(row: Row | None, key: str | None) -> dict[str, Any]:
+    if row is None:
+        return {
+            "status": "pending",
+            "output": "",
+            "error": "",
+            "score": None,
+            "comment": "",
+            "seconds": None,
+            "cost": None,
+        }
+    judged = row.results.get(key or "")
+    return {
+        "status": row.status,
+        "output": "" if row.output is None else shown_text(row.output),
+        "error": shown_text(row.error) if row.error else "",
+        "score": judged.score if judged else None,
+        "comment": shown_text(judged.comment) if judged else "",
+        "seconds": row.service_seconds,
+        "cost": row.cost,
+    }
+
+
+def _fields(run: Run) -> list[str]:
+    """The fields of the metadata that the first examples have."""
+    found: dict[str, None] = {}
+    for place, example in enumerate(run.dataset):
+        found.update(dict.fromkeys(name for name, _ in flat_fields(example.metadata)))
+        if place >= SAMPLED:
+            break
+    return list(found)[:SAMPLED]
+
+
+def _stored_estimates(
+    run: Run, evaluations: Iterable[Evaluation], aggregations: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """The newest stored estimates of a run over all items."""
+    mine = {each.id for each in evaluations}
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for aggregation in reversed(aggregations):
+        if is_analysis(aggregation) or not mine & set(aggregation.header.evaluations):
+            continue
+        for each in aggregation.estimates:
+            if each.run == run.id and not each.group:
+                found.setdefault((each.evaluator, each.aggregator, each.name), _estimate(each))
+    return list(found.values())
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    fields = (
+        "evaluator",
+        "aggregator",
+        "name",
+        "run",
+        "group",
+        "value",
+        "low",
+        "high",
+        "n",
+        "of",
+        "lowest",
+        "highest",
+    )
+    found = {name: getattr(estimate, name) for name in (*fields, "method", "confidence")}
+    return {**to_builtins(found), "label": estimate.label}
+
+
+def _number(value: Any) -> float | None:
+    number = float(value)
+    return None if math.isnan(number) else number
+
+
+def _mean(positions: Any, scores: Any) -> Estimate:
+    """The mean of scores, clustered by example."""
+    known = ~np.isnan(scores)
+    state = MeanState()
+    state.add_values(scores[known], positions[known])
+    of = len(scores)
+    binary = bool(np.isin(scores[known], (0.0, 1.0)).all())
+    return state.proportion(of=of) if binary else state.estimate(of=of)
+
+
+def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict[str, Any]], float | None]:
+    found = tables[0].labels(field)
+    if found is None:
+        raise filters.FilterError(
+            f"no field {field!r} in the metadata: {did_you_mean(field, tables[0].examples.fields)}"
+        )
+    codes_of = [labels for labels in (table.labels(field) for table in tables) if labels is not None]
+    members: dict[str, list[int]] = {}
+    for code, value in enumerate(found[1]):
+        for label in labels_of(list(value) if len(value) != 1 else value[0]):
+            members.setdefault(label, []).append(code)
+    pair = ComparedTable(tables[0], tables[1], key) if len(tables) == 2 else None
+    compared = ~np.isnan(pair.differences) if pair is not None else None
+    total = int(compared.sum()) if compared is not None else 0
+    sizes = np.bincount(codes_of[0][0], minlength=len(found[1]))
+    ranked = sorted(members, key=lambda label: (-int(sizes[members[label]].sum()), label))
+    groups = []
+    for label in ranked[:MOST_GROUPS]:
+        size = int(sizes[members[label]].sum())
+        if not size:
+            continue
+        runs = []
+        for table, (codes, _) in zip(tables, codes_of, strict=True):
+            inside = np.isin(codes, members[label])
+            estimate = _mean(table.positions[inside], table.results[key].scores[inside])
+            runs.append(
+                {
+                    "run": table.run.id,
+                    **{name: getattr(estimate, name) for name in ("value", "low", "high", "n", "of")},
+                }
+            )
+        group: dict[str, Any] = {
+            "value": label,
+            "of": size,
+            "share": size / max(1, len(tables[0])),
+            "filter": f"{quoted(field)}:none"
+            if label == "(none)"
+            else f'{quoted(field)}="{_escaped(label)}"',
+            "runs": runs,
+            "difference": None,
+            "contribution": None,
+        }
+        if pair is not None and compared is not None and total:
+            paired = pair.labels(field)
+            assert paired is not None
+            inside = np.isin(paired[0], members[label]) & compared
+            if inside.any():
+                differences = pair.differences[inside]
+                group["difference"] = math.fsum(differences.tolist()) / len(differences)
+                group["contribution"] = math.fsum(differences.tolist()) / total
+        groups.append(group)
+    whole = math.fsum(pair.differences[compared].tolist()) / total if pair is not None and total else None
+    return groups, whole
+
+
+def _forest(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    return None

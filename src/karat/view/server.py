@@ -1,0 +1,347 @@
+"""The server of `karat view`: who may ask, what is answered with which headers, and which function answers.
+
+It listens on 127.0.0.1. Other programs of this machine, and pages of other sites in the user's browser, can send
+requests there too, so every request has to name the exact host (against DNS rebinding), to come from no other origin,
+and to carry the cookie that the token of the printed URL was exchanged for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import html
+import secrets
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from aiohttp import web
+
+from karat.errors import KaratError, UnknownName
+from karat.view.data import Download, TookTooLong, Viewer
+
+HOST = "127.0.0.1"
+SECONDS = 30.0
+"""How long an answer may take."""
+AT_ONCE = 4
+"""Answers that are computed at the same time."""
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        *("script-src 'self'", "style-src 'self'", "img-src 'self'", "connect-src 'self'"),
+        *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
+        *("require-trusted-types-for 'script'", "trusted-types 'none'"),
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), usb=()",
+}
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
+    ".woff2": "font/woff2",
+}
+"""Kinds of static files; a file of another kind is not served."""
+
+PAGES = ("/", "/r/{run}", "/c/{pair}", "/s/{runs}", "/f/{run}", "/p/{runs}")
+NO_PAGES = (
+    b'<!doctype html><html lang="en"><meta charset="utf-8"><title>karat</title>'
+    b"<p>The pages of the viewer are not installed; the JSON API answers under /api/.</p></html>"
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class StaticFile(msgspec.Struct, frozen=True):
+    """A file of the front end, in memory."""
+
+    body: bytes
+    type: str
+    tag: str
+
+
+def static_files() -> dict[str, StaticFile]:
+    """The files of the front end by the path they are served under: the only ones that can be asked for."""
+    found: dict[str, StaticFile] = {}
+
+    def walk(folder: Any, prefix: str) -> None:
+        for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if each.is_dir():
+                walk(each, f"{prefix}{each.name}/")
+            else:
+                type_ = TYPES.get(f".{each.name.rpartition('.')[2]}")
+                if type_ is not None:
+                    body = each.read_bytes()
+                    tag = hashlib.blake2b(body, digest_size=12).hexdigest()
+                    found[f"{prefix}{each.name}"] = StaticFile(body, type_, f'"{tag}"')
+
+    folder = resources.files("karat.view").joinpath("static")
+    if folder.is_dir():
+        walk(folder, "")
+    return found
+
+
+class Server:
+    """The application, with the token and the address that it answers to."""
+
+    def __init__(self, viewer: Viewer, *, token: str | None = None) -> None:
+        self.viewer = viewer
+        self.token = token or secrets.token_urlsafe(24)
+        self._session = secrets.token_urlsafe(24)
+        self.port = 0
+        self.files = static_files()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def address(self) -> str:
+        """The host and port that requests have to name."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name. Cookies are shared by all ports of a host, so the port is in it."""
+        return f"karat_view_{self.port}"
+
+    def url(self, path: str = "/", **query: str) -> str:
+        """A URL that opens a page, with the token."""
+        return f"http://{self.address}{path}?{urlencode({**query, 'token': self.token})}"
+
+    async def start(self, port: int = 0) -> None:
+        """Listen; on a free port unless one is given."""
+        app = web.Application(middlewares=[self._guard], client_max_size=1024)
+        add = app.router.add_get
+        for page in PAGES:
+            add(page, self._page)
+        add("/static/{path:.+}", self._static)
+        viewer = self.viewer
+        self._api(app, "/api/runs", lambda r: viewer.runs(_whole(r, "limit", 200, 1000)))
+        self._api(app, "/api/changes", lambda r: viewer.changes())
+        self._api(app, "/api/r/{run}", lambda r: viewer.run(_run(r)))
+        self._api(app, "/api/r/{run}/rows", lambda r: viewer.rows(_run(r), **_paging(r)))
+        self._api(app, "/api/r/{run}/item", lambda r: viewer.item(_run(r), _needed(r, "key")))
+        self._api(
+            app,
+            "/api/r/{run}/steps",
+            lambda r: viewer.steps(
+                _run(r), _needed(r, "key"), _whole(r, "start", 0), _whole(r, "count", 200, 500)
+            ),
+        )
+        self._api(
+            app,
+            "/api/r/{run}/field",
+            lambda r: viewer.field(_run(r), _needed(r, "key"), _needed(r, "name")),
+        )
+        self._api(app, "/api/c/{pair}", lambda r: viewer.comparison(*_pair(r), r.query.get("evaluator")))
+        self._api(
+            app,
+            "/api/c/{pair}/rows",
+            lambda r: viewer.compared_rows(*_pair(r), r.query.get("evaluator"), **_paging(r)),
+        )
+        self._api(
+            app,
+            "/api/c/{pair}/item",
+            lambda r: viewer.compared_item(*_pair(r), _needed(r, "key"), r.query.get("evaluator")),
+        )
+        self._api(
+            app,
+            "/api/s",
+            lambda r: viewer.slices(_names(r), r.query.get("by"), r.query.get("evaluator")),
+        )
+        self._api(app, "/api/f/{run}", lambda r: viewer.failures(_run(r)))
+        self._api(app, "/api/p", lambda r: viewer.performance(_names(r), r.query.get("evaluator")))
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, HOST, port, backlog=64)
+        await site.start()
+        self.port = int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening and close the connections to the store."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self.viewer.close()
+
+    # Who may ask ---------------------------------------------------------------------
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what is not the user's own browser, and add the headers to every answer."""
+        refused = self._refusal(request)
+        if refused is None:
+            try:
+                answer = await handler(request)
+            except web.HTTPException as error:
+                answer = _error(error.status, error.reason)
+                if error.status == 405:
+                    answer.headers["Allow"] = "GET, HEAD"
+        else:
+            answer = refused
+        for name, value in HEADERS.items():
+            answer.headers[name] = value
+        answer.headers.setdefault("Cache-Control", "no-store")
+        return answer
+
+    def _refusal(self, request: web.Request) -> web.StreamResponse | None:
+        hosts = request.headers.getall("Host", [])
+        if hosts != [self.address]:
+            return _error(421, f"this server answers to {self.address} only")
+        if request.method not in ("GET", "HEAD"):
+            answer = _error(405, "only GET and HEAD are answered")
+            answer.headers["Allow"] = "GET, HEAD"
+            return answer
+        origins = request.headers.getall("Origin", [])
+        if any(origin != f"http://{self.address}" for origin in origins):
+            return _error(403, "requests of other origins are not answered")
+        opens = self._opens(request)
+        sites = request.headers.getall("Sec-Fetch-Site", [])
+        if any(site not in ("same-origin", "none") for site in sites) and not opens:
+            return _error(403, "requests of other sites are not answered")
+        known = request.cookies.get(self.cookie, "")
+        if opens or hmac.compare_digest(known.encode(), self._session.encode()):
+            return None
+        return _error(401, "open the URL that karat view printed: this one lacks its token")
+
+    def _opens(self, request: web.Request) -> bool:
+        """Whether a request is the navigation of a browser to a page, with the token."""
+        given = request.query.get("token", "")
+        return (
+            not request.path.startswith(("/api/", "/static/"))
+            and request.headers.get("Sec-Fetch-Dest", "document") == "document"
+            and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.token.encode())
+        )
+
+    # What is answered ----------------------------------------------------------------
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        if "token" in request.query:
+            return self._signed_in(request)
+        page = self.files.get("index.html")
+        return web.Response(
+            body=NO_PAGES if page is None else page.body, headers={"Content-Type": TYPES[".html"]}
+        )
+
+    def _signed_in(self, request: web.Request) -> web.Response:
+        """Exchange the token for the cookie, and go on to the page without it.
+
+        Not a redirect: a browser that followed a link of another program would not send a SameSite=Strict cookie
+        along with the redirected request.
+        """
+        rest = [(name, value) for name, value in request.query.items() if name != "token"]
+        target = request.rel_url.raw_path + (f"?{urlencode(rest)}" if rest else "")
+        text = (
+            '<!doctype html><html lang="en"><meta charset="utf-8"><title>karat</title>'
+            f'<meta http-equiv="refresh" content="0; url={html.escape(target, quote=True)}">'
+            f'<p><a href="{html.escape(target, quote=True)}">Open the viewer</a></p></html>'
+        )
+        answer = web.Response(text=text, content_type="text/html", charset="utf-8")
+        answer.set_cookie(self.cookie, self._session, httponly=True, samesite="Strict", path="/")
+        return answer
+
+    async def _static(self, request: web.Request) -> web.StreamResponse:
+        # The raw path: a percent sign, a dot or a backslash in it is not decoded into a name of the table.
+        name = request.rel_url.raw_path.removeprefix("/static/")
+        file = self.files.get(name)
+        if file is None:
+            return _error(404, "there is no such file")
+        headers = {"Content-Type": file.type, "Cache-Control": "no-cache", "ETag": file.tag}
+        if request.headers.get("If-None-Match") == file.tag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=file.body, headers=headers)
+
+    def _api(self, app: web.Application, path: str, answer: Callable[[web.Request], Any]) -> None:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                async with self._slots:
+                    found = await asyncio.wait_for(asyncio.to_thread(answer, request), SECONDS)
+            except (TimeoutError, TookTooLong) as error:
+                return _error(503, str(error) or f"the answer took more than {SECONDS:g} s")
+            except UnknownName as error:
+                return _error(404, str(error))
+            except KaratError as error:
+                return _error(400, str(error))
+            if isinstance(found, Download):
+                return web.Response(
+                    body=found.body,
+                    headers={
+                        "Content-Type": found.type,
+                        "Content-Disposition": f'attachment; filename="{found.name}"',
+                    },
+                )
+            return web.Response(
+                body=msgspec.json.encode(found), content_type="application/json", charset="utf-8"
+            )
+
+        app.router.add_get(path, handle)
+
+
+def _error(status: int, reason: str) -> web.Response:
+    body = msgspec.json.encode({"error": reason})
+    return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
+
+
+class BadParameter(KaratError):
+    """A parameter of a request that cannot be used."""
+
+
+def _run(request: web.Request) -> str:
+    return request.match_info["run"]
+
+
+def _pair(request: web.Request) -> tuple[str, str]:
+    first, separator, second = request.match_info["pair"].partition("..")
+    if not separator or not first or not second:
+        raise BadParameter("a comparison is of two runs: /c/FIRST..SECOND")
+    return first, second
+
+
+def _names(request: web.Request) -> list[str]:
+    names = [name for name in request.query.get("runs", "").split(",") if name]
+    if not 1 <= len(names) <= 50:
+        raise BadParameter("name 1 to 50 runs: runs=RUN,RUN")
+    return names
+
+
+def _needed(request: web.Request, name: str) -> str:
+    value = request.query.get(name)
+    if not value:
+        raise BadParameter(f"the parameter {name} is missing")
+    return value
+
+
+def _whole(request: web.Request, name: str, default: int, most: int | None = None) -> int:
+    text = request.query.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise BadParameter(f"{name} is {text[:40]!r}: give a whole number")
+    return int(text) if most is None else min(int(text), most)
+
+
+def _paging(request: web.Request) -> dict[str, Any]:
+    return {
+        "start": _whole(request, "start", 0),
+        "count": _whole(request, "count", 100, 500),
+        "where": request.query.get("filter", ""),
+        "sort": request.query.get("sort", ""),
+        "around": request.query.get("around") or None,
+        "example": request.query.get("id") or None,
+    }

@@ -13,12 +13,22 @@ from karat.memory._dialogue import Sample
 from karat.registry import Registry
 
 if TYPE_CHECKING:
+    from karat.memory.datasets._corrections import Corrections
     from karat.memory.datasets._reading import DatasetReader
 
 DEMO = Path(__file__).parent.parent / "demo"
 """The dataset that karat ships, `--dataset demo`."""
 
-_BUILTIN = ("domain_a_v2",)
+_BUILTIN = (
+    "domain_a_v2",
+    "locomo",
+    "longmemeval",
+    "halumem",
+    "beam",
+    "mem_gallery",
+    "personamem",
+    "memoryagentbench",
+)
 
 memory_datasets: Registry[Any] = Registry(
     "memory dataset type", builtin=[f"karat.memory.datasets._{name}" for name in _BUILTIN]
@@ -29,13 +39,14 @@ memory_datasets: Registry[Any] = Registry(
 class MemoryDataset:
     """A memory benchmark on disk. `samples()` reads it one sample at a time, as often as needed."""
 
-    def __init__(self, type: str, reader: DatasetReader) -> None:
+    def __init__(self, type: str, reader: DatasetReader, corrections: Corrections | None = None) -> None:
         self.path = reader.path
         self.type = type
         self.title = reader.title or type
         self.tested = reader.tested
         """Whether the reader was tested on original data."""
         self.licence = reader.licence
+        self.corrections = corrections
         self._reader = reader
         self._hash = ""
 
@@ -43,28 +54,55 @@ class MemoryDataset:
     def hash(self) -> str:
         """A hash of the type and the content of its files, the same wherever they are."""
         if not self._hash:
-            self._hash = _hash_of(self.type, self.path, self._reader.files())
+            extra = [self.corrections.path] if self.corrections is not None else []
+            self._hash = _hash_of(self.type, self.path, [*self._reader.files(), *extra])
         return self._hash
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know about results on this dataset, one sentence each."""
+        if self.tested:
+            return []
+        return [f"The reader of {self.title} was tested on files made by hand, not on original data."]
 
     def samples(self, most: int | None = None) -> Iterator[Sample]:
         """The samples in the order of the files, at most `most`."""
         seen: set[str] = set()
+        if self.corrections is not None:
+            self.corrections.restart()
         for sample in self._reader.samples():
             if most is not None and len(seen) >= most:
                 return
+            if self.corrections is not None:
+                sample = self.corrections.apply(sample, len(seen), self._reader.turn_id)
             _check(sample, seen, self.path)
             yield sample
+        if self.corrections is not None:
+            self.corrections.check_all_used()
         if not seen:
             raise DataError(
                 f"{self.path} holds no samples of type {self.type!r}: check the path and --dataset-type"
             )
 
+    def ceiling(self) -> str | None:
+        """What a perfect system would score with the original labels; None without corrections. Reads the dataset."""
+        if self.corrections is None:
+            return None
+        for _ in self.samples():
+            pass
+        return self.corrections.summary()
+
     def __repr__(self) -> str:
         return f"MemoryDataset({str(self.path)!r}, type={self.type!r})"
 
 
-def read_memory_dataset(path: str | Path, type: str | None = None) -> MemoryDataset:
-    """Open a memory benchmark: a file, a folder, or `demo`. Its type is recognised unless it is given."""
+def read_memory_dataset(
+    path: str | Path, type: str | None = None, *, corrections: str | Path | None = None
+) -> MemoryDataset:
+    """Open a memory benchmark: a file, a folder, or `demo`. Its type is recognised unless it is given.
+
+    `corrections` is a file of label corrections that lies over the dataset.
+    """
     where = DEMO if str(path) == "demo" else Path(path)
     try:
         exists = where.exists()
@@ -77,7 +115,12 @@ def read_memory_dataset(path: str | Path, type: str | None = None) -> MemoryData
     if type is None:
         type = _recognise(where)
     reader = memory_datasets.get(type)
-    return MemoryDataset(type, _reader_of(reader, type)(where))
+    overlay = None
+    if corrections is not None:
+        from karat.memory.datasets._corrections import open_corrections
+
+        overlay = open_corrections(corrections)
+    return MemoryDataset(type, _reader_of(reader, type)(where), overlay)
 
 
 def _reader_of(part: Any, type: str) -> Callable[[Path], DatasetReader]:

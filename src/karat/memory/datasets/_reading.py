@@ -45,6 +45,10 @@ class DatasetReader:
         """The files that the samples come from, in a stable order."""
         return [self.path] if self.path.is_file() else json_files(self.path)
 
+    def turn_id(self, source: str) -> str:
+        """The neutral id of a turn from its id in the file, for label corrections."""
+        return source
+
     def samples(self) -> Iterator[Sample]:
         """The samples, one at a time, in the order of the files."""
         raise TypeError(f"dataset reader {self.type!r} has no samples")
@@ -94,7 +98,7 @@ class Located:
         path = f"{self.path}.{name}" if self.path and key.isidentifier() else f"{self.path}{name}"
         return Located(self.value[key], self.source, path)
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """The keys of this object, in the order of the file."""
         if not isinstance(self.value, dict):
             raise self.error(f"expected an object, found {_kind(self.value)}")

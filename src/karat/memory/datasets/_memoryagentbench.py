@@ -1,0 +1,134 @@
+"""MemoryAgentBench: long texts that are memorised piece by piece, then questions.
+
+Rows have `context`, `questions`, `answers` and `metadata`. The context becomes one session whose turns are pieces of at
+most 4,000 characters, cut between sentences. Of `metadata` only the questions' dates, types, ids and key points are
+read: `haystack_sessions` marks the answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from karat.memory._dialogue import Question, Sample, Session, Turn
+from karat.memory.datasets import memory_datasets
+from karat.memory.datasets._reading import (
+    DatasetReader,
+    Located,
+    abbreviate,
+    first_row,
+    iso_time,
+    json_files,
+    rows,
+    session_name,
+    turn_name,
+)
+
+PIECE = 4_000
+"""Characters of one turn."""
+_SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+|\n+")
+
+
+@memory_datasets.register("memoryagentbench")
+class MemoryAgentBench(DatasetReader):
+    """One sample per context."""
+
+    type = "memoryagentbench"
+    title = "MemoryAgentBench"
+    licence = "MIT; not shipped"
+
+    @classmethod
+    def recognises(cls, path: Path) -> bool:
+        if path.is_dir():
+            first = json_files(path, "*.parquet")[:1]
+            return bool(first) and cls.recognises(first[0])
+        if path.suffix.lower() not in (".json", ".jsonl", ".parquet"):
+            return False
+        row = first_row(path)
+        return isinstance(row, dict) and {"context", "questions", "answers"} <= set(row)
+
+    def files(self) -> list[Path]:
+        return [self.path] if self.path.is_file() else json_files(self.path, "*.parquet")
+
+    def samples(self) -> Iterator[Sample]:
+        for file in self.files():
+            for number, row in enumerate(rows(file)):
+                yield _sample(row, f"{file.stem}-{number}")
+
+
+def _sample(row: Located, name: str) -> Sample:
+    session_id = session_name(1)
+    metadata = row.get("metadata")
+    haystack = metadata if metadata is not None else Located({}, row.source)
+    turns = tuple(
+        Turn(turn_id=turn_name(session_id, count), speaker="user", text=piece, session_id=session_id)
+        for count, piece in enumerate(_pieces(row["context"].text()), start=1)
+    )
+    session = Session(session_id=session_id, turns=turns)
+    source = haystack.text_at("source") or row.text_at("source")
+    questions = tuple(
+        _question(index, question, answers, haystack, source, session_id)
+        for index, (question, answers) in enumerate(_asked(row))
+    )
+    return Sample(sample_id=name, uuid=name, sessions=(session,), questions=questions)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Parts of a text of at most `PIECE` characters, cut after a sentence where there is one."""
+    piece = ""
+    for sentence in _SENTENCE_END.split(text):
+        for start in range(0, len(sentence), PIECE):
+            part = sentence[start : start + PIECE]
+            if piece and len(piece) + 1 + len(part) > PIECE:
+                yield piece
+                piece = ""
+            piece = f"{piece} {part}" if piece else part
+    if piece:
+        yield piece
+
+
+def _asked(row: Located) -> Iterator[tuple[str, list[str]]]:
+    questions = row["questions"].texts()
+    answers = list(row["answers"].items()) if isinstance(row["answers"].value, list) else [row["answers"]]
+    if len(questions) == 1:
+        # One question: the whole list holds its answers.
+        yield questions[0], [text for one in answers for text in one.texts()]
+        return
+    if len(questions) != len(answers):
+        raise row.error(
+            f"{len(questions)} questions, but {len(answers)} answers: give one list of answers each"
+        )
+    for question, answer in zip(questions, answers, strict=True):
+        yield question, answer.texts()
+
+
+def _question(
+    index: int, question: str, answers: list[str], metadata: Located, source: str, session_id: str
+) -> Question:
+    question_id = _at(metadata, "question_ids", index) or _at(metadata, "qa_pair_ids", index)
+    answerable = not question_id.endswith("_abs")
+    type = _at(metadata, "question_types", index) or source
+    if not answers:
+        raise metadata.error(f"question {index} has no answer")
+    rubric = metadata.get("keypoints")
+    return Question(
+        index=index,
+        checkpoint_id="end",
+        after_session=session_id,
+        question=question,
+        answer=answers[0],
+        answers=tuple(dict.fromkeys(answers[1:])),
+        rubric=tuple(rubric.texts()) if rubric is not None else (),
+        answerable=answerable,
+        type=type if answerable else "abstention",
+        type_abbrev=abbreviate(type if answerable else "abstention"),
+        now=iso_time(_at(metadata, "question_dates", index)),
+        source_id=question_id,
+    )
+
+
+def _at(metadata: Located, key: str, index: int) -> str:
+    """The element of a list in the metadata that belongs to a question."""
+    found = list(metadata.list_at(key)) if metadata.has(key) and isinstance(metadata.value[key], list) else []
+    return found[index].written() if index < len(found) and found[index].value is not None else ""

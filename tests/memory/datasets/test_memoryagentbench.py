@@ -1,0 +1,81 @@
+"""MemoryAgentBench: a context in pieces, questions with several answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from karat.errors import DataError
+from karat.memory.datasets._memoryagentbench import PIECE
+from tests.memory.datasets.making import only, read, seen_by_systems, write_jsonl
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {
+        "context": "The sky is blue. " * 1000 + "x" * 9000,
+        "questions": ["What is blue?", "What is green?"],
+        "answers": [["The sky", "sky"], ["You did not say."]],
+        "metadata": {
+            "source": "longmemeval_s_-1_500",
+            "question_ids": ["1", "2_abs"],
+            "question_types": ["single-session-user", "multi-session"],
+            "question_dates": ["2023/05/30 (Tue) 23:40", "2023/05/31 (Wed) 10:00"],
+            "haystack_sessions": [[[{"content": "CANARY", "has_answer": True}]]],
+            "demo": "CANARY",
+        },
+        **changes,
+    }
+
+
+def test_the_context_is_cut_into_pieces_and_nothing_is_lost(tmp_path):
+    sample = only(write_jsonl(tmp_path / "AR.jsonl", row()))
+    texts = [turn.text for turn in sample.sessions[0].turns]
+    assert all(len(text) <= PIECE for text in texts)
+    assert "".join(texts).replace(" ", "") == row()["context"].replace(" ", "")
+
+
+def test_questions_have_all_their_answers(tmp_path):
+    first, second = only(write_jsonl(tmp_path / "AR.jsonl", row())).questions
+    assert (first.answer, first.answers, first.now) == ("The sky", ("sky",), "2023-05-30T23:40:00")
+    assert first.type_abbrev == "SSU"
+    assert (second.answerable, second.type_abbrev) == (False, "A")
+
+
+def test_one_question_has_the_whole_list(tmp_path):
+    one = row(
+        questions=["Summarise."],
+        answers=["a", "b"],
+        metadata={"source": "infbench_sum", "keypoints": ["k1", "k2"]},
+    )
+    question = only(write_jsonl(tmp_path / "LRU.jsonl", one)).questions[0]
+    assert (question.answer, question.answers, question.rubric) == ("a", ("b",), ("k1", "k2"))
+
+
+def test_labels_are_not_visible(tmp_path):
+    seen = seen_by_systems(only(write_jsonl(tmp_path / "AR.jsonl", row())))
+    assert not any(word in seen for word in ("CANARY", "_abs", "longmemeval", "single-session"))
+
+
+def test_parquet_is_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "Accurate_Retrieval-00000-of-00001.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([row()]), path)
+    assert len(only(path).questions) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"answers": [["x"]]}, ["2 questions, but 1 answers"]),
+        ({"answers": [["x"], []]}, ["question 1 has no answer"]),
+        ({"context": 5}, ["context", "a number"]),
+        ({"metadata": [1]}, ["expected an object"]),
+    ],
+)
+def test_an_error_names_the_place(tmp_path, changes, words):
+    with pytest.raises(DataError) as caught:
+        read(write_jsonl(tmp_path / "AR.jsonl", row(**changes)))
+    assert all(word in str(caught.value) for word in ["AR.jsonl line 1", *words]), str(caught.value)

@@ -46,7 +46,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def not_applicable(result: ItemResult) -> bool:
-    """Whether the evaluator said that an item is not its business."""
+    """Whether the evaluator declared that it does not apply to an item."""
     return isinstance(result.outcome, Skipped) and not result.outcome.applicable
 
 
@@ -285,6 +285,6 @@ def folding_part(aggregator: Any) -> Any:
 
 
 def as_aggregator(part: Any) -> Any:
-    """A part as it folds results: one with a method `as_aggregator`, such as an aggregator metric, says how."""
+    """The aggregator of a part; a part with `as_aggregator`, such as an aggregator metric, is converted."""
     convert = getattr(part, "as_aggregator", None)
     return convert() if callable(convert) else part

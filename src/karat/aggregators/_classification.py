@@ -208,12 +208,12 @@ class LabelState:
     def metrics(
         self, confidence: float, cluster: str | None, parts: bool = False
     ) -> tuple[Classification, int]:
-        """All classification metrics, and of how many items they speak."""
+        """All classification metrics, with the number of items they are based on."""
         state = self.confusion(cluster, parts)
         of = state.n + self.missing + self.unlabelled
         if not state.n and self.unlabelled:
             raise ValueError(
-                "these results tell no labels: an evaluator gives them as golden and predicted in its metadata,"
+                "these results have no labels: an evaluator gives them as golden and predicted in its metadata,"
                 " as unit:exact_match does"
             )
         if len(state.labels()) > MOST_CLASSES:
@@ -276,7 +276,7 @@ AVERAGES = ("macro", "micro", "weighted", "seed")
 
 
 class Metrics:
-    """What a confusion matrix says, with the averages over classes as they are reported here."""
+    """The metrics of a confusion matrix, with averages over classes."""
 
     def __init__(self, found: Classification, of: int) -> None:
         self.found = found
@@ -303,7 +303,7 @@ class Metrics:
         return self._bounded(msgspec.structs.replace(estimate, of=self.of), metric, average)
 
     def _bounded(self, estimate: Estimate, metric: str, average: str) -> Estimate:
-        """With what the missing items could make of it; nothing predicted is no class that they could be of."""
+        """An estimate with its bounds given the missing items, which may belong to any known class."""
         missing = self.of - self.found.n
         if not missing or average == "micro" or not self.classes:
             return estimate

@@ -38,7 +38,7 @@ class Compared(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """What one result says about pairs of runs."""
+    """The verdicts of one result about pairs of runs."""
 
     compared: list[Compared]
     missing: list[tuple[str, str]]

@@ -59,7 +59,7 @@ def add_sizes(state: MeanState | ConfusionState, size: int, times: int = 1) -> N
 
 
 class _Part:
-    """What is known of one cluster so far."""
+    """The state of one cluster."""
 
     __slots__ = ("least", "most", "size", "squares", "total")
 
@@ -100,7 +100,7 @@ class Values:
         self.fields = FieldNames()
 
     def add(self, values: Sequence[float], metadata: Mapping[str, Any], cluster: str | None) -> None:
-        """Adds the values of one example; one without the clustering field is a cluster of its own."""
+        """Add the values of one example. An example without the clustering field is its own cluster."""
         if cluster is None:
             self.mean.add(values)
             return

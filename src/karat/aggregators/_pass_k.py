@@ -1,4 +1,4 @@
-"""What several attempts at a problem amount to: any of k passes, all of k pass, the majority of k passes.
+"""Metrics over several attempts at a problem: any of k passes, all of k pass, the majority of k passes.
 
 Each is the expectation over k attempts drawn from the n that were made, exactly and without bias (Chen et al.
 2021 for pass@k), per problem; then the mean over problems. A problem is an example, or one unit of it.
@@ -200,7 +200,7 @@ class OverAttempts(Aggregator[_State], ABC):
 
 
 def answer_of(result: Any) -> Any:
-    """What an attempt answered, where the evaluator tells it: the predicted label; None where it does not."""
+    """The answer of an attempt: the predicted label, or None if the evaluator gives none."""
     predicted = result.metadata.get("predicted")
     return None if predicted is None else str(predicted)
 
@@ -229,8 +229,8 @@ class PassHatK(OverAttempts):
 class MajorityAtK(OverAttempts):
     """The probability that the most frequent answer of `k` attempts is right, averaged over problems.
 
-    Where the evaluator tells what was predicted, the votes are for answers, and tied answers share; where it does
-    not, wrong attempts vote together. An answer that passed in some attempts only is right in that share.
+    If the evaluator gives the predicted label, votes are for labels, and tied labels share. Otherwise all wrong
+    attempts vote together. An answer that passed in some attempts only is right in that share.
     """
 
     name = "majority_at_k"

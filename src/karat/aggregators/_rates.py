@@ -18,14 +18,14 @@ LONGEST_VALUE = 80
 
 
 def field_value(result: Result, field: str) -> Any:
-    """What a result says: its `value`, `score` or `comment`, or a field of its metadata."""
+    """A field of a result: its `value`, `score` or `comment`, or a field of its metadata."""
     if field in ("value", "score", "comment"):
         return getattr(result, field)
     return paths.get(result.metadata, field.removeprefix("metadata."))
 
 
 def value_text(value: Any) -> str:
-    """A value as one word of a table: text as it is, anything else as JSON."""
+    """A value as text for a table: text unchanged, other values as JSON."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = (

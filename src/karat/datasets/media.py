@@ -1,8 +1,8 @@
 """Images and sounds in rows, made into `data:` addresses, so that prompts can hold them and stores can keep them.
 
 A value may be the path of a file, bytes, `{bytes, path}` as Parquet files have them, an image of Pillow, or sound as
-`{array, sampling_rate}`; a list of such values becomes a list. What it is, is told by its first bytes. An address
-stays an address: nothing is fetched.
+`{array, sampling_rate}`; a list of such values becomes a list. The type is detected from the first bytes. An
+address stays an address: nothing is fetched.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _AddressTransform(DataTransform):
             yield out
 
     def _is_meant(self, value: Any) -> bool:
-        """Whether a value of a field that nobody named is one: a file that is there, or content of the kind."""
+        """Whether a value of an undeclared field is media: an existing file, or content of that kind."""
         if isinstance(value, (list, tuple)):
             return bool(value) and all(self._is_meant(each) for each in value)
         if isinstance(value, str):

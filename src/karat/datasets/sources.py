@@ -1,4 +1,4 @@
-"""`data_config` of a graph task: from what it says of its sources to rows, and from rows to a dataset."""
+"""`data_config` of a graph task: its sources as rows, and the rows as a dataset."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _reader(source: Mapping[str, Any], folder: Path, load: Load) -> Callable[[],
 
 
 def kind_of_source(source: Mapping[str, Any]) -> str | None:
-    """`hf`, `disk` or `examples`; what is not said follows from the keys."""
+    """`hf`, `disk` or `examples`; inferred from the keys if not given."""
     if source.get("type"):
         return str(source["type"])
     for kind, key in (("examples", "examples"), ("disk", "file_path"), ("hf", "repo_id")):
@@ -162,7 +162,7 @@ def rows_dataset(
 
 
 def source_problems(source: Any, load: Load) -> list[tuple[Place, str]]:
-    """What is wrong with a source, or a list of them: places inside it, and sentences."""
+    """The errors of a source or a list of sources: places and messages."""
     if isinstance(source, Mapping):
         return _source_problems(source, load)
     if not isinstance(source, list) or not source:
@@ -328,7 +328,7 @@ def prefixed(row: Row, alias: str) -> Row:
 def stacked(sources: Sequence[Callable[[], Iterator[Row]]]) -> Iterator[Row]:
     """The rows of all sources, one source after the other, with the fields that every source has.
 
-    Which those are is told by the first row of each.
+    The first row of each source determines its fields.
     """
     common: list[str] | None = None
     for source in sources:

@@ -117,7 +117,7 @@ class NumberReader:
         return alone and _UNIT.fullmatch(text[match.end() :].strip(" .")) is not None
 
     def beside(self, text: str) -> str:
-        """What stands around the one number of a short text, as a unit would: `$`, `%`, `EUR`; else nothing."""
+        """The text around the only number of a short text, where a unit would be: `$`, `%`, `EUR`; empty otherwise."""
         match = self._pattern.search(text)
         if match is None:
             return ""
@@ -234,7 +234,7 @@ class ChoiceReader:
         return self._without_statement(text)
 
     def _without_statement(self, text: str) -> tuple[str | None, str]:
-        """The label of a text that says nowhere "the answer is": on a line of its own, in front, or the only one."""
+        """The label in a text without "the answer is": alone on a line, at the start, or the only label."""
         alone = {self._label(match["label"]) for line in text.splitlines() if (match := self._line(line))}
         if len(alone) == 1:
             return alone.pop(), "the letter on a line of its own"

@@ -204,7 +204,7 @@ def register_evaluator(
 
 
 def _judges(function: Callable[..., Any]) -> bool:
-    """Whether a function judges outputs itself: it asks for them, or for whatever there is."""
+    """Whether a function takes `outputs`, or any keyword."""
     if getattr(function, "builds_evaluator", False):
         return False
     try:

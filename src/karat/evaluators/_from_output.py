@@ -1,4 +1,4 @@
-"""What a graph judged by itself, as an evaluation: the unit-metric result that stands in a field of the output."""
+"""A graph's own unit-metric results, read from a field of the output, as an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the parameters that evaluators and unit metrics are built with: a mistake is said at once."""
+"""Checks of the parameters of evaluators and unit metrics, made when they are built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ParameterCheck:
         self.who = who
 
     def refuse(self, name: str, wanted: str, value: Any) -> RequestError:
-        """The error that says what a parameter has to be and what was given."""
+        """The error for an invalid parameter: what it must be, and what was given."""
         try:
             given = repr(value)
         except Exception:  # a foreign object's repr may raise anything
@@ -104,7 +104,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def code_of(function: Callable[..., Any]) -> str:
-    """A hash of its source. Where that cannot be known it is like no other, so that nothing is taken for it."""
+    """A hash of the source; a unique value if the source is unknown, so that no cached result is reused for it."""
     is_placed = getattr(function, "__module__", None) is not None
     code = code_fingerprint(function) if is_placed else None
     if code is None:

@@ -97,7 +97,7 @@ def model_of(spec: Any) -> Any:
 
 
 def embedder_of(embed_fn: Any, model_name: str | None, embedder: Any) -> Embedder:
-    """The embedder that is asked for; at most one of the three may be said."""
+    """The configured embedder; at most one of the three parameters may be given."""
     named = [name for name, given in _given(embed_fn, model_name, embedder) if given is not None]
     if len(named) > 1:
         raise RequestError(f"embedding_similarity: say {named[0]} or {named[1]}, not both")
@@ -207,7 +207,7 @@ class EmbeddingDistance(ReferenceEvaluator):
         super().__init__(path=path, any_of=any_of)
         self._max_length = ParameterCheck(self.name).whole("max_length", max_length, 1)
         self._embedder: Embedder = embedder_of(embed_fn, model_name, embedder)
-        # of this instance: a function's results are not told by its parameters; a remote embedder is awaited
+        # per instance: parameters do not identify a function's results; a remote embedder is awaited
         self.reuse = embed_fn is None
         self.is_async = self._embedder.is_remote
         self.batched = self._embedder.is_local

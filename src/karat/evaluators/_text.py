@@ -548,5 +548,5 @@ def _last(character: str) -> str:
 
 
 def _ink(text: str) -> bytes:
-    """What of an ASCII text is no whitespace: tells texts apart in a third of the time splitting takes."""
+    """An ASCII text without whitespace: comparing it takes a third of the time of splitting."""
     return text.encode().translate(None, _SPACES)

@@ -22,7 +22,7 @@ from karat.serialization import to_json_value
 
 
 class NotJSON(ValueError):
-    """The text is not JSON; the message says where it stops being so."""
+    """The text is not JSON; the message has the position of the error."""
 
 
 class UnreadableJSON(CannotJudge):
@@ -52,7 +52,7 @@ def looks_fenced(text: str) -> bool:
 
 
 def _fences(text: str) -> list[str]:
-    """What stands in Markdown fences that are unnamed or named json; line by line, so linear in the text."""
+    """The content of Markdown fences that are unnamed or named json, in linear time."""
     found: list[str] = []
     fence = ""
     lines: list[str] = []

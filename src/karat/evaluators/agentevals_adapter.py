@@ -113,7 +113,7 @@ class AgentEvalsEvaluator(Evaluator):
         return given
 
     def _hint(self, score: Any) -> str:
-        """Return what says more than a bare False."""
+        """Return a comment that explains more than False."""
         if score is not False or self.package != "agentevals":
             return ""
         own = "graph_trajectory_match" if "graph" in _name(self.function) else "trajectory_match"

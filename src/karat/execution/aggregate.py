@@ -69,7 +69,7 @@ async def aggregate_async(
     """Aggregates: each aggregator over each evaluator's results, for each run.
 
     Results that several evaluations share (one amended the other) count once. An aggregator that raises is
-    reported as failed; the others stand.
+    reported as failed; the others are unaffected.
     """
     given = as_list(evaluations)
     if not given:
@@ -399,7 +399,7 @@ def _default_aggregators(evaluations: list[Evaluation], confidence: float) -> li
 
 
 def _of_run(result: ItemResult, run: str) -> ItemResult:
-    """What a joint result says of one run: its score, or where runs are only ordered, the share of runs it beats."""
+    """The part of a joint result for one run: its score, or for a mere order, the share of runs it beats."""
     outcome = result.outcome
     if isinstance(outcome, Ok):
         place, scores, ranks = result.runs.index(run), run_scores(outcome.value), run_ranks(outcome.value)

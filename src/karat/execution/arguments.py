@@ -112,7 +112,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BATCH_CONCURRENCY = 10_000
-"""Items in flight where their calls are batched and nothing else is said: so many wait for one batch."""
+"""The default number of items in flight when calls are batched: this many wait for one batch."""
 
 LEAST = {"concurrency": 1, "attempts": 1, "limit": 1, "offset": 0, "timeout": 0, "retries": 0}
 
@@ -195,7 +195,7 @@ H = TypeVar("H", Run, Evaluation)
 
 
 def handle_of(repository: Repository[Any, H], given: H | str) -> H:
-    """The run or evaluation with an id, or of a handle; says what something of another kind is instead."""
+    """The run or evaluation with an id, or of a handle. An id of another kind is an error that names the kind."""
     id = given if isinstance(given, str) else getattr(given, "id", None)
     wanted = repository.kind
     kind = "dataset" if isinstance(given, StoredDataset) else getattr(given, "kind", None)
@@ -235,7 +235,7 @@ def dataset_of(given: Any, store: Store) -> Any:
 
 
 def _named_dataset(text: str, store: Store) -> Any:
-    """A file with a known extension, else a stored dataset, else whatever file that is."""
+    """A file with a known extension, else a stored dataset, else any file."""
     from karat.datasets import Dataset
     from karat.datasets.readers.rows import FORMATS
 

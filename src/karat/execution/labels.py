@@ -2,7 +2,7 @@
 
 A label belongs to the same item as the judge's result (run, example, attempt, unit), or to a part of it such as
 `claims/3`. A changed label is another try of its item; "cannot tell" is a skip. Only labels that are declared as a
-random sample correct a judge's estimate: people correct what looks wrong, and such labels are no sample of anything.
+random sample correct a judge's estimate: people correct what looks wrong, and such labels are not a random sample.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _rows(
 
 
 def _merged(key: str, old: Result | None, labels: Iterable[NewLabel]) -> Result:
-    """The label of an item: what was said before, with the new whole label and the new parts."""
+    """The label of an item: the previous label, with the new whole label and the new parts."""
     score = old.score if old is not None else None
     value = old.value if old is not None else None
     metadata: dict[str, Any] = dict(old.metadata) if old is not None else {}

@@ -48,7 +48,7 @@ class Task:
         """A generator (with `is_async = True` an async one) of `(unit, output)`.
 
         Each unit is committed before the generator goes on. An exception in place of an output is the failure of
-        that unit alone. If the generator raises, the units that it has not yielded fail, and the others stand. When
+        that unit alone. If the generator raises, the units that it has not yielded fail, and the others are kept. When
         the run is continued, `context.done` has the units that are stored: skip them. A unit that is yielded although
         it is stored already is ignored, so a task that cannot continue in the middle may start again from its first.
         """
@@ -73,7 +73,7 @@ class Task:
         return code_fingerprint(self)
 
     def remark(self, ids: Iterable[str], attempts: int) -> str:
-        """What a person has to know of this task over examples with these ids, such as what is not used of it."""
+        """A remark for the user about this task and examples with these ids, such as recorded outputs not used."""
         return ""
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ class FunctionTask(Task):
     """It gets the example's input and, if it asks by parameter name, `example`, `attempt`, `context`.
 
     The input is decoded to the type its first parameter annotates. `parameters` are passed by keyword and
-    are part of the configuration. A parameter `model` that nobody gave gets the name of the default model.
+    are part of the configuration. A parameter `model` that is not given gets the name of the default model.
     `default_model` is what `karat.models.get()` without a spec means inside of the function.
     """
 

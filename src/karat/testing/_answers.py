@@ -166,7 +166,7 @@ def _usage(parts: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def events_of(path: str, body: dict[str, Any], include_usage: bool) -> Iterator[str]:
-    """The events of a stream that amounts to a body."""
+    """The events of a stream with the content of a body."""
     if path.endswith("/messages"):
         yield from _anthropic_events(body)
     elif path.endswith("/responses"):

@@ -6,7 +6,7 @@ import asyncio
 
 
 class FakeClock:
-    """Time for limiters and retries in tests. `slept` tells every wait, in order."""
+    """Time for limiters and retries in tests. `slept` has every wait, in order."""
 
     # Everything that can run without time passing has run after so many turns of the loop.
     PATIENCE = 20

@@ -1,6 +1,6 @@
 """Rows of a dataset on the Hugging Face hub, through the package `datasets`, of a revision that is recorded.
 
-In the place of a repository there may be a folder: of data files, or one that `save_to_disk` wrote.
+A folder may be given instead of a repository: with data files, or written by `save_to_disk`.
 """
 
 from __future__ import annotations

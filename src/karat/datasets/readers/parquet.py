@@ -54,7 +54,7 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
 def _batch_size(table: Any, group: int) -> int:
     """How many rows to convert at once: as many as fit into MAX_ROW if all are as large as the first ones.
 
-    The size in the metadata does not tell: a dictionary holds a value once that a thousand rows may refer to.
+    The size in the metadata is no guide: a dictionary stores a value once that a thousand rows may refer to.
     """
     for batch in table.iter_batches(batch_size=1, row_groups=[group], use_threads=False):
         return max(1, min(_BATCH, MAX_ROW // max(1, int(batch.nbytes))))

@@ -1,4 +1,4 @@
-"""Rows of a file in any format: which reader, and what a reader says of a row it cannot read.
+"""Rows of a file in any format: the choice of the reader, and rows that cannot be read.
 
 A reader is a generator of `(line, row)`. A row is made of JSON values; one that cannot be read is a BadRow in
 its place, so that reading may go on after it. What cannot be read past is raised as a DataError.
@@ -41,7 +41,7 @@ MAX_ROW = 1 << 26
 
 
 class BadRow(msgspec.Struct, frozen=True):
-    """A row that cannot be used: where it stands, and why."""
+    """A row that cannot be used, with its line and the reason."""
 
     line: int
     """Line of a text file, or row of a Parquet file, counted from 1."""
@@ -207,7 +207,7 @@ class UnchangedFile:
 
 
 class _Reader(io.RawIOBase):
-    """Reads block by block, whatever is asked for, so that every byte handed out was checked."""
+    """Read whole blocks regardless of the requested size, so that every returned byte was checked."""
 
     def __init__(self, source: UnchangedFile) -> None:
         self._source = source

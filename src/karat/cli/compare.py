@@ -63,6 +63,11 @@ def add_arguments(parser: Parser) -> None:
         metavar="C",
         help="confidence level of the intervals (default: 0.95)",
     )
+    parser.option(
+        "--unequal",
+        action="store_true",
+        help="compare memory systems although their settings differ, and print the differences",
+    )
     parser.option("--format", choices=FORMATS, help="output format (default: text)")
 
 
@@ -84,6 +89,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             fail_if_worse=given.fail_if_worse or None,
             examples=given.examples,
             confidence=given.confidence,
+            unequal=given.unequal,
             store=store,
             progress=terminal.progress,
         )

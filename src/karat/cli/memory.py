@@ -117,5 +117,5 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             cache=cache_mode(given),
             budget=given.budget,
         )
-        terminal.show(made.to_dict(), made.report)
+        terminal.show(made.to_dict(), made.blocks)
     return made.exit_code

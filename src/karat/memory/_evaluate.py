@@ -19,11 +19,12 @@ import karat
 from karat import models
 from karat.datasets import whole_file
 from karat.errors import KaratError, RequestError
+from karat.formatting import Block, as_text
 from karat.memory import _files as files
 from karat.memory._answering import EXTRACTIVE, answerer_of, prompt_identity
 from karat.memory._dialogue import Sample
 from karat.memory._dimensions import BY_KEY, DIMENSIONS, SETTLED, Dimension
-from karat.memory._evaluators import MATCHED, RETRIEVAL, MemoryDimensions, evaluators_for
+from karat.memory._evaluators import CONTEXT, MATCHED, RETRIEVAL, MemoryDimensions, evaluators_for
 from karat.memory._pipeline import MemoryTask, Settings, SystemSpec, system_spec
 from karat.memory._samples import as_example, units_of
 from karat.records import Call, Example, Failed, ItemResult, Ok, Output, to_builtins
@@ -133,6 +134,7 @@ class MemoryEvaluation:
         self.notices = notices
         """What a person has to know: which judge and model were used, what was restarted or left out."""
         self.max_judge_errors = max_judge_errors
+        self._others: list[dict[str, Any]] | None = None
 
     @property
     def judge_errors(self) -> float:
@@ -177,24 +179,34 @@ class MemoryEvaluation:
             "files": [str(self.output_dir / name) for name in files.FIVE],
             "metrics": self.metrics,
             "efficiency": self.manifest.get("efficiency"),
-            "controls": self.controls(),
+            "others": self.others(),
             "estimates": [to_builtins(each) for each in self.aggregation.estimates],
             "notices": self.notices,
             "problems": self.problems,
             "ok": not self.problems,
         }
 
-    def controls(self) -> list[dict[str, Any]]:
-        """The figures of controls on the same data with the same settings, from the same store."""
-        from karat.memory._report import control_rows
+    def others(self) -> list[dict[str, Any]]:
+        """The figures of other systems and controls with the same data, settings and judge, from the same store."""
+        from karat.memory._report import other_rows
 
-        return control_rows(self.run, self.evaluation)
+        if self._others is None:
+            self._others = other_rows(self.run, self.evaluation)
+        return self._others
+
+    def controls(self) -> list[dict[str, Any]]:
+        """Those of them that are controls."""
+        return [row for row in self.others() if row["control"]]
+
+    def blocks(self) -> list[Block]:
+        """The report as headings, paragraphs and tables."""
+        from karat.memory._report import report_blocks
+
+        return report_blocks(self)
 
     def report(self) -> str:
         """The figures for a terminal, with the conclusion first."""
-        from karat.memory._report import report_text
-
-        return report_text(self)
+        return as_text(self.blocks())
 
     def __repr__(self) -> str:
         return f"<MemoryEvaluation {self.baseline} {self.run.id}>"
@@ -669,10 +681,11 @@ def _second_files(
 def _judge_spent(evaluation: karat.Evaluation) -> dict[str, Any]:
     usage = list(evaluation.header.usage.values())
     costs = [each.cost for each in usage]
+    judged = {key for key in BY_KEY if any(s.key == f"{MATCHED}{key}" for s in evaluation.header.evaluators)}
     seconds = [
         result.service_seconds
         for result in evaluation.results()
-        if result.key in BY_KEY and any(call.kind == "model" for call in result.trace)
+        if result.key in judged and any(call.kind == "model" for call in result.trace)
     ]
     return {
         "input_tokens": sum(each.input_tokens for each in usage),
@@ -711,8 +724,9 @@ def _eval_block(
         if beside is not None and isinstance(beside.outcome, Ok):
             matched[dimension.key] = beside.outcome.value.metadata["labels"]
     ranks = judged.get(RETRIEVAL)
-    if ranks is not None and isinstance(ranks.outcome, Ok):
-        out["retrieval"] = {name: ranks.outcome.value.value[name] for name in ("recall_at_k", "mrr", "ndcg")}
+    if not is_session:
+        known = ranks.outcome.value.value if ranks is not None and isinstance(ranks.outcome, Ok) else {}
+        out["retrieval"] = {name: known.get(name) for name in ("recall_at_k", "mrr", "ndcg")}
     out["methods"] = methods
     if matched:
         out["matcher_labels"] = matched
@@ -774,10 +788,10 @@ def _metrics(
     out["use_of_evidence"] = _named(
         estimates, "answer", ("retrieved_but_not_used", "answered_without_evidence")
     )
-    counts = tables.get((RETRIEVAL, "counts")) or {}
+    counts = tables.get((CONTEXT, "counts")) or {}
     retrieval = {
-        name: _value(estimates, RETRIEVAL, name)
-        for name in ("recall_at_k", "mrr", "ndcg", "context_tokens", "answer_tokens", "share_of_store")
+        **_named(estimates, RETRIEVAL, ("recall_at_k", "mrr", "ndcg")),
+        **_named(estimates, CONTEXT, ("context_tokens", "answer_tokens", "share_of_store")),
     }
     correct = out["question_answering"]
     tokens = retrieval["context_tokens"]

@@ -29,7 +29,7 @@ from karat.stats import MeanState
 
 MATCHED = "match_"
 """Prefix of the keys of the matcher's results where a judge decides."""
-RETRIEVAL = "retrieval"
+RETRIEVAL, CONTEXT = "retrieval", "context_tokens"
 
 
 @lru_cache(maxsize=16)
@@ -200,10 +200,7 @@ JUDGED: tuple[type[JudgedDimension], ...] = (
 
 
 class RetrievalQuality(Evaluator):
-    """Rank metrics of a retrieval on the gold evidence, for systems whose memories name their turns.
-
-    The value has what a retrieval and its context are described by; the score is recall@k.
-    """
+    """Rank metrics of a retrieval on the gold evidence, for systems whose memories name their turns: recall@k."""
 
     name = RETRIEVAL
     version = "1"
@@ -215,27 +212,47 @@ class RetrievalQuality(Evaluator):
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
     ) -> Result:
-        if not isinstance(outputs, Mapping) or "retrieval" not in outputs:
-            raise NotApplicable("for questions")
-        found = ranked(outputs)
-        items = outputs["retrieval"]["items"]
-        context_of = outputs.get("context") or {}
+        found = ranked(_question(outputs))
+        if found["recall_at_k"] is None:
+            raise NotApplicable("no gold evidence, or a system whose memories do not name their turns")
+        return Result(self.key, found["recall_at_k"], found, "recall@k, by the turns that memories name")
+
+
+class ContextSize(Evaluator):
+    """How many tokens of memories the answering model was shown, and what describes a context beside that."""
+
+    name = CONTEXT
+    version = "1"
+    bounds = (0.0, None)
+    higher_is_better = False
+
+    def __init__(self) -> None:
+        super().__init__(CONTEXT)
+        self.params = {}
+
+    def evaluate(
+        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+    ) -> Result:
+        record = _question(outputs)
+        about = record.get("context") or {}
+        if not isinstance(about.get("tokens"), int):
+            raise NotApplicable("the record does not say how long the context was")
         value = {
-            **found,
-            "items": len(items),
-            "num_stored": outputs.get("num_stored"),
-            "share_of_store": outputs.get("share_of_store"),
-            "bypassed": outputs.get("retrieval_bypassed"),
-            "context_tokens": context_of.get("tokens"),
-            "items_cut": context_of.get("items_cut"),
-            "tokens_cut": context_of.get("tokens_cut"),
-            "answer_tokens": outputs.get("answer_tokens"),
-            "invented_citations": outputs.get("num_invented_citations"),
+            "context_tokens": about["tokens"],
+            "items_cut": about.get("items_cut"),
+            "tokens_cut": about.get("tokens_cut"),
+            "share_of_store": record.get("share_of_store"),
+            "bypassed": record.get("retrieval_bypassed"),
+            "answer_tokens": record.get("answer_tokens"),
+            "invented_citations": record.get("num_invented_citations"),
         }
-        said = (
-            "no provenance or no gold evidence" if found["recall_at_k"] is None else "by the turns it names"
-        )
-        return Result(self.key, found["recall_at_k"], value, said)
+        return Result(self.key, float(about["tokens"]), value, f"{about['tokens']} tokens")
+
+
+def _question(output: Any) -> Record:
+    if not isinstance(output, Mapping) or "retrieval" not in output:
+        raise NotApplicable("for questions")
+    return output
 
 
 def ranked(record: Record) -> dict[str, float | None]:
@@ -293,9 +310,9 @@ def evaluators_for(judge: Any, embeddings: bool | None = None) -> list[Any]:
     """The evaluators of stage 2: with a judge, and the matcher beside it; or the matcher alone."""
     if judge is None:
         decide: list[Any] = [MatchedDimension(each.key, embeddings=embeddings) for each in DIMENSIONS]
-        return [*decide, RetrievalQuality()]
+        return [*decide, RetrievalQuality(), ContextSize()]
     beside = [MatchedDimension(each.key, f"{MATCHED}{each.key}", embeddings) for each in DIMENSIONS]
-    return [*(kind(judge) for kind in JUDGED), *beside, RetrievalQuality()]
+    return [*(kind(judge) for kind in JUDGED), *beside, RetrievalQuality(), ContextSize()]
 
 
 # ---------------------------------------------------------------- the aggregator
@@ -345,7 +362,9 @@ class MemoryDimensions(Aggregator[_State]):
         if self.key == "answer":
             self._add_answers(state, ok)
         elif self.key == RETRIEVAL:
-            self._add_retrievals(state, ok)
+            _add_all(state.means, {name: _values(ok, name) for name in ("recall_at_k", "mrr", "ndcg")})
+        elif self.key == CONTEXT:
+            self._add_contexts(state, ok)
         return state
 
     def _add_answers(self, state: _State, results: Sequence[Result]) -> None:
@@ -381,17 +400,13 @@ class MemoryDimensions(Aggregator[_State]):
         state.counts["leaking_captions"] += sum(bool(about.get("caption_has_answer")) for about, _ in abouts)
         state.counts["unanswerable"] += sum(about.get("answerable") is False for about, _ in abouts)
 
-    def _add_retrievals(self, state: _State, results: Sequence[Result]) -> None:
-        values = [each.value for each in results]
-        named = {
-            name: [each[name] for each in values if each.get(name) is not None]
-            for name in ("recall_at_k", "mrr", "ndcg", "context_tokens", "answer_tokens", "share_of_store")
-        }
-        _add_all(state.means, named)
-        state.counts["questions"] += len(values)
-        state.counts["bypassed"] += sum(bool(each.get("bypassed")) for each in values)
+    def _add_contexts(self, state: _State, results: Sequence[Result]) -> None:
+        names = ("context_tokens", "answer_tokens", "share_of_store")
+        _add_all(state.means, {name: _values(results, name) for name in names})
+        state.counts["questions"] += len(results)
+        state.counts["bypassed"] += sum(bool(each.value.get("bypassed")) for each in results)
         for name in ("items_cut", "tokens_cut", "invented_citations"):
-            state.counts[name] += sum(each.get(name) or 0 for each in values)
+            state.counts[name] += int(sum(_values(results, name)))
 
     def merge(self, a: _State, b: _State) -> _State:
         if self.dimension is not None:
@@ -423,6 +438,10 @@ class MemoryDimensions(Aggregator[_State]):
         if state.counts:
             out.add_table(dict(state.counts), "counts")
         return out
+
+
+def _values(results: Sequence[Result], name: str) -> list[float]:
+    return [float(each.value[name]) for each in results if each.value.get(name) is not None]
 
 
 def _group_order(value: str) -> tuple[int, str]:

@@ -329,7 +329,7 @@ class PipelineFiles(Task):
                     yield unit, msgspec.json.decode(files[place.file].read(place.length))
 
     def configuration(self) -> Any:
-        out: dict[str, Any] = {"task": "memory", "baseline": self.name, "recorded": self._digests}
+        out: dict[str, Any] = {"task": self.name, "kind": "memory", "recorded": self._digests}
         for name in ("version", "system", "control", "shared_settings", "seed", "snapshots"):
             if self.manifest is not None and name in self.manifest:
                 out[name] = self.manifest[name]

@@ -168,8 +168,8 @@ class MemoryTask(Task):
     def configuration(self) -> Any:
         system = self.system
         return {
-            "task": "memory",
-            "baseline": system.name,
+            "task": system.name,
+            "kind": "memory",
             "version": system.version,
             "system": system.configuration,
             "capabilities": msgspec.to_builtins(system.capabilities),
@@ -623,8 +623,17 @@ def _check_texts(memory: Any, required: Sequence[str], optional: Sequence[str], 
         value = getattr(memory, name)
         if not isinstance(value, str) and not (value is None and name in optional):
             raise SystemFault(f"{who}: {name} of a memory is {type(value).__name__}, not text")
+        if value is not None and not _is_unicode(value):
+            raise SystemFault(f"{who}: {name} of a memory has half a character (a lone surrogate)")
     if not memory.memory_id:
         raise SystemFault(f"{who}: a memory has an empty memory_id")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _check_names(given: Any, field: str, who: str) -> None:

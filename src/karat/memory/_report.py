@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import karat
-from karat.formatting import Block, Heading, Paragraph, Table, as_text
+from karat.formatting import Block, Heading, Paragraph, Table
 from karat.memory._dimensions import DIMENSIONS
-from karat.memory._evaluators import RETRIEVAL
+from karat.memory._evaluators import CONTEXT
 
 if TYPE_CHECKING:
     from karat.memory._evaluate import MemoryEvaluation
@@ -44,18 +44,16 @@ def number(value: float | None, digits: int = 2) -> str:
     return NA if value is None else f"{value:,.{digits}f}"
 
 
-def report_text(made: MemoryEvaluation) -> str:
-    """The report for a terminal."""
-    return as_text(report_blocks(made))
-
-
 def report_blocks(made: MemoryEvaluation) -> list[Block]:
     """The report as blocks, for text and Markdown."""
     metrics = made.metrics
     blocks: list[Block] = [Paragraph(conclusion(made)), _dimensions(metrics)]
-    controls = made.controls()
-    if controls:
-        blocks += [Heading("Controls on the same data and settings"), _controls(made, controls)]
+    others = made.others()
+    if others:
+        blocks += [
+            Heading("Systems and controls on the same data, settings and judge"),
+            _others(made, others),
+        ]
     blocks += [Heading("Answers and retrieval"), _details(metrics)]
     for name, title in (
         ("question_type", "Correct answers by question type"),
@@ -207,27 +205,27 @@ def _seconds(value: float | None) -> str:
     return NA if value is None else f"{value * 1000:.1f} ms" if value < 1 else f"{value:.2f} s"
 
 
-# ---------------------------------------------------------------- controls
+# ---------------------------------------------------------------- other systems and controls
 
 
-def control_rows(run: karat.Run, evaluation: karat.Evaluation) -> list[dict[str, Any]]:
-    """The figures of the control runs in the store that share dataset, settings and judge with a run."""
+def other_rows(run: karat.Run, evaluation: karat.Evaluation) -> list[dict[str, Any]]:
+    """The figures of the other runs in the store that share dataset, settings and judge with a run."""
     store = run.store
     judges = {each.key: each.fingerprint for each in evaluation.header.evaluators}
     rows = []
     for other in store.runs.list():
         about, own = other.header.parameters, run.header.parameters
-        if other.id == run.id or other.header.dataset != run.header.dataset or not about.get("control"):
+        if other.id == run.id or other.header.dataset != run.header.dataset or about.get("kind") != "memory":
             continue
         if about.get("shared_settings") != own.get("shared_settings"):
             continue
-        row = _control_row(store, other, judges)
+        row = _other_row(store, other, judges)
         if row is not None:
             rows.append(row)
-    return sorted(rows, key=lambda row: row["baseline"])
+    return sorted(rows, key=lambda row: (row["control"], row["baseline"], row["run"]))
 
 
-def _control_row(store: karat.Store, run: karat.Run, judges: dict[str, str]) -> dict[str, Any] | None:
+def _other_row(store: karat.Store, run: karat.Run, judges: dict[str, str]) -> dict[str, Any] | None:
     for name in reversed(store.children(run.id)):
         found = store.get(name)
         if not isinstance(found, karat.Evaluation):
@@ -243,33 +241,52 @@ def _control_row(store: karat.Store, run: karat.Run, judges: dict[str, str]) -> 
 
 def _figures(run: karat.Run, aggregation: karat.Aggregation) -> dict[str, Any]:
     tables = {(table.evaluator, table.name): table.value for table in aggregation.tables}
-    answers = tables["answer", "question_answering"]
-    evidence = tables["evidence", "evidence_coverage"]
-    recall = tables["recall", "memory_recall"]
-    tokens = [e for e in aggregation.estimates if e.evaluator == RETRIEVAL and e.name == "context_tokens"]
+
+    def rate(key: str, block: str, name: str) -> float | None:
+        found = tables[key, block]
+        return found[name] if found["applicable"] else None
+
+    tokens = [e for e in aggregation.estimates if e.evaluator == CONTEXT and e.name == "context_tokens"]
     return {
-        "baseline": run.header.parameters.get("baseline", run.header.task),
+        "baseline": run.header.task,
         "run": run.id,
-        "recall": recall["avg_recall"] if recall["applicable"] else None,
-        "correct": answers["correct_ratio"] if answers["applicable"] else None,
-        "hallucinated": answers["hallucination_ratio"] if answers["applicable"] else None,
-        "hit_rate": evidence["hit_rate"] if evidence["applicable"] else None,
+        "control": bool(run.header.parameters.get("control")),
+        "recall": rate("recall", "memory_recall", "avg_recall"),
+        "memories_correct": rate("correctness", "memory_correctness", "avg_correctness"),
+        "update": rate("update", "update_handling", "score"),
+        "interference": rate("interference", "interference_rejection", "score"),
+        "correct": rate("answer", "question_answering", "correct_ratio"),
+        "hallucinated": rate("answer", "question_answering", "hallucination_ratio"),
+        "hit_rate": rate("evidence", "evidence_coverage", "hit_rate"),
         "context_tokens": tokens[0].value if tokens else None,
     }
 
 
-def _controls(made: MemoryEvaluation, controls: list[dict[str, Any]]) -> Table:
+def _others(made: MemoryEvaluation, others: list[dict[str, Any]]) -> Table:
     own = _figures(made.run, made.aggregation)
     rows = [
         [
-            row["baseline"],
+            f"{row['baseline']} (control)" if row["control"] else row["baseline"],
             share(row["recall"]),
+            share(row["memories_correct"]),
+            share(row["update"]),
+            share(row["interference"]),
             share(row["correct"]),
             share(row["hallucinated"]),
             share(row["hit_rate"]),
             number(row["context_tokens"], 0),
         ]
-        for row in (own, *controls)
+        for row in (own, *others)
     ]
-    head = ["system", "recall ↑", "correct ↑", "hallucinated ↓", "hit rate ↑", "context tokens"]
-    return Table(head, rows, right=[1, 2, 3, 4, 5])
+    head = [
+        "system",
+        "recall ↑",
+        "correctness ↑",
+        "updates ↑",
+        "interference ↑",
+        "answers ↑",
+        "made up ↓",
+        "evidence ↑",
+        "context tokens",
+    ]
+    return Table(head, rows, right=list(range(1, len(head))))

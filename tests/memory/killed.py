@@ -1,0 +1,176 @@
+"""A program for tests: evaluates a memory system again and again, killed each time at another moment, and resumed.
+
+    python killed.py FOLDER SAVES STEP
+
+Each evaluation runs in a child process. The child counts the moments at which it could be killed (before and after each
+call of the memory system, each commit, each rename of a file or folder, each line written) and kills itself with
+SIGKILL at the given one. The next child continues to the end. Prints a JSON document with what was found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import karat.memory._evaluate as evaluating
+import karat.memory._files as files
+import karat.memory._pipeline as pipeline
+from karat.memory import Sample, Turn
+from karat.memory._matching import Matcher
+from karat.store.sqlite import SqliteBackend
+from tests.memory.parts import Notes, sample
+
+moments = 0
+kill_at = 0
+log: Path
+
+
+def moment() -> None:
+    global moments
+    moments += 1
+    if moments == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watched(owner: Any, name: str) -> None:
+    before: Callable[..., Any] = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        moment()
+        out = before(*args, **kwargs)
+        moment()
+        return out
+
+    setattr(owner, name, call)
+
+
+class Watched(Notes):
+    """Writes down which turns it takes in."""
+
+    name = "watched"
+
+    def ingest_turn(self, turn: Turn) -> None:
+        with log.open("a") as file:
+            file.write(json.dumps(["turn", turn.text.partition(":")[0], turn.session_id]) + "\n")
+        super().ingest_turn(turn)
+
+
+def note_saved(drive: Any, number: int, record: dict[str, Any]) -> None:
+    save(drive, number, record)
+    if drive.task.system.capabilities.save:
+        with log.open("a") as file:
+            file.write(json.dumps(["saved", record["sample_id"], record["session_id"]]) + "\n")
+
+
+save = pipeline._Drive._save
+
+
+def named(given: Sample) -> Sample:
+    """The sample with its name at the beginning of each turn, so that the log can tell samples apart."""
+    replace = msgspec.structs.replace
+    sessions = [
+        replace(each, turns=tuple(replace(t, text=f"{given.sample_id}: {t.text}") for t in each.turns))
+        for each in given.sessions
+    ]
+    return replace(given, sessions=tuple(sessions))
+
+
+def evaluate(folder: Path) -> list[str]:
+    global log
+    log = folder / "log.jsonl"
+    made = evaluating.evaluate(
+        [named(sample("ana", "Lyon")), named(sample("bea", "Rome"))],
+        Watched,
+        output_dir=folder / "out",
+        store=folder / "karat.db",
+        judge="deterministic",
+        model="extractive",
+        concurrency=1,
+    )
+    return made.notices
+
+
+def child(folder: Path, at: int) -> tuple[int, dict[str, Any]]:
+    """Run an evaluation in a process of its own; return how it ended and what it says."""
+    global kill_at
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        kill_at = at
+        code = 1
+        try:
+            notices = evaluate(folder)
+            os.write(writing, json.dumps({"moments": moments, "notices": notices}).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    said = b""
+    while block := os.read(reading, 65536):
+        said += block
+    os.close(reading)
+    _, status = os.waitpid(pid, 0)
+    return status, json.loads(said) if said else {}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {name: (folder / "out" / name).read_text() for name in files.FIVE}
+
+
+def ingested_again(folder: Path) -> list[Any]:
+    """Turns that were taken in after the state of their session had been saved."""
+    saved: set[tuple[str, str]] = set()
+    again = []
+    for line in (folder / "log.jsonl").read_text().splitlines():
+        kind, sample_id, session = json.loads(line)
+        if kind == "saved":
+            saved.add((sample_id, session))
+        elif (sample_id, session) in saved:
+            again.append([sample_id, session])
+    return again
+
+
+def main() -> None:
+    root, saves, step = Path(sys.argv[1]), sys.argv[2] == "saves", int(sys.argv[3])
+    Watched.saves = saves
+    init: Any = Matcher.__init__
+    Matcher.__init__ = lambda self, embeddings=None: init(self, False)  # type: ignore[method-assign]
+    pipeline._Drive._save = note_saved  # type: ignore[method-assign, assignment]
+    for name in ("reset", "ingest_turn", "end_session", "snapshot", "retrieve", "save", "load"):
+        watched(Watched, name)
+    watched(SqliteBackend, "append")
+    watched(os, "replace")
+    watched(pathlib.Path, "rename")
+    watched(files.LineWriter, "write")
+    (root / "whole").mkdir(parents=True)
+    status, said = child(root / "whole", 0)
+    assert status == 0, status
+    expected, total = contents(root / "whole"), said["moments"]
+    found: dict[str, Any] = {"moments": total, "killed": 0, "different": [], "again": [], "notices": []}
+    for at in range(1, total + 1, step):
+        folder = root / f"at-{at}"
+        folder.mkdir()
+        status, _ = child(folder, at)
+        found["killed"] += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        status, said = child(folder, 0)
+        if status != 0:
+            found["different"].append([at, f"status {status}"])
+            continue
+        found["notices"] += said["notices"]
+        now = contents(folder)
+        found["different"] += [[at, name] for name in expected if now[name] != expected[name]]
+        if saves:
+            found["again"] += [[at, *each] for each in ingested_again(folder)]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

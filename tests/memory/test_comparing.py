@@ -1,0 +1,98 @@
+"""Memory systems in the store: compare, rank, report and show; equal settings; controls beside a system."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+import karat
+from karat.cli import main
+from karat.errors import RequestError
+from tests.memory.parts import Notes, Oracle, sample
+from tests.memory.test_files import run
+
+
+class Forgetful(Notes):
+    """Remembers the first turn alone."""
+
+    name = "forgetful"
+
+    def ingest_turn(self, turn):
+        if not self.turns:
+            super().ingest_turn(turn)
+
+
+@pytest.fixture
+def two(tmp_path):
+    store = tmp_path / "karat.db"
+    one = run(tmp_path / "one", store=store)
+    other = run(tmp_path / "two", Forgetful, store=store)
+    return store, one, other
+
+
+def test_systems_are_compared_ranked_and_reported(two, capsys):
+    store, one, other = two
+    compared = karat.compare([one.run.id, other.run.id], store=store)
+    recall = next(each for each in compared.differences if each.evaluator == "recall")
+    assert recall.compared.difference.value < 0
+    assert (
+        main(["rank", one.run.id, other.run.id, "--metric", "recall", "--store", str(store), "--json"]) == 0
+    )
+    ranked = json.loads(capsys.readouterr().out)
+    assert ranked["places"][0]["run"] == one.run.id
+    assert main(["report", one.run.id, other.run.id, "--store", str(store)]) == 0
+    printed = capsys.readouterr().out
+    assert "forgetful" in printed
+    assert main(["show", one.run.id, "--example", "ana", "--store", str(store)]) == 0
+
+
+def test_dimensions_that_apply_to_no_record_do_not_stop_a_comparison(tmp_path):
+    store = tmp_path / "karat.db"
+    plain = msgspec.structs.replace(
+        sample(), sessions=sample().sessions[:1], questions=sample().questions[:1]
+    )
+    runs = [
+        run(tmp_path / name, system, [plain], store=store).run.id
+        for name, system in (("one", Notes), ("two", Forgetful))
+    ]
+    compared = karat.compare(runs, store=store)
+    keys = {each.evaluator for each in compared.differences}
+    assert "recall" in keys
+    assert "interference" not in keys
+    with pytest.raises(RequestError, match="interference"):
+        karat.compare(runs, store=store, metrics=["interference"])
+
+
+def test_unequal_settings_are_refused_unless_asked_for(tmp_path, capsys):
+    store = tmp_path / "karat.db"
+    one = run(tmp_path / "one", store=store)
+    other = run(tmp_path / "two", Forgetful, store=store, top_k=3)
+    with pytest.raises(RequestError, match=r"top_k.*--unequal"):
+        karat.compare([one.run.id, other.run.id], store=store)
+    assert main(["compare", one.run.id, other.run.id, "--store", str(store)]) == 2
+    assert main(["compare", one.run.id, other.run.id, "--store", str(store), "--unequal"]) == 0
+    assert "top_k is not the same in all runs: 5 in" in " ".join(capsys.readouterr().out.split())
+
+
+def test_controls_of_the_same_data_and_settings_stand_beside_a_system(tmp_path):
+    store = tmp_path / "karat.db"
+    run(tmp_path / "oracle", Oracle, store=store)
+    run(tmp_path / "other", Oracle, store=store, top_k=2)
+    made = run(tmp_path / "one", store=store)
+    assert [row["baseline"] for row in made.controls()] == ["small_oracle"]
+    assert made.to_dict()["others"][0]["correct"] == pytest.approx(1.0)
+    assert "Systems and controls on the same data, settings and judge" in made.report()
+
+
+def test_the_command_prints_one_json_document(tmp_path, capsys):
+    code = main(
+        ["memory", "--dataset", "demo", "--baseline", "BM25Memory", "--output-dir", str(tmp_path / "out"),
+         "--judge", "deterministic", "--model", "extractive", "--max-samples", "1", "--store", "memory://", "--json"]
+    )  # fmt: skip
+    said = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert said["ok"] is True
+    assert said["metrics"] == json.loads((tmp_path / "out" / "aggregate_metrics.json").read_text())
+    assert {"write", "read", "answer", "judge"} == set(said["efficiency"])

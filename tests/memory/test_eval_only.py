@@ -1,0 +1,228 @@
+"""--eval-only: from the files and the manifest, in another directory, with an empty store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import karat
+from karat.cli import main
+from karat.errors import DataError, RequestError
+from karat.testing import FakeProvider
+from tests.memory.parts import Notes, sample
+
+PIPELINE = ("pipeline_sessions.jsonl", "pipeline_qa.jsonl")
+VARIABLES = (
+    "KARAT_JUDGE_MODEL",
+    "OPENAI_MODEL",
+    "KARAT_MODEL",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "KARAT_STORE",
+)
+
+
+class Other(Notes):
+    """Another system with the same behaviour."""
+
+    name = "other"
+
+
+@pytest.fixture(autouse=True)
+def _no_models(tmp_path, monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache" / "replies.db"))
+    monkeypatch.chdir(tmp_path)
+
+
+def first_stage(folder: Path, system: Any = Notes, **options: Any) -> Path:
+    options = {"judge": "deterministic", "model": "extractive", "store": "memory://", **options}
+    karat.memory.evaluate([sample(), sample("bea", "Rome")], system, output_dir=folder, **options)
+    return folder
+
+
+def labels_for(body: dict[str, Any]) -> str:
+    """A judge that gives every item the first label it may give."""
+    wanted = body["response_format"]["json_schema"]["schema"]["properties"]["verdicts"]["items"]["properties"]
+    verdicts = [{"analysis": "", "id": n, "label": wanted["label"]["enum"][0]} for n in wanted["id"]["enum"]]
+    return json.dumps({"analysis": "scripted", "verdicts": verdicts})
+
+
+def test_another_judge_in_another_directory_with_an_empty_store(tmp_path, monkeypatch, capsys):
+    first_stage(tmp_path / "one")
+    moved = tmp_path / "elsewhere" / "two"
+    shutil.copytree(tmp_path / "one", moved)
+    before = {name: (moved / name).read_bytes() for name in PIPELINE}
+    with FakeProvider(labels_for) as server:
+        monkeypatch.setenv("OPENAI_MODEL", "judge-1")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        code = main(
+            ["memory", "--dataset", "gone.json", "--baseline", "notes", "--output-dir", str(moved), "--eval-only",
+             "--store", str(tmp_path / "empty.db")]
+        )  # fmt: skip
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "judge: openai/judge-1 (named by OPENAI_MODEL)" in out
+    assert {name: (moved / name).read_bytes() for name in PIPELINE} == before
+    metrics = json.loads((moved / "aggregate_metrics.json").read_text())
+    assert metrics["memory_recall"]["avg_recall"] == 1.0
+    assert metrics["update_handling"]["score"] == 1.0
+    assert metrics["interference_rejection"]["score"] == 1.0
+    assert metrics["question_answering"]["correct_ratio"] == 1.0
+    assert set(metrics["agreement_with_matcher"]) == {
+        "recall", "correctness", "update", "interference", "answer", "evidence",
+    }  # fmt: skip
+    record = json.loads((moved / "session_records.jsonl").read_text().splitlines()[0])
+    assert record["eval"]["methods"]["recall"] == "judge: openai/judge-1"
+
+
+def test_the_stored_run_is_used_where_the_store_has_it(tmp_path):
+    store = tmp_path / "karat.db"
+    first_stage(tmp_path / "one", store=store)
+    made = karat.memory.evaluate(
+        None, output_dir=tmp_path / "one", eval_only=True, judge="deterministic", store=store
+    )
+    with karat.open_store(store) as opened:
+        assert [run.id for run in opened.runs.list()] == [made.run.id]
+
+
+def test_the_order_of_settings_that_name_the_judge(monkeypatch):
+    from karat.memory._evaluate import choose_judge
+
+    monkeypatch.setenv("KARAT_MODEL", "a@http://127.0.0.1:1/v1")
+    assert choose_judge().named_by == "KARAT_MODEL"
+    monkeypatch.setenv("OPENAI_MODEL", "b")
+    assert (choose_judge().named_by, choose_judge().spec) == ("OPENAI_MODEL", "openai/b")
+    monkeypatch.setenv("KARAT_JUDGE_MODEL", "c@http://127.0.0.1:1/v1")
+    assert choose_judge().named_by == "KARAT_JUDGE_MODEL"
+    assert choose_judge("d@http://127.0.0.1:1/v1").named_by == "--judge"
+
+
+def test_no_judge_is_exit_code_2_and_names_the_deterministic_one(tmp_path, capsys):
+    first_stage(tmp_path / "one")
+    assert main(["memory", "--output-dir", str(tmp_path / "one"), "--eval-only"]) == 2
+    assert "--judge deterministic" in capsys.readouterr().err
+
+
+def test_another_baseline_is_refused(tmp_path):
+    first_stage(tmp_path / "one")
+    with pytest.raises(RequestError, match="notes"):
+        karat.memory.evaluate(
+            None,
+            "BM25Memory",
+            output_dir=tmp_path / "one",
+            eval_only=True,
+            judge="deterministic",
+            store="memory://",
+        )
+
+
+def test_files_without_a_manifest_are_accepted_and_that_is_said(tmp_path):
+    folder = first_stage(tmp_path / "one")
+    expected = (folder / "aggregate_metrics.json").read_text()
+    shutil.rmtree(folder / ".karat")
+    made = karat.memory.evaluate(
+        None, output_dir=folder, eval_only=True, judge="deterministic", store="memory://"
+    )
+    assert any("no .karat/manifest.json" in notice for notice in made.notices)
+    assert (folder / "aggregate_metrics.json").read_text() == expected
+    assert not (folder / ".karat").exists()
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_files_of_two_runs_are_refused(tmp_path, manifest):
+    folder, other = first_stage(tmp_path / "one"), first_stage(tmp_path / "two", Other)
+    shutil.copy(other / "pipeline_qa.jsonl", folder / "pipeline_qa.jsonl")
+    if not manifest:
+        shutil.rmtree(folder / ".karat")
+    with pytest.raises(DataError, match="two runs"):
+        karat.memory.evaluate(
+            None, output_dir=folder, eval_only=True, judge="deterministic", store="memory://"
+        )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json\n",
+        b"[]\n",
+        b'{"sample_id": 3}\n',
+        b'{"sample_id": "ana"}\n',
+        b"\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
+    ],
+)
+@pytest.mark.parametrize("name", PIPELINE)
+def test_damaged_lines_name_file_and_line(tmp_path, name, line):
+    folder = first_stage(tmp_path / "one")
+    shutil.rmtree(folder / ".karat")
+    with (folder / name).open("ab") as file:
+        file.write(line)
+    number = len((folder / name).read_bytes().splitlines())
+    with pytest.raises(DataError, match=f"{name}:{number}"):
+        karat.memory.evaluate(
+            None, output_dir=folder, eval_only=True, judge="deterministic", store="memory://"
+        )
+
+
+def test_a_directory_of_another_run_is_refused(tmp_path):
+    folder = first_stage(tmp_path / "one")
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    for options in ({"top_k": 3}, {"model": None}, {"seed": 1}):
+        with pytest.raises(RequestError, match="another run"):
+            first_stage(folder, **options)
+    with pytest.raises(RequestError, match="another run"):
+        first_stage(folder, Other)
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    shutil.rmtree(folder / ".karat")
+    with pytest.raises(RequestError, match=r"no \.karat"):
+        first_stage(folder)
+
+
+def test_a_run_in_the_store_only_writes_its_files(tmp_path):
+    class Counted(Notes):
+        """Counts the turns of all its instances."""
+
+        name = "counted"
+        turns_seen = 0
+
+        def ingest_turn(self, turn: Any) -> None:
+            Counted.turns_seen += 1
+            super().ingest_turn(turn)
+
+    store = tmp_path / "karat.db"
+    first_stage(tmp_path / "one", Counted, store=store)
+    seen = Counted.turns_seen
+    first_stage(tmp_path / "two", Counted, store=store)
+    assert Counted.turns_seen == seen
+    for name in (*PIPELINE, "session_records.jsonl", "qa_records.jsonl", "aggregate_metrics.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_judge_errors_are_counted_excluded_and_fail_the_run(tmp_path):
+    def out_of_range(body: dict[str, Any]) -> str:
+        said = json.loads(labels_for(body))
+        text = json.dumps(body["messages"])
+        if "castle" in text:  # the interference of each sample: an item that is not in the list
+            said["verdicts"].append({"analysis": "", "id": 99, "label": said["verdicts"][0]["label"]})
+        return json.dumps(said)
+
+    folder = first_stage(tmp_path / "one")
+    with FakeProvider(out_of_range) as server:
+        made = karat.memory.evaluate(
+            None, output_dir=folder, eval_only=True, judge=server.spec(), store="memory://"
+        )
+    block = made.metrics["interference_rejection"]
+    assert block["num_judge_errors"] == 2
+    assert (block["score"], block["num_total"], block["applicable"]) == (0.0, 0, False)
+    assert made.judge_errors > 0.05
+    assert made.exit_code == 1
+    record = json.loads((folder / "session_records.jsonl").read_text().splitlines()[2])
+    assert record["eval"]["interference_score"] is None
+    assert "interference" in record["eval"]["judge_errors"]

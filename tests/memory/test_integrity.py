@@ -1,0 +1,254 @@
+"""What reaches memory systems and the answering model: no gold, no revealing ids, no time of the machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import karat
+from karat.memory import (
+    Attachment,
+    Evidence,
+    MemoryPoint,
+    Question,
+    Retrieval,
+    RetrievedMemory,
+    Sample,
+    Session,
+    Turn,
+)
+from karat.testing import FakeProvider
+from tests.memory.parts import Notes, Oracle, sample
+
+ANSWER = '{"answer": "I do not know.", "cited": []}'
+CANARY = "CANARY"
+
+
+def marked() -> Sample:
+    """A sample in which everything that is gold, or reveals it, is marked."""
+
+    def point(name: str, **more: Any) -> MemoryPoint:
+        return MemoryPoint(
+            memory_id=f"{CANARY}-{name}",
+            text=f"{CANARY} {name}",
+            type=CANARY,
+            source=CANARY,
+            original=(f"{CANARY} before",),
+            time=CANARY,
+            **more,
+        )
+
+    def asked(index: int, **more: Any) -> Question:
+        return Question(
+            index=index,
+            checkpoint_id=f"{CANARY}_abs",
+            after_session="S0",
+            question="What is it?",
+            answer=f"{CANARY} answer",
+            answers=(f"{CANARY} other",),
+            rubric=(f"{CANARY} rubric",),
+            evidence=(Evidence(evidence_id=f"{CANARY}-e", text=f"{CANARY} evidence", turn_ids=("T0",)),),
+            type=f"{CANARY}-type",
+            type_abbrev=CANARY,
+            difficulty=CANARY,
+            source_id=f"answer_{CANARY}",
+            now="2024-01-02",
+            **more,
+        )
+
+    said = Turn(
+        turn_id="T0",
+        speaker="user",
+        text="It is a bird. [image I1: a bird]",
+        time="2024-01-01",
+        session_id="S0",
+        attachments=(Attachment(image_id="I1", caption="a bird"),),
+    )
+    return Sample(
+        sample_id=f"answer_{CANARY}_abs",
+        uuid=f"{CANARY}-uuid",
+        sessions=(
+            Session(
+                session_id="S0",
+                turns=(said,),
+                new=(point("new"),),
+                updates=(point("update", is_update=True),),
+                interference=(point("interference"),),
+                source_id=f"answer_{CANARY}",
+            ),
+        ),
+        questions=(
+            asked(0),
+            asked(1, answerable=False),
+            asked(2, image_caption="a nest", choices=("a bird", "a fish"), caption_has_answer=True),
+        ),
+        notes=(CANARY,),
+    )
+
+
+class Spy(Notes):
+    """Writes down everything it is given."""
+
+    name = "spy"
+    seen: list[str] = []
+
+    def _see(self, *given: Any) -> None:
+        self.seen.append(json.dumps(msgspec.to_builtins(given, enc_hook=str)))
+
+    def reset(self, directory: Path) -> None:
+        self._see(directory, sorted(map(str, directory.rglob("*"))))
+        super().reset(directory)
+
+    def ingest_turn(self, turn: Turn) -> None:
+        self._see(turn)
+        super().ingest_turn(turn)
+
+    def end_session(self, session_id: str) -> None:
+        self._see(session_id)
+
+    def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
+        self._see(query, top_k, now)
+        return super().retrieve(query, top_k, now)
+
+    def save(self, directory: Path) -> None:
+        self._see(directory)
+        super().save(directory)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache" / "replies.db"))
+
+
+def test_no_gold_reaches_the_system_or_the_answering_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(Spy, "seen", [])
+    with FakeProvider(ANSWER) as server:
+        karat.memory.evaluate(
+            [marked()],
+            Spy,
+            output_dir=tmp_path / "out",
+            model=server.spec(),
+            judge="deterministic",
+            store="memory://",
+        )
+        asked = json.dumps(server.requests)
+    assert len(Spy.seen) >= 7
+    assert [each for each in Spy.seen if CANARY in each] == []
+    assert server.count == 3
+    assert CANARY not in asked
+
+
+def test_the_query_is_exactly_the_question_and_its_caption(tmp_path):
+    karat.memory.evaluate(
+        [marked()], Notes, output_dir=tmp_path, model="extractive", judge="deterministic", store="memory://"
+    )
+    lines = [json.loads(line) for line in (tmp_path / "qa_records.jsonl").read_text().splitlines()]
+    assert [each["retrieval"]["query"] for each in lines] == [
+        "What is it?",
+        "What is it?",
+        "What is it? [image: a nest]",
+    ]
+
+
+def test_only_a_control_that_asks_for_it_gets_the_evidence(tmp_path):
+    karat.memory.evaluate(
+        [sample()], Oracle, output_dir=tmp_path, model="extractive", judge="deterministic", store="memory://"
+    )
+    lines = [json.loads(line) for line in (tmp_path / "qa_records.jsonl").read_text().splitlines()]
+    assert [[item["memory_id"] for item in each["retrieval"]["items"]] for each in lines] == [
+        ["T1"],
+        ["T4"],
+        [],
+    ]
+
+
+def test_the_clock_of_the_machine_reaches_no_memory_and_no_prompt(tmp_path, monkeypatch):
+    shift = 1_940_000_000 - time.time()  # in 2031
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + shift)
+    assert time.gmtime(time.time()).tm_year == 2031
+    with FakeProvider(ANSWER) as server:
+        karat.memory.evaluate(
+            [sample()],
+            Notes,
+            output_dir=tmp_path,
+            model=server.spec(),
+            judge="deterministic",
+            store="memory://",
+        )
+        assert server.count == 3
+        assert "2031" not in json.dumps([each["messages"] for each in server.requests])
+    for name in ("pipeline_sessions.jsonl", "pipeline_qa.jsonl"):
+        assert "2031" not in (tmp_path / name).read_text()
+
+
+def test_the_question_carries_its_own_date(tmp_path):
+    with FakeProvider(ANSWER) as server:
+        karat.memory.evaluate(
+            [sample()],
+            Notes,
+            output_dir=tmp_path,
+            model=server.spec(),
+            judge="deterministic",
+            store="memory://",
+        )
+        first = server.requests[0]["messages"][-1]["content"]
+    assert "Today is 2024-03-10." in first
+
+
+def test_cited_numbers_become_texts_and_invented_ones_are_counted(tmp_path):
+    with FakeProvider('{"answer": "Bruno", "cited": [2, 2, 1, 0, 99]}') as server:
+        made = karat.memory.evaluate(
+            [sample()],
+            Notes,
+            output_dir=tmp_path,
+            model=server.spec(),
+            judge="deterministic",
+            store="memory://",
+        )
+    first = json.loads((tmp_path / "qa_records.jsonl").read_text().splitlines()[0])
+    items = [item["text"] for item in first["retrieval"]["items"]]
+    assert first["cited_memories"] == [items[1], items[0]]
+    assert first["num_invented_citations"] == 2
+    assert made.metrics["retrieval"]["invented_citations"] == 6
+
+
+def test_the_context_is_cut_to_the_budget_and_cuts_are_counted(tmp_path):
+    with FakeProvider(ANSWER) as server:
+        made = karat.memory.evaluate(
+            [sample()],
+            Notes,
+            output_dir=tmp_path,
+            model=server.spec(),
+            judge="deterministic",
+            store="memory://",
+            context_tokens=5,
+        )
+    lines = [json.loads(line) for line in (tmp_path / "qa_records.jsonl").read_text().splitlines()]
+    assert all(each["context"]["tokens"] <= 5 for each in lines)
+    assert made.metrics["retrieval"]["items_cut"] > 0
+    cut = sum(karat.memory.count_tokens(item["text"]) for item in lines[0]["retrieval"]["items"]) - 5
+    assert lines[0]["context"]["tokens_cut"] == cut
+
+
+class Flood(Notes):
+    """Returns more than it was asked for."""
+
+    name = "flood"
+
+    def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
+        items = [RetrievedMemory(memory_id=str(n), text="x") for n in range(top_k + 1)]
+        return Retrieval(items=tuple(items))
+
+
+def test_more_items_than_top_k_fail_the_question(tmp_path):
+    made = karat.memory.evaluate(
+        [sample()], Flood, output_dir=tmp_path, model="extractive", judge="deterministic", store="memory://"
+    )
+    assert made.metrics["missing"] == {"sessions": 0, "questions": 3, "of_sessions": 3, "of_questions": 3}
+    assert made.exit_code == 1

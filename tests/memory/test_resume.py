@@ -1,0 +1,40 @@
+"""Killed at any moment and resumed: the files are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def killed(folder: Path, saves: str, step: int) -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    command = [sys.executable, "-m", "tests.memory.killed", str(folder), saves, str(step)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
+def test_a_system_that_saves_continues_and_takes_in_no_session_twice(tmp_path):
+    found = killed(tmp_path, "saves", 9)
+    assert found["moments"] > 100
+    assert found["killed"] == len(range(1, found["moments"] + 1, 9))
+    assert found["different"] == []
+    assert found["again"] == []
+    assert not any("first session" in notice for notice in found["notices"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
+def test_a_system_that_cannot_save_starts_again_and_says_so(tmp_path):
+    found = killed(tmp_path, "forgets", 31)
+    assert found["different"] == []
+    assert any("first session" in notice and "cannot save" in notice for notice in found["notices"])

@@ -33,6 +33,9 @@ def mem0_reply(prompt):
 
 def langmem_reply(prompt):
     session = re.search(r"<session_[^>]*>\n(.*)\n</session_", prompt, re.DOTALL)
-    texts = re.findall(r"^<turn>(.*?)</turn>$", session[1] if session else "", re.MULTILINE | re.DOTALL)
+    said = re.sub(r"^=+ .* Message =+$", "", session[1] if session else "", flags=re.MULTILINE)
+    texts = [
+        text.strip() for text in re.split(r"^(?=\[\d{4}[^\]]*\] )", said, flags=re.MULTILINE) if text.strip()
+    ]
     calls = [{"name": "Memory", "arguments": {"content": text}} for text in texts]
     return {"text": "", "tool_calls": calls} if calls else {"text": "nothing new"}

@@ -30,11 +30,18 @@ class Ids:
 
     def __init__(self, given: int = 0) -> None:
         self.given = given
+        self._positions: dict[str, int] = {}
 
     def next(self) -> uuid.UUID:
         """The next id."""
         self.given += 1
         return uuid.uuid5(_NAMESPACE, str(self.given))
+
+    def position(self, text: str) -> tuple[int, str]:
+        """A sort key: ids in the order they were given, then all others by their text."""
+        while len(self._positions) < self.given:
+            self._positions[str(uuid.uuid5(_NAMESPACE, str(len(self._positions) + 1)))] = len(self._positions)
+        return self._positions.get(text, self.given), text
 
 
 _ids: ContextVar[Ids | None] = ContextVar("karat_memory_ids", default=None)

@@ -1,4 +1,4 @@
-"""Text from outside as HTML: escaped, with invisible characters made visible."""
+"""HTML from plain text: everything is escaped unless it is markup already, and invisible characters are shown."""
 
 from __future__ import annotations
 
@@ -29,6 +29,35 @@ def visible(text: str) -> str:
 def escape(text: object) -> str:
     """Text for the content or an attribute of an HTML or SVG element."""
     return html.escape(visible(str(text)), quote=True)
+
+
+class Markup(str):
+    """Text that is markup already. `element` and `join` return it; a plain string is escaped."""
+
+    __slots__ = ()
+
+
+Child = str | None
+"""What an element may contain: markup, text that is escaped, or nothing."""
+
+_EMPTY = frozenset({"br", "hr", "img", "link", "meta"})
+
+
+def element(tag: str, /, *children: Child, **attributes: str | int | bool | None) -> Markup:
+    """An HTML element. Attributes with None or False are left out; `class_` is the attribute `class`."""
+    written = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(value)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    return Markup(f"<{tag}{written}>" + ("" if tag in _EMPTY else f"{join(*children)}</{tag}>"))
+
+
+def join(*children: Child) -> Markup:
+    """Markup and texts one after another; texts are escaped."""
+    return Markup(
+        "".join(each if isinstance(each, Markup) else escape(each) for each in children if each is not None)
+    )
 
 
 def _named(found: re.Match[str]) -> str:

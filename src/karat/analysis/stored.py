@@ -52,13 +52,15 @@ def find_or_compute(
     evaluations: Sequence[Evaluation],
     settings: Mapping[str, Any],
     new: bool = False,
+    keep: bool = True,
     labels: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
     description: str = "",
 ) -> A:
     """Return the stored analysis of these runs, evaluations and settings; compute and store it where there is none.
 
-    A run or evaluation that has grown since, or whose failed items were tried again, gives another analysis.
+    A run or evaluation that has grown since, or whose failed items were tried again, gives another analysis. With
+    `keep=False` it is not stored: a report leaves the store as it is.
     """
     configuration = fingerprint(
         analysis=kind,
@@ -72,6 +74,8 @@ def find_or_compute(
         found = store.aggregations.get(known[-1].id)
         return _with_id(msgspec.convert(found.tables[0].value, type_), found.id)
     made = compute()
+    if not keep:
+        return made
     counts = _total(evaluations)
     header = AggregationHeader(
         format=FORMAT,

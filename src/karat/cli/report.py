@@ -1,10 +1,11 @@
 """Write a report on runs, evaluations or aggregations: estimates, groups, cost, time and failures.
 
 For a run, the report uses the newest results of each evaluator; for an evaluation, its newest aggregation. The file
-extension selects the format: Markdown, JSON with all data, CSV with one row per estimate, or plain text.
+extension selects the format: HTML with plots and the examples that changed, in one file without scripts; Markdown;
+JSON with all data; CSV with one row per estimate; or plain text. With several runs, HTML compares them with the first.
 
     karat report agg-1a
-    karat report run-2b run-3c -o report.md
+    karat report run-2b run-3c -o report.html
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from karat.cli.options import share
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
-FORMATS = ("text", "markdown", "json", "csv")
+FORMATS = ("text", "markdown", "html", "json", "csv")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="the output file: report.md, .json, .csv or .txt (default: stdout)",
+        help="the output file: report.html, .md, .json, .csv or .txt (default: stdout)",
     )
     parser.option("--format", choices=FORMATS, help="output format (default: from the file extension)")
     parser.option(
@@ -44,6 +45,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.analysis.summary import summarise
     from karat.formatting import clean, plural
     from karat.reporting.files import unwritable
+    from karat.reporting.html_report import html_report
     from karat.reporting.rendering import FORMATS as ENDINGS
     from karat.reporting.rendering import render
     from karat.store.existing import open_existing
@@ -60,9 +62,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     with open_existing(given.store) as store:
         handles = [store.runs.get("latest") if each == "latest" else store.get(each) for each in given.ids]
         summary = summarise(store, handles, given.confidence)
+        written = html_report(store, summary, given.confidence) if form == "html" else None
     if given.output is not None:
         try:
-            Path(given.output).write_text(render(summary, form or "text"), encoding="utf-8")
+            Path(given.output).write_text(written or render(summary, form or "text"), encoding="utf-8")
         except OSError as error:
             raise unwritable(given.output, error) from error
         terminal.show(
@@ -71,5 +74,5 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         )
         return 0
     terminal.as_json = terminal.as_json or form == "json"
-    terminal.show(summary.to_dict(), lambda: render(summary, form or "text"))
+    terminal.show(summary.to_dict(), lambda: written or render(summary, form or "text"))
     return 0

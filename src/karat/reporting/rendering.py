@@ -30,7 +30,15 @@ from karat.formatting import (
 )
 from karat.records import Usage, group_text
 
-FORMATS = {".md": "markdown", ".markdown": "markdown", ".json": "json", ".csv": "csv", ".txt": "text"}
+FORMATS = {
+    ".html": "html",
+    ".htm": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+    ".csv": "csv",
+    ".txt": "text",
+}
 COLUMNS = (
     *("evaluator", "aggregator", "name", "group", "run", "run_id", "value", "low", "high"),
     *("confidence", "n", "of", "lowest", "highest", "method", "source"),

@@ -1,0 +1,1053 @@
+"""The HTML report: one file with everything about some runs, plots included. No script, no request, made to print."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import karat
+from karat.analysis.calibration import Calibration, calibrations
+from karat.analysis.comparison import Comparison, Difference, compare_runs
+from karat.analysis.judges import Agreement, alignment
+from karat.analysis.latency import seconds_text
+from karat.analysis.ranking import Ranking
+from karat.analysis.regressions import Worse
+from karat.analysis.scores import sources_of
+from karat.analysis.summary import Metric, RunSummary, Summary
+from karat.analysis.text_diff import Piece, excerpt, word_diff
+from karat.errors import RequestError
+from karat.execution.labels import HUMAN
+from karat.formatting import counts_text, interval, number, percent, plural, probability
+from karat.html import Child, Markup, element, join
+from karat.records import AggregateTable, Estimate, group_text, interval_text, missing_text
+from karat.reporting import marks
+from karat.reporting.marks import HALF, WIDE, Plot, Point, Row, direction_of
+from karat.store import Store
+
+MOST_METRICS = 5
+"""Metrics in the table of runs and in the conclusion; the plots have all."""
+MOST_EXAMPLES = 12
+"""Changed examples that are shown."""
+MOST_ROWS = 40
+"""Rows of a plot of slices."""
+MOST_PLOTS = 4
+"""Plots of slices, and confusion matrices."""
+MOST_CLASSES = 20
+MOST_KINDS = 15
+LONGEST = 400
+"""Characters of a setting, an input or an output."""
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What a report is written from, beside the summary."""
+
+    summary: Summary
+    comparisons: list[Comparison] = []
+    rankings: list[Ranking] = []
+    calibrations: list[Calibration] = []
+    agreements: list[Agreement] = []
+    notes: list[str] = []
+    confidence: float = 0.95
+
+
+def html_report(store: Store, summary: Summary, confidence: float = 0.95) -> str:
+    """The report on what a summary is about."""
+    return write_report(gather(store, summary, confidence))
+
+
+def gather(store: Store, summary: Summary, confidence: float) -> Content:
+    """Read what a report needs beside the summary: paired differences, and what people say of judges."""
+    comparisons = [
+        msgspec.convert(table.value, Comparison) for table in summary.tables if _kind(table) == "comparison"
+    ]
+    rankings = [
+        msgspec.convert(table.value, Ranking) for table in summary.tables if _kind(table) == "ranking"
+    ]
+    notes = list(summary.notes)
+    if len(summary.runs) > 1 and not comparisons and not rankings:
+        try:
+            comparisons = _compared(store, summary, confidence)
+        except RequestError as error:
+            notes.append(f"The runs could not be compared pair by pair: {error}")
+    found: list[Calibration] = []
+    agreements: list[Agreement] = []
+    for each in summary.evaluations:
+        evaluation = store.evaluations.get(each["id"])
+        new = calibrations(evaluation, confidence)
+        found += new
+        if new:
+            agreements += alignment(evaluation, confidence=confidence)
+    return Content(summary, comparisons, rankings, found, agreements, notes, confidence)
+
+
+def _compared(store: Store, summary: Summary, confidence: float) -> list[Comparison]:
+    """The runs against the first of them, by the evaluators that judged all of them; people's labels are not one."""
+    runs = [store.runs.get(run.id) for run in summary.runs]
+    sources = sources_of(runs, [store.evaluations.get(each["id"]) for each in summary.evaluations])
+    keys = [
+        key
+        for key, by_run in sources.items()
+        if len(by_run) == len(runs) and all(source.spec.name != HUMAN for source in by_run.values())
+    ]
+    if not keys:
+        return []
+    made = compare_runs(store, runs, metrics=keys, examples=MOST_EXAMPLES, confidence=confidence, keep=False)
+    return [made]
+
+
+def _kind(table: AggregateTable) -> str:
+    return str(table.value.get("kind", "")) if isinstance(table.value, dict) else ""
+
+
+def write_report(content: Content) -> str:
+    """The HTML document."""
+    return _Report(content).document()
+
+
+class _Report:
+    """A report in progress: its sections, and the number of the next plot."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        self.summary = content.summary
+        self.labels = {run.id: run.label for run in self.summary.runs}
+        for comparison in content.comparisons:
+            self.labels |= {run.id: run.label for run in comparison.runs if run.id not in self.labels}
+        self.lower = self.summary.lower_is_better
+        self.whole = _without_repetitions(self.summary.metrics)
+        self.headlines = _headlines(self.summary, self.whole)
+        self.main = [m for i, m in enumerate(self.headlines) if _first_of_evaluator(self.headlines, i)]
+        self.plots = 0
+        self.sections: list[tuple[str, str, Markup]] = []
+
+    # ------------------------------------------------------------ the document
+
+    def document(self) -> str:
+        self._add("runs", "Runs", self._runs())
+        self._add("metrics", "Estimates", self._metrics())
+        self._add("differences", "Paired differences", self._differences())
+        self._add("changes", "Changed examples", self._changes())
+        self._add("ranking", "Ranking", self._rankings())
+        self._add("slices", "Slices", self._slices())
+        self._add("confusion", "Confusion", self._confusion())
+        self._add("cost", "Cost, time and quality", self._cost())
+        self._add("judges", "Judges against people", self._judges())
+        self._add("failures", "Failures", self._failures())
+        self._add("made-with", "Made with", self._made_with())
+        style = Markup(_style())
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        title = self._title()
+        nav = [element("a", name, href=f"#{id}") for id, name, _ in self.sections]
+        body = [element("section", element("h2", name), part, id=id) for id, name, part in self.sections]
+        return (
+            "<!doctype html>\n"
+            + element(
+                "html",
+                element(
+                    "head",
+                    element("meta", charset="utf-8"),
+                    element(
+                        "meta",
+                        http_equiv="Content-Security-Policy",
+                        content=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+                    ),
+                    element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+                    element("meta", name="referrer", content="no-referrer"),
+                    element("meta", name="generator", content=f"karat {karat.__version__}"),
+                    element("title", title),
+                    element("style", style),
+                ),
+                element(
+                    "body",
+                    element(
+                        "header",
+                        element("h1", title),
+                        element("p", self._subtitle(), class_="muted"),
+                        self._conclusion(),
+                        self._tiles(),
+                        element("nav", *nav, aria_label="Sections"),
+                    ),
+                    element("main", *body),
+                    self._footer(),
+                ),
+                lang="en",
+            )
+            + "\n"
+        )
+
+    def _add(self, id: str, name: str, part: Markup | None) -> None:
+        if part:
+            self.sections.append((id, name, part))
+
+    def _title(self) -> str:
+        tasks = list(dict.fromkeys(run.task for run in self.summary.runs))
+        data = list(dict.fromkeys(run.dataset for run in self.summary.runs))
+        return _cut(f"{', '.join(tasks)} on {', '.join(data)}", 160)
+
+    def _subtitle(self) -> str:
+        runs = self.summary.runs
+        made = sorted({time.strftime("%Y-%m-%d", time.gmtime(run.created)) for run in runs})
+        days = made[0] if len(made) == 1 else f"{made[0]} to {made[-1]}"
+        examples = max((run.examples for run in runs), default=0)
+        return (
+            f"{plural(len(runs), 'run')} · {plural(examples, 'example')} · {days} · karat {karat.__version__}"
+        )
+
+    def _footer(self) -> Markup:
+        ids = " ".join(run.id for run in self.summary.runs)
+        return element(
+            "footer",
+            element(
+                "p",
+                f"Intervals are at {percent(self.content.confidence)} unless a row says otherwise. n is the number of "
+                "items with a score, of all that should have one; a dashed line spans what the missing ones could make "
+                "of a value. A failed or pending item is never left out of a denominator.",
+            ),
+            element("p", "The same numbers as data: ", element("code", f"karat report {ids} -o report.json")),
+        )
+
+    # ------------------------------------------------------------ the conclusion
+
+    def _conclusion(self) -> Markup:
+        said = self._sentences()
+        first, rest = said[0], said[1:]
+        items = element("ul", *(element("li", each) for each in rest)) if rest else None
+        return element("div", element("h2", "Conclusion"), element("p", first), items, class_="conclusion")
+
+    def _sentences(self) -> list[str]:
+        said: list[str] = []
+        for comparison in self.content.comparisons:
+            said += _compared_sentences(comparison, self.labels)
+            if comparison.verdict is not None:
+                said.insert(0, f"The gate {_GATE[comparison.verdict]}.")
+        for ranking in self.content.rankings:
+            said += ranking.conclusions
+        if not said:
+            for metric in self.main[:MOST_METRICS]:
+                said += [
+                    _estimate_sentence(each, self.labels)
+                    for each in self.whole
+                    if each.identity == metric.identity
+                ]
+        if not said:
+            ids = " ".join(run.id for run in self.summary.runs)
+            said.append(f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME.")
+        for name in ("failed", "pending"):
+            those = [run for run in self.summary.runs if getattr(run.counts, name)]
+            if those:
+                named = [
+                    f"{run.label} {getattr(run.counts, name):,} of {run.counts.total:,}" for run in those
+                ]
+                said.append(f"Items that {_LOST[name]} count as missing: {_enumerated(named)}.")
+        return said + self.content.notes
+
+    def _tiles(self) -> Markup | None:
+        """The headline numbers, where there is one run; several are in the table of runs."""
+        if len(self.summary.runs) != 1:
+            return None
+        run = self.summary.runs[0]
+        tiles = []
+        for metric in self.main[:3]:
+            each = metric.estimate
+            note = f"{interval_text(each, marks.digits_of(each))} · {_of(each)}".removeprefix(" · ")
+            tiles.append((each.label + _arrow(each.evaluator, self.lower), _value(each), note))
+        counts = run.counts
+        tiles.append(("items", f"{counts.total:,}", counts_text(counts).partition(": ")[2]))
+        cost = _run_cost(run)
+        if run.usage:
+            tokens = sum(u.input_tokens + u.output_tokens for u in run.usage.values())
+            tiles.append(("cost", "unknown" if cost is None else f"${cost:.4f}", f"{tokens:,} tokens"))
+        if run.service_seconds:
+            p95 = seconds_text(run.service_seconds["p95"])
+            tiles.append(
+                ("median seconds per output", seconds_text(run.service_seconds["median"]), f"p95 {p95}")
+            )
+        return element(
+            "ul",
+            *(
+                element(
+                    "li",
+                    element("span", name, class_="name"),
+                    element("span", value, class_="value"),
+                    element("span", note, class_="note"),
+                )
+                for name, value, note in tiles
+            ),
+            class_="tiles",
+        )
+
+    # ------------------------------------------------------------ sections
+
+    def _runs(self) -> Markup:
+        runs, columns = self.summary.runs, self.main[:MOST_METRICS]
+        best = {metric.identity: _best(self._estimates(metric), self.lower) for metric in columns}
+        head = [
+            "run",
+            "items",
+            *(m.estimate.label + _arrow(m.estimate.evaluator, self.lower) for m in columns),
+        ]
+        priced, timed = any(run.usage for run in runs), any(run.service_seconds for run in runs)
+        head += [*(["cost"] if priced else []), *(["seconds, median"] if timed else [])]
+        rows: list[list[Child]] = []
+        for run in runs:
+            cells: list[Child] = [
+                join(element("strong", run.label), _sub(run.id)),
+                join(run.status, _sub(counts_text(run.counts))),
+            ]
+            for metric in columns:
+                each = self._estimates(metric).get(run.id)
+                if each is None:
+                    cells.append("—")
+                    continue
+                leads = len(runs) > 1 and run.id in best[metric.identity]
+                cells.append(
+                    join(_value(each) + (" ★" if leads else ""), _sub(_interval(each)), _sub(_of(each)))
+                )
+            if priced:
+                cost = _run_cost(run)
+                cells.append(
+                    "unknown" if run.usage and cost is None else f"${cost or 0:.4f}" if run.usage else "—"
+                )
+            if timed:
+                cells.append(seconds_text(run.service_seconds["median"]) if run.service_seconds else "—")
+            rows.append(cells)
+        parts: list[Child] = [_table(head, rows, right=range(2, len(head)))]
+        if len(runs) > 1 and columns:
+            parts.append(
+                element(
+                    "p",
+                    "★ the best value in its column. Whether a difference could be chance is under Paired differences.",
+                    class_="muted",
+                )
+            )
+        parts += [element("p", f"{run.label}: {run.description}") for run in runs if run.description]
+        return join(*parts)
+
+    def _estimates(self, metric: Metric) -> dict[str, Estimate]:
+        """The estimate of each run by one metric."""
+        return {
+            m.estimate.run: m.estimate
+            for m in self.whole
+            if m.identity == metric.identity and m.estimate.run is not None
+        }
+
+    def _metrics(self) -> Markup | None:
+        identities = dict.fromkeys(metric.identity for metric in self.whole)
+        if not identities:
+            return None
+        by_identity = {id: [m.estimate for m in self.whole if m.identity == id] for id in identities}
+        plots: list[Plot] = []
+        if len(self.summary.runs) == 1:
+            for family in _families([each[0] for each in by_identity.values()]):
+                rows = [Row(e.label + _arrow(e.evaluator, self.lower), e, about=_about(e)) for e in family]
+                plots.append(marks.forest("Estimates with their intervals", rows))
+        else:
+            for estimates in by_identity.values():
+                first = estimates[0]
+                best = _best({e.run or "": e for e in estimates}, self.lower)
+                rows = [
+                    Row(
+                        self.labels.get(e.run or "", e.run or "all runs")
+                        + (" ★" if e.run in best and len(best) < len(estimates) else ""),
+                        e,
+                        bold=e.run in best,
+                        about=_about(e),
+                    )
+                    for e in estimates
+                ]
+                narrow = len(by_identity) > 1
+                title = first.label + _arrow(first.evaluator, self.lower)
+                plots.append(marks.forest(title, rows, width=HALF if narrow else WIDE, notes=not narrow))
+        return join(
+            self._figures(plots), self._estimate_table([e for each in by_identity.values() for e in each])
+        )
+
+    def _estimate_table(self, estimates: Sequence[Estimate]) -> Markup:
+        several = len(self.summary.runs) > 1
+        head = ["metric", *(["run"] if several else []), "value", "interval", "n", "method", "notes"]
+        rows: list[list[Child]] = [
+            [
+                e.label,
+                *([self.labels.get(e.run or "", e.run or "")] if several else []),
+                _value(e),
+                _interval(e) or "—",
+                _of(e),
+                e.method,
+                _notes(e),
+            ]
+            for e in estimates
+        ]
+        for place in reversed(range(len(head))):  # columns that are empty throughout say nothing
+            if not any(row[place] for row in rows):
+                del head[place]
+                for row in rows:
+                    del row[place]
+        return element("details", element("summary", "The numbers as a table"), _table(head, rows))
+
+    def _differences(self) -> Markup | None:
+        parts: list[Child] = []
+        for comparison in self.content.comparisons:
+            baseline = comparison.runs[0].label
+            parts.append(
+                element(
+                    "p",
+                    f"Each run against the baseline {baseline}, paired by example; to the right is better. ▲ better "
+                    f"and ▼ worse after Holm's correction for {plural(len(comparison.differences), 'comparison')},"
+                    " ○ no difference found.",
+                )
+            )
+            by_metric: dict[str, list[Difference]] = {}
+            for each in comparison.differences:
+                by_metric.setdefault(each.metric, []).append(each)
+            plots = []
+            if len(comparison.runs) == 2:
+                for family in _families(comparison.differences, lambda each: each.improvement):
+                    title = f"{comparison.runs[1].label} against {baseline}"
+                    plots.append(
+                        marks.differences(title, family, self.labels, comparison.confidence, by_metric=True)
+                    )
+            else:
+                width = HALF if len(by_metric) > 1 else WIDE
+                for metric, found in by_metric.items():
+                    plots.append(
+                        marks.differences(
+                            metric, found, self.labels, comparison.confidence, by_metric=False, width=width
+                        )
+                    )
+            parts += [self._figures(plots), self._difference_table(comparison), self._gates(comparison)]
+        return join(*parts) if parts else None
+
+    def _difference_table(self, comparison: Comparison) -> Markup:
+        head = ["metric", "run", "baseline's", "run's", "better by", "interval", "p (Holm)"]
+        head += ["better / worse / same", "smallest effect", "n"]
+        rows: list[list[Child]] = []
+        for each in comparison.differences:
+            better, compared = each.improvement, each.compared
+            rows.append(
+                [
+                    each.metric,
+                    self.labels[each.run],
+                    number(compared.first.value),
+                    number(compared.second.value),
+                    "—" if better.value is None else f"{better.value:+.3f}",
+                    interval(better.low, better.high, signed=True),
+                    probability(each.adjusted_p_value),
+                    f"{compared.wins:,} / {compared.losses:,} / {compared.ties:,}",
+                    number(compared.smallest_effect),
+                    join(_of(better), _sub(missing_text(better, signed=True)), _sub(each.note)),
+                ]
+            )
+        tests = ", ".join(dict.fromkeys(each.compared.test.method for each in comparison.differences))
+        methods = ", ".join(dict.fromkeys(each.compared.difference.method for each in comparison.differences))
+        return element(
+            "details",
+            element("summary", "The numbers as a table"),
+            _table(head, rows, right=(2, 3, 4, 6)),
+            element("p", f"Intervals: {methods}; tests: {tests}.", class_="muted"),
+        )
+
+    def _gates(self, comparison: Comparison) -> Markup | None:
+        if not comparison.gates:
+            return None
+        rows: list[list[Child]] = [
+            [
+                gate.metric,
+                self.labels[gate.run],
+                f"{gate.margin:g}",
+                element("strong", gate.verdict),
+                gate.reason,
+            ]
+            for gate in comparison.gates
+        ]
+        head = ["metric", "run", "may be worse by", "verdict", "why"]
+        return join(element("h3", f"Gate: {comparison.verdict}"), _table(head, rows, right=(2,)))
+
+    def _changes(self) -> Markup | None:
+        parts: list[Child] = []
+        left = MOST_EXAMPLES
+        for comparison in self.content.comparisons:
+            groups: dict[tuple[str, str], list[Worse]] = {}
+            for each in comparison.worse:
+                groups.setdefault((each.metric, each.run), []).append(each)
+            for (metric, run), found in groups.items():
+                shown = found[: max(2, left // max(1, len(groups)))][:left]
+                left -= len(shown)
+                if shown:
+                    total = _changed_counts(comparison, metric, run)
+                    parts.append(
+                        element(
+                            "h3", f"{metric}: {self.labels[run]} against {self.labels[shown[0].baseline]}"
+                        )
+                    )
+                    parts.append(
+                        element(
+                            "p",
+                            f"{len(shown)} of {total[1]:,} that got worse. {total[0]:,} got better.",
+                            class_="muted",
+                        )
+                    )
+                    parts += [self._change(each) for each in shown]
+        return join(*parts) if parts else None
+
+    def _change(self, each: Worse) -> Markup:
+        pieces = excerpt(word_diff(each.first_output, each.second_output), longest=2 * LONGEST)
+        fields: list[tuple[str, Child]] = [("input", _cut(each.input, LONGEST))]
+        if each.expected:
+            fields.append(("expected", _cut(each.expected, LONGEST)))
+        fields.append((_cut(self.labels[each.baseline], 40), _side(pieces, "removed")))
+        fields.append((_cut(self.labels[each.run], 40), _side(pieces, "added")))
+        if each.calls:
+            fields.append(("tool calls", _cut(each.calls, LONGEST)))
+        title = join(
+            element("span", "▼ worse ", class_="bad badge"),
+            each.example,
+            element("span", f" · score {each.first:g} → {each.second:g}", class_="muted"),
+        )
+        return element(
+            "div",
+            element("h4", title),
+            element("dl", *(join(element("dt", name), element("dd", value)) for name, value in fields)),
+            class_="example",
+        )
+
+    def _rankings(self) -> Markup | None:
+        parts: list[Child] = []
+        for ranking in self.content.rankings:
+            rows = [
+                Row(
+                    f"{place.rank}. {place.label}",
+                    place.rating,
+                    note=f"rank {place.rank_low}–{place.rank_high} · {place.wins:,} won, {place.losses:,} lost,"
+                    f" {place.ties:,} tied",
+                    about={"run": place.run, "evaluator": ranking.source},
+                )
+                for place in ranking.places
+            ]
+            parts.append(self._figures([marks.forest(f"Ratings by {ranking.source}", rows)]))
+            names = [f"{place.rank}. {place.label}" for place in ranking.places]
+            if ranking.win_probability and len(names) <= MOST_CLASSES:
+                cells: list[list[Child]] = [
+                    [element("strong", name), *("—" if p is None else f"{p:.2f}" for p in row)]
+                    for name, row in zip(names, ranking.win_probability, strict=True)
+                ]
+                head = ["wins against →", *(str(place.rank) for place in ranking.places)]
+                parts += [
+                    element("h3", "Probability of winning"),
+                    _table(head, cells, right=range(1, len(head))),
+                ]
+        for table in self.summary.tables:
+            value = table.value
+            if (
+                isinstance(value, dict)
+                and "runs" in value
+                and "win_probability" in value
+                and not _kind(table)
+            ):
+                rows = [
+                    Row(
+                        f"{run['rank']}. {self.labels.get(run['name'], run['name'])}",
+                        msgspec.convert(run["rating"], Estimate),
+                        note=f"rank {run['rank_low']}–{run['rank_high']} · {run['wins']:,} won, {run['losses']:,} lost,"
+                        f" {run['ties']:,} tied",
+                        about={"run": run["name"], "evaluator": table.evaluator},
+                    )
+                    for run in value["runs"]
+                ]
+                parts.append(self._figures([marks.forest(f"Ratings: {table.label}", rows)]))
+        return join(*parts) if parts else None
+
+    def _slices(self) -> Markup | None:
+        plots, left_out = slice_plots(self.summary, self.labels)
+        if not plots:
+            return None
+        note = f"{left_out:,} more estimates of slices are in the JSON report." if left_out else ""
+        return join(self._figures(plots), element("p", note, class_="muted") if note else None)
+
+    def _confusion(self) -> Markup | None:
+        plots, notes = confusion_plots(self.summary, self.labels)
+        if not plots and not notes:
+            return None
+        return join(
+            element("p", "Shading is the share of the expected class; the underlined diagonal is right."),
+            self._figures(plots, pair=True),
+            *(element("p", note, class_="muted") for note in notes),
+        )
+
+    def _cost(self) -> Markup | None:
+        parts: list[Child] = [self._figures(cost_plots(self.summary, self.labels, self.headlines))]
+        rows: list[list[Child]] = [
+            [run.label, model, *_usage(msgspec.to_builtins(usage))]
+            for run in self.summary.runs
+            for model, usage in run.usage.items()
+        ]
+        for each in self.summary.evaluations:
+            rows += [
+                [f"judging, {each['id']}", model, *_usage(usage)] for model, usage in each["usage"].items()
+            ]
+        if rows:
+            head = ["run", "model", "calls", "cached", "tokens in", "tokens out", "cost"]
+            parts.append(_table(head, rows, right=range(2, 7)))
+        times: list[list[Child]] = [
+            [
+                run.label,
+                *(seconds_text(run.service_seconds[name]) for name in ("mean", "median", "p95", "max")),
+                *(seconds_text(run.queue_seconds[name]) for name in ("median", "p95")),
+            ]
+            for run in self.summary.runs
+            if run.service_seconds
+        ]
+        if times:
+            head = [
+                "seconds for an output",
+                "mean",
+                "median",
+                "p95",
+                "max",
+                "waiting, median",
+                "waiting, p95",
+            ]
+            parts.append(_table(head, times, right=range(1, 7)))
+        return join(*parts) if rows or times else None
+
+    def _judges(self) -> Markup | None:
+        if not self.content.calibrations:
+            return None
+        plots = [
+            marks.calibration(
+                f"{each.evaluator}: {plural(each.n, 'label')} by {', '.join(each.annotators)}",
+                each.bins,
+                {"evaluator": each.evaluator, "evaluation": each.evaluation},
+            )
+            for each in self.content.calibrations
+        ]
+        head = [
+            "evaluator",
+            "labels",
+            "agreement",
+            "kappa",
+            "passes what people pass",
+            "fails what people fail",
+        ]
+        head += ["rate above people's"]
+        rows: list[list[Child]] = [
+            [
+                join(each.evaluator + (f", {each.part}" if each.part else "")),
+                f"{each.n:,} {each.labels}",
+                *(
+                    "—" if e is None else join(_value(e), _sub(_interval(e)))
+                    for e in (each.agreement, each.kappa, each.sensitivity, each.specificity)
+                ),
+                join(
+                    "—" if each.bias.value is None else f"{each.bias.value:+.3f}",
+                    _sub(interval(each.bias.low, each.bias.high, signed=True)),
+                ),
+            ]
+            for each in self.content.agreements
+        ]
+        return join(
+            element(
+                "p",
+                "What people say of the same outputs, over the judge's score. Points on the dashed diagonal mean that "
+                "the judge can be taken at its word.",
+            ),
+            self._figures(plots, pair=True),
+            _table(head, rows) if rows else None,
+        )
+
+    def _failures(self) -> Markup | None:
+        kinds = self.summary.failures
+        if not kinds:
+            return None
+        shown = sorted(kinds, key=lambda kind: -kind.count)[:MOST_KINDS]
+        rows: list[list[Child]] = []
+        for kind in shown:
+            first = kind.examples[0] if kind.examples else {}
+            others = ", ".join(each["example"] for each in kind.examples[1:])
+            rows.append(
+                [
+                    element("strong", kind.type),
+                    f"{kind.what}, {self.labels.get(kind.where, kind.where)}",
+                    f"{kind.count:,}",
+                    join(
+                        _cut(first.get("example", ""), 80),
+                        _sub(f"also {_cut(others, 120)}" if others else ""),
+                    ),
+                    _cut(first.get("message", ""), LONGEST),
+                ]
+            )
+        more = len(kinds) - len(shown)
+        return join(
+            self._figures([marks.failures("Failures by kind", shown, self.labels)]),
+            _table(["kind", "where", "count", "example", "message"], rows, right=(2,)),
+            element("p", f"{plural(more, 'more kind')} in the JSON report.", class_="muted")
+            if more > 0
+            else None,
+        )
+
+    def _made_with(self) -> Markup:
+        parts: list[Child] = []
+        for title, facts in (
+            ("Settings", [run.settings for run in self.summary.runs]),
+            ("Environment", [{k: v for k, v in run.environment.items() if v} for run in self.summary.runs]),
+        ):
+            names = list(dict.fromkeys(name for each in facts for name in each))
+            same = [name for name in names if len({_json(each.get(name)) for each in facts}) == 1]
+            differ = [name for name in names if name not in same]
+            if differ:
+                rows: list[list[Child]] = [
+                    [
+                        element("strong", run.label),
+                        *(_cut(_shown(each[name]), LONGEST) if name in each else "—" for name in differ),
+                    ]
+                    for run, each in zip(self.summary.runs, facts, strict=True)
+                ]
+                parts += [element("h3", f"{title} that differ"), _table(["run", *differ], rows)]
+            if same:
+                shared: list[list[Child]] = [
+                    [element("strong", name), _cut(_shown(facts[0][name]), LONGEST)] for name in same
+                ]
+                both = " shared by all runs" if len(facts) > 1 else ""
+                parts += [element("h3", f"{title}{both}"), _table(["name", "value"], shared)]
+        rows = []
+        for run in self.summary.runs:
+            made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.created))
+            rows.append([element("strong", run.label), element("code", run.id), run.task, run.dataset, made])
+        parts += [element("h3", "Runs"), _table(["run", "id", "task", "dataset", "made"], rows)]
+        judged: list[list[Child]] = [
+            [element("strong", spec["key"]), spec["name"], _cut(_shown(spec["params"]), LONGEST), each["id"]]
+            for each in self.summary.evaluations
+            for spec in each["evaluators"]
+        ]
+        if judged:
+            head = ["evaluator", "name", "parameters", "evaluation"]
+            parts += [element("h3", "Evaluators"), _table(head, judged)]
+        return join(*parts)
+
+    # ------------------------------------------------------------ figures
+
+    def _figures(self, plots: Iterable[Plot], *, pair: bool = False) -> Markup:
+        out, narrow = [], pair
+        for plot in plots:
+            self.plots += 1
+            narrow = narrow or plot.width <= HALF
+            drawn = Markup(marks.svg(plot, f"plot-{self.plots}"))
+            out.append(element("figure", element("figcaption", plot.title), drawn))
+        return element("div", *out, class_="pair" if narrow and len(out) > 1 else None)
+
+
+# ---------------------------------------------------------------- plots that the viewer shows too
+
+
+def slice_plots(summary: Summary, labels: Mapping[str, str]) -> tuple[list[Plot], int]:
+    """The estimates of groups, one plot for each metric, and how many estimates were left out."""
+    grouped: dict[tuple[str, str], list[Estimate]] = {}
+    for metric in summary.metrics:
+        each = metric.estimate
+        if each.group:
+            grouped.setdefault((each.evaluator, each.metric), []).append(each)
+    plots, left_out = [], 0
+    for place, ((evaluator, metric_name), estimates) in enumerate(grouped.items()):
+        if place >= MOST_PLOTS:
+            left_out += len(estimates)
+            continue
+        several = len({each.run for each in estimates}) > 1
+        rows: list[Row] = []
+        by_group: dict[str, list[Estimate]] = {}
+        for each in estimates:
+            by_group.setdefault(group_text(each.group), []).append(each)
+        shown = 0
+        for group, found in by_group.items():
+            if len(rows) + len(found) > MOST_ROWS:
+                break
+            shown += len(found)
+            if several:
+                rows.append(Row(group))
+                rows += [Row(labels.get(e.run or "", e.run or ""), e, about=_about(e)) for e in found]
+            else:
+                rows += [Row(group, e, about=_about(e)) for e in found]
+        left_out += len(estimates) - shown
+        title = f"{evaluator} {metric_name}{_arrow(evaluator, summary.lower_is_better)}".strip()
+        plots.append(marks.forest(title, rows))
+    return plots, left_out
+
+
+def confusion_plots(summary: Summary, labels: Mapping[str, str]) -> tuple[list[Plot], list[str]]:
+    """The confusion matrices, and notes on those that are too large."""
+    plots: list[Plot] = []
+    notes: list[str] = []
+    for table in summary.tables:
+        value = table.value
+        known = table.run is None or table.run in labels
+        if not (known and isinstance(value, dict) and "labels" in value and "matrix" in value):
+            continue
+        run = labels.get(table.run or "", "") if len(summary.runs) > 1 else ""
+        title = f"{table.label}, {run}" if run else table.label
+        if len(value["labels"]) > MOST_CLASSES:
+            notes.append(f"{title}: {len(value['labels']):,} classes; the JSON report has the whole matrix.")
+        elif len(plots) >= MOST_PLOTS:
+            notes.append(f"{title}: in the JSON report.")
+        else:
+            about = {"evaluator": table.evaluator, **({"run": table.run} if table.run else {})}
+            plots.append(
+                marks.confusion(title, [str(name) for name in value["labels"]], value["matrix"], about)
+            )
+    return plots, notes
+
+
+def cost_plots(summary: Summary, labels: Mapping[str, str], headlines: Sequence[Metric]) -> list[Plot]:
+    """Quality over cost and over time, of the first metric that all runs have."""
+    if not headlines or len(summary.runs) < 2:
+        return []
+    metric = headlines[0]
+    found = {m.estimate.run: m.estimate for m in summary.metrics if m.identity == metric.identity}
+    evaluator = metric.estimate.evaluator
+    lower = evaluator in summary.lower_is_better
+    y_label = f"{metric.estimate.label}, {'lower' if lower else 'higher'} is better"
+    plots = []
+    for name, x_label, value in (
+        ("cost", "dollars for the run", _run_cost),
+        ("time", "median seconds for an output", lambda run: run.service_seconds.get("median")),
+    ):
+        points = [
+            Point(labels[run.id], x, found[run.id], {"run": run.id, "evaluator": evaluator})
+            for run in summary.runs
+            if run.id in found and (x := value(run)) is not None
+        ]
+        if len(points) > 1 and (name != "cost" or any(point.x for point in points)):
+            title = f"Quality over {name}"
+            plots.append(marks.scatter(title, points, x_label, y_label, higher_is_better=not lower))
+    return plots
+
+
+# ---------------------------------------------------------------- words
+
+_GATE = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}
+
+
+def _compared_sentences(comparison: Comparison, labels: Mapping[str, str]) -> list[str]:
+    """What follows from a comparison: a sentence for each metric, however many runs there are."""
+    if len(comparison.runs) == 2:
+        return _shortened(comparison.conclusions)
+    baseline = comparison.runs[0].label
+    by_metric: dict[str, list[Difference]] = {}
+    for each in comparison.differences:
+        by_metric.setdefault(each.metric, []).append(each)
+    said = []
+    for metric, found in by_metric.items():
+        parts = []
+        for direction in ("better", "worse"):
+            those = [e for e in found if direction_of(e, comparison.confidence) == direction]
+            those.sort(key=lambda e: -abs(e.improvement.value or 0.0))
+            if those:
+                named = [f"{labels[e.run]} (by {abs(e.improvement.value or 0.0):.3f})" for e in those]
+                parts.append(
+                    f"{_enumerated(named)} {'is' if len(those) == 1 else 'are'} {direction} than {baseline}"
+                )
+        rest = [labels[e.run] for e in found if direction_of(e, comparison.confidence) == "undecided"]
+        if rest:
+            parts.append(f"no difference found between {_enumerated(rest)} and {baseline}")
+        said.append(f"{metric}: {'; '.join(parts)}.")
+    return _shortened(said)
+
+
+_LOST = {"failed": "failed", "pending": "are pending"}
+
+
+def _enumerated(names: Sequence[str], most: int = 4) -> str:
+    """`A, B and C`, or `A, B, C and 7 more`."""
+    shown = list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _shortened(said: Sequence[str]) -> list[str]:
+    more = len(said) - MOST_METRICS
+    end = [f"{plural(more, 'more metric')} under Paired differences."] if more > 0 else []
+    return [*said[:MOST_METRICS], *end]
+
+
+def _estimate_sentence(metric: Metric, labels: Mapping[str, str]) -> str:
+    each = metric.estimate
+    run = labels.get(each.run or "", "") if len(labels) > 1 else ""
+    name = f"{run}, {each.label}" if run else each.label
+    if each.value is None:
+        return f"{name} has no value: {each.n:,} of {plural(each.of, 'item')} have a score."
+    missing = missing_text(each)
+    words = f"{name} is {_value(each)} {_interval(each)}".rstrip()
+    return f"{words}, over {each.n:,} of {plural(each.of, 'item')}" + (f"; {missing}." if missing else ".")
+
+
+def _headlines(summary: Summary, whole: Sequence[Metric]) -> list[Metric]:
+    """The metrics that all runs have: the first of each evaluator, then the others; none of people's labels."""
+    people = {s["key"] for each in summary.evaluations for s in each["evaluators"] if s["name"] == HUMAN}
+    counts: dict[Any, int] = {}
+    firsts: dict[Any, Metric] = {}
+    for metric in whole:
+        each = metric.estimate
+        if each.run is not None and each.aggregator != "ranking" and each.evaluator not in people:
+            counts[metric.identity] = counts.get(metric.identity, 0) + 1
+            firsts.setdefault(metric.identity, metric)
+    complete = [firsts[identity] for identity, count in counts.items() if count == len(summary.runs)]
+    known = complete or list(firsts.values())
+    main = {metric.estimate.evaluator: metric for metric in reversed(known)}
+    return [m for m in known if m in main.values()] + [m for m in known if m not in main.values()]
+
+
+def _without_repetitions(metrics: Sequence[Metric]) -> list[Metric]:
+    """The estimates over all items, without those of a grouping aggregator that another aggregator gives too."""
+    whole = [metric for metric in metrics if not metric.estimate.group]
+    grouping = {
+        (m.estimate.evaluator, m.estimate.aggregator, m.estimate.name) for m in metrics if m.estimate.group
+    }
+    seen: dict[tuple[Any, ...], tuple[str, str]] = {}
+    kept = []
+    for metric in whole:
+        e = metric.estimate
+        same = (e.evaluator, e.run, e.value, e.low, e.high, e.n, e.of)
+        mine = (e.aggregator, e.name)
+        if seen.setdefault(same, mine) == mine or (e.evaluator, *mine) not in grouping:
+            kept.append(metric)
+    return kept
+
+
+def _first_of_evaluator(metrics: Sequence[Metric], place: int) -> bool:
+    evaluator = metrics[place].estimate.evaluator
+    return all(metric.estimate.evaluator != evaluator for metric in metrics[:place])
+
+
+def _best(estimates: Mapping[str, Estimate], lower: set[str]) -> set[str]:
+    """The runs with the best value."""
+    known = {run: e.value for run, e in estimates.items() if e.value is not None}
+    if len(known) < 2:
+        return set()
+    worse_first = next(iter(estimates.values())).evaluator in lower
+    best = min(known.values()) if worse_first else max(known.values())
+    return {run for run, value in known.items() if value == best}
+
+
+def _families(
+    things: Sequence[Any], estimate: Callable[[Any], Estimate] = lambda each: each
+) -> list[list[Any]]:
+    """Things that can share an axis: those between −1 and 1 together, any other alone."""
+    together, alone = [], []
+    for each in things:
+        found = estimate(each)
+        values = [v for v in (found.value, found.low, found.high) if v is not None]
+        if all(math.isfinite(v) and abs(v) <= 1.0 for v in values):
+            together.append(each)
+        else:
+            alone.append([each])
+    return ([together] if together else []) + alone
+
+
+def _changed_counts(comparison: Comparison, metric: str, run: str) -> tuple[int, int]:
+    for each in comparison.differences:
+        if each.evaluator == metric and each.run == run:
+            return each.compared.wins, each.compared.losses
+    return 0, 0
+
+
+def _about(estimate: Estimate) -> dict[str, str]:
+    found = {"evaluator": estimate.evaluator}
+    if estimate.run:
+        found["run"] = estimate.run
+    if estimate.group:
+        found |= {f"group.{name}": value for name, value in estimate.group.items()}
+    return found
+
+
+def _arrow(evaluator: str, lower: set[str]) -> str:
+    if not lower or not evaluator:
+        return ""
+    return " ↓" if evaluator in lower else " ↑"
+
+
+def _value(estimate: Estimate) -> str:
+    return number(estimate.value, marks.digits_of(estimate))
+
+
+def _interval(estimate: Estimate) -> str:
+    return interval_text(estimate, marks.digits_of(estimate))
+
+
+def _of(estimate: Estimate) -> str:
+    return f"{estimate.n:,} of {estimate.of:,}"
+
+
+def _notes(estimate: Estimate) -> str:
+    effect = estimate.metadata.get("design_effect")
+    clusters = estimate.metadata.get("clusters")
+    found = [missing_text(estimate)]
+    if effect is not None and clusters is not None:
+        found.append(f"design effect {effect:.2f}, {clusters:,} clusters")
+    return "; ".join(filter(None, [*found, str(estimate.metadata.get("note", ""))]))
+
+
+def _run_cost(run: RunSummary) -> float | None:
+    """What a run cost; None where that is unknown, or where it called no model."""
+    costs = [usage.cost for usage in run.usage.values()]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if costs and len(known) == len(costs) else None
+
+
+def _usage(usage: Mapping[str, Any]) -> list[str]:
+    names = ("calls", "cached_calls", "input_tokens", "output_tokens")
+    cost = usage.get("cost")
+    return [*(f"{usage.get(name, 0):,}" for name in names), "unknown" if cost is None else f"${cost:.4f}"]
+
+
+def _side(pieces: Sequence[Piece], mine: str) -> Markup:
+    """One of two texts, with what only it has marked."""
+    out: list[Child] = []
+    for piece in pieces:
+        if piece.kind == "left_out":
+            out.append(element("span", " … ", class_="gap"))
+        elif piece.kind == "same":
+            out.append(piece.text)
+        elif piece.kind == mine:
+            out.append(element("del" if mine == "removed" else "ins", piece.text))
+    return join(*out) if out else element("span", "(empty)", class_="gap")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Child]], right: Iterable[int] = ()) -> Markup:
+    at_right = set(right)
+
+    def cells(name: str, values: Sequence[Child]) -> list[Markup]:
+        return [
+            element(
+                name, value, class_="r" if place in at_right else None, scope="col" if name == "th" else None
+            )
+            for place, value in enumerate(values)
+        ]
+
+    body = [element("tr", *cells("td", row)) for row in rows]
+    table = element("table", element("thead", element("tr", *cells("th", head))), element("tbody", *body))
+    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=", ".join(head[:3]))
+
+
+def _sub(text: str) -> Markup | None:
+    return element("span", text, class_="sub") if text else None
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _style() -> str:
+    folder = Path(__file__).parent
+    return "".join((folder / name).read_text(encoding="utf-8") for name in ("theme.css", "report.css"))

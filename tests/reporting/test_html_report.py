@@ -1,0 +1,210 @@
+"""The HTML report: complete, self-contained, small, and safe whatever the texts in it say."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+import karat
+from karat.analysis.comparison import compare
+from karat.analysis.ranking import rank
+from karat.analysis.summary import summarise
+from karat.cli import main
+from karat.reporting.html_report import html_report
+from karat.tasks import FunctionTask
+from tests.hostile import HOSTILE
+from tests.sample_store import sample_store
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text of a document."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._style = False
+        self.feed(document)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._style = tag == "style"
+
+    def handle_endtag(self, tag):
+        self._style = False
+
+    def handle_data(self, data):
+        if not self._style:
+            self.text += data + "\n"
+
+
+def check_safe(document: str) -> Page:
+    """Assert that a document runs nothing and asks for nothing."""
+    page = Page(document)
+    names = (
+        "html head meta title style body header main footer nav section div p h1 h2 h3 h4 ul li a span strong code",
+        "table thead tbody tr th td figure figcaption details summary dl dt dd del ins",
+        "svg desc line path rect circle text",
+    )
+    allowed = {name for line in names for name in line.split()}
+    assert {tag for tag, _ in page.tags} <= allowed
+    for tag, attributes in page.tags:
+        assert not [
+            name for name in attributes if name.startswith("on") or name in ("src", "style", "srcset")
+        ]
+        if "href" in attributes:
+            assert tag == "a"
+            assert str(attributes["href"]).startswith("#")
+    assert not re.search(r"url\(|@import", document)
+    style = document.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert str(policy).startswith(f"default-src 'none'; style-src 'sha256-{digest}'")
+    return page
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    with sample_store(tmp_path_factory.mktemp("sample"), 80) as made:
+        yield made
+
+
+def test_a_report_on_several_runs_has_every_section(sample):
+    before = len(sample.store.aggregations.list())
+    page = check_safe(html_report(sample.store, summarise(sample.store, [run.id for run in sample.runs])))
+    headings = [page.text.index(f"\n{name}\n") for name in (
+        "Conclusion", "Runs", "Estimates", "Paired differences", "Changed examples", "Slices", "Confusion",
+        "Cost, time and quality", "Judges against people", "Failures", "Made with",
+    )]  # fmt: skip
+    assert headings == sorted(headings)
+    assert "gpt-4.1-nano" in page.text[headings[0] : headings[1]]
+    assert page.text.count("JSONDecodeError") >= 2
+    kinds = {tag for tag, _ in page.tags}
+    assert {"del", "ins"} <= kinds
+    assert "judge's score" in page.text
+    assert len(sample.store.aggregations.list()) == before, "a report writes nothing to the store"
+
+
+def test_a_report_on_one_run_has_only_what_is_its_own(sample):
+    first, second = sample.runs[:2]
+    page = check_safe(html_report(sample.store, summarise(sample.store, [first.id])))
+    assert "Paired differences" not in page.text
+    assert "gpt-4o-mini" not in page.text.partition("Made with")[0].replace("openai/gpt-4o-mini", "")
+    assert second.id not in page.text
+    assert page.text.count("predicted →") == 1
+
+
+def test_a_report_on_a_comparison_and_on_a_ranking(sample):
+    runs = [run.id for run in sample.runs]
+    made = compare(runs[1:], metrics="intent", store=sample.store, fail_if_worse="accuracy:0.01")
+    page = check_safe(html_report(sample.store, summarise(sample.store, [made.id])))
+    assert "The gate" in page.text.partition("Runs")[0]
+    assert "intent accuracy" in page.text
+    ranked = rank(runs, metric="intent", store=sample.store)
+    page = check_safe(html_report(sample.store, summarise(sample.store, [ranked.id])))
+    assert "Ratings by intent" in page.text
+    assert "Probability of winning" in page.text
+
+
+def test_a_run_that_nothing_judged_says_what_to_do(tmp_path):
+    with karat.open_store(tmp_path / "k.db") as store:
+        run = karat.run(lambda text: text, [{"input": "a"}], store=store, progress=False)
+        page = check_safe(html_report(store, summarise(store, [run.id])))
+        assert f"karat evaluate {run.id} -e NAME" in page.text
+
+
+def test_ten_runs_with_twenty_metrics_take_at_most_300_kb(tmp_path):
+    count, keys = 60, [f"metric_number_{n}" for n in range(20)]
+    data = karat.Dataset.from_examples(
+        [{"id": f"example-{n}", "input": f"A question of usual length, number {n}?", "expected": "An answer. " * 8,
+          "metadata": {"topic": f"topic {n % 5}"}} for n in range(count)], name="questions")  # fmt: skip
+
+    def graded(key):
+        def grade(outputs, expected):
+            return karat.Result(key, (len(outputs) * (len(key) + int(key[14:])) % 97) / 96)
+
+        grade.__name__ = key
+        return grade
+
+    def answer(text, skill, prompt):
+        return f"{text} An answer in a few sentences, as models give it, and no less than that. " * (
+            skill % 3 + 1
+        )
+
+    with karat.open_store(tmp_path / "k.db") as store:
+        runs = []
+        for skill in range(10):
+            task = FunctionTask(
+                answer, name="answer", parameters={"skill": skill, "prompt": "You are … " * 40}
+            )
+            runs.append(karat.run(task, data, store=store, progress=False))
+        evaluation = karat.evaluate(runs, [graded(key) for key in keys], store=store, progress=False)
+        karat.aggregate(evaluation, ["mean", {"name": "mean", "key": "by_topic", "params": {"by": "topic"}}])
+        document = html_report(store, summarise(store, [run.id for run in runs]))
+    check_safe(document)
+    assert len(document.encode()) <= 300_000
+    assert all(key in document for key in keys)
+
+
+def test_hostile_strings_in_every_field_stay_text(tmp_path):
+    examples = [
+        {
+            "id": f"{n} {text}",
+            "input": text,
+            "expected": text,
+            "metadata": {"topic": text, text[:50] or "k": text},
+        }
+        for n, text in enumerate(HOSTILE)
+    ]
+    worst = HOSTILE[2]
+
+    def grade(outputs, expected):
+        same = outputs == expected
+        return karat.Result(
+            worst, float(same), outputs, comment=worst, metadata={"golden": expected, "predicted": outputs}
+        )
+
+    def answer(text, fail, prompt):
+        if fail and text == HOSTILE[1]:
+            raise ValueError(text)
+        return text if len(text) % 2 else text + worst
+
+    def better(text, fail, prompt):
+        if text == HOSTILE[0]:
+            raise ValueError(text)
+        return text + worst if len(text) % 3 else text
+
+    with karat.open_store(tmp_path / "k.db") as store:
+        data = karat.Dataset.from_examples(examples, name=HOSTILE[0])
+        runs = [
+            karat.run(
+                FunctionTask(function, name=HOSTILE[3], parameters={"fail": True, "prompt": text}),
+                data, store=store, progress=False, labels=[worst], description=worst, metadata={worst: worst},
+            )
+            for function, text in ((answer, HOSTILE[2]), (better, HOSTILE[12]))
+        ]  # fmt: skip
+        evaluation = karat.evaluate(runs, [grade], store=store, progress=False)
+        karat.aggregate(
+            evaluation, ["mean", {"name": "mean", "key": worst, "params": {"by": "topic"}}, "f1_score"]
+        )
+        document = html_report(store, summarise(store, [run.id for run in runs]))
+    page = check_safe(document)
+    assert "<script" not in document
+    assert worst in page.text
+    assert not [c for c in document if c in "\x00\x1b\x7f\x9b\u202e\u2066\u200b\ufeff\u2028\u2029"]
+    assert "⟨U+202E⟩" in page.text
+    assert len(document) < 300_000
+
+
+def test_the_command_writes_the_file(sample, tmp_path, capsys):
+    url = f"sqlite:///{sample.store.backend.path}"
+    target = tmp_path / "report.html"
+    runs = [run.id for run in sample.runs]
+    assert main(["report", *runs, "-o", str(target), "--store", url]) == 0
+    check_safe(target.read_text(encoding="utf-8"))
+    assert main(["report", runs[0], "--format", "html", "--store", url]) == 0
+    assert "<!doctype html>" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from karat.analysis.comparison import Comparison, Difference, compare_runs
 from karat.analysis.judges import Agreement, alignment
 from karat.analysis.latency import seconds_text
 from karat.analysis.ranking import Ranking
-from karat.analysis.regressions import Worse
+from karat.analysis.regressions import ChangedExample, ExampleChanges
 from karat.analysis.scores import sources_of
 from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.analysis.text_diff import Piece, excerpt, word_diff
@@ -225,7 +225,7 @@ class _Report:
     def _sentences(self) -> list[str]:
         said: list[str] = []
         for comparison in self.content.comparisons:
-            said += _compared_sentences(comparison, self.labels)
+            said += [*_compared_sentences(comparison, self.labels), *comparison.warnings]
             if comparison.verdict is not None:
                 said.insert(0, f"The gate {_GATE[comparison.verdict]}.")
         for ranking in self.content.rankings:
@@ -471,33 +471,34 @@ class _Report:
         return join(element("h3", f"Gate: {comparison.verdict}"), _table(head, rows, right=(2,)))
 
     def _changes(self) -> Markup | None:
+        """The examples that changed most, both ways, as evenly over metrics and runs as there is room."""
         parts: list[Child] = []
-        left = MOST_EXAMPLES
         for comparison in self.content.comparisons:
-            groups: dict[tuple[str, str], list[Worse]] = {}
-            for each in comparison.worse:
-                groups.setdefault((each.metric, each.run), []).append(each)
-            for (metric, run), found in groups.items():
-                shown = found[: max(2, left // max(1, len(groups)))][:left]
-                left -= len(shown)
-                if shown:
-                    total = _changed_counts(comparison, metric, run)
-                    parts.append(
-                        element(
-                            "h3", f"{metric}: {self.labels[run]} against {self.labels[shown[0].baseline]}"
-                        )
+            groups: dict[tuple[str, str], list[list[ChangedExample]]] = {}
+            for side, found in enumerate((comparison.worse, comparison.better)):
+                for each in found:
+                    groups.setdefault((each.metric, each.run), [[], []])[side].append(each)
+            each_side = max(1, MOST_EXAMPLES // max(1, 2 * len(groups)))
+            left = MOST_EXAMPLES
+            for (metric, run), sides in groups.items():
+                shown = [side[: min(each_side, left)] for side in sides]
+                left -= sum(map(len, shown))
+                if not any(shown):
+                    break
+                baseline = (sides[0] or sides[1])[0].baseline
+                counts = _changed_counts(comparison, metric, run)
+                parts.append(element("h3", f"{metric}: {self.labels[run]} against {self.labels[baseline]}"))
+                words = f"Worse: {len(shown[0])} of {counts.worse:,}. Better: {len(shown[1])} of {counts.better:,}."
+                parts.append(
+                    element(
+                        "p", f"{words} {counts.same:,} the same, {counts.missing:,} missing.", class_="muted"
                     )
-                    parts.append(
-                        element(
-                            "p",
-                            f"{len(shown)} of {total[1]:,} that got worse. {total[0]:,} got better.",
-                            class_="muted",
-                        )
-                    )
-                    parts += [self._change(each) for each in shown]
+                )
+                parts += [self._change(each, "worse") for each in shown[0]]
+                parts += [self._change(each, "better") for each in shown[1]]
         return join(*parts) if parts else None
 
-    def _change(self, each: Worse) -> Markup:
+    def _change(self, each: ChangedExample, direction: str) -> Markup:
         pieces = excerpt(word_diff(each.first_output, each.second_output), longest=2 * LONGEST)
         fields: list[tuple[str, Child]] = [("input", _cut(each.input, LONGEST))]
         if each.expected:
@@ -506,10 +507,11 @@ class _Report:
         fields.append((_cut(self.labels[each.run], 40), _side(pieces, "added")))
         if each.calls:
             fields.append(("tool calls", _cut(each.calls, LONGEST)))
+        sign, tone = marks.FOUND[direction]
         title = join(
-            element("span", "▼ worse ", class_="bad badge"),
+            element("span", f"{sign} {direction} ", class_=f"{tone} badge"),
             each.example,
-            element("span", f" · score {each.first:g} → {each.second:g}", class_="muted"),
+            element("span", f" · score {each.first:.3g} → {each.second:.3g}", class_="muted"),
         )
         return element(
             "div",
@@ -693,7 +695,7 @@ class _Report:
         )
 
     def _made_with(self) -> Markup:
-        parts: list[Child] = []
+        parts: list[Child] = [self._what_differs(comparison) for comparison in self.content.comparisons]
         for title, facts in (
             ("Settings", [run.settings for run in self.summary.runs]),
             ("Environment", [{k: v for k, v in run.environment.items() if v} for run in self.summary.runs]),
@@ -701,7 +703,7 @@ class _Report:
             names = list(dict.fromkeys(name for each in facts for name in each))
             same = [name for name in names if len({_json(each.get(name)) for each in facts}) == 1]
             differ = [name for name in names if name not in same]
-            if differ:
+            if differ and not self.content.comparisons:
                 rows: list[list[Child]] = [
                     [
                         element("strong", run.label),
@@ -730,6 +732,20 @@ class _Report:
             head = ["evaluator", "name", "parameters", "evaluation"]
             parts += [element("h3", "Evaluators"), _table(head, judged)]
         return join(*parts)
+
+    def _what_differs(self, comparison: Comparison) -> Markup | None:
+        if not comparison.differs:
+            return element("p", "The runs differ in nothing that was recorded: they repeat one another.")
+        rows: list[list[Child]] = []
+        for run, values in zip(
+            comparison.runs, zip(*(each.values for each in comparison.differs), strict=True), strict=True
+        ):
+            rows.append(
+                [element("strong", run.label), *("—" if v is None else _cut(v, LONGEST) for v in values)]
+            )
+        return join(
+            element("h3", "What differs"), _table(["run", *(each.name for each in comparison.differs)], rows)
+        )
 
     # ------------------------------------------------------------ figures
 
@@ -836,25 +852,30 @@ def _compared_sentences(comparison: Comparison, labels: Mapping[str, str]) -> li
     """What follows from a comparison: a sentence for each metric, however many runs there are."""
     if len(comparison.runs) == 2:
         return _shortened(comparison.conclusions)
-    baseline = comparison.runs[0].label
-    by_metric: dict[str, list[Difference]] = {}
-    for each in comparison.differences:
-        by_metric.setdefault(each.metric, []).append(each)
+    baseline = comparison.runs[0]
     said = []
-    for metric, found in by_metric.items():
-        parts = []
-        for direction in ("better", "worse"):
-            those = [e for e in found if direction_of(e, comparison.confidence) == direction]
-            those.sort(key=lambda e: -abs(e.improvement.value or 0.0))
-            if those:
-                named = [f"{labels[e.run]} (by {abs(e.improvement.value or 0.0):.3f})" for e in those]
-                parts.append(
-                    f"{_enumerated(named)} {'is' if len(those) == 1 else 'are'} {direction} than {baseline}"
-                )
-        rest = [labels[e.run] for e in found if direction_of(e, comparison.confidence) == "undecided"]
-        if rest:
-            parts.append(f"no difference found between {_enumerated(rest)} and {baseline}")
-        said.append(f"{metric}: {'; '.join(parts)}.")
+    for leader in comparison.leaders:
+        same = [labels[run] for run in leader.indistinguishable]
+        mine = [
+            e
+            for e in comparison.differences
+            if (e.evaluator, e.aggregator) == (leader.evaluator, leader.aggregator)
+        ]
+        values = {e.run: e.compared.second.value for e in mine}
+        value = values.get(leader.run, mine[0].compared.first.value)
+        words = f"{leader.evaluator} {leader.aggregator}: {labels[leader.run]} is best with {number(value)}"
+        if same:
+            words += f", not distinguishable from {_enumerated(same)}"
+        elif len(comparison.runs) > 2:
+            words += ", and better than every other run"
+        if leader.run != baseline.id:
+            gap = next((e for e in mine if e.run == leader.run), None)
+            if gap is not None and direction_of(gap, comparison.confidence) == "better":
+                words += f"; better than the baseline {baseline.label} by {number(gap.improvement.value)}"
+        worse = [labels[e.run] for e in mine if direction_of(e, comparison.confidence) == "worse"]
+        if worse:
+            words += f"; worse than the baseline {baseline.label}: {_enumerated(worse)}"
+        said.append(words + ".")
     return _shortened(said)
 
 
@@ -947,11 +968,11 @@ def _families(
     return ([together] if together else []) + alone
 
 
-def _changed_counts(comparison: Comparison, metric: str, run: str) -> tuple[int, int]:
+def _changed_counts(comparison: Comparison, metric: str, run: str) -> ExampleChanges:
     for each in comparison.differences:
         if each.evaluator == metric and each.run == run:
-            return each.compared.wins, each.compared.losses
-    return 0, 0
+            return each.changed
+    return ExampleChanges()
 
 
 def _about(estimate: Estimate) -> dict[str, str]:

@@ -27,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--baseline", metavar="NAME", help="the memory system: a name, or file.py:Class")
     parser.option("--output-dir", required=True, metavar="DIR", help="where the five files are written")
     parser.option("--dataset-type", metavar="TYPE", help="the format of the dataset (default: recognised)")
+    parser.option("--corrections", metavar="FILE", help="label corrections that lie over the dataset")
     parser.option("--judge", metavar="MODEL", help="the judge: a model, or deterministic for none")
     parser.option("--model", metavar="MODEL", help="the answering model, or extractive for none")
     parser.option(
@@ -99,6 +100,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             given.baseline,
             output_dir=given.output_dir,
             dataset_type=given.dataset_type,
+            corrections=given.corrections,
             judge=given.judge,
             model=given.model,
             top_k=given.top_k,

@@ -34,6 +34,8 @@ DETERMINISTIC = "deterministic"
 JUDGE_VARIABLES = ("KARAT_JUDGE_MODEL", "OPENAI_MODEL", "KARAT_MODEL")
 MODEL_VARIABLES = ("KARAT_MODEL", "OPENAI_MODEL")
 DEFAULT_CONCURRENCY = 4
+MOST_NOTES = 20
+"""Notes about a dataset that are printed; the manifest has all."""
 MOST_COMPARED = 20_000
 """Verdicts for which kappa is computed; the share that agrees is for all."""
 
@@ -218,6 +220,7 @@ def evaluate(
     *,
     output_dir: str | Path,
     dataset_type: str | None = None,
+    corrections: str | Path | None = None,
     judge: Any = None,
     model: Any = None,
     top_k: int = 5,
@@ -235,10 +238,10 @@ def evaluate(
 ) -> MemoryEvaluation:
     """Evaluate a memory system and write the five files into `output_dir`.
 
-    `dataset` is a file, a folder, `demo`, or samples; `baseline` is the name of a memory system, `file.py:Class`, a
-    class, or a function that makes one, with `params`. `judge` is a model, settings of a judge, or `deterministic`;
-    `model` answers the questions, or is `extractive`. With `eval_only` the files of stage 1 in `output_dir` are judged
-    again; the dataset and the memory system are not needed then.
+    `dataset` is a file, a folder, `demo`, or samples; a file of label `corrections` may lie over it. `baseline` is the
+    name of a memory system, `file.py:Class`, a class, or a function that makes one, with `params`. `judge` is a model,
+    settings of a judge, or `deterministic`; `model` answers the questions, or is `extractive`. With `eval_only` the
+    files of stage 1 in `output_dir` are judged again; the dataset and the memory system are not needed then.
     """
     _check_numbers(top_k, context_tokens, max_samples, concurrency, max_judge_errors, snapshots)
     folder = Path(output_dir)
@@ -262,6 +265,7 @@ def evaluate(
             Settings(top_k=top_k, context_tokens=context_tokens, snapshots=snapshots, seed=seed),
             model=model,
             dataset_type=dataset_type,
+            corrections=corrections,
             max_samples=max_samples,
             concurrency=concurrency,
             common=common,
@@ -338,13 +342,14 @@ def _first_stage(
     *,
     model: Any,
     dataset_type: str | None,
+    corrections: str | Path | None,
     max_samples: int | None,
     concurrency: int | None,
     common: Mapping[str, Any],
 ) -> _Stage:
     answering = choose_model(model)
     answerer = answerer_of(answering.model)
-    data, about = _dataset(dataset, dataset_type, max_samples)
+    data, about = _dataset(dataset, dataset_type, corrections, max_samples)
     task = MemoryTask(system, settings, answerer, folder / files.STATE)
     described = task.configuration()
     identity = {
@@ -396,7 +401,10 @@ def _first_stage(
         **common,
     )
     notices = [answering.text]
-    notices += [f"dataset: {note}" for note in about.get("notes", ())]
+    notes = about.get("notes", [])
+    notices += [f"dataset: {note}" for note in notes[:MOST_NOTES]]
+    if len(notes) > MOST_NOTES:
+        notices.append(f"dataset: {len(notes) - MOST_NOTES} more notes are in {files.MANIFEST}")
     if made.notice:
         notices.append(made.notice)
     if task.restarted:
@@ -430,7 +438,7 @@ def _check_same_run(folder: Path, earlier: Mapping[str, Any] | None, store: kara
 
 
 def _dataset(
-    given: Any, dataset_type: str | None, max_samples: int | None
+    given: Any, dataset_type: str | None, corrections: str | Path | None, max_samples: int | None
 ) -> tuple[karat.Dataset, dict[str, Any]]:
     """The samples as a dataset of examples, and what is known of their source."""
     notes: dict[str, None] = {}
@@ -443,13 +451,19 @@ def _dataset(
     if isinstance(given, (str, Path)):
         from karat.memory.datasets import read_memory_dataset
 
-        source = read_memory_dataset(given, dataset_type)
+        source = read_memory_dataset(given, dataset_type, corrections=corrections)
         about: dict[str, Any] = {"type": source.type, "hash": source.hash}
         name = "memory-demo" if str(given) == "demo" else Path(given).stem
         if not source.tested:
             about["tested_on_original_data"] = False
         data = karat.Dataset.from_examples(examples(source.samples(max_samples)), name=_name(name))
+        first = [*source.notes]
+        if source.corrections is not None:
+            first.append(source.corrections.summary())
+        notes = dict.fromkeys([*first, *notes])
     else:
+        if corrections is not None:
+            raise RequestError("corrections lie over a dataset in a file: correct the given samples instead")
         listed = list(given)[:max_samples]
         if not listed:
             raise RequestError("the dataset has no samples")

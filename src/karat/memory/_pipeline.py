@@ -45,7 +45,7 @@ from karat.memory._system import (
     RetrievedMemory,
     StoredMemory,
 )
-from karat.memory._text import count_tokens
+from karat.memory._text import abbreviation, count_tokens
 from karat.models import record_tool_call
 from karat.records import Example, Output
 from karat.registry import check_parameters, parameters_of
@@ -515,12 +515,6 @@ def question_text(question: Question) -> str:
     if question.image_caption:
         return f"{question.question} [image: {question.image_caption}]"
     return question.question
-
-
-def abbreviation(question_type: str) -> str:
-    """The initials of a question type, for a dataset that has no abbreviations; always text."""
-    words = [word for word in question_type.replace("-", "_").replace(" ", "_").split("_") if word]
-    return "".join(word[0] for word in words).upper() or "NA"
 
 
 def share_of_store(items: Sequence[RetrievedMemory], stored: Sequence[StoredMemory]) -> float | None:

@@ -1,4 +1,4 @@
-"""How dialogue becomes text: a turn with its time and speaker, and the token count of a text."""
+"""How dialogue becomes text: a turn with its time and speaker, the token count of a text, abbreviations."""
 
 from __future__ import annotations
 
@@ -56,3 +56,8 @@ def cut_tokens(text: str, budget: int) -> str:
         if number > budget:
             return text[: token.start()].rstrip()
     return text
+
+
+def abbreviation(question_type: str) -> str:
+    """The initials of a question type, for a dataset that has no abbreviations: `multi_hop` gives `MH`; always text."""
+    return "".join(word[0] for word in re.findall(r"[^\W_]+", question_type)).upper() or "NA"

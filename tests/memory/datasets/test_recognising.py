@@ -163,7 +163,7 @@ def test_samples_are_what_they_claim():
     )
     memory_datasets.register("broken_for_test")(lambda path: iter([broken]))
     try:
-        with pytest.raises(DataError, match="same id"):
+        with pytest.raises(DataError, match="'S01' occurs twice"):
             list(read_memory_dataset("demo", "broken_for_test").samples())
     finally:
         memory_datasets._parts.pop("broken_for_test")

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from karat.errors import DataError, RequestError, did_you_mean
+from karat.errors import DataError, RequestError
 from karat.memory._dialogue import Sample
+from karat.memory._samples import check_sample
 from karat.registry import Registry
 
 if TYPE_CHECKING:
@@ -176,22 +177,12 @@ def _hash_of(type: str, root: Path, files: list[Path]) -> str:
 
 
 def _check(sample: Sample, seen: set[str], path: Path) -> None:
-    """Refuse what the pipeline could not key: repeated ids, questions after no session."""
+    """Refuse a sample that occurs twice, and one that the pipeline refuses, with the path of the dataset."""
     where = f"{path}: sample {sample.sample_id[:80]!r}"
     if sample.sample_id in seen:
         raise DataError(f"{where} occurs twice: give each sample its own sample_id")
     seen.add(sample.sample_id)
-    if not sample.sessions:
-        raise DataError(f"{where} has no sessions")
-    sessions = {session.session_id for session in sample.sessions}
-    turns = [turn.turn_id for session in sample.sessions for turn in session.turns]
-    if len(sessions) != len(sample.sessions) or len(set(turns)) != len(turns):
-        raise DataError(f"{where} has two sessions or two turns with the same id: make the ids unique")
-    if [question.index for question in sample.questions] != list(range(len(sample.questions))):
-        raise DataError(f"{where}: the indices of its questions are not 0, 1, 2, …")
-    for question in sample.questions:
-        if question.after_session not in sessions:
-            raise DataError(
-                f"{where}: question {question.index} is asked after {question.after_session!r}:"
-                f" {did_you_mean(question.after_session, sorted(sessions))}"
-            )
+    try:
+        check_sample(sample)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from karat.memory._dialogue import Question, Sample, Session, Turn
+from karat.memory._text import abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,
     DatasetReader,
     EvidenceSet,
     Located,
-    abbreviate,
     document,
     end_of,
     first_row,
@@ -46,7 +46,7 @@ class Beam(DatasetReader):
     type = "beam"
     title = "BEAM"
     tested = True
-    licence = "CC BY-SA 4.0; not shipped"
+    licence = "not stated; not shipped"
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
@@ -211,7 +211,7 @@ def _question(
         answerable=answerable,
         evidence=tuple(evidence.found.values()) if answerable else (),
         type=kind,
-        type_abbrev=abbreviate(kind),
+        type_abbrev=abbreviation(kind),
         difficulty=raw.text_at("difficulty"),
         now=end_of(last),
     )

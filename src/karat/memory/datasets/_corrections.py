@@ -44,7 +44,7 @@ class Corrections:
     def apply(self, sample: Sample, number: int, turn_id: Callable[[str], str]) -> Sample:
         """The sample with corrected labels. `number` is its place in the dataset, from 0."""
         turns = {turn.turn_id: turn for session in sample.sessions for turn in session.turns}
-        notes = list(sample.notes)
+        changed = excluded = 0
         kept: list[Question] = []
         for question in sample.questions:
             self.questions += 1
@@ -61,17 +61,18 @@ class Corrections:
                 continue
             self._used.add(key)
             row = self._by_key[key]
-            reason = row.text_at("reason") or row.text_at("error_type") or "no reason given"
             if row.has("exclude") and row["exclude"].flag():
-                self.excluded += 1
-                notes.append(f"question {question.index} is excluded: {short(reason, 200)}")
+                excluded += 1
                 continue
             corrected = _corrected(question, row, turns, turn_id)
             if (corrected.answer, corrected.answerable) != (question.answer, question.answerable):
-                self.changed += 1
-                notes.append(f"question {question.index} has a corrected answer: {short(reason, 200)}")
+                changed += 1
             kept.append(_at(corrected, len(kept)))
-        return msgspec.structs.replace(sample, questions=tuple(kept), notes=tuple(notes))
+        self.changed += changed
+        self.excluded += excluded
+        note = f"label corrections: {changed} of {len(sample.questions)} answers, {excluded} excluded"
+        notes = (*sample.notes, note) if changed or excluded else sample.notes
+        return msgspec.structs.replace(sample, questions=tuple(kept), notes=notes)
 
     def check_all_used(self) -> None:
         """Refuse corrections of questions that the dataset does not have."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from karat.datasets.readers.rows import short
 from karat.memory._dialogue import Attachment, Evidence, MemoryPoint, Question, Sample, Session, Turn
+from karat.memory._text import abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,
@@ -19,7 +20,6 @@ from karat.memory.datasets._reading import (
     EvidenceSet,
     LineIndex,
     Located,
-    abbreviate,
     document,
     end_of,
     is_refusal,
@@ -310,7 +310,7 @@ def _question(
         answerable=answerable,
         evidence=tuple(evidence.found.values()) if answerable else (),
         type=type,
-        type_abbrev=abbrev or abbreviate(type),
+        type_abbrev=abbrev or abbreviation(type),
         difficulty=raw.text_at("difficulty"),
         now=raw.time_at("question_date", "timestamp") or end_of(session),
         image_caption=raw.text_at("image_caption") or None,

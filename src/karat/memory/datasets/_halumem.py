@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from karat.memory._dialogue import Evidence, MemoryPoint, Question, Sample, Session, Turn
+from karat.memory._text import abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,
     DatasetReader,
     Located,
-    abbreviate,
     end_of,
     first_row,
     is_unanswerable_type,
@@ -131,7 +131,7 @@ def _question(
         answerable=answerable,
         evidence=tuple(found.values()) if answerable else (),
         type=type,
-        type_abbrev=abbreviate(type),
+        type_abbrev=abbreviation(type),
         difficulty=raw.text_at("difficulty"),
         now=within.time_at("end_time") or end_of(session),
     )

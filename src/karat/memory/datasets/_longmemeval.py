@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from karat.memory._dialogue import Evidence, Question, Sample, Session, Turn
+from karat.memory._text import abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,
     DatasetReader,
     Located,
-    abbreviate,
     first_row,
     iso_time,
     rows,
@@ -122,7 +122,7 @@ def _question(
         answerable=answerable,
         evidence=tuple(evidence) if answerable else (),
         type=type,
-        type_abbrev=abbreviate(type),
+        type_abbrev=abbreviation(type),
         now=row.time_at("question_date"),
         source_id=question_id,
     )

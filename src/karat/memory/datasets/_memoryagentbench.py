@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from karat.memory._dialogue import Question, Sample, Session, Turn
+from karat.memory._text import abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     DatasetReader,
     Located,
-    abbreviate,
     first_row,
     iso_time,
     json_files,
@@ -122,7 +122,7 @@ def _question(
         rubric=tuple(rubric.texts()) if rubric is not None else (),
         answerable=answerable,
         type=type if answerable else "abstention",
-        type_abbrev=abbreviate(type if answerable else "abstention"),
+        type_abbrev=abbreviation(type if answerable else "abstention"),
         now=iso_time(_at(metadata, "question_dates", index)),
         source_id=question_id,
     )

@@ -18,8 +18,9 @@ import msgspec
 from karat.datasets.readers.rows import bounded_lines, short
 from karat.errors import DataError
 from karat.memory._dialogue import Question, Sample, Session, Turn
+from karat.memory._text import abbreviation
 from karat.memory.datasets import memory_datasets
-from karat.memory.datasets._reading import DatasetReader, Located, abbreviate, rows, session_name, turn_name
+from karat.memory.datasets._reading import DatasetReader, Located, rows, session_name, turn_name
 
 _QUESTIONS = re.compile(r"questions(_.*)?\.csv")
 _OPTION = re.compile(r"(?:^|\n|, |['\"])\s*\(([a-z])\)\s*", re.IGNORECASE)
@@ -157,7 +158,7 @@ def _question(row: Located, index: int, session_id: str) -> Question:
         answer=chosen,
         answers=(f"({letter})", chosen.partition(")")[2].strip()),
         type=type,
-        type_abbrev=abbreviate(type),
+        type_abbrev=abbreviation(type),
         choices=tuple(options),
         source_id=row.text_at("question_id"),
     )

@@ -298,11 +298,6 @@ def end_of(session: Session) -> str | None:
     return next((turn.time for turn in reversed(session.turns) if turn.time), session.time)
 
 
-def abbreviate(name: str) -> str:
-    """The initials of a question type: `multi_hop` gives `MH`, `temporal` gives `T`."""
-    return "".join(word[0] for word in re.findall(r"[A-Za-z0-9]+", name)).upper()
-
-
 _FORMS = (
     "%Y-%m-%d %H:%M:%S",
     "%Y-%m-%d %H:%M",

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from karat.memory.systems import _controls, _langgraph, _layered, _mem0, _reflecting, _search, _simple
+from karat.memory.systems import (
+    _controls,
+    _langgraph,
+    _layered,
+    _mem0,
+    _reflecting,
+    _search,
+    _services,
+    _simple,
+)
 
-__all__ = ["_controls", "_langgraph", "_layered", "_mem0", "_reflecting", "_search", "_simple"]
+__all__ = ["_controls", "_langgraph", "_layered", "_mem0", "_reflecting", "_search", "_services", "_simple"]

@@ -1,0 +1,207 @@
+"""Memory systems behind HTTP and behind a command: the conformance tests, and hostile replies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import time_machine
+
+from karat.errors import RequestError
+from karat.memory import Turn, memory_systems
+from karat.memory.systems._services import ServiceFailed
+from karat.testing import MemorySystemConformance
+from tests.memory.systems import service
+
+COMMAND = [sys.executable, str(Path(service.__file__))]
+GOOD = {"memories": [{"memory_id": "1", "text": "a"}]}
+
+
+@pytest.fixture(autouse=True)
+def _year_2031():
+    with time_machine.travel("2031-03-01T12:00:00Z", tick=True):
+        yield
+
+
+@pytest.fixture(scope="module")
+def server():
+    with service.serve() as running:
+        yield running
+
+
+def url(server):
+    return f"http://127.0.0.1:{server.server_port}/memory/"
+
+
+class TestHttp(MemorySystemConformance):
+    @pytest.fixture(autouse=True)
+    def _server(self, server):
+        self.url = url(server)
+
+    def make(self):
+        return memory_systems.get("http")(url=self.url)
+
+
+class TestCommand(MemorySystemConformance):
+    def make(self):
+        return memory_systems.get("command")(command=COMMAND)
+
+
+def test_requests_name_the_operation_the_store_and_the_token(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("MEMORY_TOKEN", "t0ken")
+    server.requests.clear()
+    system = memory_systems.get("http")(url=url(server), token_env="MEMORY_TOKEN")
+    system.reset(tmp_path)
+    system.ingest_turn(Turn(turn_id="t", speaker="Ann", text="hi", time="2024-05-01", session_id="S00"))
+    system.close()
+    assert [path for path, _, _ in server.requests] == [
+        "/memory/reset",
+        "/memory/ingest_turn",
+        "/memory/close",
+    ]
+    bodies = [json.loads(body) for _, _, body in server.requests]
+    assert len({body["store"] for body in bodies}) == 1
+    assert bodies[1]["turn"] == {
+        "turn_id": "t", "speaker": "Ann", "text": "hi", "time": "2024-05-01", "session_id": "S00"
+    }  # fmt: skip
+    assert all(headers["Authorization"] == "Bearer t0ken" for _, headers, _ in server.requests)
+    assert "t0ken" not in json.dumps(system.configuration())
+
+
+def answering(status=200, body=b"{}", headers=(), length=None):
+    def reply(handler):
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in headers:
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+        if length is not None:
+            handler.close_connection = True
+
+    return reply
+
+
+HOSTILE = {
+    "no JSON": answering(body=b"<html>"),
+    "not an object": answering(body=b"[]"),
+    "wrong types": answering(body=b'{"memories": [{"memory_id": 1, "text": "a"}]}'),
+    "no text": answering(body=b'{"memories": [{"memory_id": "1"}]}'),
+    "the same id twice": answering(body=json.dumps({"memories": GOOD["memories"] * 2}).encode()),
+    "an error": answering(body=b'{"error": "out of order"}'),
+    "status 500": answering(status=500, body=b'{"memories": []}'),
+    "a redirect": answering(status=307, headers=[("Location", "http://example.com/")]),
+    "broken UTF-8": answering(body=b'{"memories": [{"memory_id": "\xff", "text": "a"}]}'),
+    "deep nesting": answering(body=b'{"memories": ' + b"[" * 200_000),
+    "too large": answering(body=b'{"memories": [], "x": "' + b"x" * 1_100_000 + b'"}'),
+    "cut short": answering(body=b'{"memories": [', length=1000),
+}
+
+
+@pytest.mark.parametrize("reply", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_http_reply_is_an_error(reply):
+    with service.serve(reply) as server:
+        system = memory_systems.get("http")(url=url(server), max_reply_mb=1)
+        with pytest.raises(ServiceFailed, match="snapshot"):
+            system.snapshot()
+
+
+def test_a_reply_that_drips_is_cut_off():
+    def drip(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        try:
+            while not stopped:
+                handler.wfile.write(b" ")
+                handler.wfile.flush()
+        except OSError:
+            pass
+
+    stopped: list[bool] = []
+    with service.serve(drip) as server:
+        system = memory_systems.get("http")(url=url(server), timeout=0.2, max_reply_mb=64)
+        with pytest.raises(ServiceFailed):
+            system.snapshot()
+        stopped.append(True)
+
+
+def test_more_items_than_asked_for_are_an_error():
+    items = [{"memory_id": str(n), "text": "a"} for n in range(4)]
+    with service.serve(answering(body=json.dumps({"items": items}).encode())) as server:
+        system = memory_systems.get("http")(url=url(server))
+        assert len(system.retrieve("q", 4, None).items) == 4
+        with pytest.raises(ServiceFailed, match="top_k 3"):
+            system.retrieve("q", 3, None)
+        system.close()
+
+
+def test_a_service_that_is_not_there_is_an_error(tmp_path):
+    with service.serve() as server:
+        address = url(server)
+    with pytest.raises(ServiceFailed, match="reset"):
+        memory_systems.get("http")(url=address).reset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "address", ["ftp://a", "http://", "a", "http://u:p@host/", "http://host/?q=1", "http://host:99999/", 5]
+)
+def test_an_address_that_cannot_be_used_is_refused(address):
+    with pytest.raises(RequestError):
+        memory_systems.get("http")(url=address)
+
+
+def test_a_token_that_is_not_set_is_refused(server, tmp_path, monkeypatch):
+    monkeypatch.delenv("MEMORY_TOKEN", raising=False)
+    with pytest.raises(RequestError, match="MEMORY_TOKEN"):
+        memory_systems.get("http")(url=url(server), token_env="MEMORY_TOKEN").reset(tmp_path)
+
+
+def command(program, **options):
+    return memory_systems.get("command")(command=[sys.executable, "-c", program], **options)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("input(); print('<html>')", "cannot read"),
+        ("input(); print('[]')", "cannot read"),
+        ('input(); print(\'{"error": "no"}\')', "no"),
+        ("import sys; input(); sys.exit('out of order')", "out of order"),
+        ("input(); print('x' * 2_000_000)", "larger than 1 MB"),
+        ("import sys; input(); sys.stderr.write('e' * 3_000_000); sys.exit(1)", "eeee"),
+    ],
+)
+def test_a_hostile_command_is_an_error(program, said, tmp_path):
+    with pytest.raises(ServiceFailed, match=said):
+        command(program, max_reply_mb=1).reset(tmp_path)
+
+
+@pytest.mark.parametrize("program", ["import time; time.sleep(600)", "input(); import time; time.sleep(600)"])
+def test_a_command_that_does_not_answer_is_killed(program, tmp_path):
+    system = command(program, timeout=0.3)
+    with pytest.raises(ServiceFailed, match="killed"):
+        system.ingest_turn(Turn(turn_id="t", speaker="Ann", text="x" * 300_000))
+    system.close()
+
+
+def test_the_process_ends_with_the_sample(tmp_path):
+    system = memory_systems.get("command")(command=COMMAND)
+    system.reset(tmp_path)
+    process = system._process
+    system.close()
+    assert process.poll() is not None
+    system.close()
+
+
+@pytest.mark.parametrize("given", ["", [], [1]])
+def test_a_command_that_is_none_is_refused(given):
+    with pytest.raises(RequestError, match="command"):
+        memory_systems.get("command")(command=given)
+
+
+def test_a_program_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="cannot start"):
+        memory_systems.get("command")(command="no-such-program-here").reset(tmp_path)

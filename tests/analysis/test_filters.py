@@ -17,9 +17,9 @@ from karat.analysis.filters import (
     FilterError,
     Not,
     Text,
-    _values,
     holds,
     parse,
+    row_values,
     shown_values,
 )
 from karat.store.rows import Judged, Row
@@ -155,17 +155,17 @@ class FromRows:
     def numbers(self, field: str) -> list[Any] | None:
         if field not in ("seconds", "cost", "attempt", "score", "exact", "close"):
             return None
-        values = [_values(field, row, {}) for row in self.rows]
+        values = [row_values(field, row) for row in self.rows]
         return [np.array([each[place] for each in values], dtype=float) for place in range(len(values[0]))]
 
     def labels(self, field: str) -> tuple[Any, list[list[Any]]] | None:
         if field not in {*FIELDS, "topic", "year", "tags", "close.status"}:
             return None
-        return np.arange(len(self.rows)), [_values(field, row, {}) for row in self.rows]
+        return np.arange(len(self.rows)), [row_values(field, row) for row in self.rows]
 
     def containing(self, field: str | None, text: str) -> Any:
         if field is not None:
-            return np.array([holds(Condition(field, "~", text), _values(field, r, {})) for r in self.rows])
+            return np.array([holds(Condition(field, "~", text), row_values(field, r)) for r in self.rows])
         return np.array(
             [any(text.casefold() in str(v).casefold() for v in shown_values(row)) for row in self.rows]
         )

@@ -122,8 +122,9 @@ def test_evaluate_says_where_to_look_for_what_failed(karat, project, run):
 def test_failures_of_several_runs_say_of_which_run(karat, project, run):
     other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
     evaluation = karat("evaluate", run, other, "-e", "exact_match", "--json").json["id"]
-    said = karat("show", evaluation, "--failed")
-    assert f"    q4 ({run})\n    q4 ({other})" in said.out
+    [kind] = karat("show", evaluation, "--failed", "--json").json["kinds"]
+    assert [each["runs"] for each in kind["examples"]] == [[run], [other]]
+    assert f"q4 ({run}), q4 ({other})" in karat("show", evaluation, "--failed").out
     alone = karat("evaluate", run, "-e", "exact_match", "--json").json["id"]
     assert f"({run})" not in karat("show", alone, "--failed").out
 
@@ -131,9 +132,14 @@ def test_failures_of_several_runs_say_of_which_run(karat, project, run):
 def test_failures_of_a_kind_that_are_not_shown_are_counted(karat, project):
     (project / "bad.py").write_text("def bad(text):\n    raise ValueError(text)\n")
     karat("run", "bad.py:bad", "--data", "qa.jsonl", "--input", "question")
-    said = karat("show", "latest", "--failed")
-    assert said.out.startswith("6 failed: ValueError\n")
-    assert said.out.endswith("    and 1 more\n")
+    [kind] = karat("show", "latest", "--failed", "--json").json["kinds"]
+    assert (kind["count"], kind["status"], kind["kind"], len(kind["examples"])) == (
+        6,
+        "failed",
+        "ValueError",
+        5,
+    )
+    assert "q0, q1, q2, q3, q4, …" in karat("show", "latest", "--failed").out
 
 
 def test_failures_of_a_graph_are_grouped_by_node_and_error(karat, project):
@@ -157,7 +163,7 @@ def test_failures_of_a_graph_are_grouped_by_node_and_error(karat, project):
     )
     document = karat("run", "graph", "--json", "--output_dir", "out").json
     run = document["runs"][0]["id"]
-    said = karat("show", run, "--failed").out
-    assert "2 failed: node second: KeyError\n    q0: 'none'" in said
-    assert "1 failed: node first: ValueError\n    q4: loud" in said
+    kinds = karat("show", run, "--failed", "--json").json["kinds"]
+    found = [(kind["count"], kind["kind"], kind["examples"][0]["message"]) for kind in kinds]
+    assert found == [(2, "node second: KeyError", "'none'"), (1, "node first: ValueError", "loud")]
     assert "node second: KeyError" in karat("report", run).out

@@ -73,7 +73,7 @@ def test_ls(karat, made):
 
 
 def test_show_walks_both_ways(karat, made):
-    said = karat("show", made["run"])
+    said = karat("show", made["run"], "--details")
     assert "6 items: 5 ok, 1 failed" in said.out
     assert "parents\n" in said.out
     assert made["dataset"] in said.out
@@ -85,13 +85,150 @@ def test_show_walks_both_ways(karat, made):
     assert "6 examples" in karat("show", "qa").out
 
 
+def ids(said):
+    return [row["id"] for row in said.json["rows"]]
+
+
+def test_show_prints_rows_with_scores_and_reasons(karat, made):
+    rows = karat("show", made["run"], "--json").json["rows"]
+    assert [row["id"] for row in rows] == ["q0", "q1", "q2", "q3", "q4", "q5"]
+    assert [row["results"]["exact_match"]["score"] for row in rows] == [1.0, 1.0, 1.0, 1.0, None, 0.0]
+    assert rows[5]["results"]["exact_match"]["comment"] in karat("show", made["run"]).out
+    assert ids(karat("show", made["evaluation"], "--json")) == ids(karat("show", made["run"], "--json"))
+    assert ids(karat("show", "qa", "--json"))[0] == "q0"
+
+
+def test_show_filters_sorts_and_pages(karat, made, project):
+    def shown(*options):
+        return ids(karat("show", made["run"], *options, "--json"))
+
+    assert shown("--where", "score<0.5") == ["q5"]
+    assert shown("--where", "score<0.5 or status:failed") == ["q4", "q5"]
+    assert shown("--grep", "THREE") == ["q2"]
+    assert shown("--grep", "tWo", "--where", "score=1 and not id=q0") == ["q1"]
+    assert shown("--sort", "score", "--limit", 2) == ["q5", "q0"]
+    assert shown("--sort=-score", "--limit", 1) == ["q0"]
+    assert shown("--sort", "score")[-1] == "q4", "without a score, last"
+    assert shown("--limit", 4, "--page", 2) == ["q4", "q5"]
+    assert karat("show", made["run"], "--limit", 4, "--json").json["matched"] == 6
+    assert shown("--page", 9) == []
+
+
+def test_show_filters_by_metadata_and_names_the_nearest_field(karat, project):
+    rows = [{"id": f"t{n}", "input": "x", "topic": ["law", "art"][n % 2]} for n in range(4)]
+    (project / "topics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    karat("run", "task.py:shout", "--data", "topics.jsonl", "--input", "input", "--label", "topical")
+    assert ids(karat("show", "topical", "--where", "topic=law", "--json")) == ["t0", "t2"]
+    said = karat("show", "topical", "--where", "topc=law")
+    assert said.code == 2
+    assert "'topic'" in said.err
+    assert karat("show", "topical", "--where", "score<").code == 2
+    assert "'score'" in karat("show", "topical", "--sort", "scor").err
+
+
+def test_a_run_shows_the_newest_results_of_each_evaluator(karat, made):
+    karat("evaluate", made["run"], "-e", '{"name": "edit_distance", "key": "close"}')
+    [row] = karat("show", made["run"], "--where", "id=q5", "--json").json["rows"]
+    assert set(row["results"]) == {"exact_match", "close"}
+    again = ("evaluate", made["run"], "-e", '{"name": "exact_match", "params": {"case_sensitive": false}}')
+    karat(*again)
+    [row] = karat("show", made["run"], "--where", "id=q0", "--json").json["rows"]
+    assert set(row["results"]) == {"exact_match", "close"}
+
+
+def test_a_comparison_shows_both_runs_in_order_with_the_verdict(karat, made):
+    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
+    judge = '{"name": "by_metric", "key": "duel", "params": {"metric": "edit_distance"}}'
+    evaluation = karat("evaluate", made["run"], other, "-e", judge, "--json").json["id"]
+    row = karat("show", evaluation, "--json").json["rows"][0]
+    assert (row["run"], [each["run"] for each in row["others"]]) == (made["run"], [other])
+    assert row["others"][0]["output"] == "ONE"
+    assert row["results"]["duel"]["status"] == "ok"
+    assert "shown first" in karat("show", evaluation).out
+    one = karat("show", evaluation, "--example", "q0").out
+    assert one.index(f"shown first   {made['run']}: ONE") < one.index(f"shown second  {other}: ONE")
+
+
+def test_every_try_is_shown(karat, made):
+    karat("run", "experiment.yaml", "--retry-failed")
+    document = karat("show", made["run"], "--example", "q4", "--json").json
+    assert [output.get("try_number", 1) for output in document["outputs"]] == [1, 2]
+    assert "try 2" in karat("show", made["run"], "--example", "q4").out
+
+
+def test_a_trajectory_is_shown_as_numbered_steps(karat, project):
+    (project / "agent.py").write_text(
+        "def agent(text):\n"
+        "    call = {'id': 'c1', 'type': 'function', 'function': {'name': 'search', 'arguments': '{\"q\": \"x\"}'}}\n"
+        "    return [{'role': 'user', 'content': text}, {'role': 'assistant', 'tool_calls': [call]},\n"
+        "            {'role': 'tool', 'tool_call_id': 'c1', 'content': 'found \\x1b[2J'},\n"
+        "            {'role': 'assistant', 'content': 'done'}]\n"
+    )
+    karat("run", "agent.py:agent", "--data", "good.jsonl", "--input", "question", "--label", "agent")
+    assert "4 steps: search" in karat("show", "agent").out
+    lines = karat("show", "agent", "--example", "q0").out.splitlines()
+    steps = [line.split() for line in lines if line.lstrip()[:1].isdigit()]
+    assert [step[:2] for step in steps] == [
+        ["1", "user"],
+        ["2", "assistant"],
+        ["3", "tool"],
+        ["4", "assistant"],
+    ]
+    assert "search(q=x)" in " ".join(steps[1])
+    assert "\x1b" not in "\n".join(lines)
+
+
+def test_labels_address_things_everywhere(karat, made):
+    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
+    karat("evaluate", made["run"], other, "-e", "exact_match")
+    assert karat("tag", made["run"], "baseline", "--json").json == {"id": made["run"], "labels": ["baseline"]}
+    assert karat("tag", "latest", "candidate", "--json").json["id"] == other
+    compared = karat("compare", "baseline", "candidate", "--json").json
+    assert [run["id"] for run in compared["runs"]] == [made["run"], other]
+    assert karat("show", "baseline", "--json").json["id"] == made["run"]
+    assert [run["id"] for run in karat("ls", "--label", "candidate", "--json").json["runs"]] == [other]
+    assert karat("evaluate", "baseline", "-e", "json_valid", "--json").json["runs"] == [made["run"]]
+
+
+def test_a_label_of_several_runs_is_refused_until_it_is_moved(karat, made):
+    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
+    for each in (made["run"], other):
+        karat("tag", each, "best")
+    said = karat("show", "best")
+    assert said.code == 2
+    assert made["run"] in said.err
+    assert other in said.err
+    karat("tag", other, "best", "--move")
+    assert karat("show", "best", "--json").json["id"] == other
+    assert karat("tag", "best", "--remove", "best", "--json").json["labels"] == []
+    assert karat("tag", other).code == 2
+    assert karat("tag", other, "latest").code == 2
+    assert karat("tag", other, "a\x1b[31mb").code == 2
+
+
+def test_ls_lists_what_tells_runs_apart(karat, made, project):
+    for end in ("!", "?"):
+        karat("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--param", f"end={end}")
+    listed = karat("ls", "runs").out
+    assert "end=!" in listed
+    assert "end=?" in listed
+    assert "0.800 [" in listed, "the headline score with its interval"
+    document = karat("ls", "runs", "--json").json["runs"]
+    assert document[0]["headline"]["value"] == 0.8
+    assert "headline" not in document[1]
+    assert len(karat("ls", "--task", "shout", "--limit", 2, "--json").json["runs"]) == 2
+    assert "1 older" in karat("ls", "runs", "--limit", 2).out
+    said = karat("ls", "--task", "shoot")
+    assert said.code == 2
+    assert "'shout'" in said.err
+
+
 @pytest.mark.parametrize("kind", ["run", "evaluation", "aggregation"])
 def test_show_one_example_with_its_outputs_and_results(karat, made, kind):
     said = karat("show", made[kind], "--example", "q5")
     assert "example q5" in said.out
-    assert f"output of {made['run']}, attempt 1\n  no" in said.out
+    assert f"output of {made['run']}, attempt 1\n  output  no" in said.out
     assert "result of exact_match" in said.out
-    assert "score 0: the output" in said.out
     document = karat("show", made[kind], "--example", "q4", "--json").json
     assert document["outputs"][0]["outcome"]["error"]["type"] == "ValueError"
     assert document["results"][0]["outcome"]["status"] == "skipped"
@@ -105,9 +242,10 @@ def test_show_an_example_of_a_dataset(karat, made):
 
 
 def test_show_failed_by_kind(karat, made):
-    said = karat("show", made["run"], "--failed")
-    assert "1 failed: ValueError" in said.out
-    assert "q4: cannot shout" in said.out
+    document = karat("show", made["run"], "--failed", "--json").json
+    assert [(kind["count"], kind["kind"]) for kind in document["kinds"]] == [(1, "ValueError")]
+    assert [row["id"] for row in document["rows"]] == ["q4"]
+    assert "cannot shout" in karat("show", made["run"], "--failed").out
     kinds = karat("show", made["evaluation"], "--failed", "--json").json["kinds"]
     assert [(kind["status"], kind["count"]) for kind in kinds] == [("skipped", 1)]
     assert karat("show", "qa", "--failed").code == 2

@@ -396,20 +396,20 @@ def _matches(expression: Expression, row: Row, more: Mapping[str, Value]) -> boo
     if isinstance(expression, Text):
         needle = expression.text.casefold()
         return any(needle in as_text(value).casefold() for value in shown_values(row))
-    return holds(expression, _values(expression.field, row, more))
+    return holds(expression, row_values(expression.field, row, more))
 
 
 def shown_values(row: Row) -> Iterator[Value]:
     """Everything that a row shows and a text is searched in."""
     for field in ("id", *TEXTS):
-        for value in _values(field, row, {}):
+        for value in row_values(field, row):
             if value is not None:
                 yield value
 
 
-def _values(field: str, row: Row, more: Mapping[str, Value]) -> list[Value]:
+def row_values(field: str, row: Row, more: Mapping[str, Value] | None = None) -> list[Value]:
     """The values of a field of a joined row."""
-    if field in more:
+    if more and field in more:
         return [more[field]]
     results = row.results
     if field in FIELDS:

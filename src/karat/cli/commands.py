@@ -45,6 +45,7 @@ COMMANDS = {
     "show": Command(
         "karat.cli.show", "show a dataset, run, evaluation or aggregation, one example, or the failures"
     ),
+    "tag": Command("karat.cli.tag", "label a dataset, run, evaluation or aggregation"),
     "export": Command("karat.cli.export", "write records as JSON, JSONL, CSV or Parquet"),
     "rm": Command("karat.cli.rm", "remove datasets, runs, evaluations or aggregations"),
     "evaluators": Command("karat.cli.evaluators", "list the evaluators, or describe one"),

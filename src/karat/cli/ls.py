@@ -1,13 +1,17 @@
 """List the datasets, runs, evaluations and aggregations of the store, newest last.
 
-karat ls
-karat ls runs --json
+For a run: its labels, what distinguishes it from the others of its task and dataset, its score, cost and age.
+
+    karat ls
+    karat ls runs --task answer --limit 50
+    karat ls runs --label nightly --json
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from karat.cli.commands import UsageError
@@ -16,15 +20,27 @@ from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from karat.formatting import Block, Table
+    from karat.records import Estimate
     from karat.store import Store
 
 KINDS = ("datasets", "runs", "evaluations", "aggregations")
+LIMIT = 20
+"""Items of each kind that are listed for a person; JSON has all of them unless --limit says otherwise."""
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the kind."""
+    """Declare the kind and the filters."""
     parser.add_argument("kind", metavar="KIND", nargs="?", help=f"{', '.join(KINDS)} (default: all)")
-    parser.option("--last", type=whole(1), metavar="N", help="list only the newest N of each kind")
+    parser.option("--label", metavar="LABEL", help="list only items with this label")
+    parser.option("--task", metavar="TASK", help="list only runs of this task")
+    parser.option(
+        "--limit",
+        "--last",
+        type=whole(1),
+        metavar="N",
+        help=f"list only the newest N of each kind (default: {LIMIT}; with --json, all)",
+    )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
@@ -35,43 +51,117 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
     if given.kind is not None and given.kind not in KINDS:
         raise UsageError(f"unknown kind {given.kind!r}: {did_you_mean(given.kind, KINDS)}")
+    if given.task is not None and given.kind not in (None, "runs"):
+        raise UsageError(f"--task applies to runs, not to {given.kind}: remove one of them")
     with open_existing(given.store) as store:
-        kinds = [given.kind] if given.kind else list(KINDS)
-        newest = slice(-(given.last or 0), None)
-        listed = {kind: [counted(each) for each in getattr(store, kind).list()[newest]] for kind in kinds}
-        document = {"store": store.url, **{k: [_entry(store, each) for each in v] for k, v in listed.items()}}
-        terminal.show(document, lambda: _text(store, listed))
+        kinds = [given.kind] if given.kind else list(KINDS) if given.task is None else ["runs"]
+        limit = given.limit or (None if terminal.as_json else LIMIT)
+        listed: dict[str, list[Any]] = {}
+        older: dict[str, int] = {}
+        for kind in kinds:
+            found = [each for each in getattr(store, kind).list() if _matches(each, given)]
+            listed[kind] = [counted(each) for each in found[-(limit or 0) :]]
+            older[kind] = len(found) - len(listed[kind])
+        _refuse_unknown(store, given, listed)
+        scores = _headlines(store) if listed.get("runs") else {}
+        document = {
+            "store": store.url,
+            **{kind: [_entry(store, each, scores) for each in those] for kind, those in listed.items()},
+        }
+        terminal.show(document, lambda: _blocks(store, listed, older, scores))
     return 0
 
 
-def _entry(store: Store, handle: Any) -> dict[str, Any]:
+def _matches(handle: Any, given: argparse.Namespace) -> bool:
+    if given.label is not None and given.label not in handle.header.labels:
+        return False
+    return given.task is None or handle.header.task == given.task
+
+
+def _refuse_unknown(store: Store, given: argparse.Namespace, listed: dict[str, list[Any]]) -> None:
+    """Raise for a label or task that nothing has, with the nearest one."""
+    from karat.errors import UnknownName, did_you_mean
+
+    if any(listed.values()) or (given.label is None and given.task is None):
+        return
+    runs = store.runs.list()
+    tasks = {run.header.task for run in runs}
+    if given.task is not None and given.task not in tasks:
+        raise UnknownName(f"no run of a task {given.task!r}: {did_you_mean(given.task, tasks)}")
+    labels = {label for kind in KINDS for each in getattr(store, kind).list() for label in each.header.labels}
+    if given.label is not None and given.label not in labels:
+        raise UnknownName(f"nothing has the label {given.label!r}: {did_you_mean(given.label, labels)}")
+
+
+def _entry(store: Store, handle: Any, scores: dict[str, Estimate]) -> dict[str, Any]:
+    import msgspec
+
     entry: dict[str, Any] = handle.to_dict()
     if entry["kind"] == "dataset":
         named = store.backend.named(dataset=handle.id)
         entry["names"] = [f"{name}@{version}" for name, version, _ in named]
         for name, version, _ in named[:1]:
             entry |= {"name": name, "version": version}
+    if entry["kind"] == "run" and handle.id in scores:
+        entry["headline"] = msgspec.structs.asdict(scores[handle.id])
     return entry
 
 
-def _names(store: Store, dataset: str) -> list[str]:
-    return [f"{name}@{version}" for name, version, _ in store.backend.named(dataset=dataset)]
+def _headlines(store: Store) -> dict[str, Estimate]:
+    """The first estimate of the newest aggregation of each run."""
+    from karat.analysis.stored import is_analysis
 
-
-def _text(store: Store, listed: dict[str, list[Any]]) -> str:
-    from karat.formatting import clean, table
-
-    parts: list[str] = []
-    for kind, handles in listed.items():
-        if not handles:
+    runs = {each.id: each.header.runs for each in store.evaluations.list()}
+    found: dict[str, Estimate] = {}
+    for aggregation in reversed(store.aggregations.list()):
+        if is_analysis(aggregation):
             continue
-        rows = _datasets(store, handles) if kind == "datasets" else _TABLES[kind](handles)
-        parts.append(f"{kind}\n" + table([[clean(cell, 60) for cell in row] for row in rows]))
-    return "\n\n".join(parts) or f"{clean(store.url)} is empty"
+        about = dict.fromkeys(run for each in aggregation.header.evaluations for run in runs.get(each, ()))
+        only = next(iter(about)) if len(about) == 1 else None
+        here: dict[str, Estimate] = {}
+        for estimate in aggregation.header.estimates:
+            run = estimate.run or only
+            if run is not None and not estimate.group and estimate.value is not None:
+                here.setdefault(run, estimate)
+        found = {**here, **found}
+    return found
 
 
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+def _blocks(
+    store: Store, listed: dict[str, list[Any]], older: dict[str, int], scores: dict[str, Estimate]
+) -> list[Block]:
+    from karat.formatting import Heading, Paragraph
+    from karat.layout import Styled
+
+    tables: dict[str, Callable[[list[Any]], Table]] = {
+        "datasets": lambda handles: _datasets(store, handles),
+        "runs": lambda handles: _runs(handles, scores),
+        "evaluations": _evaluations,
+        "aggregations": _aggregations,
+    }
+    blocks: list[Block] = []
+    for kind, handles in listed.items():
+        if handles:
+            blocks += [Heading(kind), tables[kind](handles)]
+            if older[kind]:
+                every = len(handles) + older[kind]
+                note = f"{older[kind]:,} older: karat ls {kind} --limit {every}"
+                blocks.append(Paragraph(Styled(note, "dim")))
+    return blocks or [Paragraph(f"{store.url} is empty")]
+
+
+def age(seconds: float) -> str:
+    """How long ago something was made: `now`, `5 min`, `3 h`, `2 d`; the date where that is more than 30 days."""
+    if seconds < 60:
+        return "now"
+    for limit, unit, name in ((3600, 60, "min"), (86400, 3600, "h"), (30 * 86400, 86400, "d")):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {name}"
+    return time.strftime("%Y-%m-%d", time.localtime(time.time() - seconds))
+
+
+def _age(handle: Any) -> str:
+    return age(max(0.0, time.time() - handle.header.created))
 
 
 def _counts(handle: Any) -> str:
@@ -79,46 +169,117 @@ def _counts(handle: Any) -> str:
     return f"{counts.ok:,} of {counts.total:,}" + (f", {counts.failed:,} failed" if counts.failed else "")
 
 
-def _datasets(store: Store, handles: list[Any]) -> list[list[str]]:
-    rows = [["id", "name", "examples", "made"]]
+def _status(handle: Any) -> str:
+    from karat.cli.outcome import status_text
+
+    return status_text(handle.status)
+
+
+def _datasets(store: Store, handles: list[Any]) -> Table:
+    from karat.formatting import Table
+
+    rows = []
     for each in handles:
-        names = ", ".join(_names(store, each.id)) or each.label
-        rows.append([each.id, names, f"{len(each):,}", _when(each.header.created)])
-    return rows
+        named = [f"{name}@{version}" for name, version, _ in store.backend.named(dataset=each.id)]
+        labels = ", ".join(each.header.labels)
+        rows.append([each.id, ", ".join(named) or each.label, labels, f"{len(each):,}", _age(each)])
+    return _without_empty(Table(["id", "name", "labels", "examples", "age"], rows, [3]))
 
 
-def _runs(handles: list[Any]) -> list[list[str]]:
-    from karat.store.run_labels import matrix_labels
+def _runs(handles: list[Any], scores: dict[str, Estimate]) -> Table:
+    from karat.formatting import Table, number
+    from karat.records import interval_text
 
-    matrix = matrix_labels([each.header for each in handles])
-    rows = [["id", "task", *(["matrix"] if matrix else []), "status", "ok", "made", "description"]]
+    datasets = {each.header.dataset: each.dataset.label for each in handles}
+    labels = _distinguished(handles)
+    metrics = {each.label for each in (scores.get(handle.id) for handle in handles) if each is not None}
+    only = next(iter(metrics)) if len(metrics) == 1 else None
+    rows = []
     for each in handles:
-        header, model = each.header, each.header.metadata.get("model")
-        named = model and "model" not in header.metadata.get("matrix", {})
-        task = f"{header.task} {model}" if named else header.task
-        which = [matrix.get(each.id, "")] if matrix else []
-        cells = [each.id, task, *which, each.status, _counts(each), _when(header.created), header.description]
-        rows.append(cells)
-    return rows
+        score = scores.get(each.id)
+        shown = "" if score is None else f"{number(score.value)} {interval_text(score)}".rstrip()
+        if score is not None and only is None:
+            shown = f"{score.label} {shown}"
+        rows.append(
+            [
+                each.id,
+                ", ".join(each.header.labels),
+                each.header.task,
+                datasets[each.header.dataset],
+                labels[each.id],
+                _status(each),
+                _counts(each),
+                shown,
+                _cost(each),
+                _age(each),
+                each.header.description,
+            ]
+        )
+    head = ["id", "labels", "task", "dataset", "what differs", "status", "ok", only or "score", "cost", "age"]
+    return _without_empty(
+        Table([*head, "description"], rows, [7, 8, 9], cell=60, drop=[10, 6, 2, 3, 8, 1, 9, 5])
+    )
 
 
-def _evaluations(handles: list[Any]) -> list[list[str]]:
-    rows = [["id", "evaluators", "runs", "status", "ok", "made"]]
+def _distinguished(handles: list[Any]) -> dict[str, str]:
+    """For each run, what distinguishes it from the others of the same task and dataset; empty where nothing does."""
+    from karat.store.run_labels import run_labels
+
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for each in handles:
+        groups.setdefault((each.header.task, each.header.dataset), []).append(each.header)
+    out = {}
+    for (task, _), headers in groups.items():
+        for id, label in run_labels(headers).items():
+            label = label.removesuffix(f" ({id})")
+            out[id] = "" if label == task else label
+    return out
+
+
+def _cost(handle: Any) -> str:
+    usage = handle.header.usage
+    if not usage:
+        return ""
+    costs = [each.cost for each in usage.values()]
+    return "unknown" if None in costs else f"${sum(costs):.4f}"
+
+
+def _evaluations(handles: list[Any]) -> Table:
+    from karat.formatting import Table
+
+    rows = []
     for each in handles:
         keys = ", ".join(spec.key for spec in each.header.evaluators)
         runs = ", ".join(each.header.runs[:3]) + (" …" if len(each.header.runs) > 3 else "")
-        rows.append([each.id, keys, runs, each.status, _counts(each), _when(each.header.created)])
-    return rows
+        labels = ", ".join(each.header.labels)
+        rows.append([each.id, labels, keys, runs, _status(each), _counts(each), _cost(each), _age(each)])
+    head = ["id", "labels", "evaluators", "runs", "status", "ok", "cost", "age"]
+    return _without_empty(Table(head, rows, [6, 7], cell=60, drop=[5, 3, 6, 1, 7]))
 
 
-def _aggregations(handles: list[Any]) -> list[list[str]]:
-    rows = [["id", "aggregators", "evaluations", "status", "made"]]
+def _aggregations(handles: list[Any]) -> Table:
+    from karat.formatting import Table, headlines
+
+    rows = []
     for each in handles:
         keys = ", ".join(spec.key for spec in each.header.aggregators)
-        rows.append(
-            [each.id, keys, ", ".join(each.header.evaluations[:3]), each.status, _when(each.header.created)]
-        )
-    return rows
+        found = each.header.metadata.get("conclusions") or headlines(each.header.estimates, {})
+        labels = ", ".join(each.header.labels)
+        rows.append([each.id, labels, keys, found[0] if found else "", _status(each), _age(each)])
+    head = ["id", "labels", "aggregators", "result", "status", "age"]
+    return _without_empty(Table(head, rows, [5], cell=120, drop=[4, 5, 1]))
 
 
-_TABLES = {"runs": _runs, "evaluations": _evaluations, "aggregations": _aggregations}
+def _without_empty(table: Table) -> Table:
+    """The table without columns in which every cell is empty."""
+    import msgspec
+
+    kept = [i for i in range(len(table.head)) if any(row[i] for row in table.rows)]
+    place = {old: new for new, old in enumerate(kept)}
+    return msgspec.structs.replace(
+        table,
+        head=[table.head[i] for i in kept],
+        rows=[[row[i] for i in kept] for row in table.rows],
+        right=[place[i] for i in table.right if i in place],
+        drop=[place[i] for i in table.drop if i in place],
+    )

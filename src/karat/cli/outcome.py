@@ -152,12 +152,12 @@ def _stages(outcome: Outcome) -> Table:
     for made, model in zip(outcome.runs, outcome.models, strict=True):
         model = None if "model" in made.header.metadata.get("matrix", {}) else model
         name = " ".join(part for part in (made.header.task, model, matrix.get(made.id)) if part)
-        rows.append(["run", made.id, name, _status(made.status), counts_text(made.counts)])
+        rows.append(["run", made.id, name, status_text(made.status), counts_text(made.counts)])
     for each in (outcome.evaluation, outcome.aggregation, outcome.comparison):
         if isinstance(each, (Evaluation, Aggregation)):
             specs = each.header.evaluators if isinstance(each, Evaluation) else each.header.aggregators
             names = ", ".join(spec.key for spec in specs)
-            rows.append([each.kind, each.id, names, _status(each.status), counts_text(each.counts)])
+            rows.append([each.kind, each.id, names, status_text(each.status), counts_text(each.counts)])
         elif each is not None:
             rows.append(["comparison", each.id, "", "", ""])
     return Table(["stage", "id", "what", "status", "items"], rows, drop=[4, 2])
@@ -172,5 +172,6 @@ STATUS_STYLES = {
 }
 
 
-def _status(status: str) -> str:
+def status_text(status: str) -> str:
+    """A status in its colour."""
     return Styled(status, STATUS_STYLES.get(status, ""))

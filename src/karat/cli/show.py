@@ -1,8 +1,14 @@
-"""Show a dataset, run, evaluation or aggregation: its counts, settings, parents and children.
+"""Show the rows of a run, an evaluation or a dataset with their scores and reasons, or an aggregation.
 
---example shows one example with its outputs and results. --failed groups failures by kind and lists examples.
+--failed keeps the rows that failed or were skipped, and counts them by kind. --grep keeps those that contain a text.
+--where keeps those that satisfy conditions on id, status, score, seconds, cost, attempt, run, error, output, an
+evaluator's key or a metadata field: = is exact, : ignores case, ~ means contains, and < <= > >= compare numbers; and,
+or, not and parentheses combine them. --sort FIELD puts the lowest first, --sort=-FIELD the highest. --example shows
+one example with every try, its results, and a trajectory as numbered steps. --details shows settings, parents and
+children.
 
     karat show run-1a2b
+    karat show candidate --where 'score<0.5 and topic=law' --sort score
     karat show eval-3c4d --example q17
     karat show run-1a2b --failed
 """
@@ -10,27 +16,48 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from karat.analysis.failures import failure_kinds
+from karat.analysis.row_pages import RowPage, evaluations_of, make_filter, read_page
 from karat.cli.commands import UsageError
+from karat.cli.options import whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName, did_you_mean
-from karat.formatting import clean
-from karat.records import ItemResult, Output, to_builtins
+from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text, plural
+from karat.layout import Styled
+from karat.records import EvaluatorSpec, ItemResult, Output, to_builtins
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
-from karat.store.repositories import latest, output_decoder, result_decoder
+from karat.store.repositories import output_decoder, result_decoder
+from karat.store.rows import Judged, Row
 
 if TYPE_CHECKING:
     from karat.store import Store
 
+PAGE = 20
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the id and the view."""
-    parser.add_argument("id", metavar="ID", help="an id or a unique prefix; for a dataset also its name")
-    parser.option("--example", metavar="ID", help="show this example with its outputs and results")
-    parser.option("--failed", action="store_true", help="list failures by kind, with examples")
+    parser.add_argument(
+        "id", metavar="ID", help="an id, a unique prefix of one, a label, or latest; for a dataset its name"
+    )
+    parser.option("--example", metavar="ID", help="show this example with its outputs, tries and results")
+    parser.option("--failed", action="store_true", help="only rows that failed or were skipped, by kind")
+    parser.option("--where", metavar="FILTER", help="only rows that match, such as 'score<0.5 and topic=law'")
+    parser.option("--grep", metavar="TEXT", help="only rows that contain this text, ignoring case")
+    parser.option(
+        "--sort", metavar="FIELD", help="the rows with the lowest value first; --sort=-FIELD: the highest"
+    )
+    parser.option(
+        "--limit", type=whole(1), default=PAGE, metavar="N", help=f"rows of a page (default: {PAGE})"
+    )
+    parser.option("--page", type=whole(1), default=1, metavar="N", help="the page to show (default: 1)")
+    parser.option("--details", action="store_true", help="show all settings, the parents and the children")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
@@ -38,21 +65,145 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.cli.outcome import counted
     from karat.store.existing import open_existing
 
-    if given.example is not None and given.failed:
-        raise UsageError("--example and --failed contradict each other: remove one of them")
+    picks = [f"--{name}" for name in ("where", "grep", "sort") if getattr(given, name) is not None]
+    picks += ["--failed"] if given.failed else []
+    if given.example is not None and picks:
+        raise UsageError(f"--example and {picks[0]} contradict each other: remove one of them")
     with open_existing(given.store) as store:
-        handle = store.get(given.id)
+        handle = counted(store.get(given.id))
         if given.example is not None:
             document = example_of(store, handle, given.example)
-            terminal.show(document, lambda: example_text(document))
-        elif given.failed:
-            document = failures_of(_failing(handle, given.id))
-            terminal.show(document, lambda: failures_text(document))
-        else:
-            document = {**counted(handle).to_dict(), "parents": lineage(store, handle.id, up=True)}
-            document["children"] = lineage(store, handle.id, up=False)
-            terminal.show(document, lambda: _text(handle, document))
+            terminal.show(document, lambda: example_blocks(document))
+            return 0
+        if given.failed:
+            handle = _failing(handle, given.id)
+        elif isinstance(handle, Aggregation) and picks:
+            handle = _only_evaluation(handle, picks[0])
+        document = {**handle.to_dict(), "parents": lineage(store, handle.id, up=True)}
+        document["children"] = lineage(store, handle.id, up=False)
+        blocks = _head(handle)
+        if given.details:
+            blocks += _details(document)
+        if given.failed:
+            kinds = failures_of(handle)
+            document |= {"kinds": kinds}
+            blocks += failure_blocks(handle, kinds)
+        if isinstance(handle, Aggregation):
+            blocks += _aggregation(handle)
+        elif not given.details or picks:
+            page = _page(handle, given)
+            document |= {
+                "rows": [to_builtins(row) for row in page.rows],
+                "page": given.page,
+                "matched": page.matched,
+            }
+            shown = _Shown(handle, [each.lstrip("-") for each in _fields(given)])
+            blocks += [*shown.tables(page.rows), *_footer(page, given, bool(picks))]
+        terminal.show(document, lambda: blocks)
     return 0
+
+
+def _page(handle: Any, given: argparse.Namespace) -> RowPage:
+    return read_page(
+        handle,
+        where=make_filter(given.where, given.grep),
+        failed=given.failed,
+        sort=given.sort,
+        first=(given.page - 1) * given.limit,
+        count=given.limit,
+    )
+
+
+def _fields(given: argparse.Namespace) -> list[str]:
+    """The fields that the filter and the sort order name: they are shown too."""
+    where = make_filter(given.where, None)
+    return [*(where.fields if where is not None else []), *([given.sort] if given.sort else [])]
+
+
+def _footer(page: RowPage, given: argparse.Namespace, picked: bool) -> list[Block]:
+    """`rows 1–20 of 1,000; next: --page 2`."""
+    if not page.rows:
+        if page.first:
+            return [Paragraph(f"page {given.page:,} is empty: there are {plural(page.matched or 0, 'row')}")]
+        return [] if given.failed else [Paragraph("no row matches" if picked else "there are no rows")]
+    last = page.first + len(page.rows)
+    total = "" if page.matched is None else f" of {page.matched:,}{' that match' if picked else ''}"
+    more = page.matched is None or page.matched > last
+    after = f"; next page: --page {given.page + 1}" if more else ""
+    return [Paragraph(Styled(f"rows {page.first + 1:,}–{last:,}{total}{after}", "dim"))]
+
+
+# The head: what it is ------------------------------------------------------------
+
+
+def _head(handle: Any) -> list[Block]:
+    """What the item is, in a few lines."""
+    if isinstance(handle, StoredDataset):
+        labels = [("labels", [", ".join(handle.labels)])] if handle.labels else []
+        head = Heading(f"dataset {handle.label}  {handle.id}  {plural(len(handle), 'example')}")
+        return [head, *([Details("", labels)] if labels else [])]
+    header = handle.header
+    fields: list[tuple[str, list[str]]] = [("items", [counts_text(handle.counts)])]
+    if isinstance(handle, Run):
+        fields.append(("task", [f"{header.task} on {handle.dataset.label}"]))
+    elif isinstance(handle, Evaluation):
+        fields.append(("evaluators", [", ".join(spec.key for spec in header.evaluators)]))
+        fields.append(("runs", [", ".join(header.runs)]))
+    for model, usage in getattr(header, "usage", {}).items():
+        cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "no cost"
+        cached = f" ({usage.cached_calls:,} from cache)" if usage.cached_calls else ""
+        tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
+        fields.append(("model", [f"{model}: {plural(usage.calls, 'call')}{cached}, {tokens}, {cost}"]))
+        if len(usage.served) > 1:
+            fields.append(
+                (
+                    "warning",
+                    [Styled(f"{len(usage.served)} models served: {', '.join(usage.served)}", "warning")],
+                )
+            )
+    for name in ("labels", "description", "error"):
+        value = getattr(header, name, None)
+        if value:
+            fields.append((name, [value if isinstance(value, str) else ", ".join(value)]))
+    return [Details(f"{handle.kind} {handle.id}  {handle.status}", fields)]
+
+
+def _details(document: dict[str, Any]) -> list[Block]:
+    fields = [(name, [str(value)]) for name, value in _facts(document) if value]
+    blocks: list[Block] = [Details("settings", fields, 300)]
+    for key in ("parents", "children"):
+        if document[key]:
+            rows = [[each] for each in _branches(document[key], key, 0)]
+            blocks.append(Table([key], rows))
+    return blocks
+
+
+def _aggregation(handle: Aggregation) -> list[Block]:
+    """The estimates; of a comparison or a ranking, its report."""
+    from karat.analysis.comparison import Comparison, comparison_blocks
+    from karat.analysis.ranking import Ranking, ranking_blocks
+    from karat.formatting import aggregation_blocks
+    from karat.store.run_labels import run_labels
+
+    for table in handle.tables:
+        kind = table.value.get("kind") if isinstance(table.value, dict) else None
+        if kind == "comparison":
+            return comparison_blocks(msgspec.convert(table.value, Comparison))
+        if kind == "ranking":
+            return ranking_blocks(msgspec.convert(table.value, Ranking))
+    runs = handle.runs
+    labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
+    return aggregation_blocks(handle.header, labels, None)
+
+
+def _only_evaluation(handle: Aggregation, option: str) -> Evaluation:
+    evaluations = handle.evaluations
+    if len(evaluations) != 1:
+        raise RequestError(
+            f"{handle.id} has {plural(len(evaluations), 'evaluation')}, and {option} needs the rows of one: name it,"
+            f" one of {', '.join(each.id for each in evaluations)}"
+        )
+    return evaluations[0]
 
 
 def lineage(store: Store, id: str, *, up: bool) -> list[dict[str, Any]]:
@@ -72,24 +223,10 @@ def lineage(store: Store, id: str, *, up: bool) -> list[dict[str, Any]]:
     return tree(id)
 
 
-def _text(handle: Any, document: dict[str, Any]) -> str:
-    from karat.cli.outcome import usage_lines
-    from karat.formatting import clean, counts_text
-
-    kind = document["kind"]
-    if kind == "dataset":
-        lines = [f"dataset {clean(handle.label, 80)}  {handle.id}  {len(handle):,} examples"]
-    else:
-        lines = [f"{kind} {handle.id}  {handle.status}", counts_text(handle.counts)]
-        if kind != "aggregation":
-            lines += usage_lines(handle)
-    lines += [f"{name.ljust(14)} {clean(value, 300)}" for name, value in _facts(document) if value]
-    if kind == "aggregation":
-        lines += ["", handle.report(whole=True)]
-    for title, key in (("parents", "parents"), ("children", "children")):
-        if document[key]:
-            lines += ["", title, *_branches(document[key], key, 1)]
-    return "\n".join(lines)
+LEFT_OUT = (
+    *("kind", "id", "format", "counts", "status", "parents", "children", "usage", "estimates", "tables"),
+    *("rows", "page", "matched", "kinds"),
+)
 
 
 def _facts(document: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -97,21 +234,9 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, Any]]:
     import json
     import time
 
-    left_out = (
-        "kind",
-        "id",
-        "format",
-        "counts",
-        "status",
-        "parents",
-        "children",
-        "usage",
-        "estimates",
-        "tables",
-    )
     out: list[tuple[str, Any]] = []
     for name, value in document.items():
-        if name in left_out:
+        if name in LEFT_OUT:
             continue
         if name in ("created", "finished") and value:
             value = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
@@ -122,20 +247,134 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _branches(tree: list[dict[str, Any]], key: str, depth: int) -> list[str]:
-    from karat.formatting import clean
-
     lines = []
     for each in tree:
-        lines.append("  " * depth + clean(each["id"], 80))
+        lines.append("· " * depth + each["id"])
         lines += _branches(each.get(key, []), key, depth + 1)
     return lines
 
 
+# Rows ----------------------------------------------------------------------------
+
+LONGEST_CELL = 300
+
+
+class _Shown:
+    """Rows as tables: those of single outputs, and those of comparisons."""
+
+    def __init__(self, handle: Any, fields: Sequence[str]) -> None:
+        self.handle = handle
+        self.specs: dict[str, EvaluatorSpec] = {}
+        evaluations = [handle] if isinstance(handle, Evaluation) else []
+        if isinstance(handle, Run):
+            evaluations = evaluations_of(handle)
+        for each in evaluations:
+            self.specs |= {spec.key: spec for spec in each.header.evaluators}
+        self.fields = list(dict.fromkeys(fields))
+
+    def tables(self, rows: Sequence[Row]) -> list[Block]:
+        """The tables of some rows."""
+        single = [row for row in rows if not row.others]
+        pairs = [row for row in rows if row.others]
+        blocks: list[Block] = [self._single(single)] if single else []
+        return [*blocks, *([self._pairs(pairs)] if pairs else [])]
+
+    def _single(self, rows: Sequence[Row]) -> Table:
+        keys = list(dict.fromkeys(key for row in rows for key in row.results))
+        several = {
+            "run": len({row.run for row in rows}) > 1,
+            "attempt": len({row.attempt for row in rows}) > 1,
+            "unit": any(row.unit for row in rows),
+            "expected": any(row.expected is not None for row in rows),
+            "output": not isinstance(self.handle, StoredDataset),
+        }
+        extra = [field for field in self.fields if any(field in row.metadata for row in rows)]
+        whys = [_why(row) for row in rows]
+        head = ["example", *(name for name in ("run", "attempt", "unit") if several[name]), *extra, "input"]
+        head += [name for name in ("expected", "output") if several[name]]
+        head += [*keys, *(["why"] if any(whys) else [])]
+        table = []
+        for row, why in zip(rows, whys, strict=True):
+            cells = {"run": row.run_label, "attempt": str(row.attempt), "unit": row.unit}
+            line = [row.id, *(cells[name] for name in cells if several[name])]
+            line += [_value(row.metadata.get(field)) for field in extra]
+            line.append(_value(row.input))
+            line += [_value(row.expected)] if several["expected"] else []
+            line += [_output(row)] if several["output"] else []
+            line += [self._score(key, row.results.get(key)) for key in keys]
+            table.append(line + ([why] if any(whys) else []))
+        place = {name: index for index, name in enumerate(head)}
+        right = [place[key] for key in keys]
+        drop = [place[name] for name in ("expected", "input", "unit", "attempt") if name in place]
+        return Table(head, table, right, cell=LONGEST_CELL, drop=drop)
+
+    def _pairs(self, rows: Sequence[Row]) -> Table:
+        """Comparisons: the outputs in the order in which they were shown, and the verdict."""
+        head = ["example", "shown first", "shown second", "first output", "second output", "verdict", "why"]
+        table = []
+        for row in rows:
+            [(key, judged)] = row.results.items()
+            names = [row.run_label, *(other.run_label for other in row.others)]
+            outputs = [_output(row), *(_output(other) for other in row.others)]
+            verdict = _value(judged.value) if judged.value is not None else self._score(key, judged)
+            why = judged.comment or judged.error or ""
+            first, *others = zip(names, outputs, strict=True)
+            table.append(
+                [
+                    row.id,
+                    first[0],
+                    ", ".join(name for name, _ in others),
+                    first[1],
+                    " | ".join(output for _, output in others),
+                    f"{key}: {verdict}",
+                    why,
+                ]
+            )
+        return Table(head, table, cell=LONGEST_CELL, drop=[3, 4])
+
+    def _score(self, key: str, judged: Judged | None) -> str:
+        if judged is None:
+            return "—"
+        if judged.status != "ok":
+            return Styled(judged.status, "bad" if judged.status == "failed" else "warning")
+        if judged.score is None:
+            return _value(judged.value)
+        spec = self.specs.get(key)
+        low, high = (spec.bounds if spec is not None and spec.bounds else None) or (0.0, 1.0)
+        text = f"{judged.score:.3g}"
+        if low is None or high is None or spec is None:
+            return text
+        good = judged.score >= (low + high) / 2
+        return Styled(text, "good" if good == spec.higher_is_better else "bad")
+
+
+def _output(row: Row) -> str:
+    if row.status == "ok":
+        return steps_line(row.output) or _value(row.output)
+    return Styled(row.status, "bad" if row.status == "failed" else "warning")
+
+
+def _why(row: Row) -> str:
+    """The error of the output, else the reasons of the results."""
+    if row.error and row.status == "failed":
+        return row.error
+    reasons = {key: judged.comment or judged.error or "" for key, judged in row.results.items()}
+    told = {key: reason for key, reason in reasons.items() if reason}
+    imperfect = {key: reason for key, reason in told.items() if row.results[key].score != 1.0}
+    told = imperfect or told
+    if len(reasons) == 1 or len(set(told.values())) == 1:
+        return next(iter(told.values()), "")
+    return "; ".join(f"{key}: {reason}" for key, reason in told.items())
+
+
+# One example -----------------------------------------------------------------------
+
 LONGEST_VALUE = 2000
+MOST_STEPS = 200
 
 
 def example_of(store: Store, handle: Any, id: str) -> dict[str, Any]:
-    """An example with its outputs (of a run, or of the runs of an evaluation) and their results."""
+    """An example with every try of its outputs (of a run, or of the runs of an evaluation) and of their results."""
     evaluations: list[Evaluation] = []
     if isinstance(handle, Aggregation):
         evaluations = handle.evaluations
@@ -183,63 +422,170 @@ def _outputs(run: Run, position: int) -> list[Output]:
 
 def _results(evaluation: Evaluation, position: int) -> list[ItemResult]:
     rows = evaluation.store.backend.scan(evaluation.number, position, position + 1)
-    return [result_decoder.decode(row.payload) for row in latest(rows)]
+    return [result_decoder.decode(row.payload) for row in rows]
 
 
-def example_text(document: dict[str, Any]) -> str:
-    """The same, for a terminal."""
+def example_blocks(document: dict[str, Any]) -> list[Block]:
+    """An example, its outputs with their steps, and its results, for a terminal."""
     example = document["example"]
-    lines = [f"example {clean(example['id'])}"]
-    for name in ("input", "expected", "metadata"):
-        if example.get(name) not in (None, {}):
-            lines.append(f"  {name.ljust(9)} {_value(example[name])}")
+    fields = [
+        (name, [_value(example[name])])
+        for name in ("input", "expected", "metadata")
+        if example.get(name) not in (None, {})
+    ]
+    blocks: list[Block] = [Details(f"example {clean(example['id'])}", fields)]
     for output in document["outputs"]:
-        unit = f", unit {clean(output['unit'], 80)}" if output.get("unit") else ""
-        tries = f", try {output['try_number']}" if output.get("try_number", 1) > 1 else ""
-        lines += ["", f"output of {output['run']}, attempt {output.get('attempt', 1)}{unit}{tries}"]
-        lines.append(f"  {_outcome(output['outcome'])}")
-        lines += [f"  {_call(call)}" for call in output.get("trace", [])]
+        blocks += _output_blocks(output)
     for result in document["results"]:
-        runs = f" ({', '.join(result['runs'])})" if len(document["outputs"]) > 1 else ""
-        lines += ["", f"result of {clean(result['key'], 80)} in {result['evaluation']}{runs}"]
-        lines.append(f"  {_judgment(result['outcome'])}")
-    return "\n".join(lines)
+        blocks.append(_result_block(result, document))
+    return blocks
 
 
-def _call(call: dict[str, Any]) -> str:
+def _attempt(record: dict[str, Any]) -> str:
+    unit = f", unit {clean(record['unit'], 80)}" if record.get("unit") else ""
+    tries = f", try {record['try_number']}" if record.get("try_number", 1) > 1 else ""
+    return f"attempt {record.get('attempt', 1)}{unit}{tries}"
+
+
+def _output_blocks(output: dict[str, Any]) -> list[Block]:
+    title = f"output of {output['run']}, {_attempt(output)}"
+    steps = _steps(output)
+    if steps:
+        rows = [[str(number), *step] for number, step in enumerate(steps[:MOST_STEPS], 1)]
+        blocks: list[Block] = [
+            Heading(title),
+            Table(["step", "who", "what"], rows, [0], cell=LONGEST_VALUE, lines=12),
+        ]
+        if len(steps) > MOST_STEPS:
+            blocks.append(Paragraph(f"and {len(steps) - MOST_STEPS:,} more steps: --json has all of them"))
+        return blocks
+    fields = [_outcome(output["outcome"])]
+    fields += [_call(call) for call in output.get("trace", [])]
+    return [Details(title, fields)]
+
+
+def _steps(output: dict[str, Any]) -> list[list[str]]:
+    """A trajectory as steps, each with who acted and what was said or done; empty where it is none."""
+    trajectory = _trajectory(output["outcome"].get("value"))
+    if trajectory is None:
+        return []
+    steps = []
+    for step in trajectory.steps:
+        if step.tool_result is not None:
+            result = step.tool_result
+            text = _value(result.content)
+            steps.append([f"tool {result.name or ''}".strip(), Styled(text, "bad") if result.error else text])
+            continue
+        if step.text or not step.tool_calls:
+            steps.append([step.role, step.text or _value(step.content)])
+        for call in step.tool_calls:
+            arguments = call.raw if call.raw is not None else _arguments(call.arguments)
+            steps.append([step.role, Styled(f"{call.name}({arguments})", "bold")])
+    return steps
+
+
+def _trajectory(value: Any) -> Any:
+    """A value as a trajectory with steps or calls; None where it is none."""
+    from karat.traces import TraceError, normalize
+
+    if not isinstance(value, (list, dict)) or not value:
+        return None
+    try:
+        trajectory = normalize(value)
+    except (TraceError, ValueError, RecursionError):
+        return None
+    return trajectory if trajectory.calls or len(trajectory.steps) > 1 else None
+
+
+def steps_line(value: Any) -> str:
+    """A trajectory in a line: `3 steps: search, open, answer`; empty where it is none."""
+    trajectory = _trajectory(value)
+    if trajectory is None:
+        return ""
+    names = [call.name for call in trajectory.calls]
+    shown = " → ".join(names[:6]) + (" → …" if len(names) > 6 else "")
+    return f"{plural(len(trajectory.steps), 'step')}: {shown or trajectory.steps[-1].text}"
+
+
+def _arguments(arguments: Any) -> str:
+    if isinstance(arguments, dict):
+        return ", ".join(f"{name}={_value(value)}" for name, value in arguments.items())
+    return _value(arguments)
+
+
+def _result_block(result: dict[str, Any], document: dict[str, Any]) -> Details:
+    title = f"result of {clean(result['key'], 80)} in {result['evaluation']}"
+    runs = result["runs"]
+    if len(runs) == 1 and len({output["run"] for output in document["outputs"]}) > 1:
+        title += f", {runs[0]}"
+    title += f", {_attempt(result)}"
+    fields: list[tuple[str, list[str]]] = []
+    if len(runs) > 1:
+        for place, run in zip(("shown first", "shown second", "shown third"), runs, strict=False):
+            fields.append((place, [f"{run}: {_compared_output(run, result, document)}"]))
+    fields += _judgment(result["outcome"])
+    fields += [_call(call) for call in result.get("trace", [])]
+    return Details(title, fields)
+
+
+def _compared_output(run: str, result: dict[str, Any], document: dict[str, Any]) -> str:
+    same = [
+        output
+        for output in document["outputs"]
+        if output["run"] == run
+        and output.get("attempt", 1) == result.get("attempt", 1)
+        and output.get("unit", "") == result.get("unit", "")
+    ]
+    return clean(_outcome(same[-1]["outcome"])[1][0], 300) if same else "no output"
+
+
+def _call(call: dict[str, Any]) -> tuple[str, list[str]]:
     tries = len(call.get("metadata", {}).get("attempts", ())) + (0 if call.get("error") else 1)
     retried = "" if tries < 2 else " (1 retry)" if tries == 2 else f" ({tries - 1} retries)"
     said = clean(call["error"], 400) if call.get("error") else _value(call.get("output"))
-    return f"call to {clean(call['name'], 80)}{retried}: {said}"
+    return "call", [f"{clean(call['name'], 80)}{retried}: {said}"]
 
 
 def _value(value: Any) -> str:
     import json
 
-    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), LONGEST_VALUE)
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    return text[: LONGEST_VALUE - 1] + "…" if len(text) > LONGEST_VALUE else text
 
 
-def _outcome(outcome: dict[str, Any]) -> str:
+def _outcome(outcome: dict[str, Any]) -> tuple[str, list[str]]:
     if outcome["status"] == "ok":
-        return _value(outcome["value"])
+        return "output", [_value(outcome["value"]) or '""']
     if outcome["status"] == "skipped":
-        return f"skipped: {clean(outcome['reason'], 400)}"
+        return "skipped", [Styled(clean(outcome["reason"], 400), "warning")]
     error = outcome["error"]
     where = f"  ({clean(error['where'], 200)})" if error.get("where") else ""
-    return f"failed: {clean(error['type'], 80)}: {clean(error['message'], 400)}{where}"
+    text = f"{clean(error['type'], 80)}: {clean(error['message'], 400)}{where}"
+    return "failed", [Styled(text, "bad")]
 
 
-def _judgment(outcome: dict[str, Any]) -> str:
+def _judgment(outcome: dict[str, Any]) -> list[tuple[str, list[str]]]:
     if outcome["status"] != "ok":
-        return _outcome(outcome)
+        return [_outcome(outcome)]
     result = outcome["value"]
-    score = result.get("score")
-    said = f"score {score:g}" if score is not None else f"value {_value(result.get('value'))}"
-    return f"{said}: {clean(result['comment'], 400)}" if result.get("comment") else said
+    score, value = result.get("score"), result.get("value")
+    fields = [("score", [f"{score:g}"])] if score is not None else []
+    if value is not None:
+        fields.append(("value", [_value(value)]))
+    if result.get("comment"):
+        fields.append(("why", [result["comment"]]))
+    return fields or [("score", ["none"])]
+
+
+# Failures ----------------------------------------------------------------------------
 
 
 def _failing(handle: Any, id: str) -> Any:
     """The item whose failures to show: for an aggregation without failures, its evaluations or runs."""
+    if isinstance(handle, StoredDataset):
+        raise RequestError(
+            f"{handle.label} is a dataset and has no failures: name a run, an evaluation or an aggregation"
+        )
     if isinstance(handle, Aggregation):
         return handle if handle.header.failures else failed_first(handle)
     return failed_first(handle) if id == "latest" else handle
@@ -253,10 +599,10 @@ def failed_first(handle: Any) -> Any:
     return next((each for each in earlier if each.counts.failed), handle)
 
 
-def failures_of(handle: Any) -> dict[str, Any]:
+def failures_of(handle: Any) -> list[dict[str, Any]]:
     """The failed and skipped items of a run or an evaluation by kind, most frequent first."""
     if isinstance(handle, Aggregation):
-        kinds: list[dict[str, Any]] = [
+        return [
             {
                 "kind": failure.error.type,
                 "status": "failed",
@@ -265,34 +611,40 @@ def failures_of(handle: Any) -> dict[str, Any]:
             }
             for failure in handle.header.failures
         ]
-        return {"id": handle.id, "kinds": kinds, "counts": handle.counts.to_dict()}
-    if isinstance(handle, StoredDataset):
-        raise RequestError(
-            f"{handle.label} is a dataset and has no failures: name a run, an evaluation or an aggregation"
-        )
     kinds = []
     for kind in failure_kinds(handle):
         name = kind.type if kind.what == "output" else f"{kind.what}: {kind.type}"
         kinds.append({"kind": name, "status": kind.status, "count": kind.count, "examples": kind.examples})
-    return {"id": handle.id, "kinds": kinds, "counts": handle.counts.to_dict()}
+    return kinds
 
 
-def failures_text(document: dict[str, Any]) -> str:
-    """The same, for a terminal."""
-    if not document["kinds"]:
-        pending = document["counts"]["pending"]
-        return f"no failures in {document['id']}" + (f"; {pending:,} items are pending" if pending else "")
-    lines = []
-    for kind in document["kinds"]:
-        lines.append(f"{kind['count']:,} {kind['status']}: {clean(kind['kind'])}")
-        for each in kind["examples"]:
-            runs = f" ({', '.join(each['runs'])})" if each.get("runs") else ""
-            name = clean(each.get("example") or each.get("of", ""), 60) + runs
-            where = f"  ({clean(each['where'], 120)})" if each.get("where") else ""
-            lines.append(
-                f"    {name}" + (f": {clean(each['message'], 200)}{where}" if each.get("message") else "")
-            )
-        more = kind["count"] - len(kind["examples"])
-        if more:
-            lines.append(f"    and {more:,} more")
-    return "\n".join(lines)
+def failure_blocks(handle: Any, kinds: list[dict[str, Any]]) -> list[Block]:
+    """The kinds of failures, most frequent first, with their first examples."""
+    if not kinds:
+        pending = handle.counts.pending
+        waiting = f"; {plural(pending, 'item')} {'is' if pending == 1 else 'are'} pending" if pending else ""
+        return [Paragraph(f"no failures in {handle.id}{waiting}")]
+    rows = []
+    for kind in kinds:
+        first = kind["examples"][0] if kind["examples"] else {}
+        names = [
+            (each.get("example") or each.get("of", ""))
+            + (f" ({', '.join(each['runs'])})" if each.get("runs") else "")
+            for each in kind["examples"]
+        ]
+        where = f" ({first['where']})" if first.get("where") else ""
+        more = ", …" if kind["count"] > len(names) else ""
+        rows.append(
+            [
+                f"{kind['count']:,}",
+                Styled(kind["status"], "bad" if kind["status"] == "failed" else "warning"),
+                kind["kind"],
+                f"{first.get('message', '')}{where}",
+                ", ".join(names) + more,
+            ]
+        )
+    return [
+        Table(
+            ["count", "status", "kind", "first message", "examples"], rows, [0], cell=LONGEST_CELL, drop=[4]
+        )
+    ]

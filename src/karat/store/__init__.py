@@ -42,15 +42,22 @@ class Store:
         return self.backend.url
 
     def get(self, id: str) -> Any:
-        """By id, by a unique prefix of an id, or `latest`; a dataset also by its name."""
-        from karat.store.repositories import find
+        """By id, by label, by a unique prefix of an id, or `latest`; a dataset also by its name.
 
-        rows = self._rows(id_prefix=id)
-        if not any(row.id == id for row in rows):
+        A label that things of several kinds have means the run, else the evaluation, the aggregation, the dataset.
+        """
+        from karat.store.repositories import find, labelled
+
+        rows, row = self._rows(id_prefix=id), None
+        if not any(each.id == id for each in rows):
             named = self.datasets.by_name(id)
             if named is not None:
                 return named
-        row = find(id, self._rows() if id == "latest" else rows)
+            every = self._rows()
+            for kind in ("run", "evaluation", "aggregation", "dataset") if id != "latest" else ():
+                row = row or labelled(id, [each for each in every if each.kind == kind])
+            rows = every if id == "latest" else rows
+        row = row or find(id, rows)
         if row is None:
             raise UnknownName(f"nothing called {id!r} in {self.url}: {self._near(id)}")
         kinds = {r.kind: r for r in (self.runs, self.evaluations, self.aggregations, self.datasets)}
@@ -94,10 +101,21 @@ class Store:
             found.update(dict.fromkeys(front))
         return list(found)
 
-    def tag(self, id: str, labels: Sequence[str]) -> Any:
-        """Add labels to a dataset, run, evaluation or aggregation, and return it."""
+    def tag(
+        self, id: str, labels: Sequence[str] = (), *, remove: Sequence[str] = (), move: bool = False
+    ) -> Any:
+        """Add labels to a dataset, run, evaluation or aggregation, or remove some, and return it.
+
+        With `move`, others of the same kind lose the labels, so that these mean this one alone.
+        """
         found = self.get(id)
-        self._repository(found).describe(found, labels=labels)
+        repository = self._repository(found)
+        if move:
+            for other in repository.list():
+                if other.id != found.id:
+                    repository.remove_labels(other, labels)
+        repository.describe(found, labels=labels)
+        repository.remove_labels(found, remove)
         return found
 
     def _repository(self, handle: Any) -> Any:

@@ -41,6 +41,7 @@ __all__ = [
     "count_items",
     "example_decoder",
     "find",
+    "labelled",
     "latest",
     "output_decoder",
     "result_decoder",
@@ -81,8 +82,12 @@ class Repository(Generic[H, B]):
         return [self._handle(row) for row in self._rows()]
 
     def get(self, id: str) -> B:
-        """By id, by a unique prefix of an id, or `latest`."""
-        row = find(id, self._rows(id_prefix=id)) or (find(id, self._rows()) if id == "latest" else None)
+        """By id, by label, by a unique prefix of an id, or `latest`."""
+        rows = self._rows(id_prefix=id)
+        row = None
+        if not any(each.id == id for each in rows):
+            row = find(id, self._rows()) if id == "latest" else labelled(id, self._rows())
+        row = row or find(id, rows)
         if row is None:
             known = [row.id for row in self._rows()]
             raise UnknownName(f"no {self.kind} {id!r} in {self._backend.url}: {did_you_mean(id, known)}")
@@ -164,11 +169,43 @@ class Repository(Generic[H, B]):
             return ""
         return f"{', '.join(refused)} (--new makes another {self.kind} with what was given)"
 
+    def remove_labels(self, handle: B, labels: Sequence[str]) -> None:
+        """Take labels off something; those it does not have are ignored."""
+        header: Any = handle.header  # type: ignore[attr-defined]  # every handle has one
+        left = [label for label in header.labels if label not in labels]
+        if len(left) < len(header.labels):
+            header = msgspec.structs.replace(header, labels=left)
+            handle.header = header  # type: ignore[attr-defined]  # as above
+            self._rewrite(handle, header)
+
     def _rewrite(self, handle: B, header: Any) -> None:
         number: int = handle.number  # type: ignore[attr-defined]  # every handle has one
         row = self._backend.header(number)
         if row is not None:
             self._backend.update_header(number, encode(header), row.finished)
+
+
+class _Labels(msgspec.Struct):
+    labels: list[str] = []
+
+
+_labels_of = msgspec.json.Decoder(_Labels).decode
+
+
+def labelled(label: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
+    """The header that has a label; None where none has it. Refused where several have it."""
+    try:
+        quoted = msgspec.json.encode(label)
+    except UnicodeEncodeError:  # half a surrogate pair: nothing that is stored has it
+        return None
+    found = [row for row in rows if quoted in row.payload and label in _labels_of(row.payload).labels]
+    if len(found) > 1:
+        kind, ids = found[0].kind, ", ".join(row.id for row in found[:-6:-1])
+        raise RequestError(
+            f"{len(found)} {kind}s have the label {label!r}: {ids}{', …' if len(found) > 5 else ''}; name one by"
+            f" its id, or move the label: karat tag ID {label} --move"
+        )
+    return found[0] if found else None
 
 
 def find(id: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:

@@ -6,7 +6,7 @@ take no more memory than a few hundred.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -84,14 +84,33 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return fields
 
 
-def run_rows(run: Run) -> Iterator[Row]:
-    """The rows of a run, in dataset order: one for each example, attempt and unit."""
-    reader = _Reader([run])
-    for _, example, outputs in reader.examples():
-        yield from reader.rows(example, run, outputs[0])
+def run_rows(
+    run: Run, evaluations: Sequence[Evaluation] = (), positions: Collection[int] | None = None
+) -> Iterator[Row]:
+    """The rows of a run, in dataset order: one for each example, attempt and unit.
+
+    They have the results of `evaluations`; where several have one evaluator, the last of them. With `positions`, only
+    the examples at these positions are read.
+    """
+    keys = {
+        spec.key: each.id for each in evaluations for spec in each.header.evaluators if spec.kind == "single"
+    }
+    reader = _Reader([run], evaluations)
+    for position, example, outputs in reader.examples(positions):
+        found: dict[tuple[int, str], dict[str, Judged]] = {}
+        for evaluation, result in reader.results_by_evaluation(position):
+            if keys.get(result.key) == evaluation and result.runs == (run.id,):
+                found.setdefault((result.attempt, result.unit), {})[result.key] = judged_of(result)
+        for row in reader.rows(example, run, outputs[0]):
+            if not keys:
+                yield row
+                continue
+            known = found.get((row.attempt, row.unit), {})
+            cells = {key: known.get(key, Judged("pending")) for key in keys}
+            yield msgspec.structs.replace(row, results=cells)
 
 
-def evaluation_rows(evaluation: Evaluation) -> Iterator[Row]:
+def evaluation_rows(evaluation: Evaluation, positions: Collection[int] | None = None) -> Iterator[Row]:
     """The rows of an evaluation, in dataset order.
 
     One for each example, run, attempt and unit, with the result of every evaluator that judges single outputs; then
@@ -99,9 +118,9 @@ def evaluation_rows(evaluation: Evaluation) -> Iterator[Row]:
     """
     specs = evaluation.header.evaluators
     single = [spec.key for spec in specs if spec.kind == "single"]
-    reader = _Reader(evaluation.runs, evaluation)
-    for position, example, outputs in reader.examples():
-        results = reader.results(position)
+    reader = _Reader(evaluation.runs, [evaluation])
+    for position, example, outputs in reader.examples(positions):
+        results = [result for _, result in reader.results_by_evaluation(position)]
         by_item: dict[tuple[str, int, str], dict[str, Judged]] = {}
         for result in results:
             if result.key in single:
@@ -239,18 +258,33 @@ def _failure_metadata(output: Output) -> dict[str, Any]:
     return output.outcome.error.metadata if isinstance(output.outcome, Failed) else {}
 
 
-class _Reader:
-    """The dataset, the outputs of runs and the results of an evaluation, side by side."""
+def _ranges(positions: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Positions as ranges of neighbours, in order."""
+    ordered = sorted(set(positions))
+    start = 0
+    for place, position in enumerate(ordered):
+        if place + 1 == len(ordered) or ordered[place + 1] != position + 1 or place - start >= LONGEST_RANGE:
+            yield ordered[start], position + 1
+            start = place + 1
 
-    def __init__(self, runs: list[Run], evaluation: Evaluation | None = None) -> None:
+
+LONGEST_RANGE = 256
+
+
+class _Reader:
+    """The dataset, the outputs of runs and the results of evaluations, side by side."""
+
+    def __init__(self, runs: list[Run], evaluations: Sequence[Evaluation] = ()) -> None:
         self.runs = runs
-        self.evaluation = evaluation
+        self.evaluations = evaluations
         self.labels: Mapping[str, str] = run_labels([run.header for run in runs])
-        self._results: dict[int, list[ItemResult]] = {}
+        self._results: dict[int, list[tuple[str, ItemResult]]] = {}
         self._selected: dict[str, bool] = {}
 
-    def examples(self) -> Iterator[tuple[int, Example, list[list[Output]]]]:
-        """Each example that a run selects, with the current outputs of each run."""
+    def examples(
+        self, positions: Collection[int] | None = None
+    ) -> Iterator[tuple[int, Example, list[list[Output]]]]:
+        """Each example that a run selects, or each of these positions, with the current outputs of each run."""
         from karat.store.handles import Chunks
 
         data = self.runs[0].dataset
@@ -260,7 +294,7 @@ class _Reader:
         decode_result = msgspec.json.Decoder(ItemResult).decode
         selections = [run.selection(len(data)) for run in self.runs]
         chunks = Chunks(min(each.start for each in selections), max(each.stop for each in selections))
-        for start, stop in chunks:
+        for start, stop in chunks if positions is None else _ranges(positions):
             outputs: list[dict[int, list[Output]]] = []
             for run in self.runs:
                 found: dict[int, list[Output]] = {}
@@ -268,9 +302,10 @@ class _Reader:
                     found.setdefault(row.position, []).append(decode_output(row.payload))
                 outputs.append(found)
             self._results = {}
-            if self.evaluation is not None:
-                for row in latest(chunks.saw(backend.scan(self.evaluation.number, start, stop))):
-                    self._results.setdefault(row.position, []).append(decode_result(row.payload))
+            for evaluation in self.evaluations:
+                for row in latest(chunks.saw(backend.scan(evaluation.number, start, stop))):
+                    found_here = self._results.setdefault(row.position, [])
+                    found_here.append((evaluation.id, decode_result(row.payload)))
             for row in chunks.saw(backend.scan(data.number, start, stop)):
                 here = [found.get(row.position, []) for found in outputs]
                 self.select(
@@ -282,8 +317,8 @@ class _Reader:
         """Set which runs select the example whose rows come next."""
         self._selected = selected
 
-    def results(self, position: int) -> list[ItemResult]:
-        """The current results of the example that was read last."""
+    def results_by_evaluation(self, position: int) -> list[tuple[str, ItemResult]]:
+        """The current results of the example that was read last, each with the id of its evaluation."""
         return self._results.get(position, [])
 
     def rows(self, example: Example, run: Run, outputs: list[Output]) -> Iterator[Row]:

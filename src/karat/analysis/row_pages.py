@@ -1,0 +1,218 @@
+"""Rows of a dataset, a run or an evaluation for a person: filtered, sorted, a page at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from karat.analysis.filters import All, Filter, FilterError, Text, parse, row_values
+from karat.errors import did_you_mean
+from karat.store.backend import FAILED, SKIPPED
+from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
+from karat.store.rows import Row, evaluation_rows, run_rows
+
+Rows = StoredDataset | Run | Evaluation
+
+MOST_FIELDS = 1000
+"""Names of metadata fields that are remembered for messages."""
+
+
+class RowPage(msgspec.Struct, frozen=True):
+    """Some of the rows that match."""
+
+    rows: list[Row]
+    first: int
+    """The place of the first of them among those that match, from 0."""
+    matched: int | None = None
+    """How many rows match; None where that would need reading all of them."""
+
+
+def make_filter(where: str | None, grep: str | None) -> Filter | None:
+    """The filter of `--where` and `--grep`; None without either."""
+    parts = []
+    if where is not None:
+        parts.append(parse(where).expression)
+    if grep is not None:
+        parts.append(Text(grep))
+    if not parts:
+        return None
+    return Filter(" ".join(filter(None, [where, grep])), All(tuple(parts)))
+
+
+def read_page(
+    handle: Rows,
+    *,
+    where: Filter | None = None,
+    failed: bool = False,
+    sort: str | None = None,
+    first: int = 0,
+    count: int = 20,
+) -> RowPage:
+    """Read a page of rows. Without a filter and a sort order, no more rows are read than are returned.
+
+    `sort` is a field of the filter grammar, lowest first; with a minus before it, highest first. `failed` keeps the
+    rows whose output or one of whose results failed or was skipped.
+    """
+    rows = _rows(handle, failed=failed)
+    if where is None and sort is None:
+        if failed:
+            rows = (row for row in rows if has_failed(row))
+        page = list(islice(rows, first, first + count))
+        more = next(rows, None) is not None
+        known = None if failed else _row_count(handle)
+        return RowPage(page, first, known if more else first + len(page))
+    names = _Names(handle)
+    matching = (
+        row
+        for row in names.seen(rows)
+        if (not failed or has_failed(row)) and (where is None or where.matches(row))
+    )
+    page, matched = _sorted(matching, sort, first, count) if sort else _counted(matching, first, count)
+    names.check(where, sort)
+    return RowPage(page, first, matched)
+
+
+def _row_count(handle: Rows) -> int | None:
+    """How many rows there are, as far as that is known without reading them."""
+    if isinstance(handle, StoredDataset):
+        return len(handle)
+    if isinstance(handle, Run):
+        return handle.counts.total
+    kinds = {spec.kind for spec in handle.header.evaluators}
+    return sum(run.counts.total for run in handle.runs) if kinds == {"single"} else None
+
+
+def has_failed(row: Row) -> bool:
+    """Whether its output, or a result, failed or was skipped because of a failure."""
+    return row.status in ("failed", "skipped") or any(
+        judged.status in ("failed", "skipped") for judged in row.results.values()
+    )
+
+
+def evaluations_of(run: Run) -> list[Evaluation]:
+    """The evaluations of a run, oldest first, without those that a newer one replaces."""
+    found = [run.store.get(each) for each in run.store.children(run.id)]
+    evaluations = sorted(
+        (each for each in found if isinstance(each, Evaluation)), key=lambda each: each.header.created
+    )
+    covered: set[str] = set()
+    needed = []
+    for each in reversed(evaluations):
+        keys = {spec.key for spec in each.header.evaluators if spec.kind == "single"}
+        if keys - covered:
+            covered |= keys
+            needed.append(each)
+    return needed[::-1]
+
+
+def _rows(handle: Rows, *, failed: bool) -> Iterator[Row]:
+    if isinstance(handle, StoredDataset):
+        for example in handle:
+            yield Row(
+                id=example.id,
+                input=example.input,
+                expected=example.expected,
+                metadata=example.metadata,
+                run="",
+                run_label="",
+                status="",
+            )
+        return
+    evaluations = evaluations_of(handle) if isinstance(handle, Run) else []
+    if not failed:
+        yield from _rows_at(handle, evaluations, None)
+        return
+    for positions in _failed_positions([handle, *evaluations]):
+        yield from _rows_at(handle, evaluations, positions)
+
+
+def _rows_at(handle: Run | Evaluation, evaluations: list[Evaluation], positions: Any) -> Iterator[Row]:
+    if isinstance(handle, Run):
+        return run_rows(handle, evaluations, positions)
+    return evaluation_rows(handle, positions)
+
+
+def _failed_positions(handles: list[Run | Evaluation]) -> Iterator[list[int]]:
+    """Positions with a failed or skipped item, a range at a time: read without the records themselves."""
+    backend = handles[0].store.backend
+    last = max(backend.extent(each.number) for each in handles)
+    for start in range(0, last, 8 * CHUNK):
+        found: set[int] = set()
+        for each in handles:
+            for mark in backend.marks(each.number, start, start + 8 * CHUNK):
+                if mark.status in (FAILED, SKIPPED):
+                    found.add(mark.position)
+        if found:
+            yield sorted(found)
+
+
+def _counted(rows: Iterator[Row], first: int, count: int) -> tuple[list[Row], int]:
+    """A page of rows in their order, and how many there are."""
+    page, place = [], -1
+    for place, row in enumerate(rows):
+        if first <= place < first + count:
+            page.append(row)
+    return page, place + 1
+
+
+def _sorted(rows: Iterator[Row], sort: str, first: int, count: int) -> tuple[list[Row], int]:
+    """A page of rows by a field; rows without a value come last. Memory grows with the pages before it."""
+    field, down = sort.removeprefix("-"), sort.startswith("-")
+    matched = 0
+
+    def keyed() -> Iterator[tuple[tuple[Any, ...], int, Row]]:
+        nonlocal matched
+        for row in rows:
+            values = [value for value in row_values(field, row) if value is not None]
+            yield _sort_key(values, down), matched, row
+            matched += 1
+
+    best = heapq.nsmallest(first + count, keyed(), key=lambda each: each[:2])
+    return [row for _, _, row in best[first:]], matched
+
+
+def _sort_key(values: list[Any], down: bool) -> tuple[Any, ...]:
+    numbers = [float(value) for value in values if isinstance(value, (int, float))]
+    if numbers:
+        return (0, -max(numbers) if down else min(numbers), "")
+    if values:
+        text = str(values[0])
+        return (1, 0.0, tuple(-ord(c) for c in text) if down else tuple(map(ord, text)))
+    return (2, 0.0, "")
+
+
+class _Names:
+    """The fields that rows have, to name the nearest of them where a filter has an unknown one."""
+
+    def __init__(self, handle: Rows) -> None:
+        self._metadata: dict[str, None] = {}
+        self._keys: set[str] = set()
+
+    def seen(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """The same rows."""
+        for row in rows:
+            if len(self._metadata) < MOST_FIELDS:
+                self._metadata.update(dict.fromkeys(row.metadata))
+            self._keys.update(row.results)
+            yield row
+
+    def check(self, where: Filter | None, sort: str | None) -> None:
+        """Raise where a filter or sort order names a field that no row has."""
+        known = [*self._keys, *self._metadata]
+        if where is not None:
+            where.check(known)
+        if sort is not None:
+            field = sort.removeprefix("-")
+            try:
+                parse(f"{field}:none").check(known)
+            except FilterError:
+                raise FilterError(
+                    f"cannot sort by {field!r}: {did_you_mean(field, [*SORTABLE, *known])}"
+                ) from None
+
+
+SORTABLE = ("id", "status", "score", "seconds", "cost", "attempt", "run")

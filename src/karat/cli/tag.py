@@ -1,0 +1,54 @@
+"""Give a dataset, run, evaluation or aggregation labels, by which every command finds it.
+
+A label that several runs have is ambiguous; --move takes it from the others.
+
+    karat tag run-1a2b baseline
+    karat tag latest candidate --move
+    karat compare baseline candidate
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from karat.cli.commands import UsageError
+from karat.cli.parser import Parser
+from karat.cli.terminal import Terminal
+
+LONGEST = 100
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the id and the labels."""
+    parser.add_argument(
+        "id", metavar="ID", help="an id, a unique prefix of one, a label, or latest (the run)"
+    )
+    parser.add_argument("labels", metavar="LABEL", nargs="*", help="the labels to add")
+    parser.option("--remove", action="append", default=[], metavar="LABEL", help="remove a label; repeatable")
+    parser.option("--move", action="store_true", help="take the labels from others of the same kind")
+
+
+def execute(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Add and remove the labels."""
+    from karat.cli.outcome import counted
+    from karat.formatting import clean
+    from karat.store.existing import open_existing
+
+    if not given.labels and not given.remove:
+        raise UsageError("karat tag needs a LABEL to add, or --remove LABEL")
+    for label in given.labels:
+        if not label.strip() or not label.isprintable() or len(label) > LONGEST or label == "latest":
+            raise UsageError(
+                f"{label!r} cannot be a label: use 1 to {LONGEST} printable characters, and not 'latest'"
+            )
+    with open_existing(given.store) as store:
+        id = store.runs.get("latest").id if given.id == "latest" else given.id
+        handle = counted(store.tag(id, given.labels, remove=given.remove, move=given.move))
+        labels = handle.header.labels
+        text = (
+            f"{handle.id}: {', '.join(clean(each) for each in labels)}"
+            if labels
+            else f"{handle.id}: no labels"
+        )
+        terminal.show({"id": handle.id, "labels": labels}, text)
+    return 0

@@ -27,7 +27,15 @@ from karat.layout import (
     table_text,
     wrap_spans,
 )
-from karat.records import AggregationHeader, Counts, Estimate, group_text, interval_text, missing_text
+from karat.records import (
+    AggregationHeader,
+    Counts,
+    Estimate,
+    Example,
+    group_text,
+    interval_text,
+    missing_text,
+)
 
 
 def clean(text: Any, longest: int = 200) -> str:
@@ -86,13 +94,6 @@ def effect_text(estimate: Estimate) -> str:
 
 MOST_NUMBERS = 20
 """Limit on the estimates shown per aggregator; free text has as many classes as answers."""
-
-
-def aggregation_report(
-    header: AggregationHeader, runs: Mapping[str, str], most: int | None = MOST_NUMBERS
-) -> str:
-    """The report of an aggregation as plain text."""
-    return as_text(aggregation_blocks(header, runs, most))
 
 
 def aggregation_blocks(
@@ -203,6 +204,20 @@ def estimate_table(
     return Table(
         [*head, *(["notes"] if any(notes) else [])], rows, [right, right + 2], drop=[*last, right + 2]
     )
+
+
+def example_table(examples: Iterable[Example]) -> Table:
+    """Examples as a table."""
+
+    def text(value: Any) -> str:
+        if value is None or value == {}:
+            return ""
+        return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
+
+    rows = [[each.id, text(each.input), text(each.expected), text(each.metadata)] for each in examples]
+    kept = [i for i in range(4) if i < 2 or any(row[i] for row in rows)]
+    head = ["example", "input", "expected", "metadata"]
+    return Table([head[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
 
 CELL = 200

@@ -45,6 +45,7 @@ from karat.formatting import (
     Heading,
     Paragraph,
     Table,
+    as_html,
     as_markdown,
     as_text,
     bounds_text,
@@ -183,6 +184,9 @@ class Comparison(msgspec.Struct, frozen=True):
     def markdown(self) -> str:
         """The same as Markdown."""
         return as_markdown(comparison_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(comparison_blocks(self))
 
 
 def compare_runs(

@@ -63,6 +63,7 @@ from karat.formatting import (
     Heading,
     Paragraph,
     Table,
+    as_html,
     as_markdown,
     as_text,
     bounds_text,
@@ -146,6 +147,9 @@ class Ranking(msgspec.Struct, frozen=True):
     def markdown(self) -> str:
         """The same as Markdown."""
         return as_markdown(ranking_blocks(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(ranking_blocks(self))
 
 
 def tally_results(

@@ -16,7 +16,6 @@ children.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +32,7 @@ from karat.layout import Styled
 from karat.records import EvaluatorSpec, ItemResult, Output, to_builtins
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import output_decoder, result_decoder
-from karat.store.rows import Judged, Row
+from karat.store.row_tables import LONGEST_CELL, row_tables, trajectory_of, value_text
 
 if TYPE_CHECKING:
     from karat.store import Store
@@ -97,8 +96,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
                 "page": given.page,
                 "matched": page.matched,
             }
-            shown = _Shown(handle, [each.lstrip("-") for each in _fields(given)])
-            blocks += [*shown.tables(page.rows), *_footer(page, given, bool(picks))]
+            fields = [each.lstrip("-") for each in _fields(given)]
+            blocks += [*row_tables(page.rows, _specs(handle), fields), *_footer(page, given, bool(picks))]
         terminal.show(document, lambda: blocks)
     return 0
 
@@ -112,6 +111,11 @@ def _page(handle: Any, given: argparse.Namespace) -> RowPage:
         first=(given.page - 1) * given.limit,
         count=given.limit,
     )
+
+
+def _specs(handle: Any) -> list[EvaluatorSpec]:
+    evaluations = evaluations_of(handle) if isinstance(handle, Run) else [handle]
+    return [spec for each in evaluations if isinstance(each, Evaluation) for spec in each.header.evaluators]
 
 
 def _fields(given: argparse.Namespace) -> list[str]:
@@ -254,119 +258,6 @@ def _branches(tree: list[dict[str, Any]], key: str, depth: int) -> list[str]:
     return lines
 
 
-# Rows ----------------------------------------------------------------------------
-
-LONGEST_CELL = 300
-
-
-class _Shown:
-    """Rows as tables: those of single outputs, and those of comparisons."""
-
-    def __init__(self, handle: Any, fields: Sequence[str]) -> None:
-        self.handle = handle
-        self.specs: dict[str, EvaluatorSpec] = {}
-        evaluations = [handle] if isinstance(handle, Evaluation) else []
-        if isinstance(handle, Run):
-            evaluations = evaluations_of(handle)
-        for each in evaluations:
-            self.specs |= {spec.key: spec for spec in each.header.evaluators}
-        self.fields = list(dict.fromkeys(fields))
-
-    def tables(self, rows: Sequence[Row]) -> list[Block]:
-        """The tables of some rows."""
-        single = [row for row in rows if not row.others]
-        pairs = [row for row in rows if row.others]
-        blocks: list[Block] = [self._single(single)] if single else []
-        return [*blocks, *([self._pairs(pairs)] if pairs else [])]
-
-    def _single(self, rows: Sequence[Row]) -> Table:
-        keys = list(dict.fromkeys(key for row in rows for key in row.results))
-        several = {
-            "run": len({row.run for row in rows}) > 1,
-            "attempt": len({row.attempt for row in rows}) > 1,
-            "unit": any(row.unit for row in rows),
-            "expected": any(row.expected is not None for row in rows),
-            "output": not isinstance(self.handle, StoredDataset),
-        }
-        extra = [field for field in self.fields if any(field in row.metadata for row in rows)]
-        whys = [_why(row) for row in rows]
-        head = ["example", *(name for name in ("run", "attempt", "unit") if several[name]), *extra, "input"]
-        head += [name for name in ("expected", "output") if several[name]]
-        head += [*keys, *(["why"] if any(whys) else [])]
-        table = []
-        for row, why in zip(rows, whys, strict=True):
-            cells = {"run": row.run_label, "attempt": str(row.attempt), "unit": row.unit}
-            line = [row.id, *(cells[name] for name in cells if several[name])]
-            line += [_value(row.metadata.get(field)) for field in extra]
-            line.append(_value(row.input))
-            line += [_value(row.expected)] if several["expected"] else []
-            line += [_output(row)] if several["output"] else []
-            line += [self._score(key, row.results.get(key)) for key in keys]
-            table.append(line + ([why] if any(whys) else []))
-        place = {name: index for index, name in enumerate(head)}
-        right = [place[key] for key in keys]
-        drop = [place[name] for name in ("expected", "input", "unit", "attempt") if name in place]
-        return Table(head, table, right, cell=LONGEST_CELL, drop=drop)
-
-    def _pairs(self, rows: Sequence[Row]) -> Table:
-        """Comparisons: the outputs in the order in which they were shown, and the verdict."""
-        head = ["example", "shown first", "shown second", "first output", "second output", "verdict", "why"]
-        table = []
-        for row in rows:
-            [(key, judged)] = row.results.items()
-            names = [row.run_label, *(other.run_label for other in row.others)]
-            outputs = [_output(row), *(_output(other) for other in row.others)]
-            verdict = _value(judged.value) if judged.value is not None else self._score(key, judged)
-            why = judged.comment or judged.error or ""
-            first, *others = zip(names, outputs, strict=True)
-            table.append(
-                [
-                    row.id,
-                    first[0],
-                    ", ".join(name for name, _ in others),
-                    first[1],
-                    " | ".join(output for _, output in others),
-                    f"{key}: {verdict}",
-                    why,
-                ]
-            )
-        return Table(head, table, cell=LONGEST_CELL, drop=[3, 4])
-
-    def _score(self, key: str, judged: Judged | None) -> str:
-        if judged is None:
-            return "—"
-        if judged.status != "ok":
-            return Styled(judged.status, "bad" if judged.status == "failed" else "warning")
-        if judged.score is None:
-            return _value(judged.value)
-        spec = self.specs.get(key)
-        low, high = (spec.bounds if spec is not None and spec.bounds else None) or (0.0, 1.0)
-        text = f"{judged.score:.3g}"
-        if low is None or high is None or spec is None:
-            return text
-        good = judged.score >= (low + high) / 2
-        return Styled(text, "good" if good == spec.higher_is_better else "bad")
-
-
-def _output(row: Row) -> str:
-    if row.status == "ok":
-        return steps_line(row.output) or _value(row.output)
-    return Styled(row.status, "bad" if row.status == "failed" else "warning")
-
-
-def _why(row: Row) -> str:
-    """The error of the output, else the reasons of the results."""
-    if row.error and row.status == "failed":
-        return row.error
-    reasons = {key: judged.comment or judged.error or "" for key, judged in row.results.items()}
-    told = {key: reason for key, reason in reasons.items() if reason}
-    imperfect = {key: reason for key, reason in told.items() if row.results[key].score != 1.0}
-    told = imperfect or told
-    if len(reasons) == 1 or len(set(told.values())) == 1:
-        return next(iter(told.values()), "")
-    return "; ".join(f"{key}: {reason}" for key, reason in told.items())
-
-
 # One example -----------------------------------------------------------------------
 
 LONGEST_VALUE = 2000
@@ -429,7 +320,7 @@ def example_blocks(document: dict[str, Any]) -> list[Block]:
     """An example, its outputs with their steps, and its results, for a terminal."""
     example = document["example"]
     fields = [
-        (name, [_value(example[name])])
+        (name, [value_text(example[name])])
         for name in ("input", "expected", "metadata")
         if example.get(name) not in (None, {})
     ]
@@ -466,51 +357,28 @@ def _output_blocks(output: dict[str, Any]) -> list[Block]:
 
 def _steps(output: dict[str, Any]) -> list[list[str]]:
     """A trajectory as steps, each with who acted and what was said or done; empty where it is none."""
-    trajectory = _trajectory(output["outcome"].get("value"))
+    trajectory = trajectory_of(output["outcome"].get("value"))
     if trajectory is None:
         return []
     steps = []
     for step in trajectory.steps:
         if step.tool_result is not None:
             result = step.tool_result
-            text = _value(result.content)
+            text = value_text(result.content)
             steps.append([f"tool {result.name or ''}".strip(), Styled(text, "bad") if result.error else text])
             continue
         if step.text or not step.tool_calls:
-            steps.append([step.role, step.text or _value(step.content)])
+            steps.append([step.role, step.text or value_text(step.content)])
         for call in step.tool_calls:
             arguments = call.raw if call.raw is not None else _arguments(call.arguments)
             steps.append([step.role, Styled(f"{call.name}({arguments})", "bold")])
     return steps
 
 
-def _trajectory(value: Any) -> Any:
-    """A value as a trajectory with steps or calls; None where it is none."""
-    from karat.traces import TraceError, normalize
-
-    if not isinstance(value, (list, dict)) or not value:
-        return None
-    try:
-        trajectory = normalize(value)
-    except (TraceError, ValueError, RecursionError):
-        return None
-    return trajectory if trajectory.calls or len(trajectory.steps) > 1 else None
-
-
-def steps_line(value: Any) -> str:
-    """A trajectory in a line: `3 steps: search, open, answer`; empty where it is none."""
-    trajectory = _trajectory(value)
-    if trajectory is None:
-        return ""
-    names = [call.name for call in trajectory.calls]
-    shown = " → ".join(names[:6]) + (" → …" if len(names) > 6 else "")
-    return f"{plural(len(trajectory.steps), 'step')}: {shown or trajectory.steps[-1].text}"
-
-
 def _arguments(arguments: Any) -> str:
     if isinstance(arguments, dict):
-        return ", ".join(f"{name}={_value(value)}" for name, value in arguments.items())
-    return _value(arguments)
+        return ", ".join(f"{name}={value_text(value)}" for name, value in arguments.items())
+    return value_text(arguments)
 
 
 def _result_block(result: dict[str, Any], document: dict[str, Any]) -> Details:
@@ -542,20 +410,13 @@ def _compared_output(run: str, result: dict[str, Any], document: dict[str, Any])
 def _call(call: dict[str, Any]) -> tuple[str, list[str]]:
     tries = len(call.get("metadata", {}).get("attempts", ())) + (0 if call.get("error") else 1)
     retried = "" if tries < 2 else " (1 retry)" if tries == 2 else f" ({tries - 1} retries)"
-    said = clean(call["error"], 400) if call.get("error") else _value(call.get("output"))
+    said = clean(call["error"], 400) if call.get("error") else value_text(call.get("output"))
     return "call", [f"{clean(call['name'], 80)}{retried}: {said}"]
-
-
-def _value(value: Any) -> str:
-    import json
-
-    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    return text[: LONGEST_VALUE - 1] + "…" if len(text) > LONGEST_VALUE else text
 
 
 def _outcome(outcome: dict[str, Any]) -> tuple[str, list[str]]:
     if outcome["status"] == "ok":
-        return "output", [_value(outcome["value"]) or '""']
+        return "output", [value_text(outcome["value"]) or '""']
     if outcome["status"] == "skipped":
         return "skipped", [Styled(clean(outcome["reason"], 400), "warning")]
     error = outcome["error"]
@@ -571,7 +432,7 @@ def _judgment(outcome: dict[str, Any]) -> list[tuple[str, list[str]]]:
     score, value = result.get("score"), result.get("value")
     fields = [("score", [f"{score:g}"])] if score is not None else []
     if value is not None:
-        fields.append(("value", [_value(value)]))
+        fields.append(("value", [value_text(value)]))
     if result.get("comment"):
         fields.append(("why", [result["comment"]]))
     return fields or [("score", ["none"])]

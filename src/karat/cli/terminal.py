@@ -76,6 +76,8 @@ class Terminal:
     def notice(self, text: str) -> None:
         """Print a notice on stderr."""
         if not self.quiet and text:
+            if self._line is not None:
+                self._line.end()
             self._say(text)
 
     def ask(self, question: str) -> None:
@@ -84,7 +86,7 @@ class Terminal:
         self._err.flush()
 
     def progress(self, progress: Progress) -> None:
-        """Show the progress of a stage on a terminal, and remember it."""
+        """Show the progress of a stage, and remember it."""
         self._last = progress
         if not self.quiet:
             if self._line is None:

@@ -22,6 +22,9 @@ from karat.errors import DataError, RequestError, UnsupportedType, did_you_mean
 from karat.records import Example
 from karat.serialization import to_json_value
 
+SHOWN = 10
+"""Examples that a notebook shows."""
+
 _decode_example = msgspec.json.Decoder(Example).decode
 _VERSIONED = re.compile(r".*@[0-9]+", re.DOTALL)
 
@@ -59,6 +62,16 @@ class Dataset:
     def __repr__(self) -> str:
         skipped = f", {self.skipped_count} rows skipped" if self.skipped_count else ""
         return f"<Dataset {self.name!r}, {self.count} examples{skipped}, {self.id}>"
+
+    def _repr_html_(self) -> str:
+        from karat.formatting import Block, Paragraph, as_html, example_table, plural
+        from karat.layout import Styled
+
+        title = Paragraph(Styled(f"dataset {self.name}: {plural(len(self), 'example')}", "bold"))
+        blocks: list[Block] = [title, example_table(itertools.islice(self, SHOWN))]
+        return as_html(
+            [*blocks, *([Paragraph(f"and {len(self) - SHOWN:,} more")] if len(self) > SHOWN else [])]
+        )
 
     def encoded(self, start: int = 0) -> Iterator[tuple[str, bytes]]:
         """The id and the JSON of each example, in order, from a position on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -29,6 +30,9 @@ from karat.store.handles import Evaluation, Run
 from karat.store.lease import Held
 
 T = TypeVar("T")
+
+TICK_SECONDS = 1.0
+"""How often progress is reported while no item finishes."""
 
 WAIT_SECONDS = 0.5
 """How often `wait=True` looks whether another process has finished."""
@@ -115,9 +119,11 @@ class Stage:
     async def work(self, phases: Iterable[Phase]) -> None:
         """Compute what is missing, store it, and close; or leave it so that it can be continued."""
         error: BaseException | None = None
+        ticking: asyncio.Task[None] | None = None
         try:
             with fewer_collections():
                 self._begin()
+                ticking = self._start_ticking()
                 for phase in phases:
                     await self._work_phase(phase)
                     if self._aborted is not None:
@@ -128,7 +134,24 @@ class Stage:
             error = raised
             raise
         finally:
+            if ticking is not None:
+                ticking.cancel()
             self._close(error)
+
+    def _start_ticking(self) -> asyncio.Task[None] | None:
+        """Report progress also while nothing is committed: requests wait for a retry, or a model is loaded."""
+        if self.options.listen is None or self._progress.done >= self._progress.total:
+            return None
+
+        async def tick() -> None:
+            while self._progress.done < self._progress.total:
+                with suppress(
+                    Exception
+                ):  # a listener that fails does so at the next commit, where it is heard
+                    self._tell()
+                await asyncio.sleep(TICK_SECONDS)
+
+        return asyncio.ensure_future(tick())
 
     async def _work_phase(self, phase: Phase) -> None:
         engine = phase.engine
@@ -193,6 +216,7 @@ class Stage:
         if self.options.listen is not None:
             self._progress.retries = counters.retries - self._retries_before
             self._progress.waiting = counters.waiting
+            self._progress.note = f"loading {counters.loading}" if counters.loading else ""
             self.options.listen(self._progress)
 
     def _abortion(self, example: str, failure: Failure) -> Aborted:

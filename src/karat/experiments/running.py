@@ -13,7 +13,7 @@ from karat.analysis.grid import Grid, make_grid
 from karat.errors import RequestError, did_you_mean
 from karat.execution.aggregate import aggregate_async
 from karat.execution.evaluate import evaluate_async
-from karat.execution.progress import Listener, listener
+from karat.execution.progress import Listener, Progress, listener
 from karat.execution.run import run_async
 from karat.execution.sync import plain
 from karat.experiments.graphs import export
@@ -151,11 +151,12 @@ async def carry_out_async(
         else store.datasets.put(plan.dataset)
     )
     outcome = Outcome(dataset=data, runs=[])
-    for planned in plan.runs:
+    for number, planned in enumerate(plan.runs, 1):
         metadata: dict[str, Any] = {**origin, **({"model": planned.model} if planned.model else {})}
         if planned.matrix:
             metadata["matrix"] = planned.matrix
-        options: Mapping[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
+        options: dict[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
+        options["progress"] = _of_variant(progress, number, len(plan.runs))
         made = await run_async(
             planned.task, data, store=store, accept_code_change=accept_code_change, **options
         )
@@ -197,6 +198,18 @@ async def carry_out_async(
 
 
 carry_out = plain(carry_out_async)
+
+
+def _of_variant(progress: Listener | None, number: int, count: int) -> Listener | None:
+    """The listener of one run among several: it is told which one."""
+    if progress is None or count < 2:
+        return progress
+
+    def listen(of: Progress) -> None:
+        of.variant, of.variants = number, count
+        progress(of)
+
+    return listen
 
 
 def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:

@@ -25,11 +25,13 @@ _RESETS = (
 
 
 class RetryCounters:
-    """Retries of this process so far, and how many requests wait for one now: for the progress line."""
+    """Retries of this process so far, how many requests wait for one now, and which model is loaded: for progress."""
 
     def __init__(self) -> None:
         self.retries = 0
         self.waiting = 0
+        self.loading = ""
+        """The local model that is being loaded now."""
 
 
 counters = RetryCounters()

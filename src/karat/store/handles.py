@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from karat.formatting import (
+    MOST_NUMBERS,
+    Block,
+    Paragraph,
+    aggregation_blocks,
+    as_html,
+    as_text,
+    counts_text,
+    example_table,
+    plural,
+)
+from karat.layout import Styled
 from karat.records import (
     AggregateTable,
     AggregationHeader,
@@ -23,6 +36,7 @@ from karat.records import (
 )
 from karat.store.backend import Row, latest
 from karat.store.lease import holder_of
+from karat.store.row_tables import row_tables
 from karat.store.rows import Row as JoinedRow
 from karat.store.rows import Tabular, evaluation_rows, run_rows
 
@@ -123,6 +137,20 @@ class StoredDataset(Tabular):
     def __repr__(self) -> str:
         return f"<dataset {self.label} {self.id}: {len(self):,} examples>"
 
+    def _repr_html_(self) -> str:
+        title = f"dataset {self.label}: {plural(len(self), 'example')}"
+        return as_html(
+            [Paragraph(Styled(title, "bold")), example_table(islice(self, SHOWN)), *_more(len(self))]
+        )
+
+
+SHOWN = 10
+"""Rows that a notebook shows of a dataset, a run or an evaluation."""
+
+
+def _more(total: int) -> list[Block]:
+    return [Paragraph(f"and {total - SHOWN:,} more")] if total > SHOWN else []
+
 
 class _Identified(msgspec.Struct):
     id: str
@@ -174,6 +202,14 @@ class _Handle(Tabular):
     def __repr__(self) -> str:
         return f"<{self.kind} {self.id}: {self.status}, {self.counts.ok} ok of {self.counts.total}>"
 
+    def _repr_html_(self) -> str:
+        title = Styled(f"{self.kind} {self.id}: {self.status}", "bold")
+        return as_html([Paragraph(title), Paragraph(counts_text(self.counts)), *self._content()])
+
+    def _content(self) -> list[Block]:
+        """What a notebook shows of it."""
+        raise NotImplementedError
+
 
 class Run(_Handle):
     """One task over one dataset."""
@@ -197,6 +233,9 @@ class Run(_Handle):
 
     def _records(self) -> Iterator[dict[str, Any]]:
         return (row.flat() for row in self.rows())
+
+    def _content(self) -> list[Block]:
+        return [*row_tables(list(islice(self.rows(), SHOWN))), *_more(self.counts.total)]
 
     def outputs(self, *, history: bool = False) -> Iterator[Output]:
         """The current output of every item in dataset order; with `history`, all tries."""
@@ -228,6 +267,11 @@ class Evaluation(_Handle):
 
     def _records(self) -> Iterator[dict[str, Any]]:
         return (row.flat() for row in self.rows())
+
+    def _content(self) -> list[Block]:
+        rows = list(islice(self.rows(), SHOWN + 1))
+        more: list[Block] = [Paragraph("and more: rows() has all of them")] if len(rows) > SHOWN else []
+        return [*row_tables(rows[:SHOWN], self.header.evaluators), *more]
 
     def results(self, *, history: bool = False) -> Iterator[ItemResult]:
         """The current result of every item in dataset order; with `history`, all tries."""
@@ -275,12 +319,17 @@ class Aggregation(_Handle):
 
     def report(self, *, whole: bool = False) -> str:
         """Return the estimates as a table for a terminal: the first of each aggregator, or all of them."""
-        from karat.formatting import MOST_NUMBERS, aggregation_report
+        return as_text(self._blocks(None if whole else MOST_NUMBERS))
+
+    def _content(self) -> list[Block]:
+        return self._blocks(MOST_NUMBERS)
+
+    def _blocks(self, most: int | None) -> list[Block]:
         from karat.store.run_labels import run_labels
 
         found = {run.id: run.header for run in self.runs}
         labels = run_labels(list(found.values())) if len(found) > 1 else {}
-        return aggregation_report(self.header, labels, None if whole else MOST_NUMBERS)
+        return aggregation_blocks(self.header, labels, most)
 
 
 def _payloads(store: Store, number: int, extent: int) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from karat.errors import MissingDependency, RequestError
 from karat.models._messages import Request
+from karat.models._retry import counters
 from karat.models.providers import Provider, Quirks, register_provider
 from karat.models.providers import _weights as weights
 
@@ -75,7 +76,11 @@ def server_for(name: str) -> LlamaServer:
     """The server of a `local/NAME`, loaded when first asked for."""
     with _loading:
         if name not in _servers:
-            _servers[name] = LlamaServer(weights.find(name), name)
+            counters.loading = f"local/{name}"
+            try:
+                _servers[name] = LlamaServer(weights.find(name), name)
+            finally:
+                counters.loading = ""
         return _servers[name]
 
 

@@ -261,7 +261,13 @@ class Details(msgspec.Struct, frozen=True):
     longest: int = PARAGRAPH
 
 
-Block = Heading | Paragraph | Table | Details
+class Lines(msgspec.Struct, frozen=True):
+    """Lines as they are, indented and never wrapped: code."""
+
+    lines: list[str]
+
+
+Block = Heading | Paragraph | Table | Details | Lines
 
 
 def as_text(blocks: Iterable[Block], layout: Layout = PLAIN) -> str:
@@ -285,15 +291,12 @@ def _block_text(block: Block, layout: Layout) -> str:
         return "\n".join(paint(line, style_of(block.text), layout) for line in lines)
     if isinstance(block, Details):
         return _details_text(block, layout)
+    if isinstance(block, Lines):
+        return "\n".join(f"  {clean(line, PARAGRAPH)}".rstrip() for line in block.lines)
     if not block.rows:
         return ""
     rows = [[_clean_span(cell, block.cell) for cell in row] for row in [block.head, *block.rows]]
     return table_text(rows, Columns(block.right, block.drop, block.split, block.lines), layout)
-
-
-def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Columns padded to their widest cell; the first row is the head."""
-    return table_text(rows, Columns(right))
 
 
 def _clean_span(text: str, longest: int) -> str:
@@ -337,6 +340,8 @@ def as_markdown(blocks: Iterable[Block]) -> str:
                 f"- {escape(name)}: {_markdown_spans(spans, block.longest)}" for name, spans in block.fields
             ]
             parts.append("\n".join([*([f"**{escape(block.title)}**", ""] if block.title else []), *fields]))
+        elif isinstance(block, Lines):
+            parts.append("\n".join(f"    {clean(line, PARAGRAPH)}".rstrip() for line in block.lines))
         elif block.rows:
             parts.append(_markdown_table(block))
     return "\n\n".join(parts) + "\n"
@@ -372,6 +377,10 @@ def as_html(blocks: Iterable[Block]) -> str:
             )
             title = f"<p><strong>{_html_text(block.title)}</strong></p>" if block.title else ""
             parts.append(f"{title}<table><tbody>{rows}</tbody></table>")
+        elif isinstance(block, Lines):
+            parts.append(
+                f"<pre>{''.join(_html_text(line, PARAGRAPH) + chr(10) for line in block.lines)}</pre>"
+            )
         elif block.rows:
             parts.append(_html_table(block))
     return f"<div class='karat'>{''.join(parts)}</div>"

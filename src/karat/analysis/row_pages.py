@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from karat.analysis.filters import All, Filter, FilterError, Text, parse, row_values
 from karat.errors import did_you_mean
 from karat.store.backend import FAILED, SKIPPED
-from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
+from karat.store.columns import load_columns
+from karat.store.handles import Evaluation, Run, StoredDataset
 from karat.store.rows import Row, evaluation_rows, run_rows
+
+if TYPE_CHECKING:
+    from karat.analysis.tables import RunTable
 
 Rows = StoredDataset | Run | Evaluation
 
@@ -57,6 +62,8 @@ def read_page(
     `sort` is a field of the filter grammar, lowest first; with a minus before it, highest first. `failed` keeps the
     rows whose output or one of whose results failed or was skipped.
     """
+    if isinstance(handle, Run) and (where is not None or sort is not None or failed):
+        return _page_by_columns(handle, where, failed, sort, first, count)
     rows = _rows(handle, failed=failed)
     if where is None and sort is None:
         if failed:
@@ -74,6 +81,34 @@ def read_page(
     page, matched = _sorted(matching, sort, first, count) if sort else _counted(matching, first, count)
     names.check(where, sort)
     return RowPage(page, first, matched)
+
+
+def _page_by_columns(
+    run: Run, where: Filter | None, failed: bool, sort: str | None, first: int, count: int
+) -> RowPage:
+    """A page of the rows of a run that columns select; only the records of the page are read, or all for a text."""
+    import numpy as np
+
+    from karat.analysis.tables import RunTable, joined_rows
+
+    table = RunTable(run, evaluations_of(run))
+    table.text_seconds = math.inf  # whoever waits for it can interrupt it
+    mask = np.ones(len(table), bool)
+    if failed:
+        bad = [np.isin(each, (FAILED, SKIPPED)) for each in (table.statuses, *_result_statuses(table))]
+        mask &= np.logical_or.reduce(bad)
+    if where is not None:
+        mask &= table.select(where)
+    chosen = np.flatnonzero(mask)
+    if sort is not None:
+        chosen = table.order(sort, chosen)
+    page = chosen[first : first + count]
+    found = joined_rows(table, page)
+    return RowPage([found[row] for row in page.tolist()], first, len(chosen))
+
+
+def _result_statuses(table: RunTable) -> list[Any]:
+    return [each.statuses for each in table.results.values()]
 
 
 def _row_count(handle: Rows) -> int | None:
@@ -122,32 +157,19 @@ def _rows(handle: Rows, *, failed: bool) -> Iterator[Row]:
                 status="",
             )
         return
-    evaluations = evaluations_of(handle) if isinstance(handle, Run) else []
-    if not failed:
-        yield from _rows_at(handle, evaluations, None)
-        return
-    for positions in _failed_positions([handle, *evaluations]):
-        yield from _rows_at(handle, evaluations, positions)
-
-
-def _rows_at(handle: Run | Evaluation, evaluations: list[Evaluation], positions: Any) -> Iterator[Row]:
     if isinstance(handle, Run):
-        return run_rows(handle, evaluations, positions)
-    return evaluation_rows(handle, positions)
+        yield from run_rows(handle, evaluations_of(handle))
+    else:
+        yield from evaluation_rows(handle, _failed_positions(handle) if failed else None)
 
 
-def _failed_positions(handles: list[Run | Evaluation]) -> Iterator[list[int]]:
-    """Positions with a failed or skipped item, a range at a time: read without the records themselves."""
-    backend = handles[0].store.backend
-    last = max(backend.extent(each.number) for each in handles)
-    for start in range(0, last, 8 * CHUNK):
-        found: set[int] = set()
-        for each in handles:
-            for mark in backend.marks(each.number, start, start + 8 * CHUNK):
-                if mark.status in (FAILED, SKIPPED):
-                    found.add(mark.position)
-        if found:
-            yield sorted(found)
+def _failed_positions(handle: Run | Evaluation) -> list[int]:
+    """The positions of examples with a failed or skipped item."""
+    import numpy as np
+
+    columns = load_columns(handle, ())
+    found: list[int] = np.unique(columns.positions[np.isin(columns.statuses, (FAILED, SKIPPED))]).tolist()
+    return found
 
 
 def _counted(rows: Iterator[Row], first: int, count: int) -> tuple[list[Row], int]:

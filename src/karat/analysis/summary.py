@@ -257,7 +257,8 @@ class _Gathering:
         ]
         for kind in kinds:
             kind.examples = kind.examples[:SHOWN_FAILURES]
-        return sorted(kinds, key=lambda each: (each.where, -each.count, each.type))
+        place = {each.id: number for number, each in enumerate(handles)}
+        return sorted(kinds, key=lambda each: (place[each.where], -each.count, each.type))
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
 from karat.store.columns import ItemColumns, load_columns
 from karat.store.example_columns import ExampleColumns, example_columns
 from karat.store.handles import Evaluation, Run
-from karat.store.rows import rows_at
+from karat.store.rows import Row, rows_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,6 +92,8 @@ class RunTable:
         self._examples: ExampleColumns | None = None
         self.orders: OrderedDict[Any, Any] = OrderedDict()
         """Rows that were filtered and sorted, for whoever shows them page by page."""
+        self.text_seconds = TEXT_SECONDS
+        """How long a search in the records may take."""
 
     def _place(self, columns: ItemColumns) -> None:
         """Take the columns of the outputs, and add the rows of attempts that have none."""
@@ -307,7 +309,7 @@ class RunTable:
         found = np.zeros(len(self), bool)
         chosen = np.arange(len(self)) if within is None else np.flatnonzero(within)
         places = np.unique(self.positions[chosen]).tolist()
-        deadline = time.monotonic() + TEXT_SECONDS
+        deadline = time.monotonic() + self.text_seconds
         at = 0
         for start in range(0, len(places), 512):
             some = places[start : start + 512]
@@ -319,8 +321,8 @@ class RunTable:
             at = start + len(some)
             if time.monotonic() > deadline and at < len(places):
                 raise TookTooLong(
-                    f"the search read {at:,} of {len(places):,} examples in {TEXT_SECONDS:g} s: narrow it with other"
-                    " conditions"
+                    f"the search read {at:,} of {len(places):,} examples in {self.text_seconds:g} s: narrow it"
+                    " with other conditions"
                 )
         return found if within is None else found & within
 
@@ -366,6 +368,18 @@ class RunTable:
         for code, count in enumerate(np.bincount(statuses, minlength=PENDING + 1).tolist()):
             found[_STATUSES[code]] += count
         return found
+
+
+def joined_rows(table: RunTable, page: NDArray[Any]) -> dict[int, Row]:
+    """The joined rows of some rows of a table."""
+    found: dict[int, Row] = {}
+    positions = np.unique(table.positions[page]).tolist() if len(page) else []
+    wanted = {table.name(row): row for row in page.tolist()}
+    for position, row in rows_at(table.run, positions, table.sources):
+        place = wanted.get((position, row.attempt, row.unit))
+        if place is not None:
+            found[place] = row
+    return found
 
 
 class ComparedTable:

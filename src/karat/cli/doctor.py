@@ -18,6 +18,8 @@ from typing import Any
 
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+from karat.formatting import Block, Paragraph, Table, clean
+from karat.layout import Styled
 
 VARIABLES = (
     "KARAT_STORE",
@@ -65,7 +67,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     variables = {name: "set" for name in VARIABLES if os.environ.get(name)}
     broken = [check for check in checks if check["state"] == "broken"]
     document = {"ok": not broken, "checks": checks, "variables": variables}
-    terminal.show(document, lambda: _text(document))
+    terminal.show(document, lambda: _blocks(document))
     return 1 if broken else 0
 
 
@@ -181,15 +183,16 @@ def _plugins() -> dict[str, Any]:
     return {"found": ", ".join(names) or "none installed"}
 
 
-def _text(document: dict[str, Any]) -> str:
-    from karat.formatting import clean, table
+STYLES = {"ok": "good", "missing": "warning", "broken": "bad"}
 
-    rows = [["", "check", "found", "fix"]]
+
+def _blocks(document: dict[str, Any]) -> list[Block]:
+    rows = []
     for check in document["checks"]:
         purpose = f" (for {check['for']})" if check.get("for") and check["state"] != "ok" else ""
-        found = clean(check["found"], 110) + purpose
-        rows.append([check["state"], clean(check["what"], 30), found, clean(check.get("remedy", ""), 80)])
-    lines = [table(rows)]
+        state = Styled(check["state"], STYLES.get(check["state"], ""))
+        rows.append([state, check["what"], f"{clean(check['found'], 110)}{purpose}", check.get("remedy", "")])
+    blocks: list[Block] = [Table(["state", "check", "found", "fix"], rows, lines=6)]
     if document["variables"]:
-        lines += ["", f"set in the environment: {', '.join(document['variables'])}"]
-    return "\n".join(lines)
+        blocks.append(Paragraph(f"set in the environment: {', '.join(document['variables'])}"))
+    return blocks

@@ -17,6 +17,7 @@ from typing import Any
 
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+from karat.formatting import Block, Heading, Lines, Paragraph, Table
 
 GIVEN = ("outputs", "reference_outputs", "inputs")
 """What an example may give to `evaluate`, beside the parameters."""
@@ -87,35 +88,31 @@ def _jsonable(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)
 
 
-def _list(found: list[dict[str, Any]]) -> str:
-    from karat.formatting import clean, table
+def _list(found: list[dict[str, Any]]) -> list[Block]:
+    rows = [[each["name"], each["description"]] for each in found]
+    return [
+        Table(["name", "description"], rows, cell=110, lines=4),
+        Paragraph("karat evaluators NAME describes one evaluator"),
+    ]
 
-    rows = [["name", "description"]]
-    rows += [[clean(each["name"], 40), clean(each["description"], 110)] for each in found]
-    return table(rows) + "\n\nkarat evaluators NAME describes one evaluator"
 
-
-def _explain(described: dict[str, Any]) -> str:
-    from karat.formatting import clean, table
-
+def _explain(described: dict[str, Any]) -> list[Block]:
     aliases = f"  (also {', '.join(described['aliases'])})" if described["aliases"] else ""
-    lines = [clean(described["name"] + aliases), ""]
-    lines += [clean(line) for line in described["about"].splitlines()]
+    blocks: list[Block] = [Heading(described["name"] + aliases)]
+    blocks += [Paragraph(text) for text in described["about"].split("\n\n") if text.strip()]
     if described["params"]:
-        rows = [["parameter", "default", "type"]]
+        rows = []
         for name, entry in described["params"].items():
             default = "required" if entry.get("required") else json.dumps(entry.get("default"), default=str)
-            rows.append([clean(name, 40), clean(default, 40), clean(entry.get("type", ""), 60)])
-        lines += ["", table(rows)]
+            rows.append([name, default, str(entry.get("type", ""))])
+        blocks.append(Table(["parameter", "default", "type"], rows, cell=60))
     if "example" in described:
-        lines += ["", "example", *_example(described)]
-    return "\n".join(lines)
+        blocks += [Heading("example"), Lines(_example(described))]
+    return blocks
 
 
 def _example(described: dict[str, Any]) -> list[str]:
     """The example as YAML, and as Python that runs."""
-    from karat.formatting import clean
-
     example, name = described["example"], described["name"]
     params = example.get("params")
     spec: Any = {"name": name, "params": params} if params else name
@@ -124,5 +121,5 @@ def _example(described: dict[str, Any]) -> list[str]:
     python = ["from karat.evaluators import build_evaluator", f"result = {built}.evaluate({given})"]
     if isinstance(example.get("score"), (int, float)):
         python.append(f"assert round(result.score, 6) == {round(example['score'], 6)}")
-    lines = [f"  evaluators: [{clean(json.dumps(spec, ensure_ascii=False), LONGEST)}]", ""]
-    return lines + [f"  {clean(line, LONGEST)}" for line in python]
+    lines = [f"evaluators: [{json.dumps(spec, ensure_ascii=False)}]", ""]
+    return lines + python

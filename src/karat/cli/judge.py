@@ -228,7 +228,7 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
     import msgspec
 
     from karat.analysis.judges import alignment
-    from karat.formatting import table
+    from karat.formatting import Block, Paragraph, Table
     from karat.store.existing import open_existing
 
     with open_existing(given.store) as store:
@@ -265,16 +265,17 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
         for each in found
     ]
     served = sorted({model for each in found for model in each.served_models})
-    lines = [table([head, *rows])]
+    blocks: list[Block] = [Table(head, rows, split=True)]
     if served:
-        lines.append(
-            f"served: {', '.join(served)}; the alignment is stale if the provider serves another model"
-        )
+        text = f"served: {', '.join(served)}; the alignment is stale if the provider serves another model"
+        blocks.append(Paragraph(text))
     if any(each.labels == "selected" for each in found):
-        lines.append(
-            "selected labels (corrections and confirmations) are not a random sample and correct no estimate"
+        blocks.append(
+            Paragraph(
+                "selected labels (corrections and confirmations) are not a random sample and correct no estimate"
+            )
         )
-    terminal.show({"alignment": [msgspec.to_builtins(each) for each in found]}, "\n".join(lines))
+    terminal.show({"alignment": [msgspec.to_builtins(each) for each in found]}, blocks)
     return 0
 
 

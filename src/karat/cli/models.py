@@ -15,6 +15,7 @@ from typing import Any
 
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+from karat.formatting import Block, Details, Heading, Paragraph, Table
 
 
 def add_arguments(parser: Parser) -> None:
@@ -44,7 +45,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if given.check is not None:
         ready = [each["spec"] for each in found if each["ready"] and not each["spec"].endswith("/NAME")]
         document["checks"] = [_checked(spec, terminal) for spec in given.check or ready]
-    terminal.show(document, lambda: _text(document))
+    terminal.show(document, lambda: _blocks(document))
     return 0 if all(check["ok"] for check in document.get("checks", [])) else 1
 
 
@@ -64,29 +65,31 @@ def _show_prices(terminal: Terminal) -> int:
             age = None
         rows.append({"model": model, "date": day, "age_days": age, **msgspec.to_builtins(price)})
     document = {"unit": "US dollars per million tokens", "prices": rows}
-    terminal.show(document, lambda: _prices_text(rows))
+    terminal.show(document, lambda: _price_blocks(rows))
     return 0
 
 
-def _prices_text(rows: list[dict[str, Any]]) -> str:
-    from karat.formatting import clean, table
-
-    lines = [["model", "input", "output", "cached", "batch", "as of", "source"]]
+def _price_blocks(rows: list[dict[str, Any]]) -> list[Block]:
+    lines = []
     for each in rows:
         age = "" if each["age_days"] is None else f" ({each['age_days']} days)"
         cached, batch = each.get("cache_read"), each.get("batch")
         lines.append(
             [
-                clean(each["model"], 60),
+                each["model"],
                 f"{each['input']:g}",
                 f"{each['output']:g}",
                 "" if cached is None else f"{cached:g}",
                 "" if batch is None else f"{batch:.0%}",
-                clean(each["date"], 20) + age,
-                clean(each.get("source", ""), 70),
+                each["date"] + age,
+                each.get("source", ""),
             ]
         )
-    return "US dollars per million tokens\n" + table(lines)
+    head = ["model", "input", "output", "cached", "batch", "as of", "source"]
+    return [
+        Heading("US dollars per million tokens"),
+        Table(head, lines, [1, 2, 3, 4], cell=70, drop=[6, 4, 3]),
+    ]
 
 
 def _checked(spec: str, terminal: Terminal) -> Any:
@@ -96,19 +99,22 @@ def _checked(spec: str, terminal: Terminal) -> Any:
     return check(spec)
 
 
-def _text(document: dict[str, Any]) -> str:
-    from karat.formatting import clean, table
-
-    rows = [["model", "kind", "ready", "needs"]]
-    for each in document["models"]:
-        ready = "yes" if each["ready"] else "no"
-        rows.append([clean(each["spec"], 60), clean(each["kind"], 20), ready, clean(each["needs"], 120)])
-    lines = [table(rows), "", f"prices as of {clean(document['prices'], 20)}"]
-    for check in document.get("checks", []):
-        said = (
-            f"replied in {check['seconds']:.2f} s: {clean(check['answer'], 80)}"
-            if check["ok"]
-            else clean(check["error"])
+def _blocks(document: dict[str, Any]) -> list[Block]:
+    rows = [
+        [each["spec"], each["kind"], "yes" if each["ready"] else "no", each["needs"]]
+        for each in document["models"]
+    ]
+    checks = [
+        (
+            "ok" if check["ok"] else "no",
+            [
+                f"{check['spec']}: replied in {check['seconds']:.2f} s: {check['answer']}"
+                if check["ok"]
+                else f"{check['spec']}: {check['error']}"
+            ],
         )
-        lines.append(f"{'ok ' if check['ok'] else 'no '} {clean(check['spec'], 60)}: {said}")
-    return "\n".join(lines)
+        for check in document.get("checks", [])
+    ]
+    blocks: list[Block] = [Table(["model", "kind", "ready", "needs"], rows, cell=120)]
+    blocks.append(Paragraph(f"prices as of {document['prices']}"))
+    return [*blocks, *([Details("", checks)] if checks else [])]

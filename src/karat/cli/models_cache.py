@@ -14,6 +14,7 @@ from karat.cli.commands import UsageError
 from karat.cli.options import positive
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+from karat.formatting import Block, Paragraph, Table
 
 ACTIONS = ("stats", "clear")
 DAY = 86_400
@@ -41,7 +42,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         if given.model is not None or given.older_than is not None:
             raise UsageError("--model and --older-than apply to karat models cache clear only")
         stats = cache_stats()
-        terminal.show(stats, lambda: _text(stats))
+        terminal.show(stats, lambda: _blocks(stats))
         return 0
     older = given.older_than * DAY if given.older_than is not None else None
     gone = cache_clear(given.model, older)
@@ -49,16 +50,9 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def _text(stats: dict[str, Any]) -> str:
-    from karat.formatting import clean, table
-
-    head = f"{clean(stats['path'])}: {stats['entries']:,} replies, {stats['bytes']:,} bytes"
+def _blocks(stats: dict[str, Any]) -> list[Block]:
+    head = f"{stats['path']}: {stats['entries']:,} replies, {stats['bytes']:,} bytes"
     if stats["oldest"] is not None:
         head += f", the oldest from {time.strftime('%Y-%m-%d', time.localtime(stats['oldest']))}"
-    if not stats["models"]:
-        return head
-    rows = [
-        ["model", "replies"],
-        *([clean(name, 80), f"{count:,}"] for name, count in stats["models"].items()),
-    ]
-    return f"{head}\n\n{table(rows, right=(1,))}"
+    rows = [[name, f"{count:,}"] for name, count in stats["models"].items()]
+    return [Paragraph(head), Table(["model", "replies"], rows, [1], cell=80)]

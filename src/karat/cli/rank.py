@@ -64,7 +64,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Rank, or plan; return 1 if comparisons are missing."""
-    from karat.analysis.ranking import plan_rank, rank
+    from karat.analysis.ranking import plan_blocks, plan_rank, rank, ranking_blocks
     from karat.store.existing import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
@@ -78,7 +78,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             if given.evaluator is None:
                 raise UsageError("--plan needs a pairwise evaluator: add --evaluator NAME")
             plan = plan_rank(given.ids, evaluator=given.evaluator, amend=given.amend or None, store=store)
-            terminal.show(plan.to_dict(), plan.report)
+            terminal.show(plan.to_dict(), lambda: plan_blocks(plan))
             return 0
         made = rank(
             given.ids,
@@ -93,5 +93,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             store=store,
             progress=terminal.progress,
         )
-    terminal.show(made.to_dict(), made.markdown if given.format == "markdown" else made.report)
+    terminal.show(
+        made.to_dict(), made.markdown if given.format == "markdown" else lambda: ranking_blocks(made)
+    )
     return 0 if made.n == made.of else 1

@@ -47,7 +47,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.reporting.files import unwritable
     from karat.reporting.html_report import html_report
     from karat.reporting.rendering import FORMATS as ENDINGS
-    from karat.reporting.rendering import render
+    from karat.reporting.rendering import render, summary_blocks
     from karat.store.existing import open_existing
 
     form = given.format
@@ -74,5 +74,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         )
         return 0
     terminal.as_json = terminal.as_json or form == "json"
-    terminal.show(summary.to_dict(), lambda: written or render(summary, form or "text"))
+    if form in (None, "text"):
+        terminal.show(summary.to_dict(), lambda: summary_blocks(summary))
+    else:
+        terminal.show(summary.to_dict(), lambda: written or render(summary, form))
     return 0

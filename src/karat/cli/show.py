@@ -216,7 +216,7 @@ def lineage(store: Store, id: str, *, up: bool) -> list[dict[str, Any]]:
 
     def tree(of: str) -> list[dict[str, Any]]:
         out = []
-        for each in store.parents(of) if up else store.children(of):
+        for each in _oldest_first(store, store.parents(of) if up else store.children(of)):
             entry: dict[str, Any] = {"id": each}
             if each not in seen:
                 seen.add(each)
@@ -225,6 +225,10 @@ def lineage(store: Store, id: str, *, up: bool) -> list[dict[str, Any]]:
         return out
 
     return tree(id)
+
+
+def _oldest_first(store: Store, ids: list[str]) -> list[str]:
+    return sorted(ids, key=lambda id: store.get(id).header.created)
 
 
 LEFT_OUT = (

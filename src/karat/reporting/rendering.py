@@ -24,6 +24,7 @@ from karat.formatting import (
     as_text,
     counts_text,
     estimate_table,
+    headlines,
     interval,
     matrix_table,
     number,
@@ -62,9 +63,11 @@ def render(summary: Summary, form: str) -> str:
 
 
 def summary_blocks(summary: Summary) -> list[Block]:
-    """The report: runs, metrics, groups, confusion matrices, rankings, cost and time, failures."""
+    """The report: what was found, runs, metrics, groups, confusion matrices, rankings, cost and time, failures."""
     labels = {run.id: run.label for run in summary.runs}
-    blocks: list[Block] = [Heading(_title(summary), 1), _runs(summary.runs)]
+    blocks: list[Block] = [Heading(_title(summary), 1)]
+    found = headlines([metric.estimate for metric in summary.metrics], labels)
+    blocks += [*(Paragraph(sentence) for sentence in found), _runs(summary.runs)]
     blocks += [Paragraph(f"{run.label}: {run.description}") for run in summary.runs if run.description]
     blocks += [Paragraph(note) for note in summary.notes]
     whole = [metric for metric in summary.metrics if not metric.estimate.group]
@@ -106,7 +109,7 @@ def _runs(runs: list[RunSummary]) -> Table:
         ]
         for run in runs
     ]
-    return Table(["run", "id", "task", "dataset", "status", "items", "settings"], rows)
+    return Table(["run", "id", "task", "dataset", "status", "items", "settings"], rows, drop=[2, 6, 3, 4])
 
 
 def _settings(settings: dict[str, Any]) -> str:
@@ -187,7 +190,7 @@ def _cost(summary: Summary) -> list[Block]:
     blocks: list[Block] = []
     if rows:
         head = ["run", "model", "calls", "cached", "tokens in", "tokens out", "cost"]
-        blocks += [Heading("cost"), Table(head, rows, [2, 3, 4, 5, 6])]
+        blocks += [Heading("cost"), Table(head, rows, [2, 3, 4, 5, 6], drop=[3, 5, 4])]
     times = [
         [
             run.label,
@@ -199,7 +202,10 @@ def _cost(summary: Summary) -> list[Block]:
     ]
     if times:
         head = ["run", *TIMES, "waiting, median", "waiting, p95"]
-        blocks += [Heading("seconds for an output"), Table(head, times, list(range(1, len(head))))]
+        blocks += [
+            Heading("seconds for an output"),
+            Table(head, times, list(range(1, len(head))), drop=[6, 5, 1]),
+        ]
     return blocks
 
 
@@ -224,7 +230,7 @@ def _failures(summary: Summary, labels: dict[str, str]) -> Table:
                 first.get("message", ""),
             ]
         )
-    return Table(["where", "what", "type", "count", "example", "message"], rows, [3])
+    return Table(["where", "what", "type", "count", "example", "message"], rows, [3], drop=[4])
 
 
 def _environment(runs: list[RunSummary]) -> Table:

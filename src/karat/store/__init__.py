@@ -71,6 +71,7 @@ class Store:
         for row in self._rows():
             known.setdefault(row.kind, []).extend([] if row.kind == "dataset" else [row.id])
         every = [name for names in known.values() for name in names]
+        every += [label for label in self._labels() if label not in every]
         if not every or nearest(id, every):
             return did_you_mean(id, every)
         newest = [
@@ -79,6 +80,12 @@ class Store:
             if names
         ]
         return f"there are {'; '.join(newest)} (karat ls lists all)"
+
+    def _labels(self) -> list[str]:
+        every = (self.runs, self.evaluations, self.aggregations, self.datasets)
+        return list(
+            dict.fromkeys(label for each in every for handle in each.list() for label in handle.labels)
+        )
 
     def _rows(self, id_prefix: str | None = None) -> list[HeaderRow]:
         rows = self.backend.headers(id_prefix=id_prefix)

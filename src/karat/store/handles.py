@@ -178,6 +178,11 @@ class _Handle(Tabular):
         return str(self.header.id)
 
     @property
+    def labels(self) -> list[str]:
+        """Short names to find it by."""
+        return list(self.header.labels)
+
+    @property
     def counts(self) -> Counts:
         """Its items: ok, failed, skipped, pending."""
         counts: Counts = self.header.counts

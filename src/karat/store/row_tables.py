@@ -52,7 +52,8 @@ class _Tables:
         whys = [_why(row) for row in rows]
         head = ["example", *(name for name in ("run", "attempt", "unit") if several[name]), *extra, "input"]
         head += [name for name in ("expected", "output") if several[name]]
-        head += [*keys, *(["why"] if any(whys) else [])]
+        alone = not several["output"] and any(row.metadata for row in rows)  # the examples of a dataset
+        head += [*keys, *(["why"] if any(whys) else []), *(["metadata"] if alone else [])]
         table = []
         for row, why in zip(rows, whys, strict=True):
             cells = {"run": row.run_label, "attempt": str(row.attempt), "unit": row.unit}
@@ -62,7 +63,9 @@ class _Tables:
             line += [value_text(row.expected)] if several["expected"] else []
             line += [_output(row)] if several["output"] else []
             line += [self._score(key, row.results.get(key)) for key in keys]
-            table.append(line + ([why] if any(whys) else []))
+            table.append(
+                [*line, *([why] if any(whys) else []), *([value_text(row.metadata)] if alone else [])]
+            )
         place = {name: index for index, name in enumerate(head)}
         right = [place[key] for key in keys]
         drop = [place[name] for name in ("expected", "input", "unit", "attempt") if name in place]

@@ -20,7 +20,7 @@ from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored import is_analysis
-from karat.analysis.tables import ComparedTable, RunTable, TookTooLong
+from karat.analysis.tables import ComparedTable, RunTable, TookTooLong, joined_rows
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.records import Estimate, to_builtins
 from karat.stats._means import MeanState
@@ -28,7 +28,7 @@ from karat.store import ReadPool, Store
 from karat.store.columns import cost_of, load_columns
 from karat.store.example_columns import ExampleColumns, example_columns, flat_fields
 from karat.store.handles import Evaluation, Run
-from karat.store.rows import Row, rows_at
+from karat.store.rows import Row
 from karat.store.run_labels import differing, run_labels
 from karat.view.items import Download, Item, compared_calls, item_of, shown_text
 
@@ -238,7 +238,7 @@ class Viewer:
             chosen = self._chosen(table, parsed, sort)
             start = _start(table, chosen, start, count, around, example)
             page = chosen[start : start + count]
-            rows = _joined(run, table, page)
+            rows = joined_rows(table, page)
             return {
                 "total": len(table),
                 "matching": len(chosen),
@@ -414,7 +414,7 @@ class Viewer:
             start = _start(table, chosen, start, count, around, example)
             page = chosen[start : start + count]
             sides = [
-                _joined(side.run, side, places[places >= 0])
+                joined_rows(side, places[places >= 0])
                 for side, places in (
                     (table.first, table.first_rows[page]),
                     (table.second, table.second_rows[page]),
@@ -658,18 +658,6 @@ def _start(table: Any, chosen: Any, start: int, count: int, around: str | None, 
     if not len(places):
         raise UnknownName(f"the row {around or example!r} is not among those that the filter selects")
     return max(0, int(places[0]) - count // 2)
-
-
-def _joined(run: Run, table: RunTable, page: Any) -> dict[int, Row]:
-    """The joined rows of some rows of a table."""
-    found: dict[int, Row] = {}
-    positions = np.unique(table.positions[page]).tolist() if len(page) else []
-    wanted = {table.name(row): row for row in page.tolist()}
-    for position, row in rows_at(run, positions, table.sources):
-        place = wanted.get((position, row.attempt, row.unit))
-        if place is not None:
-            found[place] = row
-    return found
 
 
 def _row_document(table: RunTable, row: int, index: int, joined: Row | None) -> dict[str, Any]:

@@ -114,6 +114,16 @@ def test_show_filters_sorts_and_pages(karat, made, project):
     assert shown("--page", 9) == []
 
 
+def test_an_evaluation_is_filtered_as_its_run_is(karat, made, project):
+    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
+    both = karat("evaluate", made["run"], other, "-e", "exact_match", "--json").json["id"]
+    for options in (["--where", "score<0.5"], ["--failed"], ["--sort", "score"], ["--grep", "wrong"]):
+        one = ids(karat("show", made["run"], *options, "--json"))
+        assert ids(karat("show", made["evaluation"], *options, "--json")) == one
+        twice = ids(karat("show", both, *options, "--json"))
+        assert sorted(twice) == sorted(one * 2), options
+
+
 def test_show_filters_by_metadata_and_names_the_nearest_field(karat, project):
     rows = [{"id": f"t{n}", "input": "x", "topic": ["law", "art"][n % 2]} for n in range(4)]
     (project / "topics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

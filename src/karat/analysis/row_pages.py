@@ -62,8 +62,11 @@ def read_page(
     `sort` is a field of the filter grammar, lowest first; with a minus before it, highest first. `failed` keeps the
     rows whose output or one of whose results failed or was skipped.
     """
-    if isinstance(handle, Run) and (where is not None or sort is not None or failed):
-        return _page_by_columns(handle, where, failed, sort, first, count)
+    if where is not None or sort is not None or failed:
+        if isinstance(handle, Run):
+            return _page_by_columns(handle, evaluations_of(handle), where, failed, sort, first, count)
+        if isinstance(handle, Evaluation) and len(handle.header.runs) == 1 and _judges_single(handle):
+            return _page_by_columns(handle.runs[0], [handle], where, failed, sort, first, count)
     rows = _rows(handle, failed=failed)
     if where is None and sort is None:
         if failed:
@@ -84,14 +87,20 @@ def read_page(
 
 
 def _page_by_columns(
-    run: Run, where: Filter | None, failed: bool, sort: str | None, first: int, count: int
+    run: Run,
+    evaluations: list[Evaluation],
+    where: Filter | None,
+    failed: bool,
+    sort: str | None,
+    first: int,
+    count: int,
 ) -> RowPage:
     """A page of the rows of a run that columns select; only the records of the page are read, or all for a text."""
     import numpy as np
 
     from karat.analysis.tables import RunTable, joined_rows
 
-    table = RunTable(run, evaluations_of(run))
+    table = RunTable(run, evaluations)
     table.text_seconds = math.inf  # whoever waits for it can interrupt it
     mask = np.ones(len(table), bool)
     if failed:
@@ -117,8 +126,12 @@ def _row_count(handle: Rows) -> int | None:
         return len(handle)
     if isinstance(handle, Run):
         return handle.counts.total
-    kinds = {spec.kind for spec in handle.header.evaluators}
-    return sum(run.counts.total for run in handle.runs) if kinds == {"single"} else None
+    return sum(run.counts.total for run in handle.runs) if _judges_single(handle) else None
+
+
+def _judges_single(evaluation: Evaluation) -> bool:
+    """Whether all its evaluators judge single outputs."""
+    return all(spec.kind == "single" for spec in evaluation.header.evaluators)
 
 
 def has_failed(row: Row) -> bool:

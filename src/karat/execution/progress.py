@@ -45,7 +45,9 @@ class Progress(msgspec.Struct):
     @property
     def facts(self) -> list[str]:
         """Rate, failures, retries, cost and time left, as far as there is something to say."""
-        found = [f"{self.rate:,.0f}/s" if self.rate >= 10 else f"{self.rate:.1f}/s"]
+        found = []
+        if self.done > self.before:
+            found.append(f"{self.rate:,.0f}/s" if self.rate >= 10 else f"{self.rate:.1f}/s")
         if self.failed:
             found.append(f"{self.failed:,} failed")
         if self.retries:
@@ -137,8 +139,8 @@ class ProgressLine:
         self._note = progress.note
         if told or now - self._shown >= HEARTBEAT_SECONDS:
             self._shown = now
-            facts = ", ".join(progress.facts)
-            self._stream.write(f"karat: {progress.name}: {progress.done:,} of {progress.total:,}, {facts}\n")
+            text = ", ".join([f"{progress.done:,} of {progress.total:,}", *progress.facts])
+            self._stream.write(f"karat: {progress.name}: {text}\n")
             self._stream.flush()
 
     def line(self, progress: Progress) -> str:

@@ -102,13 +102,19 @@ class Tally:
 
     def add(self, outcomes: Iterable[Outcomes]) -> None:
         """Add the comparisons of one example."""
+        self.add_times(outcomes, 1)
+
+    def add_times(self, outcomes: Iterable[Outcomes], times: int) -> None:
+        """Add so many examples with the same comparisons."""
         found: list[Compared] = []
         for each in outcomes:
             found += each.compared
-            self.missing.update(tuple(sorted(pair)) for pair in each.missing)  # type: ignore[misc]  # of two
+            for pair in each.missing:
+                earlier, later = sorted(pair)
+                self.missing[earlier, later] += times
         if found:
             signature = tuple(sorted(found))
-            self.signatures[signature] = self.signatures.get(signature, 0) + 1
+            self.signatures[signature] = self.signatures.get(signature, 0) + times
 
     def add_results(self, results: Iterable[ItemResult], failures: Failures) -> None:
         """Add the results of one example."""

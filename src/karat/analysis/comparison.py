@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias, Unpack
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import msgspec
 
@@ -13,6 +13,7 @@ from karat.analysis.regressions import ChangedExample, Changes, ExampleChanges
 from karat.analysis.scores import (
     Paired,
     RunOrEvaluation,
+    Shared,
     Source,
     chosen_keys,
     cluster_labels,
@@ -56,11 +57,16 @@ from karat.formatting import (
 )
 from karat.layout import Styled
 from karat.records import Estimate, EvaluatorSpec
-from karat.stats._paired import PairedComparison, Test, holm, paired
+from karat.stats._paired import PairedComparison, Test, holm, paired_arrays
 from karat.stats._validation import check_confidence
 from karat.store import Store
+from karat.store.example_columns import example_columns
 from karat.store.handles import Evaluation, Run
 from karat.store.run_labels import differing, run_labels
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 THRESHOLD = 0.5
 
@@ -457,7 +463,7 @@ class _Work:
         self.shared, self.groups = self._examples()
         self.changes: list[tuple[str, Run, Run, Changes]] = []
 
-    def _examples(self) -> tuple[Callable[[str], bool], dict[str, str]]:
+    def _examples(self) -> tuple[Shared, dict[str, str]]:
         """Whether an example is the same in all datasets, and the cluster of each where one is asked for."""
         ids = list(self.datasets)
         shared, note = shared_examples(self.store, ids)
@@ -470,25 +476,25 @@ class _Work:
         """Compare every run with the first, by one evaluator."""
         tables = read_scores([(run, sources[run.id]) for run in self.runs])
         for table in tables:
-            if table.not_applicable:
-                count = len(table.not_applicable)
+            count = len(table.not_applicable[0])
+            if count:
                 self.notes.append(f"{key}: not applicable to {count:,} {_items(count)} of {table.run.id}")
-        if not names and not self.alone and not all(table.items for table in tables):
+        if not names and not self.alone and not all(len(table.scores) for table in tables):
             return []  # not applicable to any record of a run, as the notes say; the others can be compared
         spec = tables[0].source.spec
-        binary = all(score in (None, 0.0, 1.0) for table in tables for score in table.items.values())
+        binary = all(is_binary(table.scores) for table in tables)
         usual = "accuracy" if binary and spec.higher_is_better else "mean"
         forms = dict.fromkeys(_form(name, key) or usual for name in names) or {usual: None}
         found = []
         for form in forms:
-            transform = _passed if form == "accuracy" and not binary else float
+            passed = THRESHOLD if form == "accuracy" and not binary else None
             for table in tables[1:]:
-                pairs = pair_scores(tables[0], table, self.shared, transform)
-                if not pairs.examples:
+                pairs = pair_scores(tables[0], table, self.shared, passed=passed)
+                if not len(pairs.examples):
                     raise RequestError(
                         f"runs {tables[0].run.id} and {table.run.id} have no example in common that {key!r} judged"
                     )
-                changes = Changes(spec, tables[0].positions, pairs)
+                changes = Changes(spec, pairs)
                 self.changes.append((spec.key, tables[0].run, table.run, changes))
                 made = self._difference(spec, form, tables[0].run, table.run, pairs)
                 found.append(msgspec.structs.replace(made, changed=changes.counts))
@@ -497,17 +503,20 @@ class _Work:
     def _difference(
         self, spec: EvaluatorSpec, form: str, baseline: Run, run: Run, pairs: Paired
     ) -> Difference:
-        clusters = None
+        import numpy as np
+
+        clusters: Any = None
         if self.cluster is not None:
-            clusters = [self.groups.get(example, example) for example in pairs.examples]
+            clusters = self._clusters(baseline, pairs.examples)
         elif pairs.several:
             clusters = pairs.examples
-        compared = paired(
+        both = np.concatenate([pairs.first, pairs.second])
+        compared = paired_arrays(
             pairs.first,
             pairs.second,
             clusters,
             test=self.test,
-            bounds=score_bounds(None if form == "accuracy" else spec.bounds, (*pairs.first, *pairs.second)),
+            bounds=score_bounds(None if form == "accuracy" else spec.bounds, both),
             confidence=self.confidence,
         )
         if form != "accuracy" and spec.bounds is not None and None in spec.bounds:
@@ -516,11 +525,7 @@ class _Work:
             compared = msgspec.structs.replace(compared, difference=unbounded)
         if not spec.higher_is_better:  # wins are where the run is better
             compared = msgspec.structs.replace(compared, wins=compared.losses, losses=compared.wins)
-        complete = {
-            example
-            for example, a, b in zip(pairs.examples, pairs.first, pairs.second, strict=True)
-            if a is not None and b is not None
-        }
+        complete = np.unique(pairs.examples[~(np.isnan(pairs.first) | np.isnan(pairs.second))])
         return Difference(
             spec.key,
             form,
@@ -531,6 +536,15 @@ class _Work:
             higher_is_better=spec.higher_is_better,
             examples=len(complete),
         )
+
+    def _clusters(self, baseline: Run, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The cluster of each pair as a number; an example without the field is a cluster of its own."""
+        import numpy as np
+
+        ids = example_columns(baseline.dataset)
+        names = [ids.id(position) if position >= 0 else "" for position in examples.tolist()]
+        codes: dict[str, int] = {}
+        return np.array([codes.setdefault(self.groups.get(name, name), len(codes)) for name in names], "<i8")
 
     def changed_examples(self, most: int, *, better: bool) -> list[ChangedExample]:
         """The examples that got better or worse, those that changed most first."""
@@ -544,17 +558,23 @@ class _Work:
 
 
 def score_bounds(
-    declared: tuple[float | None, float | None] | None, scores: Sequence[float | None]
+    declared: tuple[float | None, float | None] | None, scores: NDArray[np.float64]
 ) -> tuple[float, float] | None:
     """The range of scores: what the evaluator declares, else 0 to 1; None where it is open or a score lies outside."""
     low, high = declared or (0.0, 1.0)
     if low is None or high is None:
         return None
-    return (low, high) if all(score is None or low <= score <= high for score in scores) else None
+    import numpy as np
+
+    inside = np.isnan(scores) | ((scores >= low) & (scores <= high))
+    return (low, high) if bool(inside.all()) else None
 
 
-def _passed(score: float) -> float:
-    return float(score >= THRESHOLD)
+def is_binary(scores: NDArray[np.float64]) -> bool:
+    """Whether all scores that are there are 0 or 1."""
+    import numpy as np
+
+    return bool((np.isnan(scores) | (scores == 0.0) | (scores == 1.0)).all())
 
 
 async def compare_async(

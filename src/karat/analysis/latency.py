@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from karat.store.handles import CHUNK, Run
-from karat.store.repositories import latest
+from karat.store.columns import load_columns
+from karat.store.handles import Run
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Spread = dict[str, float]
 """`mean`, `median`, `p95` and `max`, in seconds; empty without outputs."""
@@ -22,30 +27,18 @@ class Latency(msgspec.Struct, frozen=True):
     """Waiting for a slot, a rate limit or a retry."""
 
 
-class _Timed(msgspec.Struct):
-    """The fields of an output that say how long it took; decoding skips the rest."""
-
-    seconds: float = 0.0
-    queue_seconds: float = 0.0
-
-
 def latency_of(run: Run) -> Latency:
     """Read how long the outputs of a run took."""
-    decode, backend = msgspec.json.Decoder(_Timed).decode, run.store.backend
-    service: list[float] = []
-    queue: list[float] = []
-    for start in range(0, backend.extent(run.number), CHUNK):
-        for row in latest(backend.scan(run.number, start, start + CHUNK)):
-            timed = decode(row.payload)
-            service.append(max(0.0, timed.seconds - timed.queue_seconds))
-            queue.append(timed.queue_seconds)
-    return Latency(_spread(service), _spread(queue))
+    columns = load_columns(run, ("seconds", "queue"))
+    return Latency(_spread(columns.service_seconds), _spread(columns.queue))
 
 
-def _spread(values: Sequence[float]) -> Spread:
-    if not values:
+def _spread(values: NDArray[np.float64]) -> Spread:
+    import numpy as np
+
+    if not len(values):
         return {}
-    ordered = sorted(values)
+    ordered = np.sort(values).tolist()
     return {
         "mean": sum(ordered) / len(ordered),
         "median": _quantile(ordered, 0.5),

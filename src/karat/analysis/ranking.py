@@ -10,9 +10,10 @@ import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import msgspec
+import numpy as np
 
 from karat.aggregators._comparisons import (
     Compared,
@@ -21,7 +22,6 @@ from karat.aggregators._comparisons import (
     Outcomes,
     RankedRuns,
     Tally,
-    better,
     checked_method,
     probabilities,
     rank_tally,
@@ -30,7 +30,8 @@ from karat.analysis.comparison import arrow
 from karat.analysis.scores import (
     RunOrEvaluation,
     Scores,
-    aligned_items,
+    Shared,
+    align,
     chosen_keys,
     current_results,
     handle_of,
@@ -77,6 +78,9 @@ from karat.store import Store
 from karat.store.backend import OK
 from karat.store.handles import CHUNK, Evaluation, Run
 from karat.store.run_labels import run_labels
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Ties = Literal["half", "davidson"]
 
@@ -253,26 +257,71 @@ def tally_scores(tables: Sequence[Scores], failures: Failures, margin: float = 0
     missing.
     """
     sign = 1.0 if tables[0].source.spec.higher_is_better else -1.0
-    by_example: dict[str, list[Outcomes]] = {}
-    for one, other in combinations(tables, 2):
-        pair = (one.run.id, other.run.id)
-        for item in aligned_items(one, other):
-            a, b = one.items.get(item), other.items.get(item)
-            lost = item in one.failed, item in other.failed
-            if failures == "lose" and any(lost):
-                outcome = Outcomes([Compared(*pair, better(not lost[0], not lost[1]), "failed")], [])
-            elif a is None or b is None:
-                outcome = Outcomes([], [pair])
-            else:
-                outcome = Outcomes([Compared(*pair, better(sign * a, sign * b, margin), "scored")], [])
-            by_example.setdefault(item[0], []).append(outcome)
+    pairs = list(combinations(tables, 2))
+    found = [_decided(one, other, sign, failures, margin) for one, other in pairs]
     tally = Tally()
-    for outcomes in by_example.values():
-        tally.add(outcomes)
-    for one, other in combinations(tables, 2):
+    every = np.unique(np.concatenate([examples for examples, _ in found]))
+    if all(len(examples) == len(np.unique(examples)) for examples, _ in found):
+        # One item for each example and pair: examples with the same verdicts are counted together.
+        verdicts = np.full((len(every), len(pairs)), _ABSENT, np.int8)
+        for place, (examples, codes) in enumerate(found):
+            verdicts[np.searchsorted(every, examples), place] = codes
+        distinct, times = np.unique(verdicts, axis=0, return_counts=True)
+        for row, count in zip(distinct.tolist(), times.tolist(), strict=True):
+            tally.add_times([_outcome(*pair, code) for pair, code in zip(pairs, row, strict=True)], count)
+    else:
+        by_example: dict[int, list[Outcomes]] = {}
+        for pair, (examples, codes) in zip(pairs, found, strict=True):
+            for example, code in zip(examples.tolist(), codes.tolist(), strict=True):
+                by_example.setdefault(example, []).append(_outcome(*pair, code))
+        for outcomes in by_example.values():
+            tally.add(outcomes)
+    for one, other in pairs:
         earlier, later = sorted((one.run.id, other.run.id))
         tally.missing[earlier, later] += unlisted_pairs(one, other)
     return tally
+
+
+_ABSENT, _MISSING = -2, -1
+"""Verdicts: a comparison that is not due, and one that is missing. The others are the outcome in halves, plus 3 where a
+failed output decided."""
+
+
+def _decided(
+    one: Scores, other: Scores, sign: float, failures: Failures, margin: float
+) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+    """The examples of the items that two runs should both have, and the verdict on each."""
+    aligned = align(one, other, Shared())
+    attempts = min(one.run.header.attempts, other.run.header.attempts)
+    sides = []
+    kept = np.ones(len(aligned.examples), bool)
+    for table, places in ((one, aligned.first), (other, aligned.second)):
+        there, at = places >= 0, np.maximum(places, 0)
+        if len(table.scores):
+            scores, lost = np.where(there, table.scores[at], np.nan), there & table.failed[at]
+            attempt = np.array([attempt for attempt, _ in table.names])[table.codes[at]]
+            kept &= ~there | (attempt <= attempts)
+        else:
+            scores, lost = np.full(len(at), np.nan), np.zeros(len(at), bool)
+        sides.append((sign * scores, lost))
+    (a, a_lost), (b, b_lost) = sides
+    codes = np.where(np.abs(a - b) <= margin, 1, np.where(a > b, 2, 0)).astype(np.int8)
+    codes[np.isnan(a) | np.isnan(b)] = _MISSING
+    if failures == "lose":
+        decided = a_lost | b_lost
+        by_failure = np.where(a_lost == b_lost, 1, np.where(b_lost, 2, 0)) + 3
+        codes = np.where(decided, by_failure, codes).astype(np.int8)
+    return aligned.examples[kept], codes[kept]
+
+
+def _outcome(one: Scores, other: Scores, code: int) -> Outcomes:
+    pair = (one.run.id, other.run.id)
+    if code == _ABSENT:
+        return Outcomes([], [])
+    if code == _MISSING:
+        return Outcomes([], [pair])
+    by: Literal["failed", "scored"] = "failed" if code >= 3 else "scored"
+    return Outcomes([Compared(*pair, code % 3 / 2, by)], [])
 
 
 def _ranking(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -47,37 +46,50 @@ class ExampleChanges(msgspec.Struct, frozen=True):
 class Changes:
     """The mean scores of two runs for each example that both have."""
 
-    def __init__(self, spec: EvaluatorSpec, positions: Mapping[str, int], pairs: Paired) -> None:
+    def __init__(self, spec: EvaluatorSpec, pairs: Paired) -> None:
+        import numpy as np
+
         self._spec = spec
         sign = 1.0 if spec.higher_is_better else -1.0
-        sums: dict[str, tuple[float, float, int]] = {}
-        for example, a, b in zip(pairs.examples, pairs.first, pairs.second, strict=True):
-            first, second, n = sums.get(example, (0.0, 0.0, 0))
-            sums[example] = (
-                (first + a, second + b, n + 1) if a is not None and b is not None else (first, second, n)
-            )
-        found = [
-            (sign * (second / n - first / n), positions.get(example, 0), example, first / n, second / n)
-            for example, (first, second, n) in sums.items()
-            if n
-        ]
-        self._worse = sorted(each for each in found if each[0] < 0)
-        self._better = sorted(((-c, p, e, a, b) for c, p, e, a, b in found if c > 0))
-        same = len(found) - len(self._worse) - len(self._better)
-        self.counts = ExampleChanges(len(self._better), len(self._worse), same, len(sums) - len(found))
+        complete = ~(np.isnan(pairs.first) | np.isnan(pairs.second))
+        examples, places = np.unique(pairs.examples, return_inverse=True)
+        places, count = places[complete], len(examples)
+        n = np.bincount(places, minlength=count)
+        scored = n > 0
+        self._positions, n = examples[scored], n[scored]
+        self._first, self._second = (
+            np.bincount(places, weights=scores[complete], minlength=count)[scored] / n
+            for scores in (pairs.first, pairs.second)
+        )
+        self._changes = sign * (self._second - self._first)
+        better, worse = int((self._changes > 0).sum()), int((self._changes < 0).sum())
+        self.counts = ExampleChanges(better, worse, len(n) - better - worse, count - len(n))
 
     def examples(self, baseline: Run, run: Run, most: int, *, better: bool) -> list[ChangedExample]:
         """The examples that changed by most in one direction, at most so many, then in dataset order."""
+        import numpy as np
+
+        changes = -self._changes if better else self._changes
+        chosen = np.flatnonzero(changes < 0)
+        order = chosen[np.lexsort((self._positions[chosen], changes[chosen]))][:most]
         return [
-            _side_by_side(self._spec.key, baseline, run, example, position, first, second)
-            for _, position, example, first, second in (self._better if better else self._worse)[:most]
+            _side_by_side(
+                self._spec.key,
+                baseline,
+                run,
+                int(self._positions[place]),
+                float(self._first[place]),
+                float(self._second[place]),
+            )
+            for place in order.tolist()
         ]
 
 
 def _side_by_side(
-    key: str, baseline: Run, run: Run, example: str, position: int, first: float, second: float
+    key: str, baseline: Run, run: Run, position: int, first: float, second: float
 ) -> ChangedExample:
     known = example_at(baseline.store, baseline.header.dataset, position)
+    example = known.id if known else ""
     # In another dataset the same example may have another position.
     there = position if run.header.dataset == baseline.header.dataset else _position(run, example)
     mine, theirs = _output(baseline, position), _output(run, there)

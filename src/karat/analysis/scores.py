@@ -1,13 +1,14 @@
 """The scores that evaluations hold of some runs, item by item: what runs are compared and ranked by.
 
 An item that should have a score and has none (its output failed or is pending, its judgment failed or is pending) is in
-the tables with None, so that comparisons, gates and rankings count it.
+the tables without one, so that comparisons, gates and rankings count it. Scores are read from columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -16,16 +17,20 @@ from karat.aggregators._folding import FieldNames
 from karat.errors import RequestError, did_you_mean
 from karat.execution.expected import Together
 from karat.keys import content_hash
-from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example, ItemResult, Skipped
+from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example, ItemResult
 from karat.store import Store
-from karat.store.handles import CHUNK, Evaluation, Run
+from karat.store.backend import NOT_APPLICABLE, SKIPPED
+from karat.store.columns import ItemColumns, load_columns
+from karat.store.example_columns import example_columns
+from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
 from karat.store.repositories import latest, result_decoder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 RunOrEvaluation: TypeAlias = Run | Evaluation | str
 """What can be compared and ranked: a run, an evaluation whose runs are meant, or the id of one."""
-
-Item = tuple[str, int, str]
-"""An item of a run: the example's id, the attempt and the unit."""
 
 
 class Source(NamedTuple):
@@ -36,97 +41,148 @@ class Source(NamedTuple):
 
 
 class Scores:
-    """The scores of one run by one evaluator."""
+    """The scores of one run by one evaluator, as arrays: first the items that have a result, then pending ones."""
 
-    def __init__(self, run: Run, source: Source) -> None:
+    def __init__(self, run: Run, source: Source, names: list[tuple[int, str]], arrays: _Arrays) -> None:
         self.run = run
         self.source = source
-        self.items: dict[Item, float | None] = {}
-        """One for every item that should have a score; None where it has none."""
-        self.failed: set[Item] = set()
-        """The items whose output failed."""
-        self.not_applicable: set[Item] = set()
-        self.positions: dict[str, int] = {}
-        """The position of each example in the dataset."""
+        self.names = names
+        """The different `(attempt, unit)` …"""
+        self.positions = arrays.positions
+        """The position of the example of every item that should have a score."""
+        self.codes = arrays.codes
+        """… and the place of each item's name in them."""
+        self.scores = arrays.scores
+        """NaN where there is none."""
+        self.failed = arrays.failed
+        """Whether the output failed."""
+        self.not_applicable = arrays.not_applicable
+        """`(position, code)` of the items that the evaluator does not apply to."""
         self.unlisted = 0
         """Pending items of which it is not known to which example they belong: units that no output names yet."""
 
+    @property
+    def has_units(self) -> bool:
+        """Whether its examples have several outputs."""
+        return any(unit for _, unit in self.names)
+
+
+class _Arrays(NamedTuple):
+    positions: NDArray[np.int32]
+    codes: NDArray[np.int32]
+    scores: NDArray[np.float64]
+    failed: NDArray[np.bool_]
+    not_applicable: tuple[NDArray[np.int32], NDArray[np.int32]]
+
 
 def read_scores(sources: Sequence[tuple[Run, Source]]) -> list[Scores]:
-    """The scores of several runs; an evaluation that several share is read once."""
-    tables = [Scores(run, source) for run, source in sources]
-    waiting: dict[int, list[Scores]] = {}
-    for table in tables:
-        waiting.setdefault(table.source.evaluation.number, []).append(table)
-    for mine in waiting.values():
-        wanted = {(table.run.id, table.source.spec.key): table for table in mine}
-        for position, result in current_results(mine[0].source.evaluation):
-            found = wanted.get((result.runs[0], result.key)) if len(result.runs) == 1 else None
-            if found is None:
-                continue
-            item = (result.example, result.attempt, result.unit)
-            found.positions[result.example] = position
-            outcome = result.outcome
-            if isinstance(outcome, Skipped):
-                if not outcome.applicable:
-                    found.not_applicable.add(item)
-                    continue
-                if outcome.reason == OUTPUT_FAILED:
-                    found.failed.add(item)
-            found.items[item] = result.score
-    for table in tables:
-        _add_pending(table)
-    return tables
+    """The scores of several runs, from the columns of their evaluations."""
+    return [_read(run, source) for run, source in sources]
+
+
+def _read(run: Run, source: Source) -> Scores:
+    import numpy as np
+
+    header = source.evaluation.header
+    evaluator = next(i for i, spec in enumerate(header.evaluators) if spec.key == source.spec.key)
+    runs = (header.runs.index(run.id),)
+    columns = load_columns(
+        source.evaluation,
+        ("scores", "kind_codes"),
+        only=lambda item: item.evaluator == evaluator and item.runs == runs,
+    )
+    names = [(item.attempt, item.unit) for item in columns.items]
+    out = columns.statuses == NOT_APPLICABLE
+    skipped = columns.statuses == SKIPPED
+    failed = skipped & (columns.kind_codes == columns.kind_code(OUTPUT_FAILED))
+    positions, codes, scores = columns.positions, columns.codes, columns.scores
+    excluded = positions[out], codes[out]
+    if out.any():
+        kept = np.logical_not(out)
+        positions, codes, scores, failed = positions[kept], codes[kept], scores[kept], failed[kept]
+    table = Scores(run, source, names, _Arrays(positions, codes, scores, failed, excluded))
+    _add_pending(table)
+    return table
 
 
 def _add_pending(table: Scores) -> None:
     """Add the items of the run that the evaluation has no result of."""
+    import numpy as np
+
     run = table.run
-    expected = Together([run], len(run.dataset))
-    total = expected.total()
-    if len(table.items) + len(table.not_applicable) >= total:
+    total = Together([run], len(run.dataset)).total()
+    have = len(table.positions) + len(table.not_applicable[0])
+    if have >= total:
         return
-    listed = _listed_items(run, expected)
-    ids = {position: example for example, position in table.positions.items()}
-    ids |= example_ids(run, sorted({position for position, _, _ in listed} - ids.keys()))
-    for position, attempt, unit in listed:
-        item = (ids[position], attempt, unit)
-        if item not in table.items and item not in table.not_applicable:
-            table.items[item] = None
-            table.positions[ids[position]] = position
-    table.unlisted = max(0, total - len(table.items) - len(table.not_applicable))
+    listed = listed_items(run)
+    places = {name: place for place, name in enumerate(table.names)}
+    for name in listed.names:
+        if name not in places:
+            places[name] = len(table.names)
+            table.names.append(name)
+    moved = np.array([places[name] for name in listed.names] or [0], np.int32)
+    codes = moved[listed.codes] if len(listed.codes) else listed.codes
+    many = max(1, len(table.names))
+    known = np.concatenate(
+        [
+            _keys(table.positions, table.codes, many),
+            _keys(*table.not_applicable, many),
+        ]
+    )
+    new = ~np.isin(_keys(listed.positions, codes, many), known)
+    count = int(new.sum())
+    table.positions = np.concatenate([table.positions, listed.positions[new]])
+    table.codes = np.concatenate([table.codes, codes[new]])
+    table.scores = np.concatenate([table.scores, np.full(count, np.nan)])
+    table.failed = np.concatenate([table.failed, np.zeros(count, bool)])
+    table.unlisted = max(0, total - len(table.positions) - len(table.not_applicable[0]))
 
 
-def _listed_items(run: Run, expected: Together) -> list[tuple[int, int, str]]:
-    """`(position, attempt, unit)` of the items of a run; one without a unit where nothing is stored of an attempt."""
-    units: dict[tuple[int, int], list[str]] = {}
-    for start in range(expected.first, expected.last, CHUNK):
-        marks = run.store.backend.marks(run.number, start, start + CHUNK)
-        for position, item in dict.fromkeys((mark.position, mark.item) for mark in marks):
-            attempt, _, unit = item.partition("/")
-            units.setdefault((position, int(attempt)), []).append(unit)
-    return [
-        (position, attempt, unit)
-        for position in range(expected.first, expected.last)
-        for attempt in range(1, expected.attempts + 1)
-        for unit in units.get((position, attempt), [""])
-    ]
+def _keys(positions: NDArray[Any], codes: NDArray[Any], names: int) -> NDArray[np.int64]:
+    keys: NDArray[np.int64] = positions.astype("<i8") * names + codes
+    return keys
 
 
-class _Identified(msgspec.Struct):
-    id: str
+class ListedItems(NamedTuple):
+    """The items of a run: those that are stored, and one without a unit for each attempt that has none."""
+
+    positions: NDArray[np.int32]
+    codes: NDArray[np.int32]
+    """The place of each item's name in `names`."""
+    names: list[tuple[int, str]]
+    stored: NDArray[np.int64]
+    """For each item its place in the run's columns, −1 where it is pending."""
 
 
-def example_ids(run: Run, positions: Sequence[int]) -> dict[int, str]:
-    """The ids of the examples at some positions, given in order."""
-    wanted, data, found = set(positions), run.dataset, {}
-    decode = msgspec.json.Decoder(_Identified).decode
-    for start in range(positions[0], positions[-1] + 1, CHUNK) if positions else ():
-        if not wanted.isdisjoint(range(start, start + CHUNK)):
-            for row in run.store.backend.scan(data.number, start, start + CHUNK):
-                if row.position in wanted:
-                    found[row.position] = decode(row.payload).id
-    return found
+def listed_items(run: Run, columns: ItemColumns | None = None) -> ListedItems:
+    """The items of a run by position, attempt and unit."""
+    import numpy as np
+
+    if columns is None:
+        columns = load_columns(run, ())
+    expected = Together([run], len(run.dataset))
+    many = expected.attempts
+    names = [(item.attempt, item.unit) for item in columns.items]
+    attempts = np.array([attempt for attempt, _ in names] or [1], "<i8")
+    have = columns.positions.astype("<i8") * many + (attempts[columns.codes] if len(columns) else 1) - 1
+    first, last = expected.first * many, max(expected.first, expected.last) * many
+    stored = np.arange(len(columns))
+    distinct = have if len(have) < 2 or (np.diff(have) > 0).all() else np.unique(have)
+    if len(distinct) == last - first:
+        return ListedItems(columns.positions, columns.codes, names, stored)
+    missing = np.setdiff1d(np.arange(first, last), distinct, assume_unique=True)
+    places = {name: place for place, name in enumerate(names)}
+    for attempt in range(1, many + 1):
+        if (attempt, "") not in places:
+            places[attempt, ""] = len(names)
+            names.append((attempt, ""))
+    plain = np.array([places[attempt, ""] for attempt in range(1, many + 1)], "<i4")
+    positions = np.concatenate([columns.positions, (missing // many).astype("<i4")])
+    codes = np.concatenate([columns.codes, plain[missing % many]])
+    stored = np.concatenate([stored, np.full(len(missing), -1)])
+    # Stable: the units of an attempt stay in their order.
+    order = np.lexsort((np.array([attempt for attempt, _ in names])[codes], positions))
+    return ListedItems(positions[order], codes[order], names, stored[order])
 
 
 def current_results(evaluation: Evaluation) -> Iterator[tuple[int, ItemResult]]:
@@ -281,69 +337,234 @@ def evaluate_first(runs: Sequence[Run]) -> str:
 class Paired(NamedTuple):
     """Two runs' scores side by side."""
 
-    examples: list[str]
-    """The example of each pair: its cluster, unless another is asked for."""
-    first: list[float | None]
-    second: list[float | None]
+    examples: NDArray[np.int64]
+    """The position of the example of each pair in the first run's dataset; −1 for a pair of no known example."""
+    first: NDArray[np.float64]
+    """NaN where there is no score."""
+    second: NDArray[np.float64]
     several: bool
     """Whether examples have several pairs."""
     note: str
     """What could not be paired."""
 
 
-ScoresByExample: TypeAlias = dict[str, dict[tuple[int, str], float | None]]
+class Aligned(NamedTuple):
+    """The items that two runs should both have, in dataset order of the first."""
+
+    examples: NDArray[np.int64]
+    first: NDArray[np.int64]
+    """For each item its place in the first run's scores, −1 where it has none …"""
+    second: NDArray[np.int64]
+    """… and in the second run's."""
+    counts: tuple[int, int, int]
+    """How many examples the first run has, the second, and both."""
 
 
-def pair_scores(
-    first: Scores, second: Scores, shared: Callable[[str], bool], transform: Callable[[float], float]
-) -> Paired:
+def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float | None = None) -> Paired:
     """Pair the scores of the examples that both runs have; attempt with attempt where they made equally many.
 
-    An item that one run lacks within an example both have is a missing score, not a smaller comparison.
+    An item that one run lacks within an example both have is a missing score, not a smaller comparison. With `passed`,
+    a score is 1 from this threshold on and 0 below.
     """
-    out = first.not_applicable | second.not_applicable
-    mine, theirs = _by_example(first, out, transform), _by_example(second, out, transform)
-    both = [example for example in mine if example in theirs and shared(example)]
-    notes = [_overlap(len(mine), len(theirs), len(both))]
+    import numpy as np
+
+    found = align(first, second, shared)
+    a, b = _taken(first.scores, found.first, passed), _taken(second.scores, found.second, passed)
+    notes = [_overlap(*found.counts)]
     if first.run.header.attempts != second.run.header.attempts:
         notes.append("the runs made different numbers of attempts, so means of examples are compared")
-        means = [(_mean(mine[example]), _mean(theirs[example])) for example in both]
-        return Paired(both, [a for a, _ in means], [b for _, b in means], False, _joined(notes))
-    examples: list[str] = []
-    a: list[float | None] = []
-    b: list[float | None] = []
-    for example in both:
-        for item in _aligned(mine[example], theirs[example]):
-            examples.append(example)
-            a.append(mine[example].get(item))
-            b.append(theirs[example].get(item))
-            if (item not in mine[example] or item not in theirs[example]) and len(notes) == 1:
-                notes.append("units that only one run has count as missing in the other")
-    several = len(examples) > len(both)
+        return _means(first, second, found, passed, _joined(notes))
+    if ((found.first < 0) | (found.second < 0)).any():
+        notes.append("units that only one run has count as missing in the other")
+    several = len(found.examples) > found.counts[2]
     lacking = unlisted_pairs(first, second)
+    nothing = np.full(lacking, np.nan)
     return Paired(
-        examples + [""] * lacking, a + [None] * lacking, b + [None] * lacking, several, _joined(notes)
+        np.concatenate([found.examples, np.full(lacking, -1)]),
+        np.concatenate([a, nothing]),
+        np.concatenate([b, nothing]),
+        several,
+        _joined(notes),
     )
 
 
-def _aligned(
-    first: Iterable[tuple[int, str]], second: Iterable[tuple[int, str]]
-) -> Iterator[tuple[int, str]]:
-    """`(attempt, unit)` of an example that both runs should have. Where one is pending, the other names the units."""
-    items = dict.fromkeys([*first, *second])
-    with_units = {attempt for attempt, unit in items if unit}
-    return (item for item in items if item[1] or item[0] not in with_units)
+def _taken(
+    scores: NDArray[np.float64], places: NDArray[np.int64], passed: float | None
+) -> NDArray[np.float64]:
+    import numpy as np
+
+    found = np.where(places >= 0, scores[np.maximum(places, 0)] if len(scores) else np.nan, np.nan)
+    if passed is not None:
+        found = np.where(np.isnan(found), np.nan, (found >= passed).astype(np.float64))
+    return found
 
 
-def aligned_items(first: Scores, second: Scores) -> Iterator[Item]:
-    """The items that two runs should both have, in dataset order of the first."""
-    out = first.not_applicable | second.not_applicable
-    mine, theirs = _by_example(first, out, float), _by_example(second, out, float)
-    attempts = min(first.run.header.attempts, second.run.header.attempts)
-    for example in mine:
-        for attempt, unit in _aligned(mine[example], theirs[example]) if example in theirs else ():
-            if attempt <= attempts:
-                yield example, attempt, unit
+def align(first: Scores, second: Scores, shared: Shared) -> Aligned:
+    """Find the items of two runs that belong together.
+
+    Where one run is pending, the other names the units. Items that an evaluator does not apply to in one run are left
+    out of both.
+    """
+    import numpy as np
+
+    mine, theirs, names = _sides(first, second)
+    units = first.has_units or second.has_units
+    one_each = first.run.header.attempts == second.run.header.attempts == 1 and not units
+    same = (
+        shared.every
+        and len(mine.positions) == len(theirs.positions)
+        and np.array_equal(mine.keys, theirs.keys)
+    )
+    if same and (one_each or (mine.is_contiguous() and not (units and mine.has_plain(names)))):
+        count = mine.example_count()
+        return Aligned(mine.positions, mine.places, theirs.places, (count, count, count))
+    if one_each:
+        return _aligned_ones(mine, theirs, shared)
+    return _aligned_groups(mine, theirs, names, shared)
+
+
+def _sides(first: Scores, second: Scores) -> tuple[_Side, _Side, list[tuple[int, str]]]:
+    """The items of two runs with the same positions and names, without those that do not apply to one of them."""
+    import numpy as np
+
+    mine, theirs = _Side(first), _Side(second)
+    if first.run.header.dataset != second.run.header.dataset:
+        theirs.translate(first.run.dataset, second.run.dataset)
+    names = list(dict.fromkeys([*first.names, *second.names]))
+    for side in (mine, theirs):
+        side.rename(names)
+    out = np.concatenate([mine.excluded(len(names)), theirs.excluded(len(names))])
+    for side in (mine, theirs):
+        side.leave_out(out)
+    return mine, theirs, names
+
+
+class _Side:
+    """One run's items while they are aligned."""
+
+    def __init__(self, table: Scores) -> None:
+        import numpy as np
+
+        self.table = table
+        self.positions = table.positions.astype("<i8")
+        self.codes = table.codes.astype("<i8")
+        self.places = np.arange(len(table.positions))
+        self.out = tuple(each.astype("<i8") for each in table.not_applicable)
+        self.keys = self.positions
+
+    def translate(self, target: StoredDataset, own: StoredDataset) -> None:
+        """Give positions of another dataset as those that the same ids have in the target; others are negative."""
+        import numpy as np
+
+        there, here = example_columns(target), example_columns(own)
+        wanted = np.unique(np.concatenate([self.positions, self.out[0]]))
+        moved = np.full(len(own) + 1, -2, "<i8")
+        for position in wanted.tolist():
+            found = there.position(here.id(position))
+            moved[position] = -2 - position if found is None else found
+        self.positions = moved[self.positions]
+        self.out = moved[self.out[0]], self.out[1]
+
+    def rename(self, names: Sequence[tuple[int, str]]) -> None:
+        """Use the places of names in a common list."""
+        import numpy as np
+
+        places = {name: place for place, name in enumerate(names)}
+        moved = np.array([places[name] for name in self.table.names] or [0], "<i8")
+        self.codes = moved[self.codes] if len(self.codes) else self.codes
+        self.out = self.out[0], moved[self.out[1]] if len(self.out[1]) else self.out[1]
+        self.keys = self.positions * len(names) + self.codes
+
+    def excluded(self, names: int) -> NDArray[np.int64]:
+        keys: NDArray[np.int64] = self.out[0] * names + self.out[1]
+        return keys
+
+    def leave_out(self, keys: NDArray[np.int64]) -> None:
+        import numpy as np
+
+        if len(keys):
+            kept = ~np.isin(self.keys, keys)
+            self.positions, self.codes = self.positions[kept], self.codes[kept]
+            self.places, self.keys = self.places[kept], self.keys[kept]
+
+    def is_contiguous(self) -> bool:
+        """Whether the items of each example follow each other."""
+        import numpy as np
+
+        blocks = int((np.diff(self.positions) != 0).sum()) + 1 if len(self.positions) else 0
+        return blocks == self.example_count()
+
+    def has_plain(self, names: Sequence[tuple[int, str]]) -> bool:
+        """Whether an item has no unit."""
+        import numpy as np
+
+        plain = [place for place, (_, unit) in enumerate(names) if not unit]
+        return bool(np.isin(self.codes, plain).any())
+
+    def example_count(self) -> int:
+        import numpy as np
+
+        return len(np.unique(self.positions))
+
+
+def _aligned_ones(mine: _Side, theirs: _Side, shared: Shared) -> Aligned:
+    """Align runs that have one item for each example."""
+    import numpy as np
+
+    order = np.argsort(theirs.positions, kind="stable")
+    there = theirs.positions[order]
+    at = np.minimum(np.searchsorted(there, mine.positions), max(0, len(there) - 1))
+    both = there[at] == mine.positions if len(there) else np.zeros(len(mine.positions), bool)
+    if not shared.every:
+        both &= shared.mask(mine.positions)
+    counts = (len(mine.positions), len(there), int(both.sum()))
+    return Aligned(mine.positions[both], mine.places[both], theirs.places[order[at[both]]], counts)
+
+
+def _aligned_groups(mine: _Side, theirs: _Side, names: Sequence[tuple[int, str]], shared: Shared) -> Aligned:
+    """Align runs whose examples have several items, example by example."""
+    import numpy as np
+
+    sides = []
+    for side in (mine, theirs):
+        found: dict[int, dict[int, int]] = {}
+        for position, code, place in zip(
+            side.positions.tolist(), side.codes.tolist(), side.places.tolist(), strict=True
+        ):
+            found.setdefault(position, {})[code] = place
+        sides.append(found)
+    first, second = sides
+    both = [example for example in first if example in second]
+    if not shared.every:
+        kept = shared.mask(np.array(both, "<i8"))
+        both = [example for example, keep in zip(both, kept.tolist(), strict=True) if keep]
+    rows: list[tuple[int, int, int]] = []
+    for example in both:
+        a, b = first[example], second[example]
+        items = dict.fromkeys([*a, *b])
+        with_units = {names[code][0] for code in items if names[code][1]}
+        for code in items:
+            attempt, unit = names[code]
+            if unit or attempt not in with_units:
+                rows.append((example, a.get(code, -1), b.get(code, -1)))
+    examples, ones, others = np.array(rows, "<i8").reshape(-1, 3).T
+    return Aligned(examples, ones, others, (len(first), len(second), len(both)))
+
+
+def _means(first: Scores, second: Scores, found: Aligned, passed: float | None, note: str) -> Paired:
+    """The mean of each example that both have, over all of a run's attempts; missing where one of them is."""
+    import numpy as np
+
+    examples = list(dict.fromkeys(found.examples.tolist()))
+    mine, theirs, _ = _sides(first, second)
+    means = []
+    for side in (mine, theirs):
+        scores: dict[int, list[float]] = {}
+        values = _taken(side.table.scores, side.places, passed).tolist()
+        for position, score in zip(side.positions.tolist(), values, strict=True):
+            scores.setdefault(position, []).append(score)
+        means.append(np.array([_mean(scores.get(example, [])) for example in examples], np.float64))
+    return Paired(np.array(examples, "<i8"), means[0], means[1], False, note)
 
 
 def unlisted_pairs(first: Scores, second: Scores) -> int:
@@ -356,19 +577,9 @@ def _same_selection(first: Run, second: Run) -> bool:
     return (a.dataset, a.offset, a.limit) == (b.dataset, b.offset, b.limit)
 
 
-def _by_example(scores: Scores, out: set[Item], transform: Callable[[float], float]) -> ScoresByExample:
-    found: ScoresByExample = {}
-    for item, score in scores.items.items():
-        if item not in out:
-            example, attempt, unit = item
-            found.setdefault(example, {})[attempt, unit] = None if score is None else transform(score)
-    return found
-
-
-def _mean(scores: dict[tuple[int, str], float | None]) -> float | None:
-    """The mean of an example's scores; None when one of them is missing."""
-    known = [score for score in scores.values() if score is not None]
-    return sum(known) / len(known) if known and len(known) == len(scores) else None
+def _mean(scores: Sequence[float]) -> float:
+    """The mean of an example's scores; NaN when one of them is missing."""
+    return sum(scores) / len(scores) if scores and not any(map(math.isnan, scores)) else math.nan
 
 
 def _overlap(mine: int, theirs: int, both: int) -> str:
@@ -381,10 +592,36 @@ def _joined(notes: Sequence[str]) -> str:
     return "; ".join(note for note in notes if note)
 
 
-def shared_examples(store: Store, datasets: Sequence[str]) -> tuple[Callable[[str], bool], str]:
-    """A test whether an example is the same in all datasets, and a note where there are several datasets."""
+class Shared:
+    """The examples that are the same in all datasets of a comparison."""
+
+    def __init__(self, dataset: StoredDataset | None = None, ids: Collection[str] = ()) -> None:
+        self._dataset = dataset
+        self._ids = ids
+        self._known: NDArray[np.bool_] | None = None
+
+    @property
+    def every(self) -> bool:
+        """Whether there is one dataset, so that every example is."""
+        return self._dataset is None
+
+    def mask(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the examples at some positions of the first dataset are the same in the others."""
+        import numpy as np
+
+        assert self._dataset is not None
+        if self._known is None:
+            ids = self._ids
+            known = [id in ids for id in example_columns(self._dataset).ids()]
+            self._known = np.array([*known, False], bool)
+        inside = positions >= 0
+        return inside & self._known[np.where(inside, positions, len(self._known) - 1)]
+
+
+def shared_examples(store: Store, datasets: Sequence[str]) -> tuple[Shared, str]:
+    """The examples that are the same in all datasets, and a note where there are several datasets."""
     if len(datasets) == 1:
-        return (lambda _: True), ""
+        return Shared(), ""
     handles = [store.datasets.get(each) for each in datasets]
     common: dict[str, str] = {}
     for place, data in enumerate(handles):
@@ -394,7 +631,7 @@ def shared_examples(store: Store, datasets: Sequence[str]) -> tuple[Callable[[st
     if not common:
         raise RequestError(f"the runs are of different datasets that share no example: {names}")
     note = f"the runs are of different datasets, {names}: compared over the {len(common):,} examples that are the same"
-    return common.__contains__, note
+    return Shared(handles[0], common), note
 
 
 class _Described(msgspec.Struct):

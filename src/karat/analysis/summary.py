@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from karat.aggregators._base import Aggregate
 from karat.aggregators._comparisons import RankRuns
-from karat.analysis.comparison import score_bounds
+from karat.analysis.comparison import is_binary, score_bounds
 from karat.analysis.failures import FailureKind, failure_kinds
 from karat.analysis.latency import Spread, latency_of
 from karat.analysis.ranking import tally_results
@@ -225,10 +226,10 @@ class _Gathering:
             if spec.kind != "single":
                 continue
             tables = read_scores([(run, Source(evaluation, spec)) for run in evaluation.runs])
-            scores = [score for table in tables for score in table.items.values()]
-            binary = all(score in (None, 0.0, 1.0) for score in scores)
+            scores = np.concatenate([table.scores for table in tables])
+            binary = is_binary(scores)
             for table in tables:
-                if table.items or table.unlisted:
+                if len(table.scores) or table.unlisted:
                     estimate = self._mean(table, spec, binary, score_bounds(spec.bounds, scores))
                     form = "accuracy" if binary and spec.higher_is_better else "mean"
                     estimate = estimate.about(evaluator=spec.key, aggregator=form, run=table.run.id)
@@ -238,14 +239,10 @@ class _Gathering:
     def _mean(
         self, table: Scores, spec: EvaluatorSpec, binary: bool, bounds: tuple[float, float] | None
     ) -> Estimate:
-        by_example: dict[str, list[float]] = {}
-        for (example, _, _), score in table.items.items():
-            if score is not None:
-                by_example.setdefault(example, []).append(score)
+        known = ~np.isnan(table.scores)
         mean = MeanState()
-        for values in by_example.values():
-            mean.add(values)
-        of = len(table.items) + table.unlisted
+        mean.add_values(table.scores[known], table.positions[known])
+        of = len(table.scores) + table.unlisted
         if binary:
             return mean.proportion(self.confidence, of=of)
         return mean.estimate(self.confidence, of=of, bounds=bounds)

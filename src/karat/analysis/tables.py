@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from karat.analysis import filters
-from karat.analysis.scores import Source, sources_of
+from karat.analysis.scores import Source, listed_items, sources_of
 from karat.errors import RequestError, did_you_mean
-from karat.execution.expected import Together
 from karat.records import EvaluatorSpec
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
 from karat.store.columns import ItemColumns, load_columns
@@ -79,12 +78,11 @@ class RunTable:
     ) -> None:
         """`sources` says where the results by each evaluator are; of evaluations, the newest result counts."""
         self.run = run
-        self.count = len(run.dataset)
         if not isinstance(sources, Mapping):
             sources = {key: by_run[run.id] for key, by_run in sources_of([run], sources).items()}
         self._sources = sources
         columns = load_columns(run)
-        self.kinds, self.kind_codes = columns.kinds, columns.kind_codes
+        self.kinds = columns.kinds
         self._place(columns)
         self.results: dict[str, Results] = {}
         self._load_results()
@@ -97,57 +95,27 @@ class RunTable:
 
     def _place(self, columns: ItemColumns) -> None:
         """Take the columns of the outputs, and add the rows of attempts that have none."""
-        run = self.run
-        self.names = [(item.attempt, item.unit) for item in columns.items]
-        expected = Together([run], self.count)
-        attempts = np.array([attempt for attempt, _ in self.names] or [1], np.int64)
-        have = (
-            (columns.positions.astype(np.int64) * expected.attempts + attempts[columns.codes] - 1)
-            if len(columns)
-            else np.zeros(0, np.int64)
+        listed = listed_items(self.run, columns)
+        self.names, self.positions, self.codes = listed.names, listed.positions, listed.codes
+        pending = listed.stored < 0
+        complete = not pending.any()
+
+        def taken(values: NDArray[Any], default: Any) -> NDArray[Any]:
+            if complete:
+                return values
+            found = values[np.maximum(listed.stored, 0)] if len(values) else np.full(len(pending), default)
+            return np.where(pending, default, found).astype(values.dtype)
+
+        self.statuses = taken(columns.statuses, PENDING)
+        self.seconds, self.costs = taken(columns.service_seconds, np.nan), taken(columns.costs, np.nan)
+        self.tokens = taken(columns.input_tokens + columns.output_tokens, 0)
+        self.tries = taken(columns.tries, 1)
+        self.kind_codes = taken(columns.kind_codes, 0)
+        count = len(self.positions)
+        self._first = int(self.positions[0]) if count else 0
+        self._dense = (
+            len(self.names) == 1 and count > 0 and int(self.positions[-1]) - self._first == count - 1
         )
-        first, last = (
-            expected.first * expected.attempts,
-            max(expected.first, expected.last) * expected.attempts,
-        )
-        unique = have if len(have) < 2 or (np.diff(have) > 0).all() else np.unique(have)
-        inside = unique[(unique >= first) & (unique < last)] if len(unique) else unique
-        self.positions, self.codes = columns.positions, columns.codes
-        self.statuses = columns.statuses
-        self.seconds, self.costs = columns.service_seconds, columns.costs
-        self.tokens = columns.input_tokens + columns.output_tokens
-        self.tries = columns.tries
-        if len(inside) < last - first:
-            self._add_pending(
-                np.setdiff1d(np.arange(first, last), inside, assume_unique=True), expected.attempts
-            )
-        self._dense = len(self.names) == 1 and len(self.positions) == last - first == len(inside)
-        self._first = expected.first
-
-    def _add_pending(self, missing: NDArray[np.int64], attempts: int) -> None:
-        """Rows for attempts without an output."""
-        places = {name: place for place, name in enumerate(self.names)}
-        for attempt in range(1, attempts + 1):
-            if (attempt, "") not in places:
-                places[attempt, ""] = len(self.names)
-                self.names.append((attempt, ""))
-        plain = np.array([places[attempt, ""] for attempt in range(1, attempts + 1)], np.int32)
-        count = len(missing)
-        positions = np.concatenate([self.positions, (missing // attempts).astype(np.int32)])
-        codes = np.concatenate([self.codes, plain[missing % attempts]])
-        attempt_of = np.array([attempt for attempt, _ in self.names], np.int64)[codes]
-        order = np.lexsort((np.arange(len(codes)), attempt_of, positions))
-        nothing = np.full(count, np.nan)
-
-        def joined(array: Any, more: Any) -> Any:
-            return np.concatenate([array, more])[order]
-
-        self.positions, self.codes = positions[order], codes[order]
-        self.statuses = joined(self.statuses, np.full(count, PENDING, np.int8))
-        self.seconds, self.costs = joined(self.seconds, nothing), joined(self.costs, nothing)
-        self.tokens = joined(self.tokens, np.zeros(count, np.int64))
-        self.tries = joined(self.tries, np.ones(count, np.int32))
-        self.kind_codes = joined(self.kind_codes, np.zeros(count, np.int32))
 
     def _load_results(self) -> None:
         by_evaluation: dict[str, list[str]] = {}
@@ -188,7 +156,8 @@ class RunTable:
     def rows_of(self, positions: NDArray[Any], codes: NDArray[Any]) -> NDArray[np.int64]:
         """The rows of items, given by position and place in `names`; −1 for one that is not there."""
         if self._dense:
-            return positions.astype(np.int64) - self._first
+            rows = positions.astype(np.int64) - self._first
+            return np.where((rows >= 0) & (rows < len(self)) & (codes == 0), rows, -1)
         names = max(1, len(self.names))
         mine = self.positions.astype(np.int64) * names + self.codes
         wanted = positions.astype(np.int64) * names + codes

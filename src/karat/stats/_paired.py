@@ -22,12 +22,13 @@ from karat.stats._distributions import (
     t_quantile,
     t_two_sided,
 )
-from karat.stats._means import state_of
+from karat.stats._means import MeanState
 from karat.stats._proportions import wilson_limits
 from karat.stats._resampling import bootstrap_test, permutation_interval
 from karat.stats._validation import StatisticsError, check_confidence, count, finite, same_length
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     Scores: TypeAlias = Sequence[float | None] | Sequence[float] | NDArray[Any]
@@ -300,32 +301,79 @@ def paired(
     these holds for rare large losses.
     """
     check_confidence(confidence)
+    import numpy as np
+
+    same_length("paired", a=a, b=b)
+    codes = None
+    if clusters is not None:
+        labels = list(clusters)
+        same_length("paired", a=a, clusters=labels)
+        places: dict[Hashable, int] = {}
+        codes = np.array([places.setdefault(label, len(places)) for label in labels], np.int64)
+    return paired_arrays(
+        _scores(a, "a"),
+        _scores(b, "b"),
+        codes,
+        binary=binary,
+        test=test,
+        bounds=bounds,
+        confidence=confidence,
+        power=power,
+        n_resamples=n_resamples,
+        seed=seed,
+    )
+
+
+def _scores(values: Scores, what: str) -> NDArray[np.float64]:
+    """Scores as an array, NaN where one is missing; a score that is NaN or infinite is refused."""
+    import numpy as np
+
+    return np.array(
+        [math.nan if x is None else finite(x, f"{what}[{i}]") for i, x in enumerate(values)], np.float64
+    )
+
+
+def paired_arrays(
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    clusters: NDArray[np.int64] | None = None,
+    *,
+    binary: bool | None = None,
+    test: Test = "auto",
+    bounds: Bounds | None = None,
+    confidence: float = 0.95,
+    power: float = 0.8,
+    n_resamples: int = 10_000,
+    seed: int = 0,
+) -> PairedComparison:
+    """`paired` for arrays in which NaN is a missing score, and a cluster is a number."""
+    import numpy as np
+
+    check_confidence(confidence)
     known = ("auto", "mcnemar", "t", "permutation", "bootstrap")
     if test not in known:
         raise StatisticsError(f"test is {test!r}: {did_you_mean(str(test), known)}")
-    pairs = _pairs(a, b)
-    labels = None if clusters is None else list(clusters)
-    if labels is not None:
-        same_length("paired", a=a, clusters=labels)
-    complete = [i for i, (x, y) in enumerate(pairs) if x is not None and y is not None]
-    first = [x for x, y in pairs if x is not None and y is not None]
-    second = [y for x, y in pairs if x is not None and y is not None]
-    kept = None if labels is None else [labels[i] for i in complete]
-    scores = [score for pair in pairs for score in pair if score is not None]
+    complete = ~(np.isnan(a) | np.isnan(b))
+    first, second = a[complete], b[complete]
+    kept = None if clusters is None else clusters[complete]
+    scores = np.concatenate([a[~np.isnan(a)], b[~np.isnan(b)]])
+    zero_or_one = (scores == 0.0) | (scores == 1.0)
     if binary is None:
-        binary = all(score in (0.0, 1.0) for score in scores)
-    if binary:
-        _check_binary(pairs)
-    if binary or (bounds is None and all(0.0 <= score <= 1.0 for score in scores)):
+        binary = bool(zero_or_one.all())
+    if binary and not zero_or_one.all():
+        raise StatisticsError(
+            f"a binary comparison is of scores 0 and 1, not {scores[~zero_or_one][0]}: set binary=False"
+        )
+    if binary or (bounds is None and bool(((scores >= 0.0) & (scores <= 1.0)).all())):
         bounds = (0.0, 1.0)
-    differences = [y - x for x, y in zip(first, second, strict=True)]
+    differences = second - first
     data = _Differences(differences, kept, binary, bounds, confidence)
     difference, tested = data.compared(test, n_resamples, seed)
     return PairedComparison(
-        difference=_with_missing(difference, pairs, bounds),
+        difference=_with_missing(difference, a, b, bounds),
         test=tested,
-        first=_side(first, kept, binary, bounds, confidence, len(pairs)),
-        second=_side(second, kept, binary, bounds, confidence, len(pairs)),
+        first=_side(first, kept, binary, bounds, confidence, len(a)),
+        second=_side(second, kept, binary, bounds, confidence, len(a)),
         wins=data.won,
         losses=data.lost,
         ties=len(differences) - data.lost - data.won,
@@ -334,46 +382,43 @@ def paired(
     )
 
 
-def _pairs(a: Scores, b: Scores) -> list[tuple[float | None, float | None]]:
-    same_length("paired", a=a, b=b)
-
-    def score(value: Any, what: str) -> float | None:
-        return None if value is None else finite(value, what)
-
-    return [(score(x, f"a[{i}]"), score(y, f"b[{i}]")) for i, (x, y) in enumerate(zip(a, b, strict=True))]
-
-
-def _check_binary(pairs: list[tuple[float | None, float | None]]) -> None:
-    for pair in pairs:
-        for score in pair:
-            if score not in (None, 0.0, 1.0):
-                raise StatisticsError(
-                    f"a binary comparison is of scores 0 and 1, not {score}: set binary=False"
-                )
-
-
 def _side(
-    scores: Sequence[float],
-    clusters: list[Hashable] | None,
+    scores: NDArray[np.float64],
+    clusters: NDArray[np.int64] | None,
     binary: bool,
     bounds: Bounds | None,
     confidence: float,
     of: int,
 ) -> Estimate:
-    state = state_of(scores, clusters)
+    state = _state(scores, clusters)
     return state.proportion(confidence, of=of) if binary else state.estimate(confidence, of=of, bounds=bounds)
 
 
+def _state(values: NDArray[np.float64], clusters: NDArray[np.int64] | None) -> MeanState:
+    state = MeanState()
+    if clusters is None:
+        state.add_singles(values)
+    else:
+        state.add_values(values, clusters)
+    return state
+
+
 def _with_missing(
-    difference: Estimate, pairs: list[tuple[float | None, float | None]], bounds: Bounds | None
+    difference: Estimate, a: NDArray[np.float64], b: NDArray[np.float64], bounds: Bounds | None
 ) -> Estimate:
     """The difference over `n` of all pairs, and the bounds that missing scores allow."""
-    of = len(pairs)
+    import numpy as np
+
+    of = len(a)
     if bounds is None or not of:
         return msgspec.structs.replace(difference, of=of, lowest=None, highest=None)
     lo, hi = bounds
-    worst = math.fsum((lo if y is None else y) - (hi if x is None else x) for x, y in pairs)
-    best = math.fsum((hi if y is None else y) - (lo if x is None else x) for x, y in pairs)
+
+    def total(missing_a: float, missing_b: float) -> float:
+        y, x = np.where(np.isnan(b), missing_b, b), np.where(np.isnan(a), missing_a, a)
+        return math.fsum((y - x).tolist())
+
+    worst, best = total(hi, lo), total(lo, hi)
     return msgspec.structs.replace(difference, of=of, lowest=worst / of, highest=best / of)
 
 
@@ -382,20 +427,20 @@ class _Differences:
 
     def __init__(
         self,
-        differences: list[float],
-        clusters: list[Hashable] | None,
+        differences: NDArray[np.float64],
+        clusters: NDArray[np.int64] | None,
         binary: bool,
         bounds: Bounds | None,
         confidence: float,
     ) -> None:
         self.differences = differences
         self.clusters = clusters
-        self.state = state_of(differences, clusters)
+        self.state = _state(differences, clusters)
         self.binary = binary and not self.state.sizes.clustered
         """Whether these are independent pairs of 0 and 1."""
         self.bounds = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
         self.confidence = confidence
-        self.lost, self.won = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
+        self.lost, self.won = int((differences < 0).sum()), int((differences > 0).sum())
 
     def compared(self, test: Test, n_resamples: int, seed: int) -> tuple[Estimate, PairedTest]:
         """The difference with its interval, and the test."""
@@ -410,19 +455,18 @@ class _Differences:
             return none, PairedTest(None, test, 0, metadata={"reason": "no pairs"})
         if test == "permutation":
             return self._resampled(
-                permutation_interval(
-                    self.differences, self.clusters, self.confidence, n_resamples=n_resamples, seed=seed
-                )
+                permutation_interval(*self._listed(), self.confidence, n_resamples=n_resamples, seed=seed)
             )
         if test == "bootstrap":
             return self._resampled(
-                bootstrap_test(
-                    self.differences, self.clusters, self.confidence, n_resamples=n_resamples, seed=seed
-                )
+                bootstrap_test(*self._listed(), self.confidence, n_resamples=n_resamples, seed=seed)
             )
         if self.binary and test != "t":
             return self._binary(exact=test == "mcnemar")
         return self._mean(self.bounds if test == "auto" else None)
+
+    def _listed(self) -> tuple[list[float], list[Hashable] | None]:
+        return self.differences.tolist(), None if self.clusters is None else self.clusters.tolist()
 
     def _resampled(self, found: tuple[Estimate, float | None]) -> tuple[Estimate, PairedTest]:
         difference, p_value = found

@@ -332,16 +332,25 @@ class ItemColumns:
         return self.kinds.index(kind) if kind in self.kinds else -1
 
 
-def load_columns(handle: Run | Evaluation, fields: Iterable[str] = FIELDS) -> ItemColumns:
-    """Load the columns of a run or an evaluation, or those that are named beside position, item and status."""
+def load_columns(
+    handle: Run | Evaluation,
+    fields: Iterable[str] = FIELDS,
+    *,
+    only: Callable[[ItemName], bool] | None = None,
+) -> ItemColumns:
+    """Load the columns of a run or an evaluation, or those that are named beside position, item and status.
+
+    With `only`, those of the items for which it is true.
+    """
     backend = handle.store.backend
     if backend.has_columns(handle.number):
         last, records = backend.last_segment(handle.number)
         try:
-            return _assembled(handle.kind, backend.segments(handle.number), records, fields, last)
+            capacity = records if only is None else 0
+            return _assembled(handle.kind, backend.segments(handle.number), capacity, fields, last, only)
         except msgspec.DecodeError as error:
             raise StoreError(f"the columns of {handle.id} cannot be read: {error}") from error
-    return _assembled(handle.kind, built_segments(handle), None, fields, 0)
+    return _assembled(handle.kind, built_segments(handle), 0, fields, 0, only)
 
 
 def built_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]:
@@ -384,8 +393,14 @@ def _read_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]
 class _Assembly:
     """Arrays that grow as segments are added."""
 
-    def __init__(self, fields: Iterable[str], capacity: int) -> None:
+    def __init__(
+        self, kind: str, fields: Iterable[str], capacity: int, only: Callable[[ItemName], bool] | None
+    ) -> None:
         import numpy as np
+
+        self.kind = kind
+        self.only = only
+        self.chosen: dict[bytes, bool] = {}
 
         self.np = np
         self.fields = [field for field in FIELDS if field in set(fields)]
@@ -404,15 +419,27 @@ class _Assembly:
         segment = _decode(payload)
         if segment.format != SEGMENT_FORMAT:
             raise msgspec.DecodeError(f"format {segment.format} is not known")
-        start, stop = self.count, self.count + len(segment.statuses)
+        kept: Any = slice(None)
+        count = len(segment.statuses)
+        wanted = [self._is_wanted(item) for item in segment.items]
+        if not all(wanted):
+            if not any(wanted):
+                return
+            kept = np.flatnonzero(np.array(wanted)[np.frombuffer(segment.codes, "<i4")])
+            count = len(kept)
+        start, stop = self.count, self.count + count
         if stop > self.capacity:
             self._grow(stop)
         arrays = self.arrays
-        arrays["positions"][start:stop] = np.frombuffer(segment.positions, "<i4")
-        arrays["statuses"][start:stop] = np.frombuffer(segment.statuses, np.int8)
-        places = [self.items.setdefault(item, len(self.items)) for item in segment.items]
+        arrays["positions"][start:stop] = np.frombuffer(segment.positions, "<i4")[kept]
+        arrays["statuses"][start:stop] = np.frombuffer(segment.statuses, np.int8)[kept]
+        items = self.items
+        places = [
+            items.setdefault(item, len(items)) if want else -1
+            for item, want in zip(segment.items, wanted, strict=True)
+        ]
         if segment.codes:
-            arrays["codes"][start:stop] = np.array(places, "<i4")[np.frombuffer(segment.codes, "<i4")]
+            arrays["codes"][start:stop] = np.array(places, "<i4")[np.frombuffer(segment.codes, "<i4")[kept]]
         else:
             arrays["codes"][start:stop] = places[0]
         for field in self.fields:
@@ -426,10 +453,19 @@ class _Assembly:
                 arrays[field][start:stop] = default
             elif field == "kind_codes":
                 known = [0, *(self.kinds.setdefault(kind, len(self.kinds)) for kind in segment.kinds)]
-                arrays[field][start:stop] = np.array(known, "<i4")[np.frombuffer(data, "<i4")]
+                arrays[field][start:stop] = np.array(known, "<i4")[np.frombuffer(data, "<i4")[kept]]
             else:
-                arrays[field][start:stop] = np.frombuffer(data, type_)
+                arrays[field][start:stop] = np.frombuffer(data, type_)[kept]
         self.count = stop
+
+    def _is_wanted(self, item: bytes) -> bool:
+        if self.only is None:
+            return True
+        found = self.chosen.get(item)
+        if found is None:
+            name = item_name(item.decode("utf-8", "surrogatepass"), self.kind)
+            found = self.chosen[item] = self.only(name)
+        return found
 
     def _grow(self, needed: int) -> None:
         self.capacity = max(needed, self.capacity * 2)
@@ -444,13 +480,14 @@ class _Assembly:
 def _assembled(
     kind: str,
     segments: Iterable[tuple[int, int, bytes]],
-    records: int | None,
+    capacity: int,
     fields: Iterable[str],
     last: int,
+    only: Callable[[ItemName], bool] | None,
 ) -> ItemColumns:
     import numpy as np
 
-    assembly = _Assembly({*fields, "tries"}, records or 0)
+    assembly = _Assembly(kind, {*fields, "tries"}, capacity, only)
     seen = 0
     for number, _, payload in segments:
         assembly.add(payload)

@@ -40,12 +40,17 @@ from karat.records import (
 
 def clean(text: Any, longest: int = 200) -> str:
     """Make untrusted text safe for a terminal: one line, no control or bidi characters, bounded length."""
-    shown = str(text)[: longest + 1]
-    if not shown.isprintable():
-        shown = visible(shown.translate(_BREAKS))
-        # Unassigned characters: nobody knows what a terminal makes of them.
-        shown = "".join(c if c in _JOINERS or unicodedata.category(c)[0] != "C" else "�" for c in shown)
+    shown = printable(str(text)[: longest + 1])
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """The same text on one line, with characters that could steer a terminal made visible."""
+    if text.isprintable():
+        return text
+    shown = visible(text.translate(_BREAKS))
+    # Unassigned characters: nobody knows what a terminal makes of them.
+    return "".join(c if c in _JOINERS or unicodedata.category(c)[0] != "C" else "�" for c in shown)
 
 
 _BREAKS = dict.fromkeys(map(ord, "\n\t\r\u2028\u2029"), " ")
@@ -318,7 +323,8 @@ def _wrapped(spans: list[str], layout: Layout, indent: int = 0) -> list[str]:
 
 def _details_text(block: Details, layout: Layout) -> str:
     names = max((display_width(clean(name, 40)) for name, _ in block.fields), default=0)
-    lines = [paint(clean(block.title), "bold", layout)] if block.title else []
+    title = _wrapped([clean(block.title)], layout) if block.title else []
+    lines = [paint(line, "bold", layout) for line in title]
     for name, spans in block.fields:
         shown = _wrapped([_clean_span(span, block.longest) for span in spans], layout, names + 4)
         for number, line in enumerate(shown):

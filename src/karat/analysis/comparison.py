@@ -780,7 +780,7 @@ def _changed(each: ChangedExample, direction: str) -> Details:
         fields.append((name, spans or [_EMPTY]))
     if each.calls:
         fields.append(("tool calls", [each.calls]))
-    return Details(f"{each.example}  {each.first:.3g} → {each.second:.3g} ({direction})", fields)
+    return Details(f"{each.example}: {each.first:.3g} → {each.second:.3g} ({direction})", fields)
 
 
 def _compared_runs(comparison: Comparison) -> Table:

@@ -97,7 +97,7 @@ def _list(found: list[dict[str, Any]]) -> list[Block]:
 
 
 def _explain(described: dict[str, Any]) -> list[Block]:
-    aliases = f"  (also {', '.join(described['aliases'])})" if described["aliases"] else ""
+    aliases = f" (also {', '.join(described['aliases'])})" if described["aliases"] else ""
     blocks: list[Block] = [Heading(described["name"] + aliases)]
     blocks += [Paragraph(text) for text in described["about"].split("\n\n") if text.strip()]
     if described["params"]:

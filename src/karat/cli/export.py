@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import unicodedata
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from karat.cli.commands import UsageError
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+from karat.formatting import printable
 
 
 def add_arguments(parser: Parser) -> None:
@@ -73,7 +73,7 @@ class _Harmless:
     def write(self, data: bytes) -> int:
         """Write text without the characters that could control the terminal."""
         text = self._decode(bytes(data))
-        shown = "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else "�" for c in text)
+        shown = "\n".join(printable(line) for line in text.split("\n"))
         self._file.write(shown.encode())
         return len(data)
 

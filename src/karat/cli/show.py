@@ -144,7 +144,7 @@ def _head(handle: Any) -> list[Block]:
     """What the item is, in a few lines."""
     if isinstance(handle, StoredDataset):
         labels = [("labels", [", ".join(handle.labels)])] if handle.labels else []
-        head = Heading(f"dataset {handle.label}  {handle.id}  {plural(len(handle), 'example')}")
+        head = Heading(f"dataset {handle.label}, {plural(len(handle), 'example')}, {handle.id}")
         return [head, *([Details("", labels)] if labels else [])]
     header = handle.header
     fields: list[tuple[str, list[str]]] = [("items", [counts_text(handle.counts)])]
@@ -169,7 +169,7 @@ def _head(handle: Any) -> list[Block]:
         value = getattr(header, name, None)
         if value:
             fields.append((name, [value if isinstance(value, str) else ", ".join(value)]))
-    return [Details(f"{handle.kind} {handle.id}  {handle.status}", fields)]
+    return [Details(f"{handle.kind} {handle.id}: {handle.status}", fields)]
 
 
 def _details(document: dict[str, Any]) -> list[Block]:

@@ -4,8 +4,9 @@ Every evaluation starts from OpenAI-style messages: reading both sides is part o
 of both sides are equal; where order does not matter the agent's are shuffled. In the rows marked `respelt` the
 agent writes the keys of its arguments in another order, so that no two texts are the same; in those marked `objects`
 arguments are objects and not JSON text; in those marked `wrong` one call has another argument, so that the trajectories
-do not match, and karat says where; in those marked `included` the agent gives one argument more and arguments are
-compared by inclusion (`tool_args_match_mode="superset"`).
+do not match, and karat says where; in those marked `missing` the agent left one call out, in those marked `extra` it
+made one more, in those marked `all wrong` every call has another argument; in those marked `included` the agent gives
+one argument more and arguments are compared by inclusion (`tool_args_match_mode="superset"`).
 
     python bench/trajectories.py --peers FOLDER      # a virtual environment that has the peers
     python bench/trajectories.py --install-peers     # makes one in a temporary folder
@@ -38,11 +39,20 @@ ROWS = (
     "5 objects wrong",
     "50 objects wrong",
     "500 objects wrong",
+    "5 objects missing",
+    "500 objects missing",
+    "5 objects extra",
+    "500 objects extra",
+    "5 objects all wrong",
+    "50 objects all wrong",
+    "500 all wrong",
+    "500 objects all wrong",
     "5 included",
     "500 included",
     "500 objects included",
     "500 included wrong",
     "500 objects included wrong",
+    "500 objects included all wrong",
 )
 MODES = ("strict", "unordered", "subset", "superset")
 PEERS = {"potato": "potato-annotation", "agentevals": "agentevals", "openevals": "openevals"}
@@ -98,7 +108,13 @@ def case(mode: str, row: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         agent += [(f"other_{number}", {"x": number}) for number in range(size // 10)]
     if "included" in row:
         agent = [(name, {**arguments, "verbose": True}) for name, arguments in agent]
-    if "wrong" in row:
+    if "all wrong" in row:
+        agent = [(name, {**arguments, "query": "something else"}) for name, arguments in agent]
+    elif "missing" in row:
+        del agent[size // 2]
+    elif "extra" in row:
+        agent.insert(size // 2, ("tool_0", {"query": "one more"}))
+    elif "wrong" in row:
         name, arguments = agent[size // 2]
         agent[size // 2] = (name, {**arguments, "query": "something else"})
     objects = "objects" in row
@@ -123,7 +139,11 @@ def measure(build: Build) -> dict[str, float]:
                 continue
             score = verdict["score"] if isinstance(verdict, dict) else verdict.score
             # Potato reads inclusion the other way round in its mode subset.
-            if bool(score) == ("wrong" in row) and not (mode == "subset" and "included" in row):
+            if (mode == "subset" and "missing" in row) or (mode == "superset" and "extra" in row):
+                fails = False
+            else:
+                fails = any(word in row for word in ("wrong", "missing", "extra"))
+            if bool(score) == fails and not (mode == "subset" and "included" in row):
                 raise SystemExit(f"{mode} at {row} calls: the verdict is not as expected")
             out[f"{mode}/{row}"] = max(_rate(judge, agent, reference) for _ in range(ROUNDS))
     return out

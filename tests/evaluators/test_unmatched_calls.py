@@ -2,14 +2,15 @@
 
 import datetime
 import json
+import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from karat.evaluators import CannotJudge, SetMatch, TrajectoryMatchEvaluator
 from karat.evaluators.trajectory._arguments import Malformed, ModeRule, build_rule
-from karat.evaluators.trajectory._pairing import candidates
+from karat.evaluators.trajectory._pairing import candidates, maximum_matching
 
 plain = st.sampled_from(["a", "b", "1", 1, 1.0, True, False, 0, None, 2.5, float("nan")])
 values = st.recursive(
@@ -189,3 +190,98 @@ def test_the_first_mismatches_are_explained_and_all_are_listed() -> None:
     )
     assert [(each["agent"], each["reference"]) for each in mismatched] == [(n, n) for n in range(6)]
     assert ["differences" in each for each in mismatched] == [True] * 3 + [False] * 3
+
+
+LEAVES = [
+    "a",
+    "b",
+    1,
+    1.0,
+    True,
+    0,
+    False,
+    None,
+    2.5,
+    float("nan"),
+    [1],
+    {},
+    {"k": 1},
+    {"k": True, "m": 2},
+    b"a",
+]
+
+
+def drawn_calls(chance, size, shape, leaves):
+    """Calls of two tools; `shape` names the arguments that every call has, and some have another or lack one."""
+    calls = []
+    for _ in range(size):
+        given = {name: chance.choice(leaves) for name in shape}
+        if chance.random() < 0.3:
+            given["more"] = chance.choice(leaves)
+        if chance.random() < 0.1:
+            given.pop(chance.choice(shape))
+        calls.append({"name": chance.choice("fg"), "arguments": given})
+    return calls
+
+
+def longest_in_order(edges, width):
+    row = [0] * (width + 1)
+    for each in edges:
+        above, row = row, [0]
+        for j in range(width):
+            row.append(max(above[j + 1], row[j], above[j] + 1 if j in each else 0))
+    return row[-1]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    modes,
+    st.sampled_from(["strict", "unordered"]),
+    st.sampled_from([3, 12, 30]),
+    st.sampled_from(["x", "xy"]),
+    st.lists(st.sampled_from(range(len(LEAVES))), min_size=1, max_size=4),
+)
+def test_as_many_calls_are_paired_as_comparing_each_with_each_allows(seed, mode, order, most, shape, chosen):
+    chance = random.Random(seed)
+    leaves = [LEAVES[at] for at in chosen]
+    agent = drawn_calls(chance, chance.randint(1, most), shape, leaves)
+    reference = drawn_calls(chance, chance.randint(1, most), shape, leaves)
+    rule = ModeRule(mode)
+    edges = [
+        [
+            j
+            for j, want in enumerate(reference)
+            if have["name"] == want["name"] and rule.matches(have["arguments"], want["arguments"])
+        ]
+        for have in agent
+    ]
+    if order == "strict":
+        largest = longest_in_order(edges, len(reference))
+    else:
+        largest = sum(j >= 0 for j in maximum_matching(edges, len(reference), [-1] * len(agent)))
+    evaluator = TrajectoryMatchEvaluator(mode=order, tool_args_match_mode=mode)
+    found = evaluator.evaluate(outputs=agent, reference_outputs=reference)
+    assert found.metadata["counts"]["matched"] == largest
+    assert all(each["reference"] in edges[each["agent"]] for each in found.metadata["matched"])
+    assert found.score == (len(agent) == len(reference) == largest)
+
+
+class Uncomparable:
+    """An object whose comparison raises, as that of an array does."""
+
+    def __eq__(self, other):
+        raise ValueError("ambiguous")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("order", ["strict", "unordered"])
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_an_object_that_cannot_be_compared_matches_only_itself(order, size):
+    one = Uncomparable()
+    agent = [{"name": f"f{at}", "arguments": {"q": Uncomparable()}} for at in range(size)]
+    reference = [{"name": f"f{at}", "arguments": {"q": Uncomparable()}} for at in range(size)]
+    agent[0]["arguments"]["q"] = reference[0]["arguments"]["q"] = one
+    found = TrajectoryMatchEvaluator(mode=order).evaluate(outputs=agent, reference_outputs=reference)
+    assert found.metadata["counts"]["matched"] == 1

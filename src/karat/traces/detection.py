@@ -178,8 +178,10 @@ def normalize(value: Any) -> Trajectory:
     return Trajectory(steps, unused)
 
 
-def fast_calls(items: Any) -> tuple[list[str], list[Any], bool] | None:
-    """Read only the calls of a list in one of the most common shapes: names, arguments, and whether all are text.
+def fast_calls(items: Any) -> tuple[list[str], list[Any], type | None] | None:
+    """Read only the calls of a list in one of the most common shapes: names, arguments, and the type of all arguments.
+
+    The type is str, dict, or None where there are both.
 
     The result equals the calls of `normalize`, which takes 40 times as long. None means that the list is not in one
     of these shapes and has to be normalized.
@@ -191,18 +193,18 @@ def fast_calls(items: Any) -> tuple[list[str], list[Any], bool] | None:
     if _registered:
         return None
     if not _fast:
-        _fast.extend(importlib.import_module(f"karat.traces.formats.{name}") for name in FAST)
+        _fast.extend(importlib.import_module(f"karat.traces.formats.{name}").fast_calls for name in FAST)
     try:
         # The keys of all items at once take a quarter of the time of looking at each item.
         keys = set().union(*items)
-        for format in _fast:
-            found = format.fast_calls(items, keys)
+        for read_fast in _fast:
+            found = read_fast(items, keys)
             if found is not None:
                 names, arguments = found
                 kinds = set(map(type, arguments))
                 # A blank name is an error that `normalize` reports; one that is not text raises a TypeError here.
-                if kinds <= _GIVEN and all(map(str.strip, set(names))):
-                    return names, arguments, dict not in kinds
+                if kinds <= _GIVEN and all(map(str.strip, names)):
+                    return names, arguments, kinds.pop() if len(kinds) == 1 else None if kinds else str
                 return None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
         pass

@@ -293,7 +293,9 @@ def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Diffe
     if kind in ATOMS and kind is type(reference):
         if agent != reference:
             found.append(Difference(path, agent, reference))
-    elif isinstance(agent, Mapping) and isinstance(reference, Mapping):
+    elif (kind is dict and type(reference) is dict) or (
+        isinstance(agent, Mapping) and isinstance(reference, Mapping)
+    ):
         for key, want in reference.items():
             if key not in agent:
                 if mode != "subset":
@@ -306,7 +308,7 @@ def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Diffe
                 _collect(have, want, mode, f"{path}.{key}" if path else str(key), found)
             elif have != want:
                 found.append(Difference(f"{path}.{key}" if path else str(key), have, want))
-        if mode != "superset":
+        if mode != "superset" and not agent.keys() <= reference.keys():
             for key, have in agent.items():
                 if key not in reference:
                     found.append(Difference(f"{path}.{key}" if path else str(key), have, MISSING))

@@ -30,6 +30,7 @@ def _number(text: str) -> int | float:
 
 _decoder = msgspec.json.Decoder(float_hook=_number)
 _decode, _decode_lines = _decoder.decode, _decoder.decode_lines
+_decode_plain = msgspec.json.Decoder().decode
 _FLOATS = (b".", b"e-", b"e1", b"e2", b"e3", b"e4", b"e5", b"e6", b"e7", b"e8", b"e9")
 """What the JSON of a float holds, and of other values only in a string."""
 
@@ -39,14 +40,15 @@ class Calls:
 
     __slots__ = ("_keys", "_marks", "_read", "_values", "as_text", "given", "names", "trajectory")
 
-    def __init__(self, names: list[str], given: list[Any], as_text: bool = False) -> None:
+    def __init__(self, names: list[str], given: list[Any], kind: type | None = None) -> None:
+        """Take names and arguments; `kind` is the type of all arguments, str or dict, where that is known."""
         self.names = names
         self.given = given
-        self.as_text = as_text
+        self.as_text = kind is str
         """Whether all arguments are JSON text, so that equal texts are equal arguments."""
         self.trajectory: Trajectory | None = None
-        self._values: list[Any] = [_UNREAD] * len(given)
-        self._read = False
+        self._read = kind is dict
+        self._values: list[Any] = given if kind is dict else [_UNREAD] * len(given)
         self._keys: Sequence[Hashable | None] | None = None
         self._marks: list[bytes] | None = None
 
@@ -76,8 +78,7 @@ class Calls:
     def values(self) -> list[Any]:
         """The arguments of all calls."""
         if not self._read:
-            plain = set(map(type, self.given)) == {dict}
-            self._values = self.given if plain else [self.arguments(at) for at in range(len(self))]
+            self._values = _objects(self.given) or [self.arguments(at) for at in range(len(self))]
             self._read = True
         return self._values
 
@@ -91,18 +92,12 @@ class Calls:
             if self.as_text:
                 keys = self.keys()
                 return None if None in keys else keys
-            written = self.written()
+            written = encoded(self.values())
             if written is None:
                 return None
-            self._marks = written.split(b"\n")[:-1]
+            self._marks = written.split(b"\n")
+            self._marks.pop()
         return self._marks
-
-    def written(self) -> bytes | None:
-        """The values of all calls as lines of JSON, keys in order; None where they are none."""
-        try:
-            return _encode_lines(self.values())
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            return None
 
     def keys(self) -> Sequence[Hashable | None]:
         """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""
@@ -136,6 +131,29 @@ class Calls:
             if keys is not None:
                 return keys
         return [canonical(self.arguments(position)) for position in positions]
+
+
+def encoded(values: list[Any]) -> bytes | None:
+    """Write values as lines of JSON, keys in order; None where one of them cannot be written."""
+    try:
+        return _encode_lines(values)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _objects(given: list[Any]) -> list[Any] | None:
+    """Return arguments that are all objects, or all JSON texts of objects; None for others, and for none."""
+    kinds = set(map(type, given))
+    if kinds == {dict}:
+        return given
+    if kinds == {str}:
+        try:
+            values = list(map(_decode_plain, given))
+        except (ValueError, RecursionError):
+            return None
+        if set(map(type, values)) == {dict}:
+            return values
+    return None
 
 
 def _object_keys(values: list[Any]) -> list[bytes] | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from itertools import repeat
 from typing import Any, Protocol
 
 from karat.evaluators.trajectory._arguments import FieldsRule, ModeRule, Rule
-from karat.evaluators.trajectory._calls import Calls
+from karat.evaluators.trajectory._calls import Calls, encoded
+from karat.evaluators.trajectory._values import leaf_keys
 from karat.traces import TraceError
 
 RuleOf = Callable[[str], Rule]
@@ -23,6 +23,8 @@ Paired = tuple[Pairs, Sequence[int], Sequence[int]]
 
 COMPARISONS = 250_000
 """The maximum number of comparisons of one tool's calls one by one, some 2 µs each."""
+SMALL = 16
+"""Up to so many calls are looked up by their tool before their arguments are written down to be compared."""
 FEW = 4
 """Up to so many pairs of calls of one tool are compared one by one, without looking for equal ones first."""
 
@@ -69,9 +71,21 @@ def pair_some(
     pairs: Pairs = {}
     exact = False
     if exact_first and not optional and len(left) * len(open_) > FEW:
-        pairs, left, open_, exact = _pair_equal(agent, left, reference, open_)
+        pairs, left, open_, exact = _pair_equal(agent, left, reference, open_, rule_of)
     if not left or not open_:
         return pairs
+    if len(left) == 1 and len(open_) == 1:
+        i, j = left[0], open_[0]
+        if not exact and _matches(agent, i, reference, j, rule_of):
+            pairs[i] = j
+        return pairs
+    if (
+        len(left) > SMALL
+        and not optional
+        and (included := _all_inclusion_keys(agent, left, reference, open_, rule_of))
+    ):
+        _pair_keyed(*included, pairs)
+        return dict(sorted(pairs.items()))
     asked = by_name(reference, open_)
     for name, positions in by_name(agent, left).items():
         if name in asked:
@@ -83,7 +97,7 @@ def pair_some(
 
 
 def _pair_equal(
-    agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int]
+    agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int], rule_of: RuleOf
 ) -> tuple[Pairs, Sequence[int], Sequence[int], bool]:
     """Pair calls with the same arguments, by their text or else by their values; say whether no equal ones are left.
 
@@ -91,6 +105,8 @@ def _pair_equal(
     two equal calls matches the other.
     """
     pairs: Pairs = {}
+    # One tool is enough to ask: inclusion is looked for tool by tool afterwards, and finds equal arguments as well.
+    inclusion = _is_inclusion(rule_of(agent.names[left[0]]))
     if agent.as_text and reference.as_text:
         texts, wanted = agent.given, reference.given
         # Two samples: where the texts differ in their spelling, the values decide about all at once.
@@ -98,37 +114,75 @@ def _pair_equal(
             pairs, left, open_ = _pair_same(
                 agent, left, _chosen(texts, left), reference, open_, _chosen(wanted, open_)
             )
-    else:
+    elif not inclusion:
         pairs, left, open_ = _pair_marked(agent, left, reference, open_)
-    if len(left) * len(open_) > FEW or (not pairs and left and open_):
-        have, want = agent.keys_of(left), reference.keys_of(open_)
-        found, left, open_ = _pair_same(agent, left, have, reference, open_, want)
-        pairs = dict(sorted((pairs | found).items())) if pairs and found else pairs or found
-        return pairs, left, open_, None not in have and None not in want
-    return pairs, left, open_, False
+    if inclusion or not left or not open_ or max(len(left), len(open_)) <= SMALL:
+        return pairs, left, open_, False
+    have, want = agent.keys_of(left), reference.keys_of(open_)
+    found, left, open_ = _pair_same(agent, left, have, reference, open_, want)
+    pairs = dict(sorted((pairs | found).items())) if pairs and found else pairs or found
+    return pairs, left, open_, None not in have and None not in want
+
+
+def _is_inclusion(rule: Rule) -> bool:
+    return type(rule) is ModeRule and rule.relation == "preorder"
 
 
 def _pair_marked(agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int]) -> Paired:
-    """Pairs calls whose arguments are written alike as JSON, where they then prove to be the same values."""
-    if (have := agent.marks()) and (want := reference.marks()):
-        marked = _pair_same(agent, left, _chosen(have, left), reference, open_, _chosen(want, open_))
-        mine, theirs = agent.values(), reference.values()
-        if [mine[i] for i in marked[0]] == [theirs[j] for j in marked[0].values()]:
-            return marked
-    return {}, left, open_
+    """Pair calls whose arguments are written alike as JSON, where they then prove to be the same values."""
+    named = _pair_named(agent, left, reference, open_)
+    if named is not None:
+        return named
+    have, want = agent.marks(), reference.marks()
+    if not have or not want:
+        return {}, left, open_
+    found = _pair_same(agent, left, _chosen(have, left), reference, open_, _chosen(want, open_))
+    mine, theirs = agent.values(), reference.values()
+    for i, j in found[0].items():
+        # What is no JSON may be written like something that is: bytes and their base64, NaN and None.
+        if mine[i] != theirs[j]:
+            return {}, left, open_
+    return found
+
+
+def _pair_named(agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int]) -> Paired | None:
+    """Pair calls with equal values where the reference calls no tool twice; None where it does, or may have no JSON."""
+    asked = reference.names
+    if len(asked) > SMALL:
+        return None
+    waiting = {asked[j]: j for j in open_}
+    if len(waiting) < len(open_):
+        return None
+    names, mine, theirs = agent.names, agent.values(), reference.values()
+    pairs: Pairs = {}
+    rest: list[int] = []
+    try:
+        for i in left:
+            j = waiting.get(names[i])
+            if j is not None and mine[i] == theirs[j]:
+                pairs[i] = j
+                del waiting[names[i]]
+            else:
+                rest.append(i)
+    except Exception:  # a foreign object's comparison may raise anything
+        return None
+    if not _are_same([mine[i] for i in pairs], [theirs[j] for j in pairs.values()]):
+        return None
+    return pairs, rest, list(waiting.values())
+
+
+def _are_same(have: list[Any], want: list[Any]) -> bool:
+    """Return whether values that Python takes for equal are written alike too: True is not 1."""
+    return (written := encoded(have)) is not None and written == encoded(want)
 
 
 def same_arguments(agent: Calls, reference: Calls) -> bool:
     """Whether the arguments of calls are the same one by one, where that can be told at once."""
-    if agent.values() != reference.values():
+    have, want = agent.values(), reference.values()
+    try:
+        return have == want and _are_same(have, want)
+    except Exception:  # a foreign object's comparison may raise anything
         return False
-    have: Any
-    want: Any
-    if agent.as_text or reference.as_text:
-        have, want = agent.marks(), reference.marks()
-    else:
-        have, want = agent.written(), reference.written()  # True is not 1
-    return have is not None and have == want
 
 
 def _pair_same(
@@ -141,36 +195,40 @@ def _pair_same(
 ) -> Paired:
     """Pairs calls that have the same name and the same key, each used once; a key of None equals none."""
     waiting = dict(zip(want, open_, strict=True))
+    names, asked = agent.names, reference.names
     if len(waiting) == len(want) and None not in waiting:
         # Nearly always the arguments alone tell the calls apart, whatever their names.
-        found: list[int | None] = list(map(waiting.pop, have, repeat(None)))
-        pairs, rest = _settled(left, found, len(want) - len(waiting))
-        names = _chosen(agent.names, list(pairs) if rest else left)
-        if names == [reference.names[j] for j in pairs.values()]:
+        pairs: Pairs = {}
+        rest: list[int] = []
+        for i, key in zip(left, have, strict=True):
+            j = waiting.pop(key, None)
+            if j is None:
+                rest.append(i)
+            elif names[i] == asked[j]:
+                pairs[i] = j
+            else:
+                break
+        else:
             return pairs, rest, list(waiting.values())
     queues: dict[tuple[str, Any], deque[int]] = {}
     for position, key in zip(open_, want, strict=True):
         if key is not None:
-            queues.setdefault((reference.names[position], key), deque()).append(position)
-    rows = map(queues.get, zip(_chosen(agent.names, left), have, strict=True))
-    found = [row.popleft() if row else None for row in rows]
-    pairs, rest = _settled(left, found, len(found) - found.count(None))
-    taken = set(found)
+            queues.setdefault((asked[position], key), deque()).append(position)
+    pairs, rest = {}, []
+    for i, key in zip(left, have, strict=True):
+        queue = queues.get((names[i], key))
+        if queue:
+            pairs[i] = queue.popleft()
+        else:
+            rest.append(i)
+    taken = set(pairs.values())
     return pairs, rest, [position for position in open_ if position not in taken]
-
-
-def _settled(left: Sequence[int], found: list[int | None], paired: int) -> tuple[Pairs, list[int]]:
-    """The pairs, and the agent's calls that are in none."""
-    if paired == len(found):
-        return dict(zip(left, found, strict=True)), []  # type: ignore[arg-type]  # there is no None among them
-    pairs = {i: j for i, j in zip(left, found, strict=True) if j is not None}
-    return pairs, [i for i in left if i not in pairs]
 
 
 def _chosen(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
     """The values at some positions."""
-    if positions == range(len(values)):
-        return values
+    if len(positions) == len(values):
+        return values  # positions are in order, and none stands twice
     return [values[position] for position in positions]
 
 
@@ -201,6 +259,9 @@ def _pair_one_tool(
             pairs[agents[0]] = references[0]
         return
     few = len(agents) * len(references) <= FEW
+    if not few and (included := _inclusion_keys(agent, agents, reference, references, rule)):
+        _pair_keyed(*included, pairs)
+        return
     if not few and (rule.relation == "equivalence" or (rule.relation == "preorder" and not optional)):
         have = rule_keys(agent, agents, rule)
         want = rule_keys(reference, references, rule)
@@ -218,6 +279,49 @@ def rule_keys(calls: Calls, positions: Sequence[int], rule: Rule) -> dict[int, A
     if isinstance(rule, ModeRule) and rule.mode != "ignore":
         return dict(zip(positions, calls.keys_of(positions), strict=True))
     return {position: rule.key(calls.arguments(position)) for position in positions}
+
+
+def _inclusion_keys(
+    agent: Calls, agents: Sequence[int], reference: Calls, references: Sequence[int], rule: Rule
+) -> tuple[dict[int, Any], dict[int, Any]] | None:
+    """Return keys that are equal exactly where calls match under a rule of inclusion; None where there are none.
+
+    Where all calls of the included side have the same names of arguments, at every depth, another call includes one of
+    them when the values at those names are equal: comparing each with each is not needed. A key of None matches none.
+    """
+    if not _is_inclusion(rule):
+        return None
+    mine, theirs = agent.values(), reference.values()
+    have, want = [mine[i] for i in agents], [theirs[j] for j in references]
+    if type(rule) is ModeRule and rule.mode == "superset":
+        found = leaf_keys(have, want)
+        return None if found is None else _keyed(agents, found[0], references, found[1])
+    found = leaf_keys(want, have)
+    return None if found is None else _keyed(agents, found[1], references, found[0])
+
+
+def _all_inclusion_keys(
+    agent: Calls, agents: Sequence[int], reference: Calls, references: Sequence[int], rule_of: RuleOf
+) -> tuple[dict[int, Any], dict[int, Any]] | None:
+    """Return such keys of the calls of all tools at once, where one rule holds for all of them."""
+    names, asked = agent.names, reference.names
+    rules = {id(rule): rule for rule in map(rule_of, {asked[j] for j in references})}
+    if len(rules) > 1:
+        return None
+    found = _inclusion_keys(agent, agents, reference, references, *rules.values())
+    if found is None:
+        return None
+    have, want = found
+    return (
+        {i: None if key is None else (names[i], key) for i, key in have.items()},
+        {j: None if key is None else (asked[j], key) for j, key in want.items()},
+    )
+
+
+def _keyed(
+    agents: Sequence[int], have: list[Any], references: Sequence[int], want: list[Any]
+) -> tuple[dict[int, Any], dict[int, Any]]:
+    return dict(zip(agents, have, strict=True)), dict(zip(references, want, strict=True))
 
 
 def _pair_keyed(have: dict[int, Any], want: dict[int, Any], pairs: Pairs) -> tuple[list[int], list[int]]:
@@ -381,21 +485,23 @@ def align(
     # most one of the two in a pair, which can be exchanged for this one.
     while start < last and start < last_wanted and _matches(agent, start, reference, start, rule_of):
         start += 1
-    while (
-        start < last
-        and start < last_wanted
-        and _matches(agent, last - 1, reference, last_wanted - 1, rule_of)
-    ):
-        last, last_wanted = last - 1, last_wanted - 1
-    pairs = dict(zip(range(start), range(start), strict=True))
+    pairs = {position: position for position in range(start)}
     related = False
     if start < last and start < last_wanted and last - start + last_wanted - start > 2:
+        while (
+            start < last
+            and start < last_wanted
+            and _matches(agent, last - 1, reference, last_wanted - 1, rule_of)
+        ):
+            last, last_wanted = last - 1, last_wanted - 1
         masks = _masks(agent, range(start, last), reference, range(start, last_wanted), rule_of)
         if any(masks):
             found = _longest_alignment(masks, last_wanted - start)
             pairs |= {start + i: start + j for i, j in reversed(found.items())}
             related = _is_related(masks, found)
-    pairs |= zip(range(last, len(agent)), range(last_wanted, len(reference)), strict=True)
+    shift = last_wanted - last
+    for i in range(last, len(agent)):
+        pairs[i] = i + shift
     return pairs, related
 
 
@@ -420,29 +526,33 @@ def _same_ends(agent: Calls, reference: Calls) -> tuple[int, int]:
     It loses no pair: where an alignment has one of two such calls paired otherwise, it can be paired with the other.
     """
     texts = agent.as_text and reference.as_text
-    have: Sequence[Any] | None = agent.given if texts else agent.marks()
-    want: Sequence[Any] | None = reference.given if texts else reference.marks()
-    if have is None or want is None:
-        return 0, 0
-    shortest = min(len(agent), len(reference))
+    have, want = (agent.given, reference.given) if texts else (agent.values(), reference.values())
+    names, asked = agent.names, reference.names
+    shortest = min(len(have), len(want))
     start = end = 0
-    while start < shortest and have[start] == want[start] and agent.names[start] == reference.names[start]:
-        start += 1
-    mine, theirs = len(have) - 1, len(want) - 1
-    names, asked, most = agent.names, reference.names, shortest - start
-    while end < most and have[mine - end] == want[theirs - end] and names[mine - end] == asked[theirs - end]:
-        end += 1
-    if not texts and (start or end):
-        # What is written alike may differ where it is not JSON: bytes and their base64, NaN and None.
-        values, others = agent.values(), reference.values()
-        if values[:start] != others[:start] or values[mine - end + 1 :] != others[theirs - end + 1 :]:
-            return 0, 0
-    return start, end
+    try:
+        while start < shortest and have[start] == want[start] and names[start] == asked[start]:
+            start += 1
+        most = shortest - start
+        while end < most and have[~end] == want[~end] and names[~end] == asked[~end]:
+            end += 1
+    except Exception:  # a foreign object's comparison may raise anything
+        return 0, 0
+    if texts or not (start or end):
+        return start, end
+    last, last_wanted = len(have) - end, len(want) - end
+    if _are_same([*have[:start], *have[last:]], [*want[:start], *want[last_wanted:]]):
+        return start, end
+    return 0, 0
 
 
 def _masks(agent: Calls, agents: range, reference: Calls, references: range, rule_of: RuleOf) -> list[int]:
     """For each of the agent's calls in a range, those of the reference's it matches, as bits."""
     masks = [0] * len(agents)
+    if len(agents) > SMALL and (
+        included := _all_inclusion_keys(agent, agents, reference, references, rule_of)
+    ):
+        return _masks_of(included, agents, references, masks)
     asked = by_name(reference, references)
     for name, mine in by_name(agent, agents).items():
         if name not in asked:
@@ -454,6 +564,9 @@ def _masks(agent: Calls, agents: range, reference: Calls, references: range, rul
                 for other in theirs:
                     if rule.matches(given, reference.arguments(other)):
                         masks[position - agents.start] |= 1 << other - references.start
+            continue
+        if included := _inclusion_keys(agent, mine, reference, theirs, rule):
+            _masks_of(included, agents, references, masks)
             continue
         have = rule_keys(agent, mine, rule)
         known = _masks_by_key(rule, rule_keys(reference, theirs, rule), references.start)
@@ -468,6 +581,19 @@ def _masks(agent: Calls, agents: range, reference: Calls, references: range, rul
             masks[position - agents.start] = sum(
                 1 << theirs[j] - references.start for j in row if rule.matches(given, wanted[j])
             )
+    return masks
+
+
+def _masks_of(
+    keys: tuple[dict[int, Any], dict[int, Any]], agents: range, references: range, masks: list[int]
+) -> list[int]:
+    """Set the bits of calls with equal keys; a key of None equals none."""
+    classes: dict[Any, int] = {}
+    for position, key in keys[1].items():
+        classes[key] = classes.get(key, 0) | 1 << position - references.start
+    classes[None] = 0
+    for position, key in keys[0].items():
+        masks[position - agents.start] = classes.get(key, 0)
     return masks
 
 

@@ -136,7 +136,9 @@ def show_mismatch(call: Mapping[str, Any]) -> str:
 def listed(parts: Sequence[str], most: int = MENTIONED, more: int = 0) -> str:
     """The first few, and how many more there are: those of the parts, and `more` that are not among them."""
     more += max(0, len(parts) - most)
-    return "; ".join(parts[:most]) + (f"; and {more} more" if more else "")
+    if not more:
+        return "; ".join(parts)
+    return f"{'; '.join(parts[:most])}; and {more} more"
 
 
 def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -78,6 +79,70 @@ def contains(whole: Any, part: Any) -> bool:
     if isinstance(part, (list, tuple)) and isinstance(whole, (list, tuple)):
         return len(part) == len(whole) and all(map(contains, whole, part))
     return equal(whole, part)
+
+
+_LEAVES = frozenset((str, int, bool, float, type(None)))
+_JSON = frozenset((*_LEAVES, dict, list))
+
+
+def leaf_keys(wholes: list[Any], parts: list[Any]) -> tuple[list[Any], list[Any]] | None:
+    """Return keys of wholes and of parts that are equal exactly where a whole contains a part.
+
+    There are such keys where all parts are dicts with the same keys at every depth and plain values in them; None
+    otherwise. A whole that lacks a key has the key None and contains none of the parts. The columns of values are
+    taken out in C: a thousand dicts take a millisecond.
+    """
+    dead: set[int] = set()
+    columns: list[tuple[Sequence[Any], Sequence[Any]]] = []
+    waiting: list[tuple[Sequence[Any], Sequence[Any]]] = [(wholes, parts)]
+    while waiting:
+        whole, part = waiting.pop()
+        kinds, others = set(map(type, part)), set(map(type, whole))
+        if not others <= _JSON:
+            return None
+        if kinds == {dict}:
+            shapes = set(map(tuple, part))
+            if len(shapes) > 1 and len(set(map(frozenset, shapes))) > 1:
+                return None
+            if others != {dict}:
+                dead.update(at for at, value in enumerate(whole) if type(value) is not dict)
+            if not (names := next(iter(shapes))):
+                continue
+            get = itemgetter(*names)
+            try:
+                found = list(map(get, whole))
+            except (KeyError, TypeError):
+                lacking = None if len(names) == 1 else (None,) * len(names)
+                found = []
+                for at, value in enumerate(whole):
+                    if at in dead or any(name not in value for name in names):
+                        dead.add(at)
+                        found.append(lacking)
+                    else:
+                        found.append(get(value))
+            if len(names) == 1:
+                waiting.append((found, list(map(get, part))))
+            else:
+                rows = zip(*map(get, part), strict=True)
+                waiting += zip(zip(*found, strict=True), rows, strict=True)
+        elif kinds <= _LEAVES:
+            if float in kinds | others and any(value != value for each in (whole, part) for value in each):
+                return None  # NaN equals nothing, not even itself
+            if not others <= _LEAVES:
+                dead.update(at for at, value in enumerate(whole) if type(value) in (dict, list))
+                whole = [None if type(value) in (dict, list) else value for value in whole]
+            if bool in kinds | others and len(kinds | others) > 1:
+                # True is not 1.
+                whole, part = ([(type(value) is bool, value) for value in each] for each in (whole, part))
+            columns.append((whole, part))
+        else:
+            return None
+    if not columns:
+        return None
+    have: list[Any] = list(zip(*(whole for whole, _ in columns), strict=True))
+    for at in dead:
+        have[at] = None
+    return have, list(zip(*(part for _, part in columns), strict=True))
 
 
 def canonical(value: Any) -> Hashable | None:

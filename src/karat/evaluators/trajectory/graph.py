@@ -99,8 +99,8 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
 
     def _compare(self, have: list[str], want: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
         """What is told of one part, and all that is missing and extra."""
-        agent = Calls(have, [{} for _ in have])
-        reference = Calls(want, [{} for _ in want])
+        agent = Calls(have, [{} for _ in have], dict)
+        reference = Calls(want, [{} for _ in want], dict)
         pair = pair_in_order if self.mode in IN_ORDER else pair_in_any_order
         pairs = pair(agent, reference, _by_name)
         answered = set(pairs.values())

@@ -11,8 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
@@ -30,6 +30,7 @@ from karat.evaluators.trajectory._arguments import (
 )
 from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference
 from karat.evaluators.trajectory._pairing import (
+    SMALL,
     Budget,
     Pairs,
     align,
@@ -175,13 +176,14 @@ class TrajectoryMatchEvaluator(Evaluator):
         )
         faults = self._explain(agent, reference, alignment)
         metadata = self._metadata(agent, reference, alignment, faults)
-        metadata |= {"precision": precision, "recall": recall, "f1": f1}
+        metadata["precision"], metadata["recall"], metadata["f1"] = precision, recall, f1
         comment = self._comment(passed, metadata, alignment, faults)
-        comment += mention_unused(metadata, agent, reference)
+        if agent.trajectory is not None or reference.trajectory is not None:
+            comment += mention_unused(metadata, agent, reference)
         return Result(self.key, f1 if self.graded else float(passed), passed, comment, metadata)
 
     def _align(self, agent: Calls, reference: Calls) -> Alignment:
-        optional = self._optional_positions(reference)
+        optional = self._optional_positions(reference) if self.optional else set()
         pairs, related = self._pair(agent, reference, optional)
         extra: list[int] = []
         missing: list[int] = []
@@ -219,7 +221,7 @@ class TrajectoryMatchEvaluator(Evaluator):
                 return True
             if texts and len(agent) and agent.given[0] == reference.given[0]:
                 return False  # the same spelling and not the same: the alignment finds the pairs more quickly
-            if not texts and same_arguments(agent, reference):
+            if not texts and len(agent) > SMALL and same_arguments(agent, reference):
                 return True
             if texts and not self.rules and self.default.mode == "exact":
                 have, want = agent.keys(), reference.keys()
@@ -236,8 +238,6 @@ class TrajectoryMatchEvaluator(Evaluator):
         return not alignment.needed and not alignment.extra
 
     def _optional_positions(self, reference: Calls) -> set[int]:
-        if not self.optional:
-            return set()
         return {j for j in range(len(reference)) if j in self.optional or reference.names[j] in self.optional}
 
     def _repeats(self, agent: Calls, extra: list[int], reference: Calls) -> list[int]:
@@ -267,7 +267,10 @@ class TrajectoryMatchEvaluator(Evaluator):
         extra, missing = alignment.extra, alignment.missing
         misplaced: Pairs = {}
         mismatched: Pairs = {}
-        if extra and missing:
+        if len(extra) == 1 and len(missing) == 1 and not alignment.related:
+            if agent.names[extra[0]] == reference.names[missing[0]]:
+                return Faults([], [], {extra[0]: missing[0]}, {})
+        elif extra and missing:
             if alignment.related:
                 misplaced = self._pair_misplaced(agent, extra, reference, missing)
             mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
@@ -279,25 +282,18 @@ class TrajectoryMatchEvaluator(Evaluator):
     def _metadata(
         self, agent: Calls, reference: Calls, alignment: Alignment, faults: Faults
     ) -> dict[str, Any]:
-        mismatched = islice(faults.mismatched.items(), LISTED)
+        tools = _tools(agent)
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
-            "agent_tools": _tools(agent),
+            "agent_tools": tools,
             "reference_tools": _tools(reference),
             "agent_count": len(agent),
             "reference_count": len(reference),
-            "matched": _told_pairs(agent, alignment.pairs),
-            "missing": [describe(reference, j, "reference") for j in faults.missing[:LISTED]]
-            if faults.missing
-            else [],
-            "extra": [describe(agent, i, "agent") for i in faults.extra[:LISTED]] if faults.extra else [],
-            "mismatched": [
-                describe_mismatch(
-                    agent, i, reference, j, self._rule_of(agent.names[i]) if at < DETAILED else None
-                )
-                for at, (i, j) in enumerate(mismatched)
-            ],
+            "matched": _told_pairs(agent, tools, alignment.pairs),
+            "missing": _told_calls(reference, "reference", faults.missing) if faults.missing else [],
+            "extra": _told_calls(agent, "agent", faults.extra) if faults.extra else [],
+            "mismatched": self._mismatched(agent, reference, faults.mismatched),
             "counts": {
                 "matched": len(alignment.pairs),
                 "missing": len(faults.missing),
@@ -307,13 +303,21 @@ class TrajectoryMatchEvaluator(Evaluator):
             },
         }
         if faults.misplaced:
-            metadata["misplaced"] = _told_pairs(agent, faults.misplaced)
+            metadata["misplaced"] = _told_pairs(agent, tools, faults.misplaced)
         if alignment.repeats:
-            metadata["repeats"] = [describe(agent, i, "agent") for i in alignment.repeats[:LISTED]]
+            metadata["repeats"] = _told_calls(agent, "agent", alignment.repeats)
         if len(alignment.needed) < len(alignment.missing):
             needed = set(alignment.needed)
             metadata["optional_missing"] = [j for j in alignment.missing if j not in needed][:LISTED]
         return metadata
+
+    def _mismatched(self, agent: Calls, reference: Calls, pairs: Pairs) -> list[dict[str, Any]]:
+        """Describe the first mismatched calls with the differences in their arguments, others by their place."""
+        out: list[dict[str, Any]] = []
+        for i, j in islice(pairs.items(), LISTED) if len(pairs) > LISTED else pairs.items():
+            rule = self._rule_of(agent.names[i]) if len(out) < DETAILED else None
+            out.append(describe_mismatch(agent, i, reference, j, rule))
+        return out
 
     def _pair_misplaced(self, agent: Calls, extra: list[int], reference: Calls, missing: list[int]) -> Pairs:
         """Calls that match one another and stand in the wrong order."""
@@ -324,22 +328,22 @@ class TrajectoryMatchEvaluator(Evaluator):
             matched, of, extra = len(alignment.pairs), metadata["reference_count"], len(alignment.extra)
             beside = f", beside {extra} more" if extra else ""
             return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
-        parts: list[Iterable[str]] = [map(_out_of_order, metadata.get("misplaced", ()))]
+        shown = [_out_of_order(call) for call in metadata.get("misplaced", ())[:MENTIONED]]
         total = len(faults.misplaced) + len(faults.mismatched)
-        if self.mode != "subset":
+        if faults.missing and self.mode != "subset":
             needed = set(alignment.needed)
-            parts.append(
-                f"missing {show(call)}" for call in metadata["missing"] if call["reference"] in needed
-            )
+            missing = [call for call in metadata["missing"] if call["reference"] in needed]
+            shown += [f"missing {show(call)}" for call in missing[:MENTIONED]]
             total += sum(j in needed for j in faults.missing)
         if self.mode not in ("superset", "in_order"):
-            parts.append(f"unexpected {show(call)}" for call in metadata["extra"])
+            shown += [f"unexpected {show(call)}" for call in metadata["extra"][:MENTIONED]]
             total += len(faults.extra)
         elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
-            parts.append([f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed"])
+            shown.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
             total += 1
-        parts.append(map(show_mismatch, metadata["mismatched"]))
-        shown = list(islice(chain.from_iterable(parts), MENTIONED))
+        if len(shown) < MENTIONED:
+            shown += map(show_mismatch, metadata["mismatched"][:MENTIONED])
+        shown = shown[:MENTIONED]
         return f"failed ({self.mode}): {listed(shown, more=total - len(shown))}"
 
 
@@ -355,9 +359,17 @@ def _tools(calls: Calls) -> list[str]:
     return [*names] if len(whole) <= SHOWN and whole.isascii() else list(map(written, names))
 
 
-def _told_pairs(agent: Calls, pairs: Pairs) -> list[dict[str, Any]]:
-    names = agent.names
-    return [{"name": written(names[i]), "agent": i, "reference": j} for i, j in islice(pairs.items(), LISTED)]
+def _told_calls(calls: Calls, side: str, positions: list[int]) -> list[dict[str, Any]]:
+    return [describe(calls, position, side) for position in positions[:LISTED]]
+
+
+def _told_pairs(agent: Calls, tools: list[str], pairs: Pairs) -> list[dict[str, Any]]:
+    """List the first pairs by the name of the tool, which `tools` has as it can be stored, and by their places."""
+    if len(pairs) > LISTED:
+        pairs = dict(islice(pairs.items(), LISTED))
+    if len(tools) < len(agent):
+        return [{"name": written(agent.names[i]), "agent": i, "reference": j} for i, j in pairs.items()]
+    return [{"name": tools[i], "agent": i, "reference": j} for i, j in pairs.items()]
 
 
 def rates(matched: int, agent: int, reference: int) -> tuple[float, float, float]:

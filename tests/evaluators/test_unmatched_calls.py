@@ -285,3 +285,13 @@ def test_an_object_that_cannot_be_compared_matches_only_itself(order, size):
     agent[0]["arguments"]["q"] = reference[0]["arguments"]["q"] = one
     found = TrajectoryMatchEvaluator(mode=order).evaluate(outputs=agent, reference_outputs=reference)
     assert found.metadata["counts"]["matched"] == 1
+
+
+@pytest.mark.parametrize("mode", ["subset", "superset"])
+def test_a_reference_that_is_both_ends_of_a_long_trajectory_is_found(mode):
+    calls = [{"name": "f", "arguments": {"q": f"text {at}"}} for at in range(40)]
+    longer = [{"name": "f", "arguments": {**call["arguments"], "more": 1}} for call in calls]
+    agent, reference = (calls, longer) if mode == "subset" else (longer, calls)
+    evaluator = TrajectoryMatchEvaluator(mode="in_order", tool_args_match_mode=mode)
+    found = evaluator.evaluate(outputs=agent, reference_outputs=[reference[0], reference[-1]])
+    assert (found.score, found.metadata["counts"]["extra"]) == (1.0, 38)

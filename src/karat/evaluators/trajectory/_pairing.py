@@ -306,7 +306,7 @@ def _all_inclusion_keys(
     """Return such keys of the calls of all tools at once, where one rule holds for all of them."""
     names, asked = agent.names, reference.names
     rules = {id(rule): rule for rule in map(rule_of, {asked[j] for j in references})}
-    if len(rules) > 1:
+    if len(rules) != 1:
         return None
     found = _inclusion_keys(agent, agents, reference, references, *rules.values())
     if found is None:

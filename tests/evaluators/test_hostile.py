@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from karat.errors import KaratError, NotApplicable
-from karat.evaluators import build_evaluator, evaluators
+from karat.errors import CannotJudge, KaratError, NotApplicable
+from karat.evaluators import RunOutput, build_evaluator, evaluators
+from karat.evaluators._pairwise import ByFunction, ByMetric
+from karat.records import FORMAT, Example, Ok
+from karat.testing import FakeProvider
 
 SIZE = 100_000
-CPU_SECONDS = 4.0
-"""Twice the two seconds that are promised, so that a slow machine does not fail the test."""
+CPU_SECONDS = 2.0
 
 draw = random.Random(1)
 WORDS = [f"w{i}" for i in range(4_000)]
@@ -35,6 +40,17 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "digits": ("1" * SIZE, "1," * (SIZE // 2)),
     "brackets": ("[" * SIZE, "[" * (SIZE // 2) + "]" * (SIZE // 2)),
     "statements": ("A or B, the answer is " * (SIZE // 22), "A"),
+    "words without spaces": ("text {" * (SIZE // 6), '{"a":' * (SIZE // 5)),
+    "actions": ('Action: f\nAction Input: {"a": 1}\n' * (SIZE // 34), "Action: g[1]\n" * (SIZE // 13)),
+    "spaces": (" " * SIZE, "\u00a0" * SIZE),
+    "calls": (
+        [{"name": "f", "arguments": {"a": i, "b": {"c": i}}} for i in range(SIZE // 50)],
+        [{"name": "f", "arguments": {"a": -i, "b": {"c": i}}} for i in range(SIZE // 50)],
+    ),
+    "repeated calls": (
+        [{"name": "f", "arguments": {"a": [i % 3]}} for i in range(SIZE // 45)],
+        [{"name": "f", "arguments": {"a": [i % 2], "x": 1}} for i in range(SIZE // 45)],
+    ),
     "accents": ("a" + "\u0301" * (SIZE // 2), "e\u0301" * (SIZE // 3)),
     "many keys": (
         {f"k{i}": i for i in range(SIZE // 12)},
@@ -66,6 +82,12 @@ PARAMS: dict[str, list[dict[str, Any]]] = {
     "chrf": [{}, {"any_of": True}],
     "embedding_similarity": [{}, {"any_of": True}],
     "from_output": [{"field": "k1"}],
+    "trajectory_match": [
+        {"mode": "strict"},
+        {"mode": "unordered", "tool_args_match_mode": "superset", "allow_repeats": True},
+        {"mode": "in_order", "tool_args_match_mode": "subset", "optional": ["f"]},
+        {"mode": "unordered", "tool_args_match_overrides": {"f": {"a": {"tolerance": 1}}}},
+    ],
     "tool_use": [{"expected_tool": "f"}],
 }
 NAMES = [
@@ -74,7 +96,11 @@ NAMES = [
     if name not in ("by_metric", "by_function")
     and not evaluators.get(name).__module__.startswith("karat.evaluators.judges")
 ]
-"""Judges ask a model: tests/evaluators/judges sends them hostile text."""
+JUDGES = [
+    name
+    for name in evaluators.list()
+    if evaluators.get(name).__module__.startswith("karat.evaluators.judges")
+]
 
 
 @pytest.fixture
@@ -104,3 +130,61 @@ def test_an_answer_or_an_error(name: str, limited: Any) -> None:
                 pytest.fail(f"{name} {params} on {what}: {error}")
             assert result.score is None or 0 <= result.score <= 1, what
             assert len(result.comment) < 2_000
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "rouge", "embedding_similarity", "edit_distance"])
+def test_many_long_references_are_bounded_together(name: str, limited: Any) -> None:
+    evaluator = build_evaluator(name, {"any_of": True})
+    references = [f"{at} {LINES}"[:SIZE] for at in range(30)]
+    limited()
+    with pytest.raises(CannotJudge):
+        evaluator.evaluate(outputs=LINES[:SIZE], reference_outputs=references)
+    limited()
+    assert evaluator.evaluate(outputs="a b", reference_outputs=["a b", "b c"]).score == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("what", PAIRS)
+@pytest.mark.parametrize(
+    "evaluator",
+    [
+        ByMetric("edit_distance"),
+        ByMetric("rouge"),
+        ByFunction(lambda first, second: str(first) > str(second)),
+    ],
+    ids=["edit_distance", "rouge", "function"],
+)
+def test_a_comparison_of_two_outputs_is_bounded(evaluator: Any, what: str, limited: Any) -> None:
+    output, reference = PAIRS[what]
+    example = Example("e", "q", reference)
+    first, second = (RunOutput(format=FORMAT, example="e", run=run, outcome=Ok(output)) for run in ("a", "b"))
+    limited()
+    with contextlib.suppress(KaratError, NotApplicable):
+        evaluator.compare(example, first, second)
+
+
+@pytest.fixture
+def server(tmp_path: Any, monkeypatch: Any) -> Iterator[None]:
+    """A judge for those whose example names no reply: it answers with a verdict between two outputs."""
+    with FakeProvider('{"reasoning": "r", "verdict": "A", "winner": "A"}') as provider:
+        if "KARAT_JUDGE_MODEL" not in os.environ:
+            monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+            monkeypatch.setenv("KARAT_JUDGE_MODEL", provider.spec())
+        yield
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_a_judge_answers_or_gives_an_error(name: str, limited: Any, server: Any) -> None:
+    part = evaluators.get(name)
+    evaluator = build_evaluator(name, dict(getattr(part, "example", {}).get("params", {})))
+    for what in ("one character", "fences", "brackets", "words without spaces", "many keys", "calls"):
+        output, reference = PAIRS[what]
+        limited()
+        try:
+            if hasattr(evaluator, "compare_values"):
+                evaluator.compare_values("q", output, reference)
+            else:
+                evaluator.evaluate(outputs=output, reference_outputs=reference, inputs="q")
+        except (KaratError, NotApplicable):
+            continue
+        except TimeoutError as error:
+            pytest.fail(f"{name} on {what}: {error}")

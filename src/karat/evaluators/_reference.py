@@ -35,6 +35,8 @@ class ReferenceEvaluator(Evaluator):
         self._any_of = check.flag("any_of", any_of)
 
     max_references: ClassVar[int] = MAX_REFERENCES
+    _max_length: int | None = None
+    """How many characters one text may have, and all references of an item together; None for no limit."""
 
     def prepare(self, output: Any) -> Any:
         """Read the value at `path` once, for all references."""
@@ -94,9 +96,16 @@ class ReferenceEvaluator(Evaluator):
                 f"{self.key}: the reference is a list of {len(references):,}; any_of takes at most"
                 f" {self.max_references:,}"
             )
-        if path is None:
-            return references
-        return [value_at(each, path, f"reference {at}") for at, each in enumerate(references)]
+        if path is not None:
+            references = [value_at(each, path, f"reference {at}") for at, each in enumerate(references)]
+        if self._max_length is not None and len(references) > 1:
+            total = sum(map(_length, references))
+            if total > self._max_length:
+                raise CannotJudge(
+                    f"{self.key}: the references have {total:,} characters together, over max_length"
+                    f" ({self._max_length:,}): give fewer, or raise max_length"
+                )
+        return references
 
     def _best(self, output: Any, references: list[Any]) -> Result:
         prepared = self.prepare(output)
@@ -108,6 +117,14 @@ class ReferenceEvaluator(Evaluator):
             comment=f"{best.comment} (the best of {len(references)} references, number {at + 1})",
             metadata={**best.metadata, "reference": at},
         )
+
+
+def _length(reference: Any) -> int:
+    """The characters of a reference as text; 0 where it has none, which is an error of its own."""
+    try:
+        return len(text_of(reference, "the reference") or "")
+    except CannotJudge:
+        return 0
 
 
 def reference_text(reference: Any, who: str) -> str:

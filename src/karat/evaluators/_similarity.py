@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -205,7 +206,7 @@ class EmbeddingDistance(ReferenceEvaluator):
         any_of: bool = False,
     ) -> None:
         super().__init__(path=path, any_of=any_of)
-        self._max_length = ParameterCheck(self.name).whole("max_length", max_length, 1)
+        self._max_length: int = ParameterCheck(self.name).whole("max_length", max_length, 1)
         self._embedder: Embedder = embedder_of(embed_fn, model_name, embedder)
         # per instance: parameters do not identify a function's results; a remote embedder is awaited
         self.reuse = embed_fn is None
@@ -299,7 +300,7 @@ class _NgramEvaluator(ReferenceEvaluator):
 
     def __init__(self, max_length: int, path: Paths, any_of: bool) -> None:
         super().__init__(path=path, any_of=any_of)
-        self._max_length = ParameterCheck(self.name).whole("max_length", max_length, 1)
+        self._max_length: int = ParameterCheck(self.name).whole("max_length", max_length, 1)
         if importlib.util.find_spec(self.package) is None:
             raise MissingDependency(self.package.replace("_", "-"), "text", f"the evaluator {self.name}")
 
@@ -321,10 +322,10 @@ class _NgramEvaluator(ReferenceEvaluator):
         raise CannotJudge(f"{self.name} does not say how it measures")
 
     def _check_length(self, text: str, references: list[str]) -> None:
-        longest = max(len(text), *(len(reference) for reference in references))
+        longest = max(len(text), *map(len, references))
         if longest > self._max_length:
             raise CannotJudge(
-                f"{self.key}: a text of {longest} characters is over max_length ({self._max_length})"
+                f"{self.key}: a text of {longest:,} characters is over max_length ({self._max_length:,})"
             )
 
 
@@ -552,9 +553,13 @@ MAX_SUMMARY_WORK = 2_000_000
 """Pairs of words that rougeLsum may compare; the package needs half a microsecond for each."""
 
 
+_WORDS = re.compile(r"[a-z0-9]+")
+"""Words as the measure defines them."""
+
+
 def _steps(text: str) -> int:
     """Words, and lines with the fixed cost that the package has for each pair of them."""
-    return len(text.split()) + 8 * (text.count("\n") + 1)
+    return sum(1 for _ in _WORDS.finditer(text.lower())) + 8 * (text.count("\n") + 1)
 
 
 def _shared_ngrams(output: list[str], reference: list[str], order: int) -> tuple[float, float, float]:

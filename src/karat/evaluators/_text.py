@@ -386,7 +386,7 @@ class EditDistance(ReferenceEvaluator):
         super().__init__(path=path, any_of=any_of)
         rules = TextRules(case_sensitive, strip, normalize_whitespace, nfkc).checked(self.name)
         self._normalise = rules.normaliser()
-        self._max_length = ParameterCheck(self.name).whole("max_length", max_length, 1)
+        self._max_length: int = ParameterCheck(self.name).whole("max_length", max_length, 1)
         self.params = {
             "case_sensitive": case_sensitive,
             "strip": strip,
@@ -414,7 +414,7 @@ class EditDistance(ReferenceEvaluator):
         longer = max(len(text), len(expected))
         if longer > self._max_length:
             raise CannotJudge(
-                f"{self.key}: a text of {longer} characters is over max_length ({self._max_length})"
+                f"{self.key}: a text of {longer:,} characters is over max_length ({self._max_length:,})"
             )
         if longer == 0:
             return Result(self.key, 1.0, 0, "both texts are empty")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import importlib
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from karat import keys
 from karat.errors import CodeChanged, StoreBusy, UnsupportedType
 from karat.keys import (
     Holder,
@@ -340,3 +344,32 @@ def test_case_held_by_another_live_process_says_who_and_since_when():
 def test_case_only_the_latest_replicate_counts():
     decision = decide(WANTED, [Previous("run-1", "code 1", 1, False), Previous("run-2", "code 1", 2, True)])
     assert (decision.action, decision.id) == ("return", "run-2")
+
+
+class Yields:
+    """An object in a cycle whose finaliser lets another thread run."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self) -> None:
+        time.sleep(0)
+
+
+def test_sources_are_parsed_in_many_threads_at_once(monkeypatch):
+    monkeypatch.setattr(keys, "PARSE_ATTEMPTS", 1)
+    source = "def f(x):\n    return [x + 1, {'a': (x, [y for y in range(3)])}]\n" * 40
+
+    def parse(at: int) -> bool:
+        Yields()
+        return keys._parsed(source) is not None
+
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(10)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(parse, range(60)))
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)

@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import sys
 import sysconfig
+import threading
 import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -306,12 +307,14 @@ def _module_name(value: Any) -> str:
 def _parsed(source: str) -> ast.Module | None:
     """The syntax tree of a source; None where it cannot be parsed.
 
-    CPython 3.11.7 once raised SystemError ("AST constructor recursion depth mismatch") for a source that parses. The
-    cause is not established, so it is tried again a few times and then raised.
+    CPython counts the depth of the tree that it builds in one place for all threads, so a source that is parsed in two
+    threads may raise SystemError ("AST constructor recursion depth mismatch", python/cpython#106905). The lock keeps
+    threads of this module apart; code elsewhere may parse at the same time, so it is tried again a few times.
     """
     for attempt in range(PARSE_ATTEMPTS):
         try:
-            return ast.parse(source)
+            with _parsing:
+                return ast.parse(source)
         except (SyntaxError, ValueError):
             return None
         except SystemError:
@@ -321,6 +324,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 PARSE_ATTEMPTS = 5
+_parsing = threading.Lock()
 
 
 @functools.lru_cache(256)

@@ -12,7 +12,7 @@ from karat.errors import StoreError
 from karat.graph._edges import Edge, Edges
 from karat.graph._functions import applied
 from karat.graph._plan import NodeFailed, Plan
-from karat.graph._state import END, START, SygraState
+from karat.graph._state import CHAT_HISTORY, END, START, SygraState
 from karat.graph.nodes._base import Node, Record
 
 
@@ -158,3 +158,41 @@ def test_when_a_branch_fails_the_others_are_stopped():
     with pytest.raises(NodeFailed):
         asyncio.run(Plan({"slow": Slow("slow", 1), "bad": bad}, edges).run_async(state, Record()))
     assert state["stopped"]
+
+
+class Says(Noted):
+    """Adds a message and an entry of the history when it ends."""
+
+    async def run_async(self, state, record) -> None:
+        await super().run_async(state, record)
+        state.merge({"messages": [self.name]}, self.name)
+        state.append(CHAT_HISTORY, [{"name": self.name}])
+
+
+@given(graphs(), st.lists(st.integers(0, 5), min_size=7, max_size=7))
+def test_messages_of_branches_do_not_depend_on_what_ends_first(made, others):
+    links, edges, turns = made
+    again = dict(zip(links, others, strict=False))
+    found = []
+    for each in (turns, again):
+        state = SygraState(messages=["before"])
+        plan = Plan({name: Says(name, each[name]) for name in links}, edges)
+        asyncio.run(plan.run_async(state, Record()))
+        assert [entry["name"] for entry in state[CHAT_HISTORY]] == state["messages"][1:]
+        found.append(state["messages"])
+    assert found[0] == found[1]
+
+
+def test_a_join_sees_the_messages_of_branches_in_the_order_of_the_file():
+    edges = Edges(
+        {START: [Edge(["slow", "quick"])], "slow": [Edge(["join"])], "quick": [Edge(["join"])], "join": []}
+    )
+
+    class Join(Noted):
+        async def run_async(self, state, record) -> None:
+            state["seen"] = list(state["messages"])
+
+    state = SygraState()
+    nodes = {"slow": Says("slow", 9), "quick": Says("quick", 1), "join": Join("join", 1)}
+    asyncio.run(Plan(nodes, edges).run_async(state, Record()))
+    assert state["seen"] == ["slow", "quick"]

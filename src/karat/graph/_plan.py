@@ -13,7 +13,7 @@ from typing import Any
 from karat import paths
 from karat.errors import KaratError, Stopped
 from karat.graph._edges import Edges
-from karat.graph._state import END, START, SygraState
+from karat.graph._state import END, PLACE, START, SygraState
 from karat.graph.nodes._base import Node, Record
 
 MOST_VISITS = 25
@@ -169,18 +169,23 @@ class Plan:
                 await self._step(node, state, record)
             return
         record.at = walk = _Walk(self)
+        if state.appended is None:
+            state.appended = []
         walk.arrive(START, await self._targets_async(START, state))
         under_way: dict[asyncio.Task[list[str]], str] = {}
         try:
             while True:
+                state.sort_appended()
                 ready = walk.ready() or []
                 if len(ready) == 1 and not under_way:
                     walk.start(ready[0])
-                    walk.arrive(ready[0], await self._visit(ready[0], state, record))
+                    walk.arrive(ready[0], await self._visit(ready[0], state, record, walk.place(ready[0])))
                     continue
                 for name in ready:
                     walk.start(name)
-                    under_way[asyncio.ensure_future(self._visit(name, state, record))] = name
+                    under_way[asyncio.ensure_future(self._visit(name, state, record, walk.place(name)))] = (
+                        name
+                    )
                 if not under_way:
                     return
                 done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
@@ -192,9 +197,13 @@ class Plan:
             if under_way:
                 await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _visit(self, name: str, state: SygraState, record: Record) -> list[str]:
+    async def _visit(self, name: str, state: SygraState, record: Record, place: tuple[int, int]) -> list[str]:
         """Run a node and return the nodes that the record goes to next."""
-        await self._step(self.nodes[name], state, record)
+        before = PLACE.set((*PLACE.get(), *place))
+        try:
+            await self._step(self.nodes[name], state, record)
+        finally:
+            PLACE.reset(before)
         return await self._targets_async(name, state)
 
     async def _step(self, node: Node, state: SygraState, record: Record) -> None:
@@ -229,6 +238,7 @@ class _Walk:
         self._waiting: dict[str, None] = {}
         self._running: set[str] = set()
         self._visits: dict[str, int] = {}
+        self._distances = {START: 0}
 
     @property
     def running(self) -> list[str]:
@@ -241,6 +251,11 @@ class _Walk:
         for target in targets:
             if target != END:
                 self._waiting[target] = None
+                self._distances[target] = max(self._distances.get(target, 0), self._distances[source] + 1)
+
+    def place(self, name: str) -> tuple[int, int]:
+        """The distance of a node from the start, which does not depend on what ends first, and its number."""
+        return self._distances[name], self._plan.order.index(name)
 
     def start(self, name: str) -> None:
         """A node begins."""

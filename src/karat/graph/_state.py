@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextvars import ContextVar
+from itertools import pairwise
 from typing import Any
 
 START = "START"
@@ -30,11 +32,38 @@ def own(value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
 
+PLACE: ContextVar[tuple[int, ...]] = ContextVar("place", default=())
+"""Where the running node is: its distance from the start and its number in the file, for each graph it is nested in."""
+
+
 class SygraState(dict[str, Any]):
     """The variables of one record. Nodes read and change it; no two records share one.
 
-    `messages` and `__chat_history__` are empty lists until something is added to them.
+    `messages` and `__chat_history__` are empty lists until something is added to them. What branches add in parallel
+    is sorted by the order of the plan when all of them are done, whichever was first.
     """
+
+    appended: list[tuple[tuple[int, ...], str, list[Any]]] | None = None
+    """Where branches may run in parallel: the place in the plan of each part that was appended, the key, the items."""
+
+    def append(self, key: str, items: list[Any]) -> None:
+        """Append to `messages` or `__chat_history__`."""
+        self[key] = [*(self.get(key) or ()), *items]
+        if self.appended is not None:
+            self.appended.append((PLACE.get(), key, items))
+
+    def sort_appended(self) -> None:
+        """Sort what was appended by its place in the plan; where code changed the list itself, it stays as it is."""
+        done = self.appended or []
+        if all(one[0] <= other[0] for one, other in pairwise(done)):
+            return
+        ordered = sorted(done, key=lambda part: part[0])
+        for key in APPENDED:
+            there, added = self.get(key) or [], _items(done, key)
+            start = len(there) - len(added)
+            if start >= 0 and all(one is other for one, other in zip(there[start:], added, strict=True)):
+                self[key] = [*there[:start], *_items(ordered, key)]
+        self.appended = ordered
 
     def __missing__(self, key: str) -> Any:
         if key not in APPENDED:
@@ -58,12 +87,17 @@ class SygraState(dict[str, Any]):
         if given.keys().isdisjoint(APPENDED):
             self.update(given)
             return
-        before = [(key, self[key]) for key in APPENDED if key in given and key in self]
+        before = [(key, self.get(key, ())) for key in APPENDED if key in given]
         self.update(given)
         for key, old in before:
             new = given[key]
-            if new is not old:
-                self[key] = [*(old or ()), *(new if isinstance(new, (list, tuple)) else [new])]
+            if new is not old and (old != () or isinstance(new, list)):
+                self[key] = old
+                self.append(key, list(new) if isinstance(new, (list, tuple)) else [new])
+
+
+def _items(parts: list[tuple[tuple[int, ...], str, list[Any]]], key: str) -> list[Any]:
+    return [item for _, name, items in parts if name == key for item in items]
 
 
 class Message(dict[str, Any]):

@@ -106,7 +106,7 @@ class ModelNode(Node):
         if self.history:
             asked = [{"role": m["role"], "content": m["content"]} for m in messages]
             entry = {"name": self.name, "request": asked, "response": message.content}
-            state[CHAT_HISTORY] = [*state[CHAT_HISTORY], entry]
+            state.append(CHAT_HISTORY, [entry])
 
     async def processed(self, message: Message, local: SygraState) -> Any:
         """What the post-processor returns; where it returns nothing, what it changed in its state."""
@@ -189,7 +189,7 @@ def keep(
     if not keys:
         return
     if keys == [MESSAGES]:
-        state[MESSAGES] = [*(state.get(MESSAGES) or []), Message(message, name=node)]
+        state.append(MESSAGES, [Message(message, name=node)])
         return
     value = parsed if parsed is not None else message.content
     value = to_json_value(value)

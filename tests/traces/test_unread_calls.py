@@ -414,3 +414,24 @@ def test_a_call_added_anywhere_is_read_or_refused(value: Any, key: str) -> None:
 def test_a_refusal_names_the_nearest_format(document: Any, nearest: str) -> None:
     with pytest.raises(TraceError, match=nearest):
         normalize(document)
+
+
+DESCRIBED = {"name": "sandbox", "args": ["--network", "none"]}
+
+
+@pytest.mark.parametrize("key", ["metadata", "response_metadata", "env"])
+def test_metadata_may_describe_a_program(key: str) -> None:
+    message = {"role": "assistant", "content": "done", key: {"container": DESCRIBED, "hooks": [DESCRIBED]}}
+    assert normalize([message]).calls == []
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        {"tool_calls": [{"name": "rm", "args": {"path": "/"}}]},
+        {"kept": {"type": "tool_call", "name": "rm", "args": {"path": "/"}}},
+    ],
+)
+def test_a_call_in_metadata_is_refused_where_its_key_or_kind_says_so(hidden: Any) -> None:
+    with pytest.raises(TraceError):
+        normalize([{"role": "assistant", "content": "done", "metadata": hidden}])

@@ -35,6 +35,8 @@ _SKIPPED = re.compile(
     r"|functionresponses?|jsonschema|inputschema|outputschema|.*config|.*configuration|.*settings"
 )
 """Keys whose values are no calls of the agent: definitions of tools, the expected calls, counts."""
+_METADATA = re.compile(r"(?:.*metadata|meta|tags|labels|annotations|environment|env|provenance)")
+"""Keys whose values describe the trace and not what the agent did."""
 _ACTIONS = frozenset(
     ("action", "actions", "tool", "toolname", "command", "call", "calls", "function", "invoke")
 )
@@ -105,18 +107,20 @@ def _says_the_same(call: ToolCall, other: ToolCall) -> bool:
 
 def _find(value: Any, known: _Known, where: str, item: bool) -> tuple[str, str] | None:
     """Return place and reason of the first call in a value that is not known."""
-    stack = [(value, where)]
+    stack = [(value, where, False)]
     seen: set[int] = set()
     while stack:
-        value, where = stack.pop()
+        value, where, described = stack.pop()
         if not isinstance(value, (dict, list, tuple)) or id(value) in seen:
             continue
         seen.add(id(value))
         if not isinstance(value, dict):
-            stack.extend((part, f"{where}[{at}]") for at, part in enumerate(value) if type(part) is not str)
+            stack.extend(
+                (part, f"{where}[{at}]", described) for at, part in enumerate(value) if type(part) is not str
+            )
             continue
         value = _unflattened(value)
-        reason = _call_like(value, known) or (_action_like(value) if item else None)
+        reason = _call_like(value, known, described) or (_action_like(value) if item else None)
         item = False
         if reason is not None:
             return where, reason
@@ -139,17 +143,21 @@ def _find(value: Any, known: _Known, where: str, item: bool) -> tuple[str, str] 
                 if unread is not None:
                     return place, unread
             else:
-                stack.append((part, place))
+                stack.append((part, place, described or _METADATA.fullmatch(letters) is not None))
     return None
 
 
-def _call_like(value: dict[Any, Any], known: _Known) -> str | None:
-    """Return why a dict is a call that was not read; None where it is no call, or a known one."""
+def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | None:
+    """Return why a dict is a call that was not read; None where it is no call, or a known one.
+
+    Metadata may describe a program, a hook or a container by `{name, args}`. There a dict is a call only where its kind
+    or its key says so.
+    """
     kinds = [value[key] for key in _KINDS if isinstance(value.get(key), str)]
     kind = next((each for each in kinds if _is_call_kind(each)), None)
     if kind is None and "toolCallId" in value and ("input" in value or "args" in value):
         kind = "a part with a toolCallId"
-    if kind is None and any(isinstance(value.get(key), str) for key in NAMES):
+    if kind is None and not described and any(isinstance(value.get(key), str) for key in NAMES):
         if not any(key in value for key in ("arguments", "args", "tool_input", "toolInput")):
             return None
         kind = "a dict with a tool and its arguments"

@@ -28,6 +28,7 @@ from karat.aggregators import Group, Quantiles
 from karat.aggregators._pass_k import pass_at_k, pass_hat_k
 from karat.records import FORMAT, Estimate, ItemResult, Ok, Result
 from karat.stats import (
+    ConfusionState,
     MeanState,
     bradley_terry,
     classification_metrics,
@@ -38,6 +39,7 @@ from karat.stats import (
     ppi,
     wilson,
 )
+from karat.stats._classification import metrics_of
 from karat.stats._distributions import critical
 from karat.stats._paired import tango_limits
 from karat.stats._ratings import PairTable, strengths_of
@@ -226,6 +228,40 @@ def macro_f1(rng: Rng) -> Design:
     return Design(f"n {n}, {k} classes, F1 {truth:.2f}, rarest {shares.min() * n:.0f} items", trial)
 
 
+def clustered_classes(rng: Rng) -> Design:
+    """Accuracy and macro F1 where the items of a document share how hard it is, and often their class."""
+    clusters, k = int(rng.choice([15, 25, 40, 80])), int(rng.integers(2, 6))
+    most = int(rng.choice([3, 6, 12]))
+    shares = rng.dirichlet(np.full(k, 4.0))
+    right, spread, same = rng.uniform(0.5, 0.95), rng.uniform(1.0, 30.0), rng.uniform(0.0, 0.8)
+
+    def matrices(r: Rng, count: int) -> np.ndarray:
+        """The cells of the items of some clusters: one row of (cluster, golden, predicted) for each item."""
+        sizes = r.integers(1, most + 1, count)
+        owner = np.repeat(np.arange(count), sizes)
+        hard = r.beta(right * spread, (1 - right) * spread, count)[owner]
+        topic = r.choice(k, count, p=shares)[owner]
+        golden = np.where(r.random(len(owner)) < same, topic, r.choice(k, len(owner), p=shares))
+        other = (golden + r.integers(1, k, len(owner))) % k
+        return np.stack([owner, golden, np.where(r.random(len(owner)) < hard, golden, other)], axis=1)
+
+    table = np.zeros((k, k))
+    drawn = matrices(np.random.default_rng(0), 200_000)
+    np.add.at(table, (drawn[:, 1], drawn[:, 2]), 1)
+    f1 = float((2 * np.diag(table) / (table.sum(axis=0) + table.sum(axis=1))).mean())
+    accuracy = float(np.trace(table) / table.sum())
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        state = ConfusionState()
+        items = matrices(r, clusters)
+        for part in np.split(items, np.flatnonzero(np.diff(items[:, 0])) + 1):
+            state.add([(int(golden), int(predicted)) for _, golden, predicted in part])
+        found = metrics_of(state)
+        return [(found.accuracy, accuracy), (found.macro.f1, f1)]
+
+    return Design(f"{clusters} clusters up to {most}, {k} classes, F1 {f1:.2f}, same class {same:.2f}", trial)
+
+
 def raters(rng: Rng) -> Design:
     """Kappa and alpha of two raters, mostly with one class of about 90 %."""
     n, k = int(rng.choice([20, 25, 30, 40, 50])), int(rng.choice([2, 2, 2, 3]))
@@ -361,6 +397,7 @@ FAMILIES: dict[str, tuple[Callable[[Rng], Design], float]] = {
     "quantiles": (quantiles, 0.5),
     "prediction-powered means": (judged, 1.0),
     "ratings and win rates": (comparisons, 0.3),
+    "classes in clusters": (clustered_classes, 0.5),
 }
 """How a family's designs are drawn, and the share of the repeats each gets."""
 

@@ -47,6 +47,7 @@ FAMILIES = {
     "quantiles": (6, 300),
     "prediction-powered means": (5, 60),
     "ratings and win rates": (4, 150),
+    "classes in clusters": (5, 160),
 }
 """How many random designs, and how many data sets for each."""
 

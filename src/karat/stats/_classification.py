@@ -484,7 +484,7 @@ class _Table:
             none = Estimate(None, of=self.of, confidence=self.confidence, metadata={"reason": "no items"})
             return Averages(none, none, none), Averages(none, none, none)
         values = _averaged(self.tallies)[:, :, 0]
-        of_one = self._average_linearised if self.sizes.clustered else self._combined
+        of_one = self._average_clustered if self.sizes.clustered else self._combined
         return self._bounded([[of_one(a, m, float(values[a, m])) for m in range(3)] for a in range(2)])
 
     def _combined(self, average: int, metric: int, value: float) -> Estimate:
@@ -534,10 +534,27 @@ class _Table:
         f1, low, high = (2.0 * each / (1.0 + each) for each in (share, low, high))
         return f1 - low, high - f1, f1 * (1.0 - f1) / np.maximum(both, 1.0)
 
-    def _average_linearised(self, average: int, metric: int, value: float) -> Estimate:
-        """The average of clustered items, with the variance of its derivative with respect to every cell."""
+    def _average_clustered(self, average: int, metric: int, value: float) -> Estimate:
+        """An average of clustered items: as of independent ones, widened by the design effect, or linearised if wider.
+
+        The design effect is that of the derivative of the average with respect to every cell. Alone, the linearised
+        interval covers too rarely where classes are small, as it does for independent items.
+        """
         direction = self._direction(average, metric, value)
-        return self.linearised(value, direction, self.sizes.items, "linearised, clustered")
+        found = self.linearised(value, direction, self.sizes.items, "linearised, clustered")
+        if found.low is None or found.high is None or (average == 1 and metric == 1):
+            return found
+        alone, effect = self._combined(average, metric, value), found.metadata["design_effect"]
+        df = self.sizes.degrees(effect) if 0.0 < value < 1.0 else math.inf
+        factor = math.sqrt(effect) * critical(self.confidence, df) / critical(self.confidence)
+        low = value - factor * (value - (alone.low or 0.0))
+        high = value + factor * ((1.0 if alone.high is None else alone.high) - value)
+        return msgspec.structs.replace(
+            found,
+            low=max(0.0, min(found.low, low)),
+            high=min(1.0, max(found.high, high)),
+            method="wilson, combined over classes, clustered",
+        )
 
     def _direction(self, average: int, metric: int, value: float) -> Floats:
         """The derivative of an average with respect to the count of every cell."""

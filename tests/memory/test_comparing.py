@@ -10,8 +10,10 @@ import pytest
 import karat
 from karat.cli import main
 from karat.errors import RequestError
+from karat.testing import FakeProvider
 from tests.memory.parts import Notes, Oracle, sample
-from tests.memory.test_files import run
+from tests.memory.test_eval_only import labels_for
+from tests.memory.test_files import FIVE, run
 
 
 class Forgetful(Notes):
@@ -96,3 +98,23 @@ def test_the_command_prints_one_json_document(tmp_path, capsys):
     assert said["ok"] is True
     assert said["metrics"] == json.loads((tmp_path / "out" / "aggregate_metrics.json").read_text())
     assert {"write", "read", "answer", "judge"} == set(said["efficiency"])
+
+
+def test_controls_are_run_with_a_system_where_asked_for(tmp_path):
+    made = run(tmp_path / "one", samples=[sample()], controls=True)
+    assert [row["baseline"] for row in made.controls()] == [
+        "always_refuse",
+        "full_context",
+        "no_memory",
+        "oracle",
+    ]
+    refusing = next(row for row in made.controls() if row["baseline"] == "always_refuse")
+    assert refusing["correct"] == pytest.approx(1 / 3)
+    assert sorted(p.name for p in (tmp_path / "one").iterdir() if p.is_file()) == FIVE
+
+
+def test_the_report_says_whether_the_judge_was_audited(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    with FakeProvider(labels_for) as server:
+        made = run(tmp_path / "out", samples=[sample()], judge=server.spec())
+    assert any("judge not audited" in notice for notice in made.notices)

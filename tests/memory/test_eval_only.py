@@ -226,3 +226,29 @@ def test_judge_errors_are_counted_excluded_and_fail_the_run(tmp_path):
     record = json.loads((folder / "session_records.jsonl").read_text().splitlines()[2])
     assert record["eval"]["interference_score"] is None
     assert "interference" in record["eval"]["judge_errors"]
+
+
+def test_a_system_of_a_file_is_known_by_that_name_too(tmp_path):
+    source = "from tests.memory.parts import Notes\n\n\nclass Mine(Notes):\n    name = 'mine'\n"
+    (tmp_path / "mine.py").write_text(source)
+    asked = f"{tmp_path / 'mine.py'}:Mine"
+    karat.memory.evaluate(
+        [sample()],
+        asked,
+        output_dir=tmp_path / "one",
+        judge="deterministic",
+        model="extractive",
+        store="memory://",
+    )
+    for name in (asked, "mine"):
+        made = karat.memory.evaluate(
+            None, name, output_dir=tmp_path / "one", eval_only=True, judge="deterministic", store="memory://"
+        )
+        assert made.baseline == "mine"
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / ".karat").write_text("in the way")
+    with pytest.raises(RequestError, match="cannot be"):
+        first_stage(tmp_path / "one")

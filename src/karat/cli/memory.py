@@ -4,8 +4,9 @@ Stage 1 writes pipeline_sessions.jsonl and pipeline_qa.jsonl. Stage 2 judges the
 qa_records.jsonl and aggregate_metrics.json. --eval-only repeats stage 2 from the files alone. The same command
 continues an interrupted evaluation. Everything is in the store too: compare, rank, report and show work on the runs.
 
-NAME is a built-in memory system or control, or file.py:Class. The judge is --judge, else KARAT_JUDGE_MODEL,
-OPENAI_MODEL or KARAT_MODEL; the answering model is --model, else KARAT_MODEL or OPENAI_MODEL.
+NAME is a memory system (FUMemory, STMemory, LTMemory, BM25Memory, GAMemory, MGMemory, RFMemory, an adapter such as
+mem0, or file.py:Class) or a control (no_memory, always_refuse, full_context, oracle). The judge is --judge, else
+KARAT_JUDGE_MODEL, OPENAI_MODEL or KARAT_MODEL; the answering model is --model, else KARAT_MODEL or OPENAI_MODEL.
 
     karat memory --dataset demo --baseline FUMemory --output-dir results/FU --judge deterministic --model extractive
     karat memory --dataset locomo10.json --baseline BM25Memory --output-dir results/BM25 --context-tokens 2000
@@ -41,6 +42,9 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--top-k", type=whole(1), default=5, metavar="K", help="memories per question (default: 5)")
     parser.option(
         "--context-tokens", type=whole(1), metavar="N", help="cut the retrieved memories to N tokens"
+    )
+    parser.option(
+        "--controls", action="store_true", help="run the four controls too, for the report to compare with"
     )
     parser.option("--max-samples", type=whole(1), metavar="N", help="use at most N samples")
     parser.option("--eval-only", action="store_true", help="only judge the pipeline files in --output-dir")
@@ -112,6 +116,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             snapshots=given.snapshots,
             seed=given.seed,
             params=dict(given.param),
+            controls=given.controls,
             store=store,
             progress=terminal.progress,
             retry_failed=given.retry_failed,

@@ -27,6 +27,7 @@ from karat.memory._dimensions import BY_KEY, DIMENSIONS, SETTLED, Dimension
 from karat.memory._evaluators import CONTEXT, MATCHED, RETRIEVAL, MemoryDimensions, evaluators_for
 from karat.memory._pipeline import MemoryTask, Settings, SystemSpec, system_spec
 from karat.memory._samples import as_example, units_of
+from karat.memory._system import MemorySystem
 from karat.records import Call, Example, Failed, ItemResult, Ok, Output, to_builtins
 from karat.stats import cohen_kappa, percent_agreement
 
@@ -36,6 +37,7 @@ MODEL_VARIABLES = ("KARAT_MODEL", "OPENAI_MODEL")
 DEFAULT_CONCURRENCY = 4
 MOST_NOTES = 20
 """Notes about a dataset that are printed; the manifest has all."""
+CONTROLS = ("no_memory", "always_refuse", "full_context", "oracle")
 MOST_COMPARED = 20_000
 """Verdicts for which kappa is computed; the share that agrees is for all."""
 
@@ -214,15 +216,21 @@ class MemoryEvaluation:
         return f"<MemoryEvaluation {self.baseline} {self.run.id}>"
 
 
+System = str | type[MemorySystem] | Callable[..., MemorySystem]
+"""What names a memory system: a name, `file.py:Class`, a class, or a function that makes one."""
+Judge = str | Mapping[str, Any] | models.Model
+"""A model, settings of a judge, or `deterministic`."""
+
+
 def evaluate(
     dataset: str | Path | Iterable[Sample] | None,
-    baseline: Any = None,
+    baseline: System | None = None,
     *,
     output_dir: str | Path,
     dataset_type: str | None = None,
     corrections: str | Path | None = None,
-    judge: Any = None,
-    model: Any = None,
+    judge: Judge | None = None,
+    model: str | models.Model | None = None,
     top_k: int = 5,
     context_tokens: int | None = None,
     max_samples: int | None = None,
@@ -232,7 +240,8 @@ def evaluate(
     snapshots: str = "all",
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
-    store: Any = None,
+    controls: bool = False,
+    store: str | os.PathLike[str] | karat.Store | None = None,
     progress: bool | Callable[[Any], None] | None = None,
     **options: Unpack[StageOptions],
 ) -> MemoryEvaluation:
@@ -242,6 +251,7 @@ def evaluate(
     name of a memory system, `file.py:Class`, a class, or a function that makes one, with `params`. `judge` is a model,
     settings of a judge, or `deterministic`; `model` answers the questions, or is `extractive`. With `eval_only` the
     files of stage 1 in `output_dir` are judged again; the dataset and the memory system are not needed then.
+    `controls` also runs the controls, with the same settings, into `.karat/controls`.
     """
     _check_numbers(top_k, context_tokens, max_samples, concurrency, max_judge_errors, snapshots)
     folder = Path(output_dir)
@@ -256,6 +266,27 @@ def evaluate(
         if dataset is None or baseline is None:
             raise RequestError(
                 "give a dataset and a baseline, or --eval-only with the files of an earlier run"
+            )
+        if not isinstance(dataset, (str, Path)):
+            dataset = list(dataset)
+        for control in CONTROLS if controls else ():
+            evaluate(
+                dataset,
+                control,
+                output_dir=folder / ".karat" / "controls" / control,
+                dataset_type=dataset_type,
+                corrections=corrections,
+                judge=judge,
+                model=model,
+                top_k=top_k,
+                context_tokens=context_tokens,
+                max_samples=max_samples,
+                concurrency=concurrency,
+                snapshots=snapshots,
+                seed=seed,
+                store=opened,
+                progress=progress,
+                **options,
             )
         stage = _first_stage(
             dataset,
@@ -273,7 +304,9 @@ def evaluate(
     stage.notices.append(chosen.text)
     made = karat.evaluate(stage.run, evaluators, store=opened, **common)
     aggregation = karat.aggregate(made, [MemoryDimensions()], store=opened)
-    metrics = _second_files(folder, stage, made, aggregation, chosen)
+    stage.notices += _audit_notices(aggregation)
+    with files.writing(folder):
+        metrics = _second_files(folder, stage, made, aggregation, chosen)
     return MemoryEvaluation(
         baseline=stage.baseline,
         run=stage.run,
@@ -287,8 +320,18 @@ def evaluate(
     )
 
 
+def _audit_notices(aggregation: karat.Aggregation) -> list[str]:
+    """What is known of the judge's own errors, once for all dimensions."""
+    notes = {
+        str(each.metadata["note"]): each.metadata.get("audit")
+        for each in aggregation.estimates
+        if each.evaluator in BY_KEY and "audit" in each.metadata
+    }
+    return [note + ("" if audit else ": karat judge audit measures it") for note, audit in notes.items()][:1]
+
+
 async def evaluate_async(
-    dataset: str | Path | Iterable[Sample] | None, baseline: Any = None, **options: Any
+    dataset: str | Path | Iterable[Sample] | None, baseline: System | None = None, **options: Any
 ) -> MemoryEvaluation:
     """As `evaluate`, for code on an event loop."""
     return await asyncio.to_thread(lambda: evaluate(dataset, baseline, **options))
@@ -365,14 +408,11 @@ def _first_stage(
     }
     earlier = files.check_folder(folder, to_builtins(identity))
     _check_same_run(folder, earlier, store)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RequestError(f"{folder} cannot be made: {error.strerror}") from error
     manifest: dict[str, Any] = {
         "format": files.FORMAT,
         "karat": karat.__version__,
         "baseline": system.name,
+        "asked_for": system.asked_for,
         "version": system.version,
         "system": system.configuration,
         "capabilities": described["capabilities"],
@@ -390,7 +430,8 @@ def _first_stage(
         "pipeline": {},
     }
     if earlier is None:
-        files.write_document(folder / files.MANIFEST, manifest)
+        with files.writing(folder):
+            files.write_document(folder / files.MANIFEST, manifest)
     parallel = concurrency or DEFAULT_CONCURRENCY
     made = karat.run(
         task,
@@ -416,9 +457,10 @@ def _first_stage(
         )
     if concurrency is not None and concurrency > 1 and not system.capabilities.parallel:
         notices.append(f"{system.name} cannot work on samples in parallel: --concurrency is 1")
-    manifest.update(_first_files(folder, made))
-    manifest["run"] = made.id
-    files.write_document(folder / files.MANIFEST, manifest)
+    with files.writing(folder):
+        manifest.update(_first_files(folder, made))
+        manifest["run"] = made.id
+        files.write_document(folder / files.MANIFEST, manifest)
     if made.counts.pending == 0:
         shutil.rmtree(folder / files.STATE, ignore_errors=True)
     return _Stage(made, system.name, manifest, notices)

@@ -111,8 +111,8 @@ class JudgedDimension(ItemJudge):
         record = checked_record(output, self.dimension)
         settled = self.dimension.settled(record)
         if settled is not None:
-            reasoning = settled[0].reasoning
-            return judged(self.key, self.dimension, record, settled, SETTLED, reasoning, {})
+            asked = {"model": self.settings.names, "served_model": [], "prompt": [], "requests": 0}
+            return judged(self.key, self.dimension, record, settled, SETTLED, settled[0].reasoning, asked)
         verdicts, metadata = await self.label_items(
             self.dimension.items(record), self.dimension.parts(record)
         )

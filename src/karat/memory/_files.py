@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,6 +49,17 @@ class LineWriter:
     def digest(self) -> str:
         """The hash of the lines so far."""
         return self._hash.hexdigest()
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn errors of the file system into a sentence that names the directory."""
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def write_document(path: Path, document: Any) -> None:
@@ -207,7 +219,6 @@ class PipelineFiles(Task):
         self.folder = folder
         self.manifest = manifest
         self._samples: dict[str, dict[str, _Place]] = {}
-        self._examples: list[Example] = []
         self._baselines: dict[str, str] = {}
         self._digests: dict[str, str] = {}
         self._uuids: dict[str, str] = {}
@@ -295,7 +306,8 @@ class PipelineFiles(Task):
         if named and found and named != found:
             raise DataError(f"{self.folder}: the files are of {found!r} and the manifest is of {named!r}")
         known = named or found
-        if asked is not None and known is not None and asked != known:
+        names = {known, (self.manifest or {}).get("asked_for")}
+        if asked is not None and known is not None and asked not in names:
             raise RequestError(
                 f"{self.folder} has the files of {known!r}, not of {asked!r}: give that --baseline"
             )
@@ -341,10 +353,3 @@ class PipelineFiles(Task):
 
 _session_decoder = msgspec.json.Decoder(_SessionLine)
 _question_decoder = msgspec.json.Decoder(_QuestionLine)
-
-
-def ordered(units: Iterable[str], known: Mapping[str, Any]) -> Iterator[Any]:
-    """The values of units in the order of their example."""
-    for unit in units:
-        if unit in known:
-            yield known[unit]

@@ -98,6 +98,8 @@ class SystemSpec(msgspec.Struct, frozen=True):
     configuration: Any
     control: bool
     code: str | None
+    asked_for: str
+    """How it was named, such as `file.py:Class`."""
 
 
 def system_spec(given: Any, params: Mapping[str, Any] | None = None, seed: int = 0) -> SystemSpec:
@@ -141,6 +143,7 @@ def system_spec(given: Any, params: Mapping[str, Any] | None = None, seed: int =
             configuration=to_json_value(first.configuration(), f"the configuration of {name}"),
             control=isinstance(first, ControlSystem),
             code=code_fingerprint(type(first)),
+            asked_for=given if isinstance(given, str) else str(name),
         )
     finally:
         first.close()

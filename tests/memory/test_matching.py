@@ -1,0 +1,127 @@
+"""The deterministic matcher: refusals, dates, numbers, lists, choices, coverage."""
+
+from __future__ import annotations
+
+import pytest
+
+from karat.memory._matching import Date, Matcher, dates, is_refusal, judge_answer, numbers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I don't know.",
+        "I do not know",
+        "The memories do not mention it.",
+        "There is no information about that.",
+        "Not mentioned in the conversation.",
+        "I cannot determine the answer from the memories.",
+        "This question is unanswerable.",
+        "",
+        "我不知道",
+    ],
+)
+def test_refusals(text):
+    assert is_refusal(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["Oslo", "She moved to Oslo in May.", "No, she likes tea.", "He knows Bruno."]
+)
+def test_answers_are_no_refusals(text):
+    assert not is_refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("on 2023-05-07", Date(2023, 5, 7)),
+        ("7 May 2023", Date(2023, 5, 7)),
+        ("May 7th, 2023", Date(2023, 5, 7)),
+        ("the 7th of May", Date(None, 5, 7)),
+        ("in May 2023", Date(2023, 5, None)),
+        ("in 2023", Date(2023, None, None)),
+        ("2023/5", Date(2023, 5, None)),
+    ],
+)
+def test_dates(text, expected):
+    assert dates(text) == [expected]
+
+
+def test_impossible_dates_are_none():
+    assert dates("2023-13-45") == [] or all((date.month or 1) <= 12 for date in dates("2023-13-45"))
+
+
+def test_numbers():
+    assert numbers("1,250 euros and three cats, -2.5 degrees") == {1250.0, 3.0, -2.5}
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "label"),
+    [
+        ("It was on May 7th, 2023.", "7 May 2023", "Correct"),
+        ("It was on May 8th, 2023.", "7 May 2023", "Hallucination"),
+        ("in May", "7 May 2023", "Hallucination"),
+        ("She has three cats.", "3", "Correct"),
+        ("She has four cats.", "3", "Hallucination"),
+        ("She paid 1250 euros", "1,250 euros", "Correct"),
+        ("tea, coffee and milk", "coffee, tea, milk", "Correct"),
+        ("tea", "coffee, tea, milk", "Omission"),
+        ("Her dog is called Bruno.", "Bruno", "Correct"),
+        ("Her dog is called Rex.", "Bruno", "Hallucination"),
+        ("I don't know.", "Bruno", "Omission"),
+        ("", "Bruno", "Omission"),
+    ],
+)
+def test_labels_of_answers(answer, gold, label):
+    assert judge_answer(answer, [gold]).label == label
+
+
+def test_any_of_several_gold_answers_is_right():
+    assert judge_answer("New York City", ["NYC", "New York City"]).label == "Correct"
+
+
+def test_unanswerable_questions():
+    assert judge_answer("I do not know.", ["nothing was said"], answerable=False).label == "Correct"
+    assert judge_answer("In Oslo.", ["nothing was said"], answerable=False).label == "Hallucination"
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        ("(b) blue", "Correct"),
+        ("b)", "Correct"),
+        ("Blue.", "Correct"),
+        ("red", "Hallucination"),
+        ("green", "Omission"),
+    ],
+)
+def test_choices(answer, label):
+    assert judge_answer(answer, ["blue"], choices=["red", "blue"]).label == label
+
+
+@pytest.mark.parametrize("embeddings", [False, None])
+def test_coverage(embeddings):
+    matcher = Matcher(embeddings)
+    memories = ["[2024-01-01] user: Nice weather.", "user: I live in Oslo now. My dog is called Bruno."]
+    assert matcher.covered_by("The user lives in Oslo", memories) == 1
+    assert matcher.covered_by("The user has 2 dogs", memories) is None
+    assert matcher.covered_by("The user lives in Lyon", memories, ["The user lives in Oslo"]) is None
+    assert matcher.covered_by("The user lives in Oslo", memories, ["The user lives in Lyon"]) == 1
+    assert matcher.covered_by("", memories) is None
+
+
+def test_a_fact_scattered_over_a_long_text_is_not_covered():
+    words = ["Ana", "lives", "in", "a", "house", "Oslo"]
+    far = ". ".join(f"{word} {'filler words here ' * 10}" for word in words)
+    assert Matcher(False).covered_by("Ana lives in Oslo near Bergen", [far]) is None
+
+
+def test_hostile_texts_end():
+    matcher = Matcher(False)
+    for text in ("a" * 1_000_000, "not " * 100_000, "1," * 100_000, ". " * 100_000, "\ud800"):
+        is_refusal(text)
+        dates(text)
+        numbers(text)
+        matcher.covered_by("Ana lives in Oslo", [text])
+        judge_answer(text, ["7 May 2023"])

@@ -24,7 +24,14 @@ from karat.memory import _files as files
 from karat.memory._answering import EXTRACTIVE, answerer_of, prompt_identity
 from karat.memory._dialogue import Sample
 from karat.memory._dimensions import BY_KEY, DIMENSIONS, SETTLED, Dimension
-from karat.memory._evaluators import CONTEXT, MATCHED, RETRIEVAL, MemoryDimensions, evaluators_for
+from karat.memory._evaluators import (
+    CONTEXT,
+    MATCHED,
+    RETRIEVAL,
+    MemoryDimensions,
+    evaluators_for,
+    prompt_hashes,
+)
 from karat.memory._pipeline import MemoryTask, Settings, SystemSpec, system_spec
 from karat.memory._samples import as_example, units_of
 from karat.memory._system import MemorySystem
@@ -302,6 +309,11 @@ def evaluate(
             common=common,
         )
     stage.notices.append(chosen.text)
+    answered_by = (stage.manifest.get("models") or {}).get("answer") or {}
+    if chosen.model is not None and answered_by.get("model") == chosen.spec:
+        stage.notices.append(
+            f"{chosen.spec} judges its own answers: name another --judge to rule out that it favours them"
+        )
     made = karat.evaluate(stage.run, evaluators, store=opened, **common)
     aggregation = karat.aggregate(made, [MemoryDimensions()], store=opened)
     stage.notices += _audit_notices(aggregation)
@@ -424,7 +436,7 @@ def _first_stage(
         "snapshots": settings.snapshots,
         "seed": settings.seed,
         "models": {"answer": answerer.identity()},
-        "prompts": {"answer": prompt_identity()},
+        "prompts": {"answer": prompt_identity(), "judge": prompt_hashes()},
         "identity": to_builtins(identity),
         "run": (earlier or {}).get("run"),
         "pipeline": {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,12 @@ RETRIEVAL, CONTEXT = "retrieval", "context_tokens"
 def prompt_text(name: str) -> str:
     """A judge prompt of this package."""
     return files("karat.memory").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
+
+
+def prompt_hashes() -> dict[str, str]:
+    """The hash of each judge prompt, for the manifest."""
+    names = ("recall", "correctness", "update", "interference", "answer", "refusal", "evidence")
+    return {name: hashlib.blake2b(prompt_text(name).encode(), digest_size=8).hexdigest() for name in names}
 
 
 def checked_record(output: Any, dimension: Dimension) -> Record:

@@ -246,7 +246,8 @@ def _figures(run: karat.Run, aggregation: karat.Aggregation) -> dict[str, Any]:
         found = tables[key, block]
         return found[name] if found["applicable"] else None
 
-    tokens = [e for e in aggregation.estimates if e.evaluator == CONTEXT and e.name == "context_tokens"]
+    contexts = {e.name: e.value for e in aggregation.estimates if e.evaluator == CONTEXT and e.group is None}
+    counts = tables.get((CONTEXT, "counts")) or {}
     return {
         "baseline": run.header.task,
         "run": run.id,
@@ -258,7 +259,11 @@ def _figures(run: karat.Run, aggregation: karat.Aggregation) -> dict[str, Any]:
         "correct": rate("answer", "question_answering", "correct_ratio"),
         "hallucinated": rate("answer", "question_answering", "hallucination_ratio"),
         "hit_rate": rate("evidence", "evidence_coverage", "hit_rate"),
-        "context_tokens": tokens[0].value if tokens else None,
+        "context_tokens": contexts.get("context_tokens"),
+        "share_of_store": contexts.get("share_of_store"),
+        "answer_tokens": contexts.get("answer_tokens"),
+        "retrieval_bypassed": bool(counts.get("questions"))
+        and counts.get("bypassed") == counts.get("questions"),
     }
 
 
@@ -275,6 +280,8 @@ def _others(made: MemoryEvaluation, others: list[dict[str, Any]]) -> Table:
             share(row["hallucinated"]),
             share(row["hit_rate"]),
             number(row["context_tokens"], 0),
+            "bypassed" if row["retrieval_bypassed"] else share(row["share_of_store"]),
+            number(row["answer_tokens"], 0),
         ]
         for row in (own, *others)
     ]
@@ -288,5 +295,7 @@ def _others(made: MemoryEvaluation, others: list[dict[str, Any]]) -> Table:
         "made up ↓",
         "evidence ↑",
         "context tokens",
+        "of the store",
+        "answer tokens",
     ]
     return Table(head, rows, right=list(range(1, len(head))))

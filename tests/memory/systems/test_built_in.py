@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -318,3 +320,14 @@ def test_vectors_of_another_length_are_not_loaded(drive, tmp_path):
     (tmp_path / "b" / "memory.json").write_bytes((tmp_path / "a" / "memory.json").read_bytes())
     with pytest.raises(DataError, match=r"vectors\.npy"):
         drive("LTMemory").load(tmp_path / "b")
+
+
+def test_loading_embeddings_leaves_logging_alone():
+    """In a process of its own: here they may be loaded already, and pytest has handlers."""
+    script = (
+        "import logging; from karat import models; models.get('local/wordllama').embed_sync(['a']);"
+        "print(logging.getLogger().handlers, logging.getLogger().level)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "30"]
+    assert done.stderr == ""

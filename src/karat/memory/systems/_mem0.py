@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -293,6 +294,10 @@ def _library() -> Any:
         import mem0
         from mem0.memory import main, telemetry
 
+        for name in ("mem0.vector_stores.qdrant", "mem0.utils.spacy_models"):
+            # Each instance warns that optional packages are missing, which the documentation says once.
+            if logging.getLogger(name).level == logging.NOTSET:
+                logging.getLogger(name).setLevel(logging.ERROR)
         # It may have been imported before, with telemetry on.
         telemetry.MEM0_TELEMETRY = main.MEM0_TELEMETRY = False
         telemetry.client_telemetry.posthog = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -68,7 +69,13 @@ class WordLlamaEmbedder(Embedder):
                 found = importlib.util.find_spec("wordllama")
                 if found is None or found.origin is None:
                     raise MissingDependency("wordllama", "local", "local/wordllama")
+                root = logging.getLogger()
+                level, handlers = root.level, list(root.handlers)
                 from wordllama import WordLlama
 
+                # Its import configures the root logger to print INFO: that is the application's to decide.
+                root.setLevel(level)
+                for handler in [each for each in root.handlers if each not in handlers]:
+                    root.removeHandler(handler)
                 cls._loaded = WordLlama.load(cache_dir=Path(found.origin).parent, disable_download=True)
             return cls._loaded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from karat.memory.systems import (
     _controls,
+    _graphiti,
     _langgraph,
     _layered,
     _mem0,
@@ -13,4 +14,14 @@ from karat.memory.systems import (
     _simple,
 )
 
-__all__ = ["_controls", "_langgraph", "_layered", "_mem0", "_reflecting", "_search", "_services", "_simple"]
+__all__ = [
+    "_controls",
+    "_graphiti",
+    "_langgraph",
+    "_layered",
+    "_mem0",
+    "_reflecting",
+    "_search",
+    "_services",
+    "_simple",
+]

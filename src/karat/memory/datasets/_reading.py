@@ -20,6 +20,9 @@ from karat.memory._dialogue import Attachment, Evidence, Sample, Session, Turn
 MOST_ITEMS = 200_000
 """Elements of one list: more sessions, turns or questions than any dialogue has."""
 
+LONGEST_ID = 1_000
+"""Characters of an id: ids are keys, and are quoted in errors."""
+
 REFUSAL = "The conversation does not contain this information."
 """The gold answer of an unanswerable question whose file gives none."""
 
@@ -83,7 +86,7 @@ class Located:
         if not isinstance(self.value, dict):
             raise self.error(f"expected an object with {key!r}, found {_kind(self.value)}")
         if key not in self.value:
-            known = ", ".join(sorted(str(name) for name in list(self.value)[:20]))
+            known = ", ".join(sorted(short(name, 40) for name in list(self.value)[:20]))
             raise self.error(f"the key {key!r} is missing (found: {known or 'none'})")
         return self._child(key)
 
@@ -139,6 +142,8 @@ class Located:
         text = self.text().strip()
         if not text:
             raise self.error("an id must not be empty")
+        if len(text) > LONGEST_ID:
+            raise self.error(f"an id has more than {LONGEST_ID:,} characters")
         return text
 
     def text_at(self, key: str, default: str = "") -> str:

@@ -62,8 +62,10 @@ def failure_kinds(handle: Run | Evaluation, *, skipped: bool = True) -> list[Fai
     return [placed.kind for placed in placed_kinds(handle, skipped=skipped)]
 
 
-def placed_kinds(handle: Run | Evaluation, *, skipped: bool = True) -> list[PlacedKind]:
-    """The same, with the places of the examples."""
+def placed_kinds(
+    handle: Run | Evaluation, *, skipped: bool = True, run: str | None = None
+) -> list[PlacedKind]:
+    """The same, with the places of the examples; of an evaluation of several runs, those of one of them if named."""
     import numpy as np
 
     counts = handle.counts
@@ -72,6 +74,10 @@ def placed_kinds(handle: Run | Evaluation, *, skipped: bool = True) -> list[Plac
     columns = load_columns(handle, ("kind_codes",))
     wanted = (FAILED, SKIPPED, NOT_APPLICABLE) if skipped else (FAILED,)
     chosen = np.flatnonzero(np.isin(columns.statuses, wanted))
+    if run is not None and isinstance(handle, Evaluation):
+        place_of_run = handle.header.runs.index(run)
+        mine = np.array([place_of_run in item.runs for item in columns.items], bool)
+        chosen = chosen[mine[columns.codes[chosen]]]
     if not len(chosen):
         return []
     found: dict[tuple[str, str, str], tuple[int, list[int]]] = {}

@@ -29,7 +29,7 @@ About = dict[str, str]
 """What a mark stands for (`run`, `evaluator`, `group` …): the viewer opens the rows behind it."""
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="mark", tag="line"):
+class Line(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="line"):
     """A straight line."""
 
     x1: float
@@ -43,7 +43,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="mark", ta
     about: About = {}
 
 
-class Rect(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="mark", tag="rect"):
+class Rect(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="rect"):
     """A filled rectangle."""
 
     x: float
@@ -55,7 +55,7 @@ class Rect(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="mark", ta
     about: About = {}
 
 
-class Circle(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="mark", tag="circle"):
+class Circle(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="circle"):
     """A circle; hollow unless `filled`."""
 
     x: float
@@ -67,7 +67,7 @@ class Circle(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="mark", 
     about: About = {}
 
 
-class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="mark", tag="text"):
+class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="text"):
     """A line of text; `y` is its baseline."""
 
     x: float
@@ -275,7 +275,7 @@ class Row(msgspec.Struct, frozen=True):
     about: About = {}
 
 
-ROW = 22.0
+ROW = 24.0
 WIDE = 1040.0
 HALF = 510.0
 

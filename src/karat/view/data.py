@@ -21,8 +21,10 @@ from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored import is_analysis
 from karat.analysis.tables import ComparedTable, RunTable, TookTooLong, joined_rows
+from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.records import Estimate, to_builtins
+from karat.reporting import marks
 from karat.stats._means import MeanState
 from karat.store import ReadPool, Store
 from karat.store.columns import cost_of, load_columns
@@ -272,7 +274,9 @@ class Viewer:
         """One item with everything that is known of it."""
         with self.pool.store() as store:
             run = find_run(store, name)
-            return self._item(store, run, key).document()
+            found = self._item(store, run, key).document()
+            example = found["example"]
+            return {**found, "diff": _diff(example["expected"], found["output"]["value"])}
 
     def _item(self, store: Store, run: Run, key: str) -> Item:
         position, attempt, unit = read_key(key)
@@ -331,7 +335,7 @@ class Viewer:
             runs = [table.first.run, table.second.run]
             documents = self._described(runs, store.evaluations.list(), store.aggregations.list())
             found: dict[str, Any] = {"difference": None, "first": None, "second": None, "p_value": None}
-            found |= {"conclusion": "No evaluator has judged both runs.", "notes": []}
+            found |= {"conclusion": "No evaluator has judged both runs.", "notes": [], "plot": None}
             higher = True
             if table.key is not None:
                 higher = table.first.results[table.key].spec.higher_is_better
@@ -353,7 +357,6 @@ class Viewer:
                     }
                     for name in names
                 ],
-                "plot": None,
                 "fields": _fields(runs[0]),
                 "version": store.backend.version(),
             }
@@ -371,7 +374,7 @@ class Viewer:
                 except RequestError as error:
                     table.difference = {
                         "difference": None, "first": None, "second": None, "p_value": None,
-                        "conclusion": str(error), "notes": [],
+                        "conclusion": str(error), "notes": [], "plot": None,
                     }  # fmt: skip
                 else:
                     each = made.differences[0]
@@ -389,6 +392,9 @@ class Viewer:
                         "p_value": each.compared.p_value,
                         "conclusion": each.conclusion,
                         "notes": [*made.notes, *([each.note] if each.note else [])],
+                        "plot": marks.differences(
+                            "Paired difference", [each], {}, made.confidence, by_metric=True
+                        ),
                     }
             found: dict[str, Any] = table.difference
             return found
@@ -462,11 +468,13 @@ class Viewer:
             position, attempt, unit = read_key(key)
             row = table.row_of(position, attempt, unit)
             items = [self._item(store, side.run, key) for side in (table.first, table.second)]
+            one, other = (item.document() for item in items)
             return {
                 "key": key,
-                "example": items[0].document()["example"],
-                "first": items[0].document(),
-                "second": items[1].document(),
+                "example": one["example"],
+                "first": one,
+                "second": other,
+                "diff": _diff(one["output"]["value"], other["output"]["value"]),
                 "changed": None if row is None else table.change(row),
                 "calls": compared_calls(items[0], items[1]),
             }
@@ -512,7 +520,9 @@ class Viewer:
             ]
             document["higher_is_better"] = tables[0].results[key].spec.higher_is_better
             groups, difference = _slices(tables, key, field)
-            return {**document, "groups": groups, "difference": difference}
+            labels = {run["id"]: run["label"] for run in document["runs"]}
+            plot = _slice_plot(groups, labels, key, field)
+            return {**document, "groups": groups, "difference": difference, "plot": plot}
 
     def failures(self, name: str) -> dict[str, Any]:
         """The failures of a run's outputs and of its newest results, by kind."""
@@ -524,8 +534,8 @@ class Viewer:
                 source.evaluation.id: source.evaluation for source in _sources(run, evaluations).values()
             }
             handles: list[Run | Evaluation] = [run, *newest.values()]
-            kinds = [placed for handle in handles for placed in placed_kinds(handle)]
-            out = []
+            kinds = [placed for handle in handles for placed in placed_kinds(handle, run=run.id)]
+            out: list[dict[str, Any]] = []
             for kind, places in sorted(kinds, key=lambda each: -each.kind.count):
                 if kind.what == "output":
                     where = f"status:{kind.status}"
@@ -555,7 +565,12 @@ class Viewer:
                         "examples": examples,
                     }
                 )
-            return {"run": document, "kinds": out}
+            bars: list[tuple[str, int, marks.About]] = [
+                (f"{each['type']} · {each['what']}", each["count"], {"filter": each["filter"]})
+                for each in out
+            ]
+            plot = marks.bars("Failures and skips by kind", bars[:MOST_DRAWN]) if bars else None
+            return {"run": document, "kinds": out, "plot": plot}
 
     def performance(self, names: Sequence[str], evaluator: str | None) -> dict[str, Any]:
         """Cost and quality of runs: cost, tokens and times beside the estimates."""
@@ -585,7 +600,7 @@ class Viewer:
                 "runs": out,
                 "evaluators": keys,
                 "evaluator": evaluator or (keys[0] if keys else None),
-                "plot": None,
+                "plot": _performance_plot(out, evaluator or (keys[0] if keys else None)),
             }
 
 
@@ -656,6 +671,8 @@ def _start(table: Any, chosen: Any, start: int, count: int, around: str | None, 
         rows = np.flatnonzero(table.positions == position).tolist()
     places = np.flatnonzero(np.isin(chosen, rows))
     if not len(places):
+        if around is not None and rows:  # the item is open beside a list that a filter left it out of
+            return min(start, len(chosen))
         raise UnknownName(f"the row {around or example!r} is not among those that the filter selects")
     return max(0, int(places[0]) - count // 2)
 
@@ -832,5 +849,82 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
     return groups, whole
 
 
-def _forest(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    return None
+def _diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Piece] | None:
+    """The difference between two fields of a kind, word by word; None where one of them is missing or cut."""
+    if first["kind"] != second["kind"] or first["kind"] == "none" or first["cut"] or second["cut"]:
+        return None
+    return word_diff(first["text"], second["text"])
+
+
+MOST_DRAWN = 40
+"""Rows of a plot."""
+
+
+def _plotted(document: Mapping[str, Any]) -> Estimate:
+    value, low, high, lowest, highest = map(document.get, ("value", "low", "high", "lowest", "highest"))
+    return Estimate(value, low, high, document["n"], document["of"], lowest=lowest, highest=highest)
+
+
+def _forest(runs: Sequence[Mapping[str, Any]]) -> marks.Plot | None:
+    """The first number that most runs of a dataset have."""
+    found: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for run in runs:
+        seen: set[str] = set()
+        for each in run["estimates"]:
+            if not each["group"] and each["evaluator"] and each["label"] not in seen:
+                seen.add(each["label"])
+                found.setdefault(each["label"], []).append((run, each))
+    if not found:
+        return None
+    label = max(found, key=lambda name: len(found[name]))
+    rows = [
+        marks.Row(run["label"], _plotted(each), about={"run": run["id"], "evaluator": each["evaluator"]})
+        for run, each in found[label][:MOST_DRAWN]
+    ]
+    return marks.forest(label, rows)
+
+
+def _slice_plot(
+    groups: Sequence[Mapping[str, Any]], labels: Mapping[str, str], key: str, field: str
+) -> marks.Plot | None:
+    rows: list[marks.Row] = []
+    for group in groups:
+        if len(rows) + len(group["runs"]) > MOST_DRAWN:
+            break
+        if len(group["runs"]) > 1:
+            rows.append(marks.Row(f"{field} {group['value']}"))
+        for each in group["runs"]:
+            name = labels[each["run"]] if len(group["runs"]) > 1 else str(group["value"])
+            about = {"run": each["run"], "filter": group["filter"]}
+            rows.append(marks.Row(name, _plotted(each), about=about))
+    return marks.forest(f"{key} by {field}", rows) if rows else None
+
+
+def _performance_plot(runs: Sequence[Mapping[str, Any]], key: str | None) -> marks.Plot | None:
+    """Quality over cost, or over time where a cost is unknown."""
+    found = []
+    for each in runs:
+        estimates = [e for e in each["estimates"] if e["evaluator"] == key and not e["group"]]
+        if estimates:
+            found.append((each, estimates[0]))
+    if len(found) < 2:
+        return None
+    priced = all(each["cost"] is not None for each, _ in found)
+    specs = [spec for each, _ in found for spec in each["run"]["evaluators"] if spec["key"] == key]
+    higher = all(spec["higher_is_better"] for spec in specs)
+    points = [
+        marks.Point(
+            each["run"]["label"],
+            each["cost"] if priced else each["seconds"].get("median", 0.0),
+            _plotted(estimate),
+            {"run": each["run"]["id"]},
+        )
+        for each, estimate in found
+    ]
+    return marks.scatter(
+        f"Quality over {'cost' if priced else 'time'}",
+        points,
+        "dollars for the run" if priced else "median seconds for an output",
+        f"{found[0][1]['label']}, {'higher' if higher else 'lower'} is better",
+        higher_is_better=higher,
+    )

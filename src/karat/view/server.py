@@ -96,6 +96,10 @@ def static_files() -> dict[str, StaticFile]:
     folder = resources.files("karat.view").joinpath("static")
     if folder.is_dir():
         walk(folder, "")
+        # The colours and the plots are those of HTML reports.
+        theme = resources.files("karat.reporting").joinpath("theme.css").read_bytes()
+        tag = hashlib.blake2b(theme, digest_size=12).hexdigest()
+        found["theme.css"] = StaticFile(theme, TYPES[".css"], f'"{tag}"')
     return found
 
 
@@ -249,6 +253,7 @@ class Server:
         target = request.rel_url.raw_path + (f"?{urlencode(rest)}" if rest else "")
         text = (
             '<!doctype html><html lang="en"><meta charset="utf-8"><title>karat</title>'
+            '<link rel="icon" href="/static/icon.svg">'
             f'<meta http-equiv="refresh" content="0; url={html.escape(target, quote=True)}">'
             f'<p><a href="{html.escape(target, quote=True)}">Open the viewer</a></p></html>'
         )

@@ -1,0 +1,29 @@
+// Cost, time and quality of runs.
+import { Component, Loaded, address, dollars, html, runPath, seconds, shell, whole } from "../lib.js";
+import { Choice, Counts, Estimate, Plot } from "../parts.js";
+
+export class PerformancePage extends Component {
+  componentDidMount() {
+    document.title = "Cost and time · karat";
+    this.props.keys({ command: () => `karat report ${this.props.runs.map(shell).join(" ")}` });
+  }
+  render() {
+    const { runs, query, version } = this.props;
+    const path = address("/api/p", { runs: runs.join(","), evaluator: query.evaluator });
+    return html`<${Loaded} path=${path} version=${version}>${(/** @type {any} */ data) => html`<h1>Cost, time and quality</h1>
+      ${data.evaluators.length ? html`<div class="facts"><${Choice} name="evaluator" label="Metric" value=${data.evaluator} options=${data.evaluators} /></div>` : null}
+      <${Plot} plot=${data.plot} link=${(/** @type {any} */ about) => (about.run ? runPath(about.run) : null)} />
+      <div class="scroll" tabindex="0" role="region" aria-label="Cost and time"><table>
+        <thead><tr>${["run", "items", "score", "cost", "cost per item", "tokens in", "tokens out", "seconds, median", "p95", "waiting, median"].map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+        <tbody>${data.runs.map((/** @type {any} */ each) => {
+          const estimate = each.estimates.find((/** @type {any} */ e) => e.evaluator === data.evaluator && !e.group);
+          return html`<tr><td><a data-row=${each.run.id} href=${runPath(each.run.id)}>${each.run.label}</a></td>
+            <td><${Counts} run=${each.run} /></td>
+            <td>${estimate ? html`<${Estimate} estimate=${estimate} run=${each.run.id} />` : "—"}</td>
+            <td><a href=${address(runPath(each.run.id), { sort: "-cost" })}>${dollars(each.cost)}</a></td><td>${dollars(each.cost_per_item)}</td>
+            <td>${whole(each.tokens.input)}</td><td>${whole(each.tokens.output)}</td>
+            <td><a href=${address(runPath(each.run.id), { sort: "-seconds" })}>${seconds(each.seconds.median)}</a></td><td>${seconds(each.seconds.p95)}</td><td>${seconds(each.queue_seconds.median)}</td></tr>`;
+        })}</tbody>
+      </table></div>`}<//>`;
+  }
+}

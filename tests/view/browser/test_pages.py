@@ -1,0 +1,266 @@
+"""Every page of the viewer in a real browser: what it shows, where its numbers lead, and who can read it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.browser import violations
+from tests.view.browser.conftest import Tab, until
+
+
+def addresses(sample):
+    """Every page, with and without an open item."""
+    a, b, c = (run.id for run in sample.runs)
+    d, e = (run.id for run in sample.agents)
+    return {
+        "home": "/",
+        "home, selected": f"/?select={a},{b}",
+        "rows": f"/r/{b}",
+        "item": f"/r/{b}?filter=judged%3C0.5&key=14.1",
+        "failed item": f"/r/{e}?filter=status%3Afailed&key=0.1",
+        "trajectory": f"/r/{d}?key=3.1",
+        "comparison": f"/c/{a}..{c}",
+        "compared item": f"/c/{a}..{c}?filter=changed:worse&key=6.1&open=1",
+        "compared calls": f"/c/{d}..{e}?key=3.1",
+        "slices": f"/s/{a},{c}?by=language",
+        "slices of one run": f"/s/{a}?by=topic&evaluator=judged",
+        "failures": f"/f/{c}",
+        "performance": f"/p/{a},{b},{c}",
+    }
+
+
+PAGES = [
+    *("home", "home, selected", "rows", "item", "failed item", "trajectory", "comparison", "compared item"),
+    *("compared calls", "slices", "slices of one run", "failures", "performance"),
+]
+
+
+def open_page(tab, sample, name):
+    page = tab.open(addresses(sample)[name])
+    if "key=" in addresses(sample)[name]:
+        page.wait_for_selector(".item h2")
+    if name in ("rows", "comparison") or "key=" in addresses(sample)[name]:
+        page.wait_for_selector(".row a, .rows p")
+    return page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_is_accessible_and_quiet(browser, viewer, sample, name, scheme):
+    tab = Tab(browser, viewer, color_scheme=scheme)
+    page = open_page(tab, sample, name)
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    assert violations(page) == []
+    tab.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_can_be_read_at_200_percent(browser, viewer, sample, name):
+    """At 200 % zoom a window of 1280 × 860 has 640 × 430 CSS pixels: nothing is cut off to the right."""
+    tab = Tab(browser, viewer, viewport={"width": 640, "height": 430}, device_scale_factor=2)
+    path = addresses(sample)[name]
+    page = tab.open(path + ("&open=1" if "key=" in path and "open=" not in path else ""))
+    if "key=" in path:
+        page.wait_for_selector(".item h2")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 640
+    assert page.evaluate("document.querySelector('main').scrollWidth") <= 640
+    assert violations(page) == []
+    tab.close()
+
+
+def shown(page):
+    """How many rows the list says it shows, of how many."""
+    until(page, "/\\d+ of \\d+ row/.test(document.body.innerText)")
+    found = re.search(r"([\d,]+) of ([\d,]+) row", page.inner_text("main"))
+    assert found
+    return int(found[1].replace(",", "")), int(found[2].replace(",", ""))
+
+
+def test_the_list_of_runs_has_status_counts_scores_and_settings(tab, sample):
+    page = tab.open("/")
+    text = page.inner_text("main")
+    for expected in (
+        "support@1",
+        "orders@1",
+        "gpt-4o-mini",
+        "partial",
+        "intent accuracy",
+        "$0.",
+        "reply_words mean",
+    ):
+        assert expected in text
+    assert page.locator("svg.plot").count() >= 1
+    for run in sample.runs:
+        assert run.id in text
+
+
+def test_every_count_of_a_run_opens_its_rows(tab, sample):
+    run = sample.runs[2]
+    for name in ("ok", "failed"):
+        page = tab.open("/")
+        count = getattr(run.counts, name)
+        page.click(f'a[href="/r/{run.id}?filter=status%3A{name}"]')
+        assert shown(page) == (count, run.counts.total)
+
+
+def test_an_estimate_opens_its_rows_and_the_missing_ones(tab, sample):
+    run = sample.runs[2]
+    page = tab.open("/")
+    page.click(f'.missing[href*="{run.id}"] >> nth=0')
+    assert shown(page) == (run.counts.failed, run.counts.total)
+    page = tab.open("/")
+    page.click(f'.estimate a[href*="{run.id}"] >> nth=0')
+    assert shown(page) == (run.counts.total, run.counts.total)
+
+
+def test_every_number_of_the_slices_opens_its_rows(tab, sample):
+    a, c = sample.runs[0].id, sample.runs[2].id
+    page = tab.open(f"/s/{a},{c}?by=language", "tbody tr")
+    targets = page.eval_on_selector_all(
+        "tbody a", "all => all.map((each) => [each.getAttribute('href'), each.innerText])"
+    )
+    items = {"en": 72, "de": 24, "fr": 24}
+    first = [row.split()[0] for row in page.locator("tbody tr").all_inner_texts()]
+    assert sorted(first) == sorted(items)
+    checked = 0
+    for href, text in targets:
+        if text in items:
+            page = tab.open(href)
+            assert shown(page)[0] == items[text]
+            checked += 1
+        elif "missing" in text:
+            page = tab.open(href)
+            assert shown(page)[0] == int(text.split()[0])
+            checked += 1
+    assert checked >= 3
+
+
+def test_contributions_add_up_to_the_difference(tab, sample):
+    a, c = sample.runs[0].id, sample.runs[2].id
+    page = tab.open(f"/s/{a},{c}?by=topic", "tbody tr")
+    whole = float(page.inner_text("p strong"))
+    parts = [float(cell) for cell in page.locator("tbody td:last-child").all_inner_texts()]
+    assert abs(sum(parts) - whole) < 0.003
+
+
+def test_every_kind_of_failure_opens_exactly_its_rows(tab, sample):
+    page = tab.open(f"/f/{sample.runs[2].id}", ".kind")
+    kinds = page.eval_on_selector_all(
+        ".kind h2", "all => all.map((each) => [each.querySelector('a').getAttribute('href'), each.innerText])"
+    )
+    assert kinds
+    for href, text in kinds:
+        page = tab.open(href)
+        assert shown(page)[0] == int(text.split()[-1])
+
+
+def test_the_changes_of_a_comparison_are_filters(tab, sample):
+    a, c = sample.runs[0].id, sample.runs[2].id
+    page = tab.open(f"/c/{a}..{c}", ".chip")
+    total = 0
+    for place in range(4):
+        chip = page.locator(".chip").nth(place)
+        count = int(chip.inner_text().split()[-1])
+        chip.click()
+        page.wait_for_selector(".chip[aria-current]")
+        until(page, f"document.body.innerText.includes('{count} of 120 rows')")
+        total += count
+        page.locator(".chip").nth(place).click()
+        until(page, "document.body.innerText.includes('120 of 120 rows')")
+    assert total == 120
+
+
+def test_an_item_shows_output_beside_expected_with_a_diff_results_and_raw(tab, sample):
+    run = sample.runs[1]
+    page = tab.open(f"/r/{run.id}?filter=judged%3C0.5", ".row a")
+    page.click(".row a >> nth=0")
+    page.wait_for_selector(".item h2")
+    assert page.locator(".item del").count() >= 1
+    assert page.locator(".item ins").count() >= 1
+    text = page.inner_text(".item")
+    for expected in ("Expected", "Output", "Reasoning", "contradicts the reference", "judged", "Raw record"):
+        assert expected in text
+    assert "key=" in page.url
+
+
+def test_a_trajectory_is_shown_as_steps_and_calls_are_aligned(tab, sample):
+    careful, other = sample.agents
+    page = tab.open(f"/r/{careful.id}?key=3.1", ".steps")
+    assert "find_order" in page.inner_text(".steps >> nth=0")
+    page = tab.open(f"/c/{careful.id}..{other.id}?key=3.1", ".item table")
+    text = page.inner_text(".item")
+    assert "Tool calls" in text
+    assert "find_order" in text
+
+
+def test_the_address_is_the_whole_state(tab, sample, browser, viewer):
+    run = sample.runs[1]
+    page = tab.open(f"/r/{run.id}", ".row a")
+    page.fill("#filter", "topic:refund judged<0.5")
+    page.press("#filter", "Enter")
+    until(page, "location.search.includes('filter=')")
+    page.select_option("select", "-seconds")
+    until(page, "location.search.includes('sort=')")
+    page.click(".row a >> nth=0")
+    page.wait_for_selector(".item h2")
+    before = (shown(page), page.inner_text(".item h2"))
+    other = Tab(browser, viewer)
+    again = other.open(page.url.removeprefix(viewer.url), ".item h2")
+    assert (shown(again), again.inner_text(".item h2")) == before
+    other.close()
+    page.go_back()
+    until(page, "!location.search.includes('key=')")
+    page.go_back()
+    until(page, "!location.search.includes('sort=')")
+
+
+def test_a_wrong_filter_or_run_is_said(browser, viewer, sample):
+    tab = Tab(browser, viewer)
+    page = tab.open(f"/r/{sample.runs[0].id}?filter=nothing%3C%3C", ".problem")
+    assert page.locator(".problem").inner_text()
+    page = tab.open("/r/run-unknown", ".problem")
+    page = tab.open("/c/one", ".problem")
+    tab.context.close()  # the browser reports answers of 400 and 404 on its console
+    assert tab.watched.foreign == []
+    assert all("status of 40" in problem for problem in tab.watched.problems)
+
+
+def test_the_policy_forbids_scripts_and_markup_from_strings(browser, viewer):
+    tab = Tab(browser, viewer)
+    page = tab.open("/")
+    assert (
+        page.evaluate(
+            "() => { try { document.body.innerHTML = '<b>x</b>'; return 'set' } catch (e) { return e.name } }"
+        )
+        == "TypeError"
+    )
+    script = (
+        "() => { try { document.createElement('script').textContent = '1' } catch (e) { return e.name } }"
+    )
+    assert page.evaluate(script) == "TypeError"
+    page.evaluate(
+        "() => { const s = document.createElement('img'); s.src = 'http://127.0.0.1:9/x.png'; document.body.append(s) }"
+    )
+    page.wait_for_timeout(200)
+    tab.context.close()
+    assert any("Content Security Policy" in problem for problem in tab.watched.problems)
+
+
+def test_news_from_the_store_appear_by_themselves(browser, tmp_path):
+    import karat
+    from tests.view.browser.conftest import served
+
+    with karat.open_store(tmp_path / "live.db") as store:
+        data = karat.Dataset.from_examples([{"input": n} for n in range(5)], name="numbers")
+        karat.run(lambda number: number, data, store=store, progress=False)
+        with served(store.url) as viewer:
+            tab = Tab(browser, viewer)
+            tab.page.clock.install()
+            page = tab.open("/")
+            until(page, "document.querySelectorAll('[data-row]').length === 1")
+            karat.run(lambda number: -number, data, store=store, progress=False)
+            page.clock.fast_forward(11_000)
+            until(page, "document.querySelectorAll('[data-row]').length === 2")
+            tab.close()

@@ -57,8 +57,8 @@ def main(folder: Path) -> None:
             page.wait_for_selector(wait)
             page.wait_for_timeout(300)
             # The folder is another one each time.
-            hide = "() => { for (const e of document.querySelectorAll('main > p code')) e.textContent = 'sqlite:///results.db' }"
-            page.evaluate(hide)
+            for place in page.locator("main > p code").all():
+                place.evaluate("each => { each.textContent = 'sqlite:///results.db' }")
             page.screenshot(path=folder / f"{name}.png")
         asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)

@@ -250,7 +250,9 @@ class RunTable:
             return self.kind_codes, [(kind or None,) for kind in self.kinds]
         key, _, part = field.rpartition(".")
         if part == "status" and key in self.results:
-            return self.results[key].statuses, [(name,) for name in _STATUSES]
+            names: list[tuple[str, ...]] = [(name,) for name in _STATUSES]
+            names[NOT_APPLICABLE] = ("skipped", "not applicable")  # no estimate counts these as missing
+            return self.results[key].statuses, names
         if part == "failure" and key in self.results:
             mine = self.results[key]
             kinds = mine.kind_codes if len(mine.kind_codes) else np.zeros(len(self), np.int32)

@@ -27,6 +27,7 @@ from karat.records import Estimate, to_builtins
 from karat.reporting import marks
 from karat.stats._means import MeanState
 from karat.store import ReadPool, Store
+from karat.store.backend import NOT_APPLICABLE
 from karat.store.columns import cost_of, load_columns
 from karat.store.example_columns import ExampleColumns, example_columns, flat_fields
 from karat.store.handles import Evaluation, Run
@@ -181,7 +182,9 @@ class Viewer:
         """The mean of each evaluator, where nothing has aggregated the results."""
         return [
             _estimate(
-                _mean(table.positions, each.scores).about(evaluator=key, aggregator="mean", run=table.run.id)
+                _mean(table.positions, each.scores, each.statuses).about(
+                    evaluator=key, aggregator="mean", run=table.run.id
+                )
             )
             for key, each in table.results.items()
         ]
@@ -784,12 +787,12 @@ def _number(value: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _mean(positions: Any, scores: Any) -> Estimate:
-    """The mean of scores, clustered by example."""
+def _mean(positions: Any, scores: Any, statuses: Any) -> Estimate:
+    """The mean of scores, clustered by example. Items that an evaluator does not apply to are not missing."""
     known = ~np.isnan(scores)
     state = MeanState()
     state.add_values(scores[known], positions[known])
-    of = len(scores)
+    of = int((statuses != NOT_APPLICABLE).sum())
     binary = bool(np.isin(scores[known], (0.0, 1.0)).all())
     return state.proportion(of=of) if binary else state.estimate(of=of)
 
@@ -818,7 +821,8 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
         runs = []
         for table, (codes, _) in zip(tables, codes_of, strict=True):
             inside = np.isin(codes, members[label])
-            estimate = _mean(table.positions[inside], table.results[key].scores[inside])
+            mine = table.results[key]
+            estimate = _mean(table.positions[inside], mine.scores[inside], mine.statuses[inside])
             runs.append(
                 {
                     "run": table.run.id,

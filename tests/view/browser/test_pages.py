@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+import karat
 from tests.browser import violations
-from tests.view.browser.conftest import Tab, until
+from tests.view.browser.conftest import Tab, served, until
 
 
 def addresses(sample):
@@ -113,6 +114,38 @@ def test_an_estimate_opens_its_rows_and_the_missing_ones(tab, sample):
     page = tab.open("/")
     page.click(f'.estimate a[href*="{run.id}"] >> nth=0')
     assert shown(page) == (run.counts.total, run.counts.total)
+
+
+def test_items_that_an_evaluator_does_not_apply_to_are_not_missing(browser, tmp_path):
+    from karat.errors import NotApplicable
+
+    def even(outputs):
+        if outputs % 3 == 0:
+            raise NotApplicable("a multiple of three")
+        return float(outputs % 2 == 0)
+
+    def count(number):
+        return 1 // 0 if number == 7 else number
+
+    with karat.open_store(tmp_path / "na.db") as store:
+        data = karat.Dataset.from_examples(
+            [{"input": n, "metadata": {"size": "small" if n < 6 else "large"}} for n in range(12)],
+            name="numbers",
+        )
+        run = karat.run(count, data, store=store, progress=False)
+        karat.evaluate(run, [even], store=store, progress=False)
+        with served(store.url) as viewer:
+            tab = Tab(browser, viewer)
+            page = tab.open(f"/r/{run.id}", ".estimate")
+            page.click(".missing >> nth=0")
+            until(page, "document.body.innerText.includes('1 of 12 rows')")
+            page = tab.open(f"/r/{run.id}", ".estimate")
+            page.click(".estimate a >> nth=0")
+            until(page, "document.body.innerText.includes('8 of 12 rows')")
+            page = tab.open(f"/s/{run.id}?by=size", ".estimate")
+            page.click("tr:has-text('small') .estimate a")
+            until(page, "document.body.innerText.includes('4 of 12 rows')")
+            tab.close()
 
 
 def test_every_number_of_the_slices_opens_its_rows(tab, sample):
@@ -249,9 +282,6 @@ def test_the_policy_forbids_scripts_and_markup_from_strings(browser, viewer):
 
 
 def test_news_from_the_store_appear_by_themselves(browser, tmp_path):
-    import karat
-    from tests.view.browser.conftest import served
-
     with karat.open_store(tmp_path / "live.db") as store:
         data = karat.Dataset.from_examples([{"input": n} for n in range(5)], name="numbers")
         karat.run(lambda number: number, data, store=store, progress=False)

@@ -104,13 +104,15 @@ export const groupFilter = (group) =>
 
 /**
  * An estimate: its value opens all rows behind it, the number of missing ones opens those.
- * @param {{estimate: any, run: string, filter?: string}} props
+ * `rows` is how many there are: where an estimate is of fewer, the evaluator did not apply to the others.
+ * @param {{estimate: any, run: string, filter?: string, rows: number}} props
  */
-export function Estimate({ estimate, run, filter = "" }) {
+export function Estimate({ estimate, run, filter = "", rows }) {
   const key = estimate.evaluator;
   const missing = estimate.of - estimate.n;
-  const all = address(runPath(run), { filter, sort: key });
-  const lacking = address(runPath(run), { filter: `${filter} ${quoted(key)}:none`.trim() });
+  const applies = estimate.of < rows ? `not ${quoted(`${key}.status`)}:"not applicable"` : "";
+  const all = address(runPath(run), { filter: `${filter} ${applies}`.trim(), sort: key });
+  const lacking = address(runPath(run), { filter: `${filter} ${quoted(key)}:none ${applies}`.trim() });
   return html`<span class="estimate">
     <a href=${all} title="the rows behind this number">${number(estimate.value)}</a> <span class="muted">${interval(estimate)}</span>
     ${missing > 0 ? html` <a class="missing" href=${lacking}>${plural(missing, "missing item")}</a>` : null}

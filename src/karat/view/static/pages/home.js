@@ -59,7 +59,7 @@ export class HomePage extends Component {
           <td><${Status} status=${run.status} /></td>
           <td><${Counts} run=${run} /> <span class="muted">of ${whole(run.counts.total)}</span>
             ${run.counts.failed ? html`<br /><a href="/f/${encodeURIComponent(run.id)}">failures by kind</a>` : null}</td>
-          <td>${headlines(run).slice(0, 4).map((each) => html`<div><span class="muted">${each.label}</span> <${Estimate} estimate=${each} run=${run.id} /></div>`)}</td>
+          <td>${headlines(run).slice(0, 4).map((each) => html`<div><span class="muted">${each.label}</span> <${Estimate} estimate=${each} run=${run.id} rows=${run.counts.total} /></div>`)}</td>
           <td>${run.cost === null && !run.tokens.input ? "—" : dollars(run.cost)}</td>
           <td class="settings">${Object.entries(run.settings).slice(0, 6).map(([name, value]) => html`<div><span class="muted">${name}</span> ${value.slice(0, 80)}</div>`)}</td>
           <td>${age(run.created)}</td></tr>`)}</tbody>

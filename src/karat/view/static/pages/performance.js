@@ -19,7 +19,7 @@ export class PerformancePage extends Component {
           const estimate = each.estimates.find((/** @type {any} */ e) => e.evaluator === data.evaluator && !e.group);
           return html`<tr><td><a data-row=${each.run.id} href=${runPath(each.run.id)}>${each.run.label}</a></td>
             <td><${Counts} run=${each.run} /></td>
-            <td>${estimate ? html`<${Estimate} estimate=${estimate} run=${each.run.id} />` : "—"}</td>
+            <td>${estimate ? html`<${Estimate} estimate=${estimate} run=${each.run.id} rows=${each.run.counts.total} />` : "—"}</td>
             <td><a href=${address(runPath(each.run.id), { sort: "-cost" })}>${dollars(each.cost)}</a></td><td>${dollars(each.cost_per_item)}</td>
             <td>${whole(each.tokens.input)}</td><td>${whole(each.tokens.output)}</td>
             <td><a href=${address(runPath(each.run.id), { sort: "-seconds" })}>${seconds(each.seconds.median)}</a></td><td>${seconds(each.seconds.p95)}</td><td>${seconds(each.queue_seconds.median)}</td></tr>`;

@@ -62,7 +62,7 @@ export class RunPage extends Component {
       const page = this.state.page;
       return html`<div class="head"><h1>${data.run.label} <${Status} status=${data.run.status} /></h1>
           <p class="facts"><code class="muted">${data.run.id}</code> <span class="muted">${data.run.task} on ${data.run.dataset}</span> · <${Counts} run=${data.run} />
-            ${headlines({ ...data.run, estimates: data.estimates }).map((each) => html` · <span class="muted">${each.label}</span> <${Estimate} estimate=${each} run=${id} filter=${groupFilter(each.group)} />`)}</p>
+            ${headlines({ ...data.run, estimates: data.estimates }).map((each) => html` · <span class="muted">${each.label}</span> <${Estimate} estimate=${each} run=${id} filter=${groupFilter(each.group)} rows=${data.run.counts.total} />`)}</p>
           <${FilterBox} value=${query.filter ?? ""} fields=${["status", "score", ...keys, ...data.fields]} />
           <p class="facts" role="status">${page ? `${whole(page.matching)} of ${plural(page.total, "row")}` : ""}
             <label class="choice"> Sort <select value=${query.sort ?? ""} onChange=${(/** @type {any} */ e) => change({ sort: e.target.value, key: null })}>

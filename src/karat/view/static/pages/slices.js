@@ -28,7 +28,7 @@ export class SlicesPage extends Component {
           <tbody>${data.groups.map((/** @type {any} */ group) => html`<tr>
             <td><a data-row=${group.value} href=${address(`/r/${encodeURIComponent(data.runs[data.runs.length - 1].id)}`, { filter: group.filter })}>${group.value}</a></td>
             <td>${whole(group.of)} <span class="muted">${number(100 * group.share, 1)} %</span></td>
-            ${group.runs.map((/** @type {any} */ each) => html`<td><${Estimate} estimate=${{ ...each, evaluator: data.evaluator }} run=${each.run} filter=${group.filter} /></td>`)}
+            ${group.runs.map((/** @type {any} */ each) => html`<td><${Estimate} estimate=${{ ...each, evaluator: data.evaluator }} run=${each.run} filter=${group.filter} rows=${group.of} /></td>`)}
             ${two ? html`<td>${opens(group, group.difference, a, b, data.evaluator)}</td><td>${opens(group, group.contribution, a, b, data.evaluator)}</td>` : null}</tr>`)}</tbody>
         </table></div>`;
     }}<//>`;

@@ -120,6 +120,36 @@ def test_agreement_against_counts_by_hand(store, serve, folder):
     assert found.kappa.low < found.kappa.value < found.kappa.high
 
 
+def test_an_alignment_is_stored_shown_beside_scores_and_becomes_stale(store, serve, folder, capsys):
+    server = serve(says_good, model="served-1")
+    answers = population(60)
+    evaluation = judged(store, server, answers)
+    rows = [{"example": name, "label": "pass" if name[0] == "t" else "fail"} for name in answers]
+    import_labels(write(folder, rows), evaluation, sampling="uniform")
+    [found] = alignment(evaluation)
+    assert (found.judge, found.stale) == ([server.spec("judge")], False)
+    [header] = [each.header for each in store.aggregations.list() if each.header.made_by == "alignment"]
+    assert header.settings["served_models"] == ["served-1"]
+    stored = {each.name: each.value for each in header.estimates}
+    assert stored["kappa"] == pytest.approx(found.kappa.value)
+    alignment(evaluation)  # the same figures are stored once
+    assert sum(each.header.made_by == "alignment" for each in store.aggregations.list()) == 1
+    shown = karat.aggregate(evaluation, ["accuracy"]).estimates.get(
+        evaluator="llm_judge", aggregator="accuracy"
+    )
+    assert shown.metadata["alignment"] == header.id
+    assert f"kappa {found.kappa.value:.2f}" in shown.metadata["note"]
+    assert "stale" not in shown.metadata["note"]
+    server.model = "served-2"
+    other = judged(store, server, {"x1": "good 1", "x2": "bad 2"})
+    later = karat.aggregate(other, ["accuracy"]).estimates.get(evaluator="llm_judge", aggregator="accuracy")
+    assert "stale alignment" in later.metadata["note"]
+    [again] = alignment(evaluation)
+    assert again.stale
+    assert main(["judge", "alignment", evaluation.id, "--store", f"sqlite:///{folder}/karat.db"]) == 0
+    assert "stale: llm_judge" in capsys.readouterr().out
+
+
 def test_only_sampled_labels_correct_the_estimate(store, serve, folder):
     answers = population(200)
     evaluation = judged(store, serve(says_good), answers)

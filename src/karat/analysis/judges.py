@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,15 @@ from karat.execution.labels import (
     NewLabel,
     Sampling,
     is_sample,
+    judges_of,
     label_evaluations,
     labels_in,
+    latest_alignment,
     results_of,
     store_labels,
 )
-from karat.records import Estimate, EvaluatorSpec, ItemResult, Ok
+from karat.keys import fingerprint
+from karat.records import FORMAT, AggregationHeader, Counts, Estimate, EvaluatorSpec, ItemResult, Ok
 from karat.store.handles import Evaluation
 
 COLUMNS = (
@@ -480,7 +484,12 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     specificity: Estimate | None = None
     bias: Estimate
     """The judge's rate less the people's."""
+    judge: list[str] = []
+    """The models that the evaluator asked."""
     served_models: list[str] = []
+    """The models that the provider served for the labelled results."""
+    stale: bool = False
+    """Whether the provider has served another model since: the figures are of a judge that is gone."""
     annotators: list[str] = []
 
 
@@ -493,7 +502,10 @@ class _Pair(msgspec.Struct, frozen=True):
 def alignment(
     evaluation: Evaluation, *, evaluator: str | None = None, confidence: float = 0.95
 ) -> list[Agreement]:
-    """Agreement of every judge of an evaluation with people's labels: overall, and for each requirement or claim."""
+    """Agreement of every judge of an evaluation with people's labels: overall, and for each requirement or claim.
+
+    The figures are stored as an Aggregation, so that they are shown beside the scores of the same judge.
+    """
     store = evaluation.store
     labels = [label for each in label_evaluations(store, evaluation.header.runs) for label in labels_in(each)]
     if not labels:
@@ -513,7 +525,78 @@ def alignment(
             chosen = [label for label in mine if is_sample(label) == (kind == "sampled")]
             if chosen:
                 out += _agreements(key, kind, chosen, records, confidence)
+    out = _with_judges(evaluation, out)
+    for key in dict.fromkeys(each.evaluator for each in out if each.judge):
+        _store_alignment(evaluation, key, [each for each in out if each.evaluator == key], confidence)
     return out
+
+
+def _with_judges(evaluation: Evaluation, found: Sequence[Agreement]) -> list[Agreement]:
+    """The agreements with the judge of each, and whether the provider serves another model by now.
+
+    "By now" means in the newest evaluation of the store that asked the same models for the same evaluator.
+    """
+    judges = judges_of([evaluation])
+    out = []
+    for each in found:
+        models, served = judges.get(each.evaluator, ([], []))
+        newest = _newest_served(evaluation, each.evaluator, models) or served
+        stale = bool(each.served_models) and not set(newest) <= set(each.served_models)
+        out.append(msgspec.structs.replace(each, judge=models, stale=stale))
+    return out
+
+
+def _newest_served(evaluation: Evaluation, key: str, models: list[str]) -> list[str]:
+    later = [
+        each
+        for each in evaluation.store.evaluations.list()
+        if each.id != evaluation.id
+        and each.header.created >= evaluation.header.created
+        and any(spec.key == key and spec.name != HUMAN for spec in each.header.evaluators)
+    ]
+    for each in sorted(later, key=lambda one: -one.header.created):
+        asked, served = judges_of([each]).get(key, ([], []))
+        if asked == models and served:
+            return served
+    return []
+
+
+_FIGURES = ("base_rate", "judge_rate", "agreement", "kappa", "sensitivity", "specificity", "bias")
+
+
+def _store_alignment(evaluation: Evaluation, key: str, found: Sequence[Agreement], confidence: float) -> None:
+    """Keep the agreement of one judge; the same figures again are not stored twice."""
+    store, first = evaluation.store, found[0]
+    estimates = []
+    for each in found:
+        # The overall agreement on a random sample, where there is one, is what is shown beside scores.
+        overall = each.part == "" and (each.labels == "sampled" or all(a.labels != "sampled" for a in found))
+        group = None if overall else {"part": each.part, "labels": each.labels}
+        for name in _FIGURES:
+            figure = getattr(each, name)
+            if figure is not None:
+                estimates.append(figure.about(evaluator=key, aggregator="alignment", name=name, group=group))
+    served = sorted({model for each in found for model in each.served_models})
+    settings = {"evaluator": key, "judge": first.judge, "served_models": served, "confidence": confidence}
+    configuration = fingerprint(alignment=settings, figures=[msgspec.to_builtins(each) for each in estimates])
+    before = latest_alignment(store, key, first.judge)
+    if before is not None and before.configuration == configuration:
+        return
+    now = time.time()
+    header = AggregationHeader(
+        format=FORMAT,
+        id="",
+        configuration=configuration,
+        evaluations=[evaluation.id],
+        made_by="alignment",
+        settings=settings,
+        estimates=estimates,
+        created=now,
+        finished=now,
+        status="success",
+        counts=Counts(ok=sum(each.n for each in found if each.part == "")),
+    )
+    store.aggregations.add(header)
 
 
 def _agreements(

@@ -267,7 +267,10 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
     served = sorted({model for each in found for model in each.served_models})
     blocks: list[Block] = [Table(head, rows, split=True)]
     if served:
-        text = f"served: {', '.join(served)}; the alignment is stale if the provider serves another model"
+        blocks.append(Paragraph(f"served: {', '.join(served)}"))
+    stale = sorted({each.evaluator for each in found if each.stale})
+    if stale:
+        text = f"stale: {', '.join(stale)}: the provider serves another model now; label results of that model"
         blocks.append(Paragraph(text))
     if any(each.labels == "selected" for each in found):
         blocks.append(

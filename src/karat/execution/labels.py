@@ -19,6 +19,7 @@ from karat.execution.environment import environment
 from karat.keys import Wanted, fingerprint, result_item
 from karat.records import (
     FORMAT,
+    AggregationHeader,
     Estimate,
     EvaluationHeader,
     EvaluatorSpec,
@@ -480,21 +481,30 @@ def _adjusted(share: float, count: int) -> float:
 # ---------------------------------------------------------------- audits beside scores
 
 
-def latest_audit(store: Store, models: Sequence[str]) -> Any | None:
+def latest_audit(store: Store, models: Sequence[str]) -> AggregationHeader | None:
     """The header of the latest audit of a judge, by the names of its models."""
-    found = [
-        each.header
-        for each in store.aggregations.list()
-        if each.header.made_by == "audit" and each.header.settings.get("judge") == list(models)
-    ]
-    return found[-1] if found else None
+    return _latest(store, "audit", judge=list(models))
+
+
+def latest_alignment(store: Store, evaluator: str, models: Sequence[str]) -> AggregationHeader | None:
+    """The header of the latest alignment of an evaluator's judge with people, by the names of its models."""
+    return _latest(store, "alignment", evaluator=evaluator, judge=list(models))
+
+
+def _latest(store: Store, made_by: str, **settings: Any) -> AggregationHeader | None:
+    found = None
+    for each in store.aggregations.list():
+        header = each.header
+        if header.made_by == made_by and all(header.settings.get(k) == v for k, v in settings.items()):
+            found = header
+    return found
 
 
 def with_audits(evaluations: Sequence[Evaluation], estimates: Sequence[Estimate]) -> list[Estimate]:
-    """The estimates of judges with a note on the latest audit of the same judge, or that there is none."""
+    """The estimates of judges with a note on the latest audit and alignment of the same judge."""
     notes = {
-        key: _audit_note(evaluations[0].store, models, served)
-        for key, (models, served) in _judges(evaluations).items()
+        key: _trust_note(evaluations[0].store, key, models, served)
+        for key, (models, served) in judges_of(evaluations).items()
     }
     if not notes:
         return list(estimates)
@@ -506,11 +516,11 @@ def with_audits(evaluations: Sequence[Evaluation], estimates: Sequence[Estimate]
             continue
         before = str(each.metadata.get("note", ""))
         text = "; ".join(filter(None, [before, note[0]]))
-        out.append(msgspec.structs.replace(each, metadata={**each.metadata, "note": text, "audit": note[1]}))
+        out.append(msgspec.structs.replace(each, metadata={**each.metadata, "note": text, **note[1]}))
     return out
 
 
-def _judges(evaluations: Sequence[Evaluation]) -> dict[str, tuple[list[str], list[str]]]:
+def judges_of(evaluations: Sequence[Evaluation]) -> dict[str, tuple[list[str], list[str]]]:
     """The evaluators that ask a judge, by their first results: the models they asked, and those that were served."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for evaluation in evaluations:
@@ -530,12 +540,35 @@ def _listed(value: Any) -> list[str]:
     return [str(each) for each in (value if isinstance(value, list) else [value]) if each]
 
 
+def _trust_note(
+    store: Store, key: str, models: Sequence[str], served: Sequence[str]
+) -> tuple[str, dict[str, str | None]]:
+    """What is known of a judge, in words and as the ids of the audit and the alignment."""
+    text, audit = _audit_note(store, models, served)
+    header = latest_alignment(store, key, models)
+    if header is None:
+        return text, {"audit": audit}
+    kappa = next((each for each in header.estimates if each.name == "kappa" and each.group is None), None)
+    measured = (
+        f"kappa {kappa.value:.2f} with people ({kappa.n} labels)"
+        if kappa is not None and kappa.value is not None
+        else "no agreement with people measured"
+    )
+    word = "stale alignment (another model is served now): " if is_stale(header, served) else ""
+    return f"{text}; {word}{measured}", {"audit": audit, "alignment": header.id}
+
+
+def is_stale(header: AggregationHeader, served: Sequence[str]) -> bool:
+    """Whether an audit or alignment was made while the provider served another model under the same name."""
+    return bool(served) and set(header.settings.get("served_models") or ()) != set(served)
+
+
 def _audit_note(store: Store, models: Sequence[str], served: Sequence[str]) -> tuple[str, str | None]:
     header = latest_audit(store, models)
     if header is None:
         return "judge not audited", None
     numbers = {each.name: each.value for each in header.estimates if each.group is None}
-    stale = set(header.settings.get("served_models") or ()) != set(served) and bool(served)
+    stale = is_stale(header, served)
     shares = ", ".join(
         f"{label} {numbers[name]:.0%}"
         for label, name in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import stat
@@ -15,6 +16,8 @@ from karat import models
 from karat.errors import KaratError, RequestError
 from karat.evaluators import (
     AgentAsJudgeEvaluator,
+    AnswerRelevanceEvaluator,
+    GroundednessEvaluator,
     LLMJudge,
     LLMTrajectoryJudge,
     build_evaluator,
@@ -286,6 +289,150 @@ def test_a_verdict_that_contradicts_its_analysis_is_an_abstention(serve):
     result = judge.evaluate(outputs="x")
     assert (result.score, result.value) == (None, "undecided")
     assert result.metadata["inconsistent_votes"] == 1
+
+
+def checked_judge(server):
+    return {"model": server.spec(), "check_consistency": True}
+
+
+def reread(*scores):
+    """What the second reading says of each statement: 0 it does not hold, 1 unclear, 2 it holds."""
+    found = [{"analysis": "", "criterion": str(n), "score": s} for n, s in enumerate(scores, 1)]
+    return {"analysis": "", "verdicts": found}
+
+
+def test_a_claim_that_contradicts_the_analysis_is_undecided(serve):
+    claims = [{"claim": f"claim {n}", "supported": True} for n in (1, 2, 3)]
+    first = {"analysis": "The source has 1 and 3, and denies 2.", "claims": claims}
+
+    for scores, supported, score in (
+        ((2, 0, 1), [True, None, True], None),
+        ((2, 2, 1), [True, True, True], 1.0),
+    ):
+        server = serve(lambda body, s=scores: reread(*s) if "examiner wrote" in instructions(body) else first)
+        judge = GroundednessEvaluator(judge=checked_judge(server))
+        result = judge.evaluate(inputs="?", outputs="claims", context="a source")
+        assert [claim["supported"] for claim in result.metadata["claims"]] == supported
+        assert result.score == score
+        assert server.count == 2
+        assert "claim 2" in material(server.requests[1])
+
+
+def test_a_requirement_that_contradicts_its_evidence_is_undecided(serve):
+    def answer(body):
+        if "examiner wrote" in instructions(body):
+            return reread(2, 0)
+        verdict = {"evidence": "seen", "quote": "", "satisfied": True, "steps": []}
+        return {"analysis": "", "verdicts": [{"id": 1, **verdict}, {"id": 2, **verdict}]}
+
+    server = serve(answer)
+    judge = AgentAsJudgeEvaluator(requirements=["One.", "Two."], judge=checked_judge(server))
+    result = judge.evaluate(inputs="?", outputs="done")
+    assert [each["satisfied"] for each in result.metadata["verdicts"]] == [True, None]
+    assert result.value == "undecided"
+
+
+def test_a_criterion_that_contradicts_its_analysis_is_undecided_among_several(serve):
+    def answer(body):
+        if "examiner wrote" in instructions(body):
+            return reread(0, 2)
+        found = [{"analysis": name, "criterion": name, "pass": True} for name in ("a", "b")]
+        return {"analysis": "", "verdicts": found}
+
+    judge = LLMJudge(None, {"a": "A.", "b": "B."}, together=True, judge=checked_judge(serve(answer)))
+    criteria = judge.evaluate(outputs="x").metadata["criteria"]
+    assert {name: each["verdict"] for name, each in criteria.items()} == {"a": "undecided", "b": "pass"}
+
+
+def test_a_grade_that_contradicts_its_analysis_is_no_grade(serve):
+    def answer(body):
+        if "examiner wrote" in instructions(body):
+            return {"analysis": "", "choice": "0"}
+        return {"analysis": "Nothing of it.", "score": 5}
+
+    judge = AnswerRelevanceEvaluator(judge=checked_judge(serve(answer)))
+    assert judge.evaluate(inputs="?", outputs="x").value == "undecided"
+
+
+@pytest.mark.parametrize("reply", ["no JSON", {"text": "…", "finish_reason": "content_filter"}, {"text": ""}])
+def test_a_failed_check_of_consistency_leaves_the_vote(serve, reply):
+    def answer(body):
+        return reply if "examiner wrote" in instructions(body) else PASS
+
+    result = LLMJudge(judge=checked_judge(serve(answer))).evaluate(outputs="x")
+    assert (result.score, result.metadata["requests"]) == (1.0, 2)
+
+
+def test_checking_consistency_is_part_of_the_fingerprint_of_every_judge(serve):
+    server = serve([PASS])
+    for kind in (LLMJudge, GroundednessEvaluator, AnswerRelevanceEvaluator):
+        plain, checked = kind(judge=server.spec()), kind(judge=checked_judge(server))
+        assert len(checked.configuration()["prompts"]) == len(plain.configuration()["prompts"]) + 2
+
+
+def tokens(*pieces):
+    """Tokens as a server sends them: a text, or a text with the probabilities of it and its alternatives."""
+    out = []
+    for piece in pieces:
+        token, chances = piece if isinstance(piece, tuple) else (piece, {})
+        top = [{"token": each, "logprob": math.log(share)} for each, share in chances.items()]
+        out.append({"token": token, "logprob": math.log(chances.get(token, 1.0)), "top_logprobs": top})
+    return {"text": "".join(each["token"] for each in out), "logprobs": out}
+
+
+PASSES = (
+    '{"analysis": "it says \\"pass\\": false", "pass":',
+    (" true", {" true": 0.6, " false": 0.2, "\n": 0.1}),
+    "}",
+)
+
+
+@pytest.mark.parametrize(
+    ("params", "pieces", "expected"),
+    [
+        ({}, PASSES, {"pass": 0.75, "fail": 0.25}),
+        (
+            {"continuous": True},
+            ('{"analysis": "", "score"', (": 4", {": 4": 0.5, ": 5": 0.3, ": 3": 0.2}), "}"),
+            {"4": 0.5, "5": 0.3, "3": 0.2},
+        ),
+        (
+            {"choices": ["good", "fair", "poor"]},
+            ('{"analysis": "", "choice": "', ("fa", {"fa": 0.7, "g": 0.2, "xy": 0.1}), 'ir"}'),
+            {"fair": 0.7 / 0.9, "good": 0.2 / 0.9},
+        ),
+        ({"scale": 12}, ('{"analysis": "", "score": ', ("1", {"1": 0.9}), "2}"), None),
+        ({}, ('{"analysis": "", "pass": true}',), {"pass": 1.0}),
+    ],
+)
+def test_probabilities_of_tokens_say_how_sure_a_judge_is(serve, params, pieces, expected):
+    server = serve([tokens(*pieces)])
+    result = LLMJudge(judge={"model": server.spec(), "logprobs": True}, **params).evaluate(outputs="x")
+    found = result.metadata.get("probabilities")
+    assert found == (None if expected is None else pytest.approx(expected))
+    assert (server.requests[0]["logprobs"], server.requests[0]["top_logprobs"]) == (True, 5)
+
+
+def test_probabilities_of_several_votes_are_averaged(serve):
+    def sure(share):
+        return tokens('{"analysis": "", "pass": ', ("true", {"true": share, "false": 1 - share}), "}")
+
+    server = serve([sure(0.9), sure(0.7)])
+    result = LLMJudge(judge={"model": server.spec(), "logprobs": True, "samples": 2}).evaluate(outputs="x")
+    assert result.metadata["probabilities"] == pytest.approx({"pass": 0.8, "fail": 0.2})
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-5-mini", "anthropic/claude-opus-4-7"])
+def test_a_judge_without_probabilities_is_refused_before_the_first_record(model):
+    with pytest.raises(RequestError, match="logprobs"):
+        LLMJudge(judge={"model": model, "logprobs": True})
+
+
+@pytest.mark.parametrize("logprobs", [[{"token": "x"}], [{"token": "x", "logprob": "much"}], "x", [7]])
+def test_broken_probabilities_are_no_verdict(serve, logprobs):
+    server = serve([{"text": json.dumps(PASS), "logprobs": logprobs}])
+    with pytest.raises(KaratError):
+        LLMJudge(judge={"model": server.spec(), "logprobs": True}).evaluate(outputs="x")
 
 
 def test_paths_lead_to_the_parts(serve):

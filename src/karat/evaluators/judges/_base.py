@@ -20,7 +20,7 @@ from karat.evaluators.judges._core import (
     Vote,
     run_sync,
 )
-from karat.evaluators.judges._prompts import Prompt, examples_text, prompt_of, scale_text
+from karat.evaluators.judges._prompts import Prompt, examples_text, prompt_of, scale_text, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike, judge_settings
 from karat.keys import fingerprint
@@ -177,12 +177,16 @@ class JudgeEvaluator(Evaluator):
         return {
             "params": to_json_value(params),
             "judge": self.settings.identity(),
-            "prompts": [prompt.identity for prompt in self.prompts()],
+            "prompts": [prompt.identity for prompt in [*self.prompts(), *self._consistency_prompts()]],
         }
 
     def prompts(self) -> list[Prompt]:
         """The templates this judge may use."""
         return [self.prompt]
+
+    def _consistency_prompts(self) -> list[Prompt]:
+        names = ("consistency", "consistency_parts") if self.settings.check_consistency else ()
+        return [shipped(name) for name in names]
 
     @property
     def judge(self) -> Judge:
@@ -347,6 +351,12 @@ class JudgeEvaluator(Evaluator):
         inconsistent = sum(vote.consistent is False for vote in cast)
         if inconsistent:
             out["inconsistent_votes"] = inconsistent
+        known = [vote.probabilities for vote in cast if vote.probabilities]
+        if known:
+            names = list(dict.fromkeys(name for each in known for name in each))
+            out["probabilities"] = {
+                name: sum(each.get(name, 0.0) for each in known) / len(known) for name in names
+            }
         related = _same_family(specs, case.output)
         if related:
             out["note"] = f"the judge is of the same family as the judged model: {related}"
@@ -378,6 +388,8 @@ def _described(vote: Vote | JudgeFailure) -> dict[str, Any]:
     }
     if vote.consistent is not None:
         out["consistent"] = vote.consistent
+    if vote.probabilities:
+        out["probabilities"] = vote.probabilities
     return out
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from karat.errors import CannotJudge, Stopped
 from karat.evaluators.judges._fence import fence
-from karat.evaluators.judges._prompts import Prompt
+from karat.evaluators.judges._prompts import Prompt, scale_text, shipped
 from karat.evaluators.judges._replies import Contract, Malformed, reply_schema_text
 from karat.evaluators.judges._settings import LENGTH_FACTOR, MAX_TOKENS, JudgeSettings
 from karat.records import Usage, add_usage
@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 MOST_REQUESTS = 3
 """Requests for one vote: repairs, larger limits and fallbacks count, retries of HTTP failures do not."""
+
+ALTERNATIVES = 5
+"""Alternatives to each token whose probability is asked for. Some providers offer no more."""
 
 LONGEST_REPEATED = 8000
 """Characters of a malformed reply that are sent back with the request to repair it."""
@@ -131,6 +134,10 @@ class Vote(msgspec.Struct, frozen=True):
     cached: bool = False
     consistent: bool | None = None
     """Whether the analysis supports the verdict; None where that was not checked."""
+    parts: tuple[bool | None, ...] = ()
+    """The same for each claim, requirement or criterion, where a vote is about several."""
+    probabilities: dict[str, float] = {}
+    """How probable each verdict was to the model, from the probabilities of tokens; empty where that is unknown."""
 
 
 class Ledger:
@@ -181,13 +188,22 @@ class Judge:
         )
 
     async def ask_once(
-        self, question: Question, ledger: Ledger, number: int = 1, most: int = MOST_REQUESTS
+        self,
+        question: Question,
+        ledger: Ledger,
+        number: int = 1,
+        most: int = MOST_REQUESTS,
+        *,
+        check: bool = True,
     ) -> Vote:
-        """One vote: the first model's first, or that of another place in the order of all votes."""
+        """One vote: the first model's first, or that of another place in the order of all votes.
+
+        `check=False` leaves the consistency of the vote unchecked, whatever the settings say.
+        """
         ledger.prompts[question.prompt.identity] = None
         models = self.settings.models
         model, sample = models[(number - 1) % len(models)], (number - 1) // len(models) + 1
-        return await self._vote(model, sample, question, ledger, most)
+        return await self._vote(model, sample, question, ledger, most, check)
 
     @property
     def votes(self) -> int:
@@ -203,18 +219,24 @@ class Judge:
             return failure
 
     async def _vote(
-        self, model: Any, number: int, question: Question, ledger: Ledger, most: int = MOST_REQUESTS
+        self,
+        model: Any,
+        number: int,
+        question: Question,
+        ledger: Ledger,
+        most: int = MOST_REQUESTS,
+        check: bool = True,
     ) -> Vote:
         """One vote; its sample number is part of the cache key of every request it takes."""
         from karat.models._recording import sample
 
         token = sample.set(number)
         try:
-            return await self._sampled(model, question, ledger, most)
+            return await self._sampled(model, question, ledger, most, check)
         finally:
             sample.reset(token)
 
-    async def _sampled(self, model: Any, question: Question, ledger: Ledger, most: int) -> Vote:
+    async def _sampled(self, model: Any, question: Question, ledger: Ledger, most: int, check: bool) -> Vote:
         """One vote, in at most `most` requests."""
         from karat import models
 
@@ -273,8 +295,9 @@ class Judge:
                 usage=reply.usage,
                 reply={"call": call, "hash": hashlib.blake2b(said.encode(), digest_size=8).hexdigest()},
                 cached=reply.cached,
+                probabilities=question.contract.probabilities(reply.logprobs, read[question.contract.field]),
             )
-            if self.settings.check_consistency and requests < most:
+            if check and self.settings.check_consistency and requests < most:
                 return await self._checked(model, question, vote, ledger)
             return vote
         if _REFUSAL.match(said):
@@ -295,6 +318,8 @@ class Judge:
             options["temperature"] = self.settings.temperature
         if self.settings.effort is not None:
             options["effort"] = self.settings.effort
+        if self.settings.logprobs:
+            options["logprobs"] = ALTERNATIVES
         if not in_words:
             # An embedded grammar writes until its limit; texts of bounded length leave room for the verdict.
             bounded = model.endpoint.provider == "local"
@@ -302,52 +327,112 @@ class Judge:
         return await model.generate(messages, **options)
 
     async def _checked(self, model: Any, question: Question, vote: Vote, ledger: Ledger) -> Vote:
-        """The vote, with whether another reading of its analysis gives the same verdict."""
-        from karat.evaluators.judges._prompts import shipped
+        """The vote, with whether another reading of its analysis gives the same verdict, or the same for each part."""
+        from karat import models
 
-        field = question.contract.field
-        if field == "pass":
-            own, values = ("pass" if vote.value else "fail"), ["pass", "fail"]
-        elif field in ("choice", "score"):
-            own, values = str(vote.value), [str(each) for each in question.contract.values]
+        if question.contract.field in ("claims", "verdicts"):
+            if not vote.value:
+                return vote
+            check = _parts_check(question, vote)
         else:
-            return vote
-        check = Question(
-            shipped("consistency"),
-            Contract("choice", (*values, "unclear"), recover=True),
-            {
-                "choices": ", ".join([*values, "unclear"]),
-                "criterion": "\n".join(
-                    [
-                        "\nWhat was judged:",
-                        question.slots.get("criterion", ""),
-                        question.slots.get("scale", ""),
-                    ]
-                ),
-            },
-            {"analysis": vote.analysis},
-        )
+            check = _whole_check(question, vote)
         ledger.prompts[check.prompt.identity] = None
         call = ledger.begin()
-        reply = await self._generate(
-            model,
-            check.messages(self.fingerprint),
-            check.contract,
-            self.settings.max_tokens or MAX_TOKENS,
-            False,
-        )
-        ledger.add(reply)
+        read: Any = None
         try:
-            supported = check.contract.read(reply.text)["choice"]
-        except Malformed:
-            supported = "unclear"
-        consistent = None if supported == "unclear" else supported == own
+            reply = await self._generate(
+                model,
+                check.messages(self.fingerprint),
+                check.contract,
+                self.settings.max_tokens or MAX_TOKENS,
+                False,
+            )
+            ledger.add(reply)
+            read = check.contract.read(reply.text)[check.contract.field]
+        except (Malformed, models.ContentFiltered, models.EmptyAnswer, models.ContextTooLong):
+            pass  # nothing is known of its consistency; the vote stands
+        consistent: bool | None = None
+        parts: tuple[bool | None, ...] = ()
+        if check.contract.field == "choice":
+            own = str(vote.value) if not isinstance(vote.value, bool) else "pass" if vote.value else "fail"
+            consistent = None if read in (None, "unclear") else read == own
+        elif read is not None:
+            said = [{0: False, 2: True}.get(each["score"]) for each in read]
+            own_parts = [_holds(each) for each in vote.value]
+            parts = tuple(
+                None if one is None or other is None else one == other
+                for one, other in zip(said, own_parts, strict=True)
+            )
+            consistent = False if False in parts else True if True in parts else None
         return msgspec.structs.replace(
             vote,
             consistent=consistent,
+            parts=parts,
             requests=vote.requests + 1,
             reply={**vote.reply, "consistency_call": call},
         )
+
+
+def _whole_check(question: Question, vote: Vote) -> Question:
+    """Which verdict the analysis of a vote supports."""
+    values = (
+        ["pass", "fail"]
+        if question.contract.field == "pass"
+        else [str(each) for each in question.contract.values]
+    )
+    about = [
+        "\nWhat was judged:",
+        question.slots.get("criterion", ""),
+        question.slots.get("scale", ""),
+    ]
+    return Question(
+        shipped("consistency"),
+        Contract("choice", (*values, "unclear"), recover=True),
+        {"choices": ", ".join([*values, "unclear"]), "criterion": "\n".join(about)},
+        {"analysis": vote.analysis},
+    )
+
+
+def _parts_check(question: Question, vote: Vote) -> Question:
+    """Which of several statements (claims, requirements, criteria) the analysis of a vote holds to be true."""
+    numbers = tuple(str(number) for number in range(1, len(vote.value) + 1))
+    statements, notes = [], [vote.analysis]
+    for number, part in zip(numbers, vote.value, strict=True):
+        if "claim" in part:
+            text = f"The source supports: {part['claim']}"
+        elif "satisfied" in part:
+            required = dict(zip(question.contract.values, question.contract.texts, strict=False))
+            text = f"The requirement is satisfied: {required.get(part['id'], part['id'])}"
+            notes.append(f"{number}: {part['evidence']}")
+        else:
+            text = f"The criterion {part['criterion']!r} is satisfied."
+            notes.append(f"{number}: {part['analysis']}")
+        statements.append(f"{number}. {text}")
+    scale = {
+        0: "the text concludes that it does not hold",
+        1: "unclear",
+        2: "the text concludes that it holds",
+    }
+    return Question(
+        shipped("consistency_parts"),
+        Contract("verdicts", numbers, scale=tuple(scale)),
+        {"criterion": "", "scale": scale_text(scale)},
+        {"statements": "\n".join(statements), "analysis": "\n".join(note for note in notes if note)},
+    )
+
+
+def _holds(part: Mapping[str, Any]) -> bool | None:
+    """Whether a part of a vote is positive; None for a grade, which is neither."""
+    for name in ("supported", "satisfied", "pass"):
+        if name in part:
+            return bool(part[name])
+    return None
+
+
+def part_of(vote: Vote, place: int, value: Any, **changes: Any) -> Vote:
+    """A vote on one part of what a vote is about; it contradicts its analysis only where that part does."""
+    consistent = vote.parts[place] if place < len(vote.parts) else None
+    return msgspec.structs.replace(vote, value=value, consistent=consistent, parts=(), **changes)
 
 
 def _repair(said: str, problem: str) -> list[dict[str, str]]:

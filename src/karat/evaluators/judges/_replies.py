@@ -8,8 +8,9 @@ what every provider supports: no `minimum`, no `maxLength`; graded scores are an
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -217,6 +218,41 @@ class Contract(msgspec.Struct, frozen=True):
         if missing:
             raise Malformed(f"there is no verdict on {missing[0]!r}")
         return [out[name] for name in self.values]
+
+    def probabilities(self, logprobs: Sequence[Mapping[str, Any]] | None, value: Any) -> dict[str, float]:
+        """The probability of each verdict at the token where the reply gives its own; empty where that is unknown.
+
+        They add up to 1 over the verdicts that the alternatives of that token name. A token that may begin several
+        verdicts ("1" of 1 and 10) says nothing about either.
+        """
+        if not logprobs or self.field not in ("pass", "score", "choice"):
+            return {}
+        verdicts = ["true", "false"] if self.field == "pass" else [str(each) for each in self.values]
+        written = "".join(str(each["token"]) for each in logprobs)
+        places = list(re.finditer(rf'"{self.field}"\s*:\s*"?', written))
+        if not places:
+            return {}
+        at, begin = places[-1].end(), 0
+        for entry in logprobs:
+            token = str(entry["token"])
+            if begin <= at < begin + len(token):
+                break
+            begin += len(token)
+        else:
+            return {}
+        before = at - begin
+        mass: dict[str, float] = {}
+        for text, logprob in {**(entry.get("top") or {}), token: entry["logprob"]}.items():
+            rest = (text[before:] if text[:before] == token[:before] else text).strip(' :"},\n\t').casefold()
+            meant = [each for each in verdicts if rest and each.casefold().startswith(rest)]
+            if len(meant) == 1 and logprob <= 0:
+                mass[meant[0]] = mass.get(meant[0], 0.0) + math.exp(logprob)
+        own = str(value).lower() if isinstance(value, bool) else str(value)
+        total = sum(mass.values())
+        if own not in mass or total <= 0:
+            return {}
+        names = {"true": "pass", "false": "fail"} if self.field == "pass" else {}
+        return {names.get(name, name): share / total for name, share in mass.items()}
 
     def _named(self, text: str) -> str:
         """The one choice that a plain text names."""

@@ -39,6 +39,7 @@ FIELDS = (
     "effort",
     "timeout",
     "check_consistency",
+    "logprobs",
     "endpoint_type",
     "base_url",
     "api_base",
@@ -61,6 +62,8 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     effort: str | None = None
     check_consistency: bool = False
     """Ask once more whether the analysis supports the verdict; a vote that contradicts itself is an abstention."""
+    logprobs: bool = False
+    """Ask for the probabilities of tokens, and report how probable each verdict was to the judge."""
     written: dict[str, Any] = {}
     """The settings as they were given, without secrets: what `params` stores."""
 
@@ -77,6 +80,8 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             "check_consistency",
         ):
             out[name] = getattr(self, name)
+        if self.logprobs:
+            out["logprobs"] = True
         return out
 
     @property
@@ -116,6 +121,10 @@ def judge_settings(who: str, judge: Any = None, config: Any = None) -> JudgeSett
                 " or set KARAT_JUDGE_MODEL"
             ) from None
     built = tuple(_model(who, spec, given) for spec in specs)
+    logprobs = number.flag("logprobs", given.get("logprobs"))
+    if logprobs:
+        for model in built:
+            model.check_options({"logprobs": True})  # before the first record
     return JudgeSettings(
         models=built,
         samples=number.whole("samples", given.get("samples"), 1, 1, 1000),
@@ -125,6 +134,7 @@ def judge_settings(who: str, judge: Any = None, config: Any = None) -> JudgeSett
         max_tokens=number.optional_whole("max_tokens", given.get("max_tokens")),
         effort=given.get("effort"),
         check_consistency=number.flag("check_consistency", given.get("check_consistency")),
+        logprobs=logprobs,
         written=written,
     )
 

@@ -195,7 +195,10 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
                     return failure, failure
                 first = first or vote
                 left -= vote.requests
-                found |= {verdict["id"]: verdict for verdict in vote.value if verdict["id"] in open_}
+                for place, verdict in enumerate(vote.value):
+                    if verdict["id"] in open_:
+                        agrees = vote.parts[place] if vote.parts else None
+                        found[verdict["id"]] = {**verdict, "consistent": agrees}
                 if len(found) == len(ids):
                     return [found[each] for each in ids], first
             missing = next(each for each in ids if each not in found)
@@ -220,7 +223,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
             question = self._ask(
                 Contract("verdicts", ids, evidence=True), parts, prompt=shipped("agent_window")
             )
-            return await self.judge.ask_once(question, ledger)
+            return await self.judge.ask_once(question, ledger, check=False)
 
         votes = await together(one(window) for window in windows)
         lines = []
@@ -245,7 +248,12 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
         mine: list[Any] = [
             vote
             if isinstance(vote, JudgeFailure)
-            else msgspec.structs.replace(_vote_of(each), value=vote[number - 1]["satisfied"])
+            else msgspec.structs.replace(
+                _vote_of(each),
+                value=vote[number - 1]["satisfied"],
+                consistent=vote[number - 1]["consistent"],
+                parts=(),
+            )
             for vote, each in zip(votes, cast, strict=True)
         ]
         decision = decide(mine, self.judge.votes, self.settings.majority)

@@ -25,9 +25,10 @@ from karat.evaluators.judges._core import (
     Vote,
     decide,
     is_decided,
+    part_of,
     together,
 )
-from karat.evaluators.judges._prompts import Prompt, prompt_of, shipped
+from karat.evaluators.judges._prompts import Prompt, prompt_of
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
 from karat.evaluators.judges._steps import render_steps, trajectory_of
@@ -119,8 +120,7 @@ class _CriterionJudge(JudgeEvaluator):
         self.params.update({name: value for name, value in given.items() if value is not None})
 
     def prompts(self) -> list[Prompt]:
-        used = [self._several if self.together else self.prompt]
-        return [*used, shipped("consistency")] if self.settings.check_consistency else used
+        return [self._several if self.together else self.prompt]
 
     def contract(self) -> Contract:
         """What a reply on one criterion has to say."""
@@ -208,7 +208,7 @@ class _CriterionJudge(JudgeEvaluator):
             return vote
         part = vote.value[place]
         value = part["score"] if self.continuous else part["pass"]
-        return msgspec.structs.replace(vote, value=value, analysis=part["analysis"] or vote.analysis)
+        return part_of(vote, place, value, analysis=part["analysis"] or vote.analysis)
 
     def _single(self, case: Case, ledger: Ledger, found: Verdict) -> Result:
         described = found.described()

@@ -16,7 +16,7 @@ from karat.evaluators.judges._base import (
     JudgeEvaluator,
     ReferenceOptions,
 )
-from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, together
+from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, part_of, together
 from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
@@ -48,14 +48,22 @@ class _Relevance(JudgeEvaluator):
     def __init__(self, config: JudgeLike | None = None, **options: Unpack[ContextOptions]) -> None:
         super().__init__(config, **options)
 
-    async def _graded(self, parts: Mapping[str, str], ledger: Ledger) -> tuple[float, float, list[Any]]:
-        """Mean and spread of the votes, mapped to 0–1; a vote that failed has no grade that could stand in for it."""
+    async def _graded(
+        self, parts: Mapping[str, str], ledger: Ledger
+    ) -> tuple[float | None, float, list[Any]]:
+        """Mean and spread of the votes, mapped to 0–1. A failed vote has no grade that could stand in for it.
+
+        A vote that contradicts its own analysis is an abstention; the mean is None where all abstain.
+        """
         question = self._ask(Contract("score", tuple(SCALE)), parts, scale=RELEVANCE)
         votes = await self.judge.ask(question, ledger)
         for vote in votes:
             if isinstance(vote, JudgeFailure):
                 raise vote
-        shares = [vote.value / max(SCALE) for vote in votes if isinstance(vote, Vote)]
+        cast = [vote for vote in votes if isinstance(vote, Vote) and vote.consistent is not False]
+        shares = [vote.value / max(SCALE) for vote in cast]
+        if not shares:
+            return None, 0.0, list(votes)
         return sum(shares) / len(shares), max(shares) - min(shares), list(votes)
 
     def _needed_question(self, case: Case) -> str:
@@ -96,10 +104,15 @@ class ContextRelevanceEvaluator(_Relevance):
             {"passage": number, "score": score, "spread": spread, "reasoning": votes[0].analysis}
             for number, (score, spread, votes) in enumerate(judged, 1)
         ]
-        score = sum(each[0] for each in judged) / len(judged)
+        scores = [each[0] for each in judged if each[0] is not None]
         votes = [vote for each in judged for vote in each[2]]
         metadata = self._metadata(case, ledger, votes, passages=found)
-        useful = sum(each[0] >= 0.5 for each in judged)
+        if len(scores) < len(judged):
+            undecided = len(judged) - len(scores)
+            comment = f"undecided on {undecided} of {len(judged)} passages"
+            return Result(self.key, None, UNDECIDED, comment, metadata)
+        score = sum(scores) / len(scores)
+        useful = sum(each >= 0.5 for each in scores)
         return Result(self.key, score, useful, f"{useful} of {len(passages)} passages are relevant", metadata)
 
 
@@ -122,6 +135,8 @@ class AnswerRelevanceEvaluator(_Relevance):
         ledger = Ledger()
         score, spread, votes = await self._graded(parts, ledger)
         metadata = self._metadata(case, ledger, votes, spread=spread)
+        if score is None:
+            return Result(self.key, None, UNDECIDED, "every vote contradicts its own analysis", metadata)
         return Result(self.key, score, None, f"{score:.2f}: {metadata['reasoning'][:300]}", metadata)
 
 
@@ -149,7 +164,7 @@ class _Claims(JudgeEvaluator):
         parts |= {"source": source or "(nothing was retrieved)", "statement": statement}
         first = await self.judge.ask_once(self._ask(Contract("claims"), parts), ledger)
         claims: list[dict[str, Any]] = first.value
-        votes: list[list[bool]] = [[bool(claim["supported"])] for claim in claims]
+        votes: list[list[bool | None]] = [[_said(first, place)] for place in range(len(claims))]
         cast: list[Any] = [first]
         if claims and source is not None and self.judge.votes > 1:
             for start in range(0, len(claims), MOST_CLAIMS):
@@ -159,15 +174,15 @@ class _Claims(JudgeEvaluator):
                 )
                 cast += more
                 for vote in more:
-                    for place, claim in enumerate(vote.value):
-                        votes[start + place].append(bool(claim["supported"]))
+                    for place in range(len(vote.value)):
+                        votes[start + place].append(_said(vote, place))
         out = []
         for claim, supported in zip(claims, votes, strict=True):
             entry = {"claim": claim["claim"], "supported": _majority(supported, self.settings.majority)}
             if source is None:
                 entry["supported"] = False
             elif len(supported) > 1:
-                entry["share"] = sum(supported) / len(supported)
+                entry["share"] = sum(vote is True for vote in supported) / len(supported)
             out.append(entry)
         return out, cast
 
@@ -182,9 +197,17 @@ class _Claims(JudgeEvaluator):
         return await self.judge.ask_once(question, ledger, number)
 
 
-def _majority(votes: Sequence[bool], majority: float) -> bool | None:
-    share = sum(votes) / len(votes)
-    return True if share > majority else False if 1 - share > majority else None
+def _said(vote: Vote, place: int) -> bool | None:
+    """What a vote says of a claim; None where that contradicts its own analysis."""
+    return None if part_of(vote, place, None).consistent is False else bool(vote.value[place]["supported"])
+
+
+def _majority(votes: Sequence[bool | None], majority: float) -> bool | None:
+    """What more than `majority` of all votes say; abstentions count for neither side."""
+    for value in (True, False):
+        if sum(vote is value for vote in votes) > majority * len(votes):
+            return value
+    return None
 
 
 def _pieces(statement: str) -> list[str]:

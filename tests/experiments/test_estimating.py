@@ -22,12 +22,15 @@ def experiment(tmp_path, monkeypatch):
         Path("models.yaml").write_text(
             f"m:\n  model: m\n  base_url: {server.url}\n  prices: {{input: 10, output: 50}}\n"
             "  limits: {requests_per_minute: 60}\n"
+            f"j:\n  model: j\n  base_url: {server.url}\n  prices: {{input: 10, output: 50}}\n"
         )
         rows = [{"id": str(n), "q": "word " * 40} for n in range(50)]
         Path("d.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
-        def plan(task="prompt: 'Answer: {input}', model: m, max_tokens: 30", **options):
-            Path("e.yaml").write_text("dataset: {path: d.jsonl, input: q, id: id}\ntask: {" + task + "}\n")
+        def plan(task="prompt: 'Answer: {input}', model: m, max_tokens: 30", evaluators="", **options):
+            Path("e.yaml").write_text(
+                "dataset: {path: d.jsonl, input: q, id: id}\ntask: {" + task + "}\n" + evaluators
+            )
             return read_experiment("e.yaml", options=options)
 
         yield server, plan
@@ -60,6 +63,93 @@ def test_a_sample_of_records_is_made_and_not_paid_for_again(experiment):
     assert run.counts.ok == 50
     assert server.count == 50
     assert "about $0.1000" in estimate_text([made])
+
+
+TASK = "prompt: 'Answer: {input}', model: j, max_tokens: 30"
+JUDGES = """
+judge: {model: j, samples: 2}
+evaluators:
+  - llm_judge
+  - json_valid
+  - {name: rubric_dag, params: {preset: answer_quality}}
+"""
+
+
+def verdict(body):
+    """The task's answer, or the reply of whichever judge asks."""
+    schema = str(body.get("response_format", ""))
+    reply = {"analysis": "", "choice": "yes"} if "choice" in schema else {"analysis": "", "pass": True}
+    return {"text": json.dumps(reply) if schema else "yes", "usage": (100, 20)}
+
+
+def test_judges_are_counted_without_a_call(experiment):
+    server, plan = experiment
+    run, *judges = estimate_plan(plan(TASK, JUDGES))
+    assert server.count == 0
+    assert run.evaluator is None
+    assert [each.evaluator for each in judges] == ["llm_judge", "answer_quality"]
+    for each in judges:
+        assert each.items == 50
+        assert each.input_tokens.low < each.input_tokens.value < each.input_tokens.high
+        assert 0 < each.cost.low < each.cost.high
+        assert each.output_tokens.high >= 50 * 2 * 1024
+    server.script.answers = verdict
+    import karat
+
+    planned = plan(TASK, JUDGES)
+    made = karat.run(planned.runs[0].task, planned.dataset, store="memory://", concurrency=4)
+    before = len(server.requests)
+    karat.evaluate(made, planned.evaluators, concurrency=4)
+    asked = [body for body in server.requests[before:] if "choice" not in str(body["response_format"])]
+    sent = sum(len(message["content"].encode()) for body in asked for message in body["messages"])
+    assert judges[0].input_tokens.low <= sent / 4 <= judges[0].input_tokens.high
+    assert len(asked) == 50 * 2
+
+
+def test_judges_of_a_sample_are_not_paid_for_again(experiment):
+    server, plan = experiment
+    server.script.answers = verdict
+    run, judge, rubric = estimate_plan(plan(TASK, JUDGES), sample=5)
+    assert run.cost.value == pytest.approx(50 * (100 * 10 + 20 * 50) / 1e6)
+    assert judge.cost.value == pytest.approx(2 * run.cost.value)  # two votes
+    assert rubric.cost.value == pytest.approx(2 * run.cost.value * 2)  # two nodes
+    assert judge.model == "j"
+    made = server.count
+    assert made == 5 + 5 * 2 + 5 * 2 * 2
+    import karat
+
+    planned = plan(TASK, JUDGES)
+    karat.evaluate(karat.run(planned.runs[0].task, planned.dataset, store="memory://"), planned.evaluators)
+    assert server.count == 50 + 50 * 2 + 50 * 2 * 2
+    assert "total cost" in estimate_text([run, judge, rubric])
+
+
+def test_a_judge_of_what_no_output_has_yet_is_unknown_without_a_sample(experiment):
+    _, plan = experiment
+    judges = "judge: {model: m}\nevaluators:\n  - {name: groundedness, params: {context: output.documents}}\n"
+    _, judge = estimate_plan(plan(TASK, judges))
+    assert judge.input_tokens.value is None
+    assert "--estimate 5" in judge.basis
+
+
+def test_a_graph_is_estimated_and_not_run(experiment, tmp_path, capsys):
+    server, _ = experiment
+    Path("graph.yaml").write_text(
+        "data_config: {examples: [{id: a, q: one}, {id: b, q: two}, {id: c, q: three}]}\n"
+        "graph_config:\n  nodes:\n    ask:\n      node_type: llm\n      model: {name: m}\n"
+        "      prompt: [{user: 'Answer {q}'}]\n"
+    )
+    from karat.cli import main
+
+    store = f"sqlite:///{tmp_path}/k.db"
+    assert main(["run", "graph.yaml", "--estimate", "--store", store, "--json"]) == 2
+    assert server.count == 0
+    capsys.readouterr()
+    assert main(["run", "graph.yaml", "--estimate", "2", "--store", store, "--json"]) == 0
+    [made] = json.loads(capsys.readouterr().out)["estimates"]
+    assert (server.count, made["items"]) == (2, 3)
+    assert made["cost"]["value"] == pytest.approx(3 * (100 * 10 + 20 * 50) / 1e6)
+    assert not list(tmp_path.glob("*output*"))
 
 
 def test_without_a_limit_or_a_price_nothing_is_promised(experiment):

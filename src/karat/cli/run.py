@@ -127,7 +127,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if given.check:
         return _checked(plan, terminal)
     if given.estimate is not None:
-        return _estimated(plan, given.estimate, terminal)
+        return show_estimate(plan, given.estimate, terminal)
     with open_store(plan.store) as store:
         outcome = carry_out(
             plan,
@@ -148,7 +148,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         return exit_code(outcome.status)
 
 
-def _estimated(plan: Any, sample: int, terminal: Terminal) -> int:
+def show_estimate(plan: Any, sample: int, terminal: Terminal) -> int:
     """Print the estimated tokens and cost of a plan."""
     import msgspec
 
@@ -160,8 +160,7 @@ def _estimated(plan: Any, sample: int, terminal: Terminal) -> int:
             estimates = estimate_plan(plan, store, sample=sample)
     else:
         estimates = estimate_plan(plan, sample=sample)
-    note = "" if not plan.evaluators else "\nmodel calls of evaluators are not included"
-    terminal.show({"estimates": msgspec.to_builtins(estimates)}, lambda: estimate_text(estimates) + note)
+    terminal.show({"estimates": msgspec.to_builtins(estimates)}, lambda: estimate_text(estimates))
     return 0
 
 

@@ -166,6 +166,10 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     plan = _plan(task, dataset, given, count)
     if given.check:
         return _checked(task, dataset, terminal)
+    if given.estimate is not None:
+        from karat.cli.run import show_estimate  # which imports this module
+
+        return show_estimate(plan, given.estimate, terminal)
     if plan.options["offset"] >= len(dataset):
         terminal.notice(_no_records(plan.options["offset"], len(dataset)))
     prepare_files(task, **_destination(task, given))

@@ -78,7 +78,7 @@ class PreparedEvaluator:
         code = _code_of(evaluator)
         configuration = evaluator.configuration() if hasattr(evaluator, "configuration") else params
         self.known = code is not None
-        variables = {} if _asks_no_model(evaluator) else defaults(evaluator, JUDGE_DEFAULTS)
+        variables = {} if asks_no_model(evaluator) else defaults(evaluator, JUDGE_DEFAULTS)
         print_ = fingerprint(name=name, configuration=configuration, code=code, environment=variables)
         # A comparison is never cheap enough to be made twice: amending depends on finding it again.
         self.reuse = self.known and (self.kind != "single" or bool(getattr(evaluator, "reuse", True)))
@@ -379,7 +379,7 @@ def _code_of(evaluator: Any) -> str | None:
     return code_fingerprint(type(evaluator) if own or hasattr(evaluator, "params") else evaluator)
 
 
-def _asks_no_model(evaluator: Any) -> bool:
+def asks_no_model(evaluator: Any) -> bool:
     """Whether it computes: a model that the environment names cannot change its results."""
     function = getattr(evaluator, "function", None)
     if function is not None:

@@ -1,28 +1,40 @@
-"""Estimate the tokens, cost and time of a plan, without model calls or from a sample.
+"""Estimate the tokens, cost and time of a plan and its judges, without model calls or from a sample.
 
-Without a sample, the size of the prompts in bytes gives the input tokens, and the output has 0 to `max_tokens` tokens.
-With a sample, karat runs that many records; their replies are cached, so the run does not pay for them again. Both
-estimates state their error.
+Without a sample, the size of the prompts in bytes gives the input tokens, and a reply has 0 to `max_tokens` tokens. The
+prompts of a judge are those that it would send about an output of assumed length. With a sample, karat runs and judges
+that many records; their replies are cached, so the run does not pay for them again. All estimates state their error.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from karat.errors import FAILURES, RequestError, Stopped
+from karat.errors import FAILURES, NotApplicable, RequestError, Stopped
+from karat.evaluators.judges._base import JudgeEvaluator
+from karat.execution.judgments import PreparedEvaluator, asks_no_model
 from karat.experiments.plan import Plan, PlannedRun
-from karat.records import Call, Example
+from karat.models import Reply
+from karat.records import FORMAT, Call, Example, Ok, Output
 from karat.tasks.base import Context, Task
 from karat.tasks.prompt import PromptTask
 
 COUNTED = 500
 """Records whose prompts are measured; the rest are assumed to be similar."""
+
+JUDGED = 20
+"""Records for which the prompts of judges are measured."""
+
+ASSUMED = 400
+"""Bytes of an output that nobody has seen yet, where the dataset has no reference to go by."""
 
 BYTES_PER_TOKEN = (5.5, 4.0, 2.5)
 """High, typical and low: English prose has about 4, code and other languages fewer."""
@@ -40,7 +52,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class RunEstimate(msgspec.Struct, frozen=True):
-    """The estimated usage of one run."""
+    """The estimated usage of one run, or of one evaluator that judges its outputs."""
 
     task: str
     model: str | None
@@ -51,10 +63,12 @@ class RunEstimate(msgspec.Struct, frozen=True):
     seconds: float | None
     basis: str
     """The method and its accuracy."""
+    evaluator: str | None = None
+    """The key of the evaluator; None for the run itself."""
 
 
 def estimate_plan(plan: Plan, store: Any = None, *, sample: int = 0) -> list[RunEstimate]:
-    """An estimate for each run of a plan, from `sample` records that are run."""
+    """An estimate for each run of a plan and for each judge of its outputs, from `sample` records that are run."""
     if isinstance(plan.dataset, str):
         if store is None:
             raise RequestError("an estimate needs the dataset: name a file, or a store that has it")
@@ -67,13 +81,20 @@ def estimate_plan(plan: Plan, store: Any = None, *, sample: int = 0) -> list[Run
     items = (left if limit is None else min(left, limit)) * (plan.options.get("attempts") or 1)
     examples = list(islice(iter(dataset), offset, offset + max(COUNTED, sample)))
     concurrency = plan.options.get("concurrency") or 100
-    out = []
+    prepared = [PreparedEvaluator(index, each) for index, each in enumerate(plan.evaluators)]
+    judges = [each for each in prepared if each.kind == "single" and _may_ask(each.evaluator)]
+    out: list[RunEstimate] = []
     for planned in plan.runs:
         if sample:
-            out.append(asyncio.run(_sampled(planned, examples[:sample], items, concurrency)))
+            out += asyncio.run(_sampled(planned, judges, examples[:sample], items, concurrency))
         else:
             out.append(_counted(planned, examples, items))
+            out += [asyncio.run(_counted_judge(planned, each, examples[:JUDGED], items)) for each in judges]
     return out
+
+
+def _may_ask(evaluator: Any) -> bool:
+    return isinstance(evaluator, JudgeEvaluator) or not asks_no_model(evaluator)
 
 
 def _counted(planned: PlannedRun, examples: list[Example], items: int) -> RunEstimate:
@@ -99,53 +120,239 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int) -> RunEst
     return RunEstimate(task.name, task.model.spec, items, Range(value, low, high), output, cost, None, basis)
 
 
-async def _sampled(planned: PlannedRun, examples: list[Example], items: int, concurrency: int) -> RunEstimate:
+# ---------------------------------------------------------------- judges without a call
+
+
+class _Recorder:
+    """Stands in for a judge's model: notes the size of each request, and gives the shortest valid reply."""
+
+    def __init__(self, model: Any) -> None:
+        self.spec, self.endpoint, self.identity = model.spec, model.endpoint, model.identity
+        self.requests: list[tuple[int, int]] = []
+
+    async def generate(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
+        size = sum(len(str(message["content"]).encode()) for message in messages)
+        self.requests.append((size, int(options["max_tokens"])))
+        return Reply(text=json.dumps(_instance(options["schema"].schema)))
+
+
+def _instance(schema: Mapping[str, Any]) -> Any:
+    """A value that fits the schema of a judge's reply."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema["type"]
+    if kind == "object":
+        return {name: _instance(each) for name, each in schema["properties"].items()}
+    if kind == "array":
+        item = schema["items"]
+        named = [(name, each["enum"]) for name, each in item.get("properties", {}).items() if "enum" in each]
+        if not named or named[0][0] not in ("id", "criterion"):
+            return [_instance(item)]
+        name, values = named[0]
+        return [{**_instance(item), name: value} for value in values]
+    return {"string": "x", "boolean": True, "integer": 1}[kind]
+
+
+async def _counted_judge(
+    planned: PlannedRun, prepared: PreparedEvaluator, examples: list[Example], items: int
+) -> RunEstimate:
+    """The requests that a judge would make about outputs of three lengths: short, assumed and longest."""
+    task, judge = planned.task, prepared.evaluator
+    unknown = Range(None, None, None)
+    if not isinstance(judge, JudgeEvaluator):
+        basis = "it is code, so its model calls are unknown: use --estimate 5 to run five records"
+        return RunEstimate(task.name, None, items, unknown, unknown, unknown, None, basis, prepared.key)
+    spec = ", ".join(judge.settings.names)
+    most = task.max_tokens if isinstance(task, PromptTask) else None
+    lengths = [1, None, None if most is None else 4 * most]
+    found: list[tuple[float, float, float | None]] = []
+    for place, length in enumerate(lengths):
+        if place == 2 and length is None:
+            continue
+        try:
+            found.append(await _dry_run(judge, examples, length, BYTES_PER_TOKEN[place]))
+        except FAILURES as error:
+            basis = f"its prompts are unknown before there are outputs ({error}): use --estimate 5"
+            return RunEstimate(task.name, spec, items, unknown, unknown, unknown, None, basis, prepared.key)
+    (low, _, cheapest), (value, _, _), *rest = found
+    high = rest[0] if rest else None
+    input_tokens = Range(items * value, items * low, None if high is None else items * high[0])
+    output_tokens = Range(None, 0.0, None if high is None else items * high[1])
+    cost = unknown
+    if cheapest is not None:
+        upper = _judge_cost(judge, high, items) if high is not None else None
+        cost = Range(None, items * cheapest, upper)
+    basis = (
+        f"requests of the judge about outputs of 1 to {4 * most:,} bytes" if most else "requests of the judge"
+    )
+    basis += ", at 2.5 to 5.5 bytes per token; replies from 0 to max_tokens tokens; no repairs"
+    if most is None:
+        basis += "; the task sets no max_tokens: use --estimate 5 to run five records"
+    return RunEstimate(task.name, spec, items, input_tokens, output_tokens, cost, None, basis, prepared.key)
+
+
+async def _dry_run(
+    judge: JudgeEvaluator, examples: list[Example], length: int | None, bytes_per_token: float
+) -> tuple[float, float, float | None]:
+    """Tokens in, most tokens out and the lowest cost per item, for outputs of a length (None: as the reference)."""
+    recorders = [_Recorder(model) for model in judge.settings.models]
+    dry = copy.copy(judge)
+    dry.settings = msgspec.structs.replace(judge.settings, models=tuple(recorders))
+    dry._judge_core = None
+    for example in examples:
+        text = "word " * ((length if length is not None else _assumed(example)) // 5 + 1)
+        output = Output(format=FORMAT, example=example.id, outcome=Ok(text))
+        with contextlib.suppress(NotApplicable):  # it asks nothing about this one
+            await dry.evaluate_async(
+                outputs=text,
+                reference_outputs=example.expected,
+                inputs=example.input,
+                example=example,
+                output=output,
+            )
+    count = len(examples) or 1
+    tokens = sum(size for each in recorders for size, _ in each.requests) / bytes_per_token / count
+    replies = sum(limit for each in recorders for _, limit in each.requests) / count
+    cost: float | None = 0.0
+    for each in recorders:
+        price = each.endpoint.price
+        read = sum(size for size, _ in each.requests) / bytes_per_token / count
+        cost = (
+            None if price is None or cost is None else cost + read * (price.cache_read or price.input) / 1e6
+        )
+    return tokens, replies, cost
+
+
+def _assumed(example: Example) -> int:
+    expected = example.expected
+    return len(expected.encode()) if isinstance(expected, str) and expected else ASSUMED
+
+
+def _judge_cost(judge: JudgeEvaluator, high: tuple[float, float, float | None], items: int) -> float | None:
+    """The highest cost, at the price of the dearest model of a jury."""
+    prices = [model.endpoint.price for model in judge.settings.models]
+    if any(price is None for price in prices):
+        return None
+    dearest_input: float = max(price.dearest_input for price in prices)
+    dearest_output: float = max(price.dearest_output for price in prices)
+    return items * (high[0] * dearest_input + high[1] * dearest_output) / 1e6
+
+
+# ---------------------------------------------------------------- a sample of records
+
+
+async def _sampled(
+    planned: PlannedRun,
+    judges: Sequence[PreparedEvaluator],
+    examples: list[Example],
+    items: int,
+    concurrency: int,
+) -> list[RunEstimate]:
     from karat.models import recording
 
     task = planned.task
     gate = asyncio.Semaphore(concurrency)
 
-    async def one(example: Example) -> list[Call]:
+    async def run(example: Example) -> tuple[list[Call], Any]:
+        made: Any = None
         async with gate:
             with recording(example.id) as calls:
                 try:
-                    await _work(task, example)
+                    made = await _work(task, example)
+                except Stopped:
+                    raise
+                except FAILURES:
+                    pass  # its usage until the failure counts
+            return list(calls), made
+
+    async def judge(prepared: PreparedEvaluator, example: Example, output: Output) -> list[Call]:
+        asked = {
+            "outputs": output.value,
+            "reference_outputs": example.expected,
+            "inputs": example.input,
+            "example": example,
+            "output": output,
+        }
+        # The place of the judgment in the cache is that of the evaluation of one run.
+        scope = f"{prepared.spec.fingerprint or prepared.key}\n{(0,)}\n{output.unit}"
+        async with gate:
+            with recording(example.id, scope=scope) as calls:
+                try:
+                    if prepared.is_async:
+                        await prepared.evaluator.evaluate_async(**asked)
+                    else:
+                        await asyncio.to_thread(prepared.evaluator.evaluate, **asked)
                 except Stopped:
                     raise
                 except FAILURES:
                     pass  # its usage until the failure counts
             return list(calls)
 
-    traces = await asyncio.gather(*(one(example) for example in examples))
+    done = await asyncio.gather(*(run(example) for example in examples))
+    traces = [calls for calls, _ in done]
+    out = [_from_traces(task, planned.model, traces, items, concurrency)]
+    outputs = [
+        (example, Output(format=FORMAT, example=example.id, outcome=Ok(made), trace=calls))
+        for example, (calls, made) in zip(examples, done, strict=True)
+        if made is not None
+    ]
+    for prepared in judges:
+        judged = await asyncio.gather(*(judge(prepared, *each) for each in outputs))
+        if not judged or any(judged):
+            model = ", ".join(dict.fromkeys(c.name for calls in judged for c in calls if c.kind == "model"))
+            estimate = _from_traces(task, model or None, judged, items, concurrency)
+            out.append(msgspec.structs.replace(estimate, evaluator=prepared.key))
+    return out
+
+
+def _from_traces(
+    task: Task, model: str | None, traces: Sequence[Sequence[Call]], items: int, concurrency: int
+) -> RunEstimate:
     calls = [[call for call in trace if call.kind == "model"] for trace in traces]
     tokens_in = [sum(call.usage.input_tokens for call in each if call.usage) for each in calls]
     tokens_out = [sum(call.usage.output_tokens for call in each if call.usage) for each in calls]
-    service = [sum(call.service_seconds for call in each) for each in calls]
-    price = _price(task)
-    cost = Range(None, None, None)
-    if price is not None:
-        paid = [
-            (i * price.input + o * price.output) / 1e6 for i, o in zip(tokens_in, tokens_out, strict=True)
-        ]
-        cost = _extrapolated(paid, items)
+    costs = [_cost(each) for each in calls]
+    known = [cost for cost in costs if cost is not None]
+    cost = _extrapolated(known, items) if known and len(known) == len(costs) else Range(None, None, None)
     failed = sum(any(call.error for call in each) for each in calls)
-    basis = f"{len(examples)} records run, 95 % interval of their mean"
+    basis = f"{len(traces)} records run, 95 % interval of their mean"
     basis += f"; {failed} had a failed call" if failed else ""
-    if len(examples) < 2:
-        basis = "1 record run: the error is unknown"
+    if len(traces) < 2:
+        basis = "1 record run: the error is unknown" if traces else "no record gave an output to judge"
     return RunEstimate(
         task.name,
-        planned.model,
+        model,
         items,
         _extrapolated(tokens_in, items),
         _extrapolated(tokens_out, items),
         cost,
-        _seconds(task, service, calls, tokens_in, tokens_out, items, concurrency),
+        _seconds(calls, items, concurrency),
         basis,
     )
 
 
-async def _work(task: Task, example: Example) -> None:
+def _cost(calls: Sequence[Call]) -> float | None:
+    """What the calls of a record cost at list price, also those from the cache; None where a price is unknown."""
+    total = 0.0
+    for call in calls:
+        price = _endpoint(call.name).price if _endpoint(call.name) is not None else None
+        if price is None or call.usage is None:
+            return None
+        total += (call.usage.input_tokens * price.input + call.usage.output_tokens * price.output) / 1e6
+    return total
+
+
+def _endpoint(spec: str) -> Any:
+    from karat import models
+
+    try:
+        return models.get(spec).endpoint
+    except RequestError:
+        return None
+
+
+async def _work(task: Task, example: Example) -> Any:
+    """The output of a record; None for a task whose records have several, which no judge is estimated for."""
     context = Context(run="estimate", example=example, attempt=1, replicate=1, parameters={})
     if task.is_async:
         made = await task.call_async(example, context)
@@ -154,10 +361,8 @@ async def _work(task: Task, example: Example) -> None:
     if hasattr(made, "__aiter__"):
         async for _ in made:
             pass
-
-
-def _price(task: Task) -> Any:
-    return task.model.endpoint.price if isinstance(task, PromptTask) else None
+        return None
+    return None if task.units_declared else made
 
 
 def _extrapolated(values: list[Any], items: int) -> Range:
@@ -173,26 +378,30 @@ def _extrapolated(values: list[Any], items: int) -> Range:
 
 
 def _seconds(
-    task: Task,
-    service: list[float],
     calls: list[list[Call]],
-    tokens_in: list[int],
-    tokens_out: list[int],
     items: int,
     concurrency: int,
 ) -> float | None:
-    """The duration of the run under the configured limits."""
-    if not service:
+    """The duration under the configured limits of the models that were asked."""
+    if not calls:
         return None
-    n = len(service)
-    found = [items * sum(service) / n / concurrency]
-    if isinstance(task, PromptTask):
-        limits = task.model.endpoint.limits
-        found.append(items * sum(service) / n / min(concurrency, limits.concurrency))
+    n = len(calls)
+    service = sum(call.service_seconds for each in calls for call in each)
+    found = [items * service / n / concurrency]
+    for spec in dict.fromkeys(call.name for each in calls for call in each):
+        endpoint = _endpoint(spec)
+        if endpoint is None:
+            continue
+        limits = endpoint.limits
+        mine = [call for each in calls for call in each if call.name == spec]
+        used = sum(call.usage.input_tokens + call.usage.output_tokens for call in mine if call.usage)
+        found.append(
+            items * sum(call.service_seconds for call in mine) / n / min(concurrency, limits.concurrency)
+        )
         if limits.requests_per_minute:
-            found.append(items * sum(map(len, calls)) / n / limits.requests_per_minute * 60)
+            found.append(items * len(mine) / n / limits.requests_per_minute * 60)
         if limits.tokens_per_minute:
-            found.append(items * (sum(tokens_in) + sum(tokens_out)) / n / limits.tokens_per_minute * 60)
+            found.append(items * used / n / limits.tokens_per_minute * 60)
     return max(found)
 
 
@@ -200,7 +409,8 @@ def estimate_text(estimates: list[RunEstimate]) -> str:
     """Format the estimates as text."""
     lines = []
     for each in estimates:
-        head = f"{each.task}" + (f" with {each.model}" if each.model else "") + f": {each.items:,} items"
+        head = each.task if each.evaluator is None else f"{each.evaluator}, judging {each.task}"
+        head += (f" with {each.model}" if each.model else "") + f": {each.items:,} items"
         lines += [
             head,
             f"  input tokens   {_shown(each.input_tokens)}",
@@ -210,7 +420,23 @@ def estimate_text(estimates: list[RunEstimate]) -> str:
         if each.seconds is not None:
             lines.append(f"  time           about {each.seconds:,.0f} s under the configured limits")
         lines.append(f"  ({each.basis})")
+    if len(estimates) > 1:
+        lines.append(f"total cost       {_shown(_total([each.cost for each in estimates]), '$', 4)}")
     return "\n".join(lines)
+
+
+def _total(costs: Sequence[Range]) -> Range:
+    """The sum of costs; a limit is unknown where one of them is."""
+
+    def added(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if len(known) == len(values) else None
+
+    return Range(
+        added([cost.value for cost in costs]),
+        added([cost.low for cost in costs]),
+        added([cost.high for cost in costs]),
+    )
 
 
 def _shown(given: Range, unit: str = "", digits: int = 0) -> str:

@@ -138,3 +138,19 @@ def test_failures_in_a_process_of_its_own():
         with pytest.raises(models.BadRequest):
             ask(server, "a")
         assert ask(server, "b") == "b"
+
+
+@pytest.mark.parametrize(
+    ("api", "field"), [("chat", "temprature"), ("responses", "n_answers"), ("anthropic", "frequency_penalty")]
+)
+async def test_a_field_that_the_format_does_not_define_is_refused_for_any_model(provider, api, field):
+    model = models.get(provider.spec("some-model"), api=api)
+    with pytest.raises(models.ParameterRefused, match=field):
+        await model.generate("?", extra={field: 1})
+    assert provider.count == 1
+
+
+async def test_a_field_that_the_format_defines_is_accepted_for_any_model(provider):
+    model = models.get(provider.spec("some-model"))
+    await model.generate("?", temperature=0.3, logprobs=2, extra={"top_p": 0.9, "min_p": 0.1, "top_k": 3})
+    assert provider.requests[0]["top_p"] == 0.9

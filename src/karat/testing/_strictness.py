@@ -110,11 +110,14 @@ ANTHROPIC_FIELDS = {
 
 
 def objection(path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any] | None:
-    """The error with which the real provider answers 400 to a request, or None."""
+    """The error with which the real provider answers 400 to a request, or None.
+
+    A model that is not known by name accepts every field that the format defines, and no other.
+    """
     model = body.get("model")
     rules = rules_for(model) if isinstance(model, str) else None
     if rules is None or not isinstance(model, str):
-        return None
+        return _unknown_field(path, body)
     if path.endswith("/messages"):
         message = _anthropic(model, rules, body, headers)
         return None if message is None else _anthropic_error(message)
@@ -122,6 +125,38 @@ def objection(path: str, body: Mapping[str, Any], headers: Mapping[str, str]) ->
         return _responses(model, rules, body)
     if path.endswith("/chat/completions"):
         return _chat(model, rules, body)
+    return None
+
+
+SERVER_FIELDS = {
+    *("min_p", "top_k", "repetition_penalty", "stop_token_ids", "ignore_eos", "chat_template_kwargs"),
+    *(
+        "reasoning",
+        "include_reasoning",
+        "provider",
+        "models",
+        "route",
+        "transforms",
+        "thinking",
+        "guided_json",
+    ),
+    *("cache_prompt", "id_slot", "grammar", "mirostat", "keep_alive", "random_seed", "safe_prompt"),
+}
+"""Fields that other servers of chat completions define: vLLM, llama.cpp, Ollama, OpenRouter, Mistral, DeepSeek."""
+
+
+def _unknown_field(path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The error for a field that the format of a path does not define."""
+    if path.endswith("/messages"):
+        unknown = next((name for name in body if name not in ANTHROPIC_FIELDS), None)
+        return unknown and _anthropic_error(f"{unknown}: Extra inputs are not permitted")
+    if path.endswith("/responses"):
+        unknown = next((name for name in body if name not in RESPONSES_FIELDS), None)
+        return unknown and _openai_error(f"Unknown parameter: '{unknown}'.", unknown, "unknown_parameter")
+    if path.endswith("/chat/completions"):
+        known = CHAT_FIELDS | SERVER_FIELDS
+        unknown = next((name for name in body if name not in known), None)
+        return unknown and _openai_error(f"Unrecognized request argument supplied: {unknown}", None, None)
     return None
 
 

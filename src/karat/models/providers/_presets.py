@@ -1,7 +1,7 @@
 """The providers that karat knows by name, as data: address, wire formats, key, and how each differs.
 
-`source` is the page to check a row against. Bedrock, OpenAI and Anthropic were checked on 2026-11-16; the other
-addresses were not, and no provider was called. Where a provider has an OpenAI-compatible endpoint, that one is used.
+`source` is the page to check a row against, and `checked` the day on which that was done; no provider was called.
+Where a provider has an OpenAI-compatible endpoint, that one is used.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     quirks: Quirks = Quirks()
     source: str
     """Where the row can be checked."""
+    checked: str = ""
+    """When the address was compared with the source, or with a copy of it; empty where it was not."""
 
 
 _RESPONSES_ONLY = re.compile(
@@ -56,6 +58,7 @@ PRESETS = (
         key_env="OPENAI_API_KEY",
         batches="openai",
         source="https://developers.openai.com/api/reference",
+        checked="2026-11-16",
     ),
     Preset(
         name="anthropic",
@@ -67,6 +70,7 @@ PRESETS = (
         key_header="x-api-key",
         batches="anthropic",
         source="https://platform.claude.com/docs/en/api/overview",
+        checked="2026-11-16",
     ),
     Preset(
         name="azure",
@@ -76,7 +80,8 @@ PRESETS = (
         key_env="AZURE_OPENAI_API_KEY",
         token_env="AZURE_OPENAI_AD_TOKEN",  # noqa: S106 - the name of a variable
         key_header="api-key",
-        source="https://learn.microsoft.com/azure/ai-foundry/openai/api-version-lifecycle (v1 API)",
+        source="https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle (v1 API)",
+        checked="2026-11-16",
     ),
     Preset(
         name="gemini",
@@ -84,6 +89,7 @@ PRESETS = (
         base_url_env="GEMINI_BASE_URL",
         key_env="GEMINI_API_KEY",
         source="https://ai.google.dev/gemini-api/docs/openai",
+        checked="2026-11-16",
     ),
     Preset(
         name="vertex",
@@ -99,6 +105,7 @@ PRESETS = (
         base_url_env="BEDROCK_BASE_URL",
         key_env="AWS_BEARER_TOKEN_BEDROCK",
         source="https://docs.aws.amazon.com/bedrock/latest/userguide/bedrock-mantle.html",
+        checked="2026-11-16",
     ),
     Preset(
         name="mistral",
@@ -119,18 +126,21 @@ PRESETS = (
     Preset(
         name="groq",
         base_url="https://api.groq.com/openai/v1",
+        apis=("chat", "responses"),
         base_url_env="GROQ_BASE_URL",
         key_env="GROQ_API_KEY",
         quirks=Quirks(max_tokens="max_completion_tokens", several=False),
-        source="https://console.groq.com/docs/openai (n has to be 1)",
+        source="https://console.groq.com/docs/openai (n has to be 1; logprobs are a 400)",
+        checked="2026-11-16",
     ),
     Preset(
         name="together",
-        base_url="https://api.together.xyz/v1",
+        base_url="https://api.together.ai/v1",
         base_url_env="TOGETHER_BASE_URL",
         key_env="TOGETHER_API_KEY",
         quirks=Quirks(max_tokens="max_tokens"),
-        source="https://docs.together.ai/docs/openai-api-compatibility",
+        source="https://docs.together.ai/docs/inference/openai-compatibility",
+        checked="2026-11-16",
     ),
     Preset(
         name="fireworks",
@@ -139,22 +149,25 @@ PRESETS = (
         key_env="FIREWORKS_API_KEY",
         quirks=Quirks(max_tokens="max_tokens"),
         source="https://docs.fireworks.ai/tools-sdks/openai-compatibility",
+        checked="2026-11-16",
     ),
     Preset(
         name="deepseek",
-        base_url="https://api.deepseek.com/v1",
+        base_url="https://api.deepseek.com",
         base_url_env="DEEPSEEK_BASE_URL",
         key_env="DEEPSEEK_API_KEY",
         quirks=Quirks(max_tokens="max_tokens", several=False, json_schema=False),
         source="https://api-docs.deepseek.com (response_format has json_object only)",
+        checked="2026-11-16",
     ),
     Preset(
         name="xai",
         base_url="https://api.x.ai/v1",
-        apis=("chat", "responses"),
+        apis=("responses", "chat"),  # chat completions are deprecated there
         base_url_env="XAI_BASE_URL",
         key_env="XAI_API_KEY",
-        source="https://docs.x.ai/docs/api-reference",
+        source="https://docs.x.ai/developers/model-capabilities/text/comparison",
+        checked="2026-11-16",
     ),
     Preset(
         name="huggingface",
@@ -163,6 +176,7 @@ PRESETS = (
         key_env="HF_TOKEN",
         quirks=Quirks(max_tokens="max_tokens", several=False),
         source="https://huggingface.co/docs/inference-providers",
+        checked="2026-11-16",
     ),
     Preset(
         name="ollama",
@@ -222,7 +236,7 @@ class PresetProvider(Provider):
 
     def __init__(self) -> None:
         for field in Preset.__struct_fields__:
-            if field != "source":
+            if field not in ("source", "checked"):
                 setattr(self, field, getattr(self.preset, field))
 
     def choose_api(self, model: str, official: bool) -> str:

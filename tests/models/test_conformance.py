@@ -6,6 +6,7 @@ import json
 import stat
 
 import pytest
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 import karat
@@ -509,6 +510,28 @@ async def test_a_turn_that_never_ends_is_a_failure_whose_tokens_are_counted(monk
             await models.get("anthropic/claude-opus-4-7").generate("?")
     assert server.count == 11
     assert (caught.value.tokens.input, caught.value.tokens.output) == (110, 55)
+
+
+@pytest.mark.parametrize("content", [[], [{"type": "image"}], [{"type": "text", "text": "x"}, "y"]])
+async def test_a_paused_turn_that_cannot_be_sent_back_is_a_failure(monkeypatch, content):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
+    raw = {"content": content, "stop_reason": "pause_turn", "usage": None, "model": "m"}
+    with FakeProvider([{"raw": raw}]) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        with pytest.raises((models.IncompleteAnswer, models.BrokenBody)):
+            await models.get("anthropic/claude-opus-4-7").generate("?")
+
+
+async def test_a_pause_takes_no_retry_away(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 20)
+    answers = [_turn("a"), _turn("b"), _turn("c"), {"raw": {}}, _turn("d", "end_turn")]
+    with FakeProvider(answers) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        endpoint = models.get("anthropic/claude-opus-4-7").endpoint
+        model = models.Model(replace(endpoint, retries=models.Retries(limit=1, base=0.0001)))
+        reply = await model.generate("?")
+    assert reply.text == "abcd"
+    assert [attempt.error for attempt in reply.attempts] == ["BrokenBody"]
 
 
 async def test_the_usage_of_a_paused_turn_is_unknown_where_a_part_does_not_say_it(monkeypatch):

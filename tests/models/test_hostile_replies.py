@@ -328,3 +328,128 @@ async def test_a_pair_of_surrogates_is_a_character(quick):
     body = SURROGATE.replace("\\ud83d", "\\ud83d\\ude00") % COUNTED
     with FakeProvider(failures={1: Failing(body=body)}) as server:
         assert (await quick(server).generate("x")).text == "half 😀 of it"
+
+
+CHAT = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "model": "m"}
+RESPONSE = {
+    "status": "completed",
+    "output": [{"type": "message", "content": [{"type": "output_text", "text": "hi"}]}],
+}
+MESSAGE = {"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn"}
+
+
+def called(**call):
+    function = {"name": "f", "arguments": "{}"}
+    message = {"content": None, "tool_calls": [{"id": "a", "function": {**function, **call}}]}
+    return {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
+
+
+@pytest.mark.parametrize(
+    ("api", "raw"),
+    [
+        ("chat", {**CHAT, "error": {"message": "something went wrong"}}),
+        ("chat", {"choices": [{"message": {"content": "hi"}, "finish_reason": ["stop"]}]}),
+        ("chat", {"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}),
+        ("chat", {"choices": CHAT["choices"] * 2000}),
+        ("chat", called(name=None)),
+        ("chat", called(name="")),
+        ("chat", called(name={"a": 1})),
+        ("responses", {**RESPONSE, "status": "queued"}),
+        ("responses", {**RESPONSE, "status": "in_progress"}),
+        ("responses", {**RESPONSE, "status": "cancelled"}),
+        ("responses", {**RESPONSE, "status": ["completed"]}),
+        ("responses", {**RESPONSE, "error": {"message": "failed"}}),
+        (
+            "responses",
+            {**RESPONSE, "output": [{"type": "function_call", "call_id": "a", "name": "f"} for _ in "12"]},
+        ),
+        ("anthropic", {**MESSAGE, "stop_reason": ["end_turn"]}),
+        ("anthropic", {**MESSAGE, "content": [{"type": "tool_use", "id": 5, "name": "f", "input": {}}]}),
+        ("anthropic", {**MESSAGE, "content": [{"type": "tool_use", "id": "a", "name": None, "input": {}}]}),
+        (
+            "anthropic",
+            {**MESSAGE, "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}} for _ in "12"]},
+        ),
+    ],
+)
+async def test_a_reply_that_cannot_be_trusted_is_broken(quick, api, raw):
+    with FakeProvider([{"raw": raw}]) as server:
+        model = models.get(quick(server, retries="{limit: 1, base: 0.0001}"), api=api)
+        with pytest.raises(models.BrokenBody):
+            await model.generate("?")
+
+
+async def test_tool_calls_with_the_same_id_are_told_apart(quick):
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    raw = {"choices": [{"message": {"content": None, "tool_calls": [call, call]}, "finish_reason": "stop"}]}
+    with FakeProvider([{"raw": raw}]) as server:
+        reply = await quick(server).generate("?")
+    assert [each.id for each in reply.tool_calls] == ["a", "a#2"]
+    assert [each["id"] for each in reply.message["tool_calls"]] == ["a", "a#2"]
+
+
+@pytest.mark.parametrize(("name", "kept"), [(5, ""), (["m"], ""), ("m" * 100_000, "m" * 200), (None, "")])
+async def test_the_name_of_the_served_model_is_a_short_text(quick, name, kept):
+    with FakeProvider([{"raw": {**CHAT, "model": name}}]) as server:
+        assert (await quick(server).generate("?")).served_model == kept
+
+
+def event(data, name=None):
+    return (f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n"
+
+
+def delta(text, reason=None):
+    return event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]})
+
+
+ENDS = {
+    "chat": delta("hi") + delta("", "stop") + "data: [DONE]\n\n",
+    "anthropic": event({"type": "message_start", "message": {"model": "m"}}, "message_start")
+    + event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}})
+    + event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, "message_delta")
+    + event({"type": "message_stop"}, "message_stop"),
+}
+
+
+@pytest.mark.parametrize("api", ENDS)
+async def test_a_stream_ends_with_its_last_event_although_the_connection_stays_open(define, api):
+    gone = asyncio.Event()
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        await reader.readexactly(length)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        for piece in ENDS[api].encode().split(b"\n"):
+            writer.write(piece + b"\n")
+            await writer.drain()
+        await reader.read()  # until the client closes it
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    define(
+        f"mine:\n  model: m\n  base_url: http://127.0.0.1:{port}/v1\n  timeouts: {{read: 20, total: 20}}\n"
+    )
+    reply = await models.get("mine", api=api).generate("?", stream=True)
+    assert reply.text == "hi"
+    await asyncio.wait_for(gone.wait(), 20)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        delta("half an"),
+        delta("x") + "data: {broken\n\n",
+        event({"choices": [{"index": "a", "delta": {"content": "x"}, "finish_reason": "stop"}]}),
+        ": only comments\n\n",
+    ],
+)
+async def test_a_stream_without_its_end_is_no_answer(quick, body):
+    cut = Failing(body=body, headers={"X": "y"})
+    with FakeProvider(failures={1: cut, 2: cut}) as server:
+        model = quick(server, retries="{limit: 1, base: 0.0001}")
+        with pytest.raises(models.BrokenBody):
+            await model.generate("?", stream=True)

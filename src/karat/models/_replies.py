@@ -66,12 +66,14 @@ def read_stream(
     events: list[dict[str, Any]] = []
     first_at = 0
     position = 0
+    done = False
     for line in body.splitlines(keepends=True):
         position += len(line)
         if not line.startswith(b"data:"):
             continue
         data = line[5:].strip()
         if data == b"[DONE]":
+            done = True
             break
         try:
             event = _decode(data)
@@ -82,7 +84,10 @@ def read_stream(
             if not first_at and form.begins(event):
                 first_at = position
     try:
-        whole = msgspec.json.encode(form.assemble(events))
+        body_of_stream = form.assemble(events)
+        if not done and not body_of_stream.get("error") and not form.is_complete(body_of_stream):
+            raise ValueError("it ended before the answer was complete")
+        whole = msgspec.json.encode(body_of_stream)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
     asked = read_reply(endpoint, whole, seconds)

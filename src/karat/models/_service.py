@@ -284,6 +284,7 @@ class Service:
                         failure.lost = failure.lost or tokens is None
                         failure.tokens = all_tokens(tokens, failure.tokens or Tokens())
                     raise
+                del attempts[-1]  # a pause is part of the turn, and no failed attempt at it
                 paused.append(body)
                 tokens, request = all_tokens(tokens, failure.tokens), following
         if not paused:

@@ -286,14 +286,23 @@ async def _read_stream(
     """The events of a stream as they came, and when."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise BrokenBody(f"{spec}: the stream is compressed, so its times cannot be told: leave stream out")
-    parts, size = [], 0
+    parts, size, tail = [], 0, b"\n"
     async for part in response.content.iter_any():
         size += len(part)
         if size > LARGEST_BODY:
             raise _too_large(spec, LARGEST_BODY)
         parts.append(part)
         arrivals.append((size, time.perf_counter()))
+        tail = (tail + part)[-LONGEST_END:]
+        if _END.search(tail):
+            response.close()  # some servers keep the connection open after the end
+            break
     return b"".join(parts)
+
+
+LONGEST_END = 256
+_END = re.compile(rb"\ndata: ?\[DONE\]\s|\nevent: ?message_stop\s+data:[^\n]*\n\s*\n")
+"""The end of a stream of chat completions or of Anthropic's messages."""
 
 
 _REFUSAL = re.compile(

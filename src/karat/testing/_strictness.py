@@ -148,15 +148,20 @@ SERVER_FIELDS = {
 def _unknown_field(path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """The error for a field that the format of a path does not define."""
     if path.endswith("/messages"):
-        unknown = next((name for name in body if name not in ANTHROPIC_FIELDS), None)
-        return unknown and _anthropic_error(f"{unknown}: Extra inputs are not permitted")
-    if path.endswith("/responses"):
-        unknown = next((name for name in body if name not in RESPONSES_FIELDS), None)
-        return unknown and _openai_error(f"Unknown parameter: '{unknown}'.", unknown, "unknown_parameter")
-    if path.endswith("/chat/completions"):
+        known = ANTHROPIC_FIELDS
+    elif path.endswith("/responses"):
+        known = RESPONSES_FIELDS
+    elif path.endswith("/chat/completions"):
         known = CHAT_FIELDS | SERVER_FIELDS
-        unknown = next((name for name in body if name not in known), None)
-        return unknown and _openai_error(f"Unrecognized request argument supplied: {unknown}", None, None)
+    else:
+        return None
+    for name in body:
+        if name not in known:
+            if known is ANTHROPIC_FIELDS:
+                return _anthropic_error(f"{name}: Extra inputs are not permitted")
+            if known is RESPONSES_FIELDS:
+                return _openai_error(f"Unknown parameter: '{name}'.", name, "unknown_parameter")
+            return _openai_error(f"Unrecognized request argument supplied: {name}", None, None)
     return None
 
 

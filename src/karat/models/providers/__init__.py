@@ -140,6 +140,10 @@ class WireFormat:
         """The body that the events of a stream amount to, as the provider would have sent it at once."""
         raise NotImplementedError
 
+    def is_complete(self, whole: dict[str, Any]) -> bool:
+        """Whether a body that was put together from a stream without an end marker is all of the answer."""
+        return True
+
     def continued(self, request: Request, paused: dict[str, Any]) -> Request | None:
         """The request that continues a paused turn; None where the format has no paused turns."""
         return None
@@ -322,16 +326,57 @@ def read_arguments(text: Any) -> Any:
         return text
 
 
+MOST_CHOICES = 1024
+"""Answers to one request; no provider gives more than 128."""
+
+LONGEST_NAME = 200
+"""Characters of the name of a model that a server says it used; the rest is cut off. It is stored with every call."""
+
+
+def as_name(value: Any, field: str) -> str:
+    """A short text of a reply, such as a reason or an id; ValueError where it is something else."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{field} is not text")
+    return value
+
+
+def served_model(raw: Mapping[str, Any]) -> str:
+    """The name of the model that a server says it used; empty where that is no name."""
+    name = raw.get("model")
+    return name[:LONGEST_NAME] if isinstance(name, str) else ""
+
+
+def tool_name(value: Any) -> str:
+    """The name of a tool that is called; ValueError where there is none."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("a tool call without a name")
+    return value
+
+
+def refuse_duplicates(calls: Iterable[ToolCall]) -> None:
+    """ValueError where two tool calls have the same id: the results of one could be taken for those of the other."""
+    ids = [call.id for call in calls if call.id]
+    if len(set(ids)) != len(ids):
+        raise ValueError("two tool calls with the same id")
+
+
 def read_tool_calls(calls: Any) -> list[ToolCall]:
-    """OpenAI-shaped tool calls."""
-    return [
-        ToolCall(
-            id=str(call.get("id") or ""),
-            name=call["function"]["name"],
-            arguments=read_arguments(call["function"].get("arguments")),
+    """OpenAI-shaped tool calls. Ids that occur twice, as some servers give them, are numbered."""
+    out: list[ToolCall] = []
+    seen: dict[str, int] = {}
+    for call in calls or ():
+        id = as_name(call.get("id"), "id")
+        seen[id] = seen.get(id, 0) + 1
+        out.append(
+            ToolCall(
+                id=f"{id}#{seen[id]}" if id and seen[id] > 1 else id,
+                name=tool_name(call["function"]["name"]),
+                arguments=read_arguments(call["function"].get("arguments")),
+            )
         )
-        for call in calls or ()
-    ]
+    return out
 
 
 def plain_text(content: Any) -> str:

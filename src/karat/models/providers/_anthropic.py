@@ -21,10 +21,14 @@ from karat.models.providers import (
     Answer,
     Tokens,
     WireFormat,
+    as_name,
     details,
     plain_text,
     read_arguments,
     read_tokens,
+    refuse_duplicates,
+    served_model,
+    tool_name,
 )
 from karat.models.providers._chat import schema_name, unwrapped
 from karat.models.providers._model_rules import rules_for
@@ -115,11 +119,16 @@ class AnthropicMessages(WireFormat):
                 text.append(block["text"])
             elif block["type"] == "tool_use":
                 calls.append(
-                    ToolCall(id=block.get("id") or "", name=block["name"], arguments=block.get("input"))
+                    ToolCall(
+                        id=as_name(block.get("id"), "id"),
+                        name=tool_name(block["name"]),
+                        arguments=block.get("input"),
+                    )
                 )
             elif block["type"] == "thinking":
                 thinking.append(str(block.get("thinking") or ""))
-        reason = raw.get("stop_reason") or ""
+        refuse_duplicates(calls)
+        reason = as_name(raw.get("stop_reason"), "stop_reason")
         choice = Choice(
             text="".join(text),
             tool_calls=calls,
@@ -130,14 +139,16 @@ class AnthropicMessages(WireFormat):
             if calls and len(raw["content"]) > len(calls) + len(text)
             else [],
         )
-        return Answer([choice], _tokens(raw.get("usage")), raw.get("model") or "")
+        return Answer([choice], _tokens(raw.get("usage")), served_model(raw))
 
-    def continued(self, request: Request, paused: dict[str, Any]) -> Request:
+    def continued(self, request: Request, paused: dict[str, Any]) -> Request | None:
         """Send the paused turn back as the assistant's, in the same container, and the model goes on.
 
         platform.claude.com/docs/en/build-with-claude/handling-stop-reasons#pause-turn;
         github.com/enricoros/big-AGI/issues/1010 (container), 2026-11-16.
         """
+        if not paused["content"] or not all(_is_block(block) for block in paused["content"]):
+            return None  # nothing that could be sent back
         turn = {"role": "assistant", "content": None, "provider_items": list(paused["content"])}
         container = paused.get("container")
         extra = dict(request.extra)
@@ -167,6 +178,8 @@ class AnthropicMessages(WireFormat):
             if kind == "message_start":
                 whole = dict(event["message"])
             elif kind == "content_block_start":
+                if not isinstance(event["index"], int):
+                    raise ValueError("a block without a number")
                 blocks[event["index"]] = dict(event["content_block"])
             elif kind == "content_block_delta":
                 _add_delta(blocks[event["index"]], event["delta"])

@@ -10,7 +10,17 @@ import msgspec
 
 from karat.models._messages import Choice, Request
 from karat.models._structured import is_object, read_json, unwrapped_value, wrapped_schema
-from karat.models.providers import Answer, Tokens, WireFormat, details, read_tokens, read_tool_calls
+from karat.models.providers import (
+    MOST_CHOICES,
+    Answer,
+    Tokens,
+    WireFormat,
+    as_name,
+    details,
+    read_tokens,
+    read_tool_calls,
+    served_model,
+)
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
@@ -70,10 +80,17 @@ class ChatCompletions(WireFormat):
         return out
 
     def parse(self, raw: dict[str, Any]) -> Answer:
+        if raw.get("error"):
+            raise ValueError("an error beside the choices")
+        if len(raw["choices"]) > MOST_CHOICES:
+            raise ValueError(f"{len(raw['choices'])} choices")
         choices = []
         for choice in raw["choices"]:
             message = choice["message"]
-            text, reason = _text(message.get("content")), choice.get("finish_reason") or ""
+            text, reason = (
+                _text(message.get("content")),
+                as_name(choice.get("finish_reason"), "finish_reason"),
+            )
             if not text and message.get("refusal"):
                 text, reason = str(message["refusal"]), "refusal"
             calls = read_tool_calls(message["tool_calls"]) if message.get("tool_calls") else []
@@ -85,14 +102,14 @@ class ChatCompletions(WireFormat):
                     tool_calls=calls,
                     finish_reason=reason,
                     thinking=thinking if isinstance(thinking, str) else "",
-                    logprobs=_logprobs(logprobs["content"])
+                    logprobs=read_logprobs(logprobs["content"])
                     if isinstance(logprobs, dict) and logprobs.get("content")
                     else None,
                 )
             )
         if not choices:
             raise ValueError("no choices")
-        return Answer(choices, _tokens(raw.get("usage")), raw.get("model") or "")
+        return Answer(choices, _tokens(raw.get("usage")), served_model(raw))
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole: dict[str, Any] = {"choices": []}
@@ -103,10 +120,15 @@ class ChatCompletions(WireFormat):
             whole.update({key: event[key] for key in ("id", "model", "usage") if event.get(key)})
             for part in event.get("choices") or ():
                 index = part.get("index") or 0
+                if not isinstance(index, int):
+                    raise ValueError("a choice without a number")
                 choice = choices.setdefault(index, {"index": index, "message": {"role": "assistant"}})
                 _add_delta(choice, part)
         whole["choices"] = [choices[index] for index in sorted(choices)]
         return whole
+
+    def is_complete(self, whole: dict[str, Any]) -> bool:
+        return all(choice.get("finish_reason") for choice in whole["choices"])
 
     def begins(self, event: dict[str, Any]) -> bool:
         deltas = [part.get("delta") or {} for part in event.get("choices") or ()]
@@ -162,8 +184,8 @@ def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
         choice.setdefault("logprobs", {"content": []})["content"] += logprobs["content"]
 
 
-def _logprobs(content: Any) -> list[dict[str, Any]]:
-    """`[{token, logprob, top: {token: logprob}}]`."""
+def read_logprobs(content: Any) -> list[dict[str, Any]]:
+    """Probabilities of tokens: `[{token, logprob, top: {token: logprob}}]`."""
     out = []
     for each in content:
         entry: dict[str, Any] = {"token": str(each["token"]), "logprob": float(each["logprob"])}

@@ -19,12 +19,16 @@ from karat.models.providers import (
     Answer,
     Tokens,
     WireFormat,
+    as_name,
     details,
     plain_text,
     read_arguments,
     read_tokens,
+    refuse_duplicates,
+    served_model,
+    tool_name,
 )
-from karat.models.providers._chat import is_strict, schema_name, unwrapped
+from karat.models.providers._chat import is_strict, read_logprobs, schema_name, unwrapped
 from karat.models.providers._model_rules import rules_for
 
 if TYPE_CHECKING:
@@ -82,8 +86,8 @@ class Responses(WireFormat):
         return out
 
     def parse(self, raw: dict[str, Any]) -> Answer:
-        if raw.get("status") == "failed" or (raw.get("error") and not raw.get("output")):
-            raise ValueError("the response failed")
+        if raw.get("error") or raw.get("status") not in (None, "completed", "incomplete"):
+            raise ValueError(f"the response is {str(raw.get('status'))[:40]}")
         text, thinking, calls, refused = [], [], [], ""
         logprobs: list[dict[str, Any]] = []
         for item in raw["output"]:
@@ -97,8 +101,8 @@ class Responses(WireFormat):
             elif item["type"] == "function_call":
                 calls.append(
                     ToolCall(
-                        id=str(item.get("call_id") or item.get("id") or ""),
-                        name=item["name"],
+                        id=as_name(item.get("call_id") or item.get("id"), "call_id"),
+                        name=tool_name(item["name"]),
                         arguments=read_arguments(item.get("arguments")),
                     )
                 )
@@ -117,11 +121,11 @@ class Responses(WireFormat):
             tool_calls=calls,
             finish_reason=reason,
             thinking="\n\n".join(each for each in thinking if each),
-            logprobs=[{"token": str(each["token"]), "logprob": float(each["logprob"])} for each in logprobs]
-            or None,
+            logprobs=read_logprobs(logprobs) if logprobs else None,
             provider_items=[_without_status(item) for item in raw["output"]] if calls else [],
         )
-        return Answer([choice], _tokens(raw.get("usage")), raw.get("model") or "")
+        refuse_duplicates(calls)
+        return Answer([choice], _tokens(raw.get("usage")), served_model(raw))
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole: dict[str, Any] = {}

@@ -1,13 +1,15 @@
-"""A judge that is killed repeats no call that was answered, and judging again makes none."""
+"""A judge that is killed repeats no call whose reply was stored, and judging again makes none."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
+import urllib.request
 
 import karat
 from karat.testing import FakeProvider
@@ -30,27 +32,52 @@ PROGRAM = """
 """
 
 
-def test_a_killed_evaluation_repeats_no_answered_call(folder):
+def stored_replies(folder):
+    """The replies in the cache of a process that was killed."""
+    file = folder / "replies.db"
+    if not file.exists():
+        return 0
+    with sqlite3.connect(file) as cache:
+        tables = {name for (name,) in cache.execute("select name from sqlite_master where type = 'table'")}
+        return cache.execute("select count(*) from replies").fetchone()[0] if "replies" in tables else 0
+
+
+def received(server):
+    """The requests that arrived, with those that a killed process left in the sockets."""
+    while True:
+        before = server.count
+        with urllib.request.urlopen(server.url.removesuffix("/v1") + "/stats") as reply:
+            reply.read()
+        if server.count == before and server.in_flight == 0:
+            return before
+        time.sleep(0.01)
+
+
+def test_a_killed_evaluation_repeats_no_call_whose_reply_was_stored(folder):
     program = folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAM % (EXAMPLES, SAMPLES, CONCURRENCY)))
     store = f"sqlite:///{folder}/k.db"
+    total = EXAMPLES * SAMPLES
     with FakeProvider('{"analysis": "", "pass": true}', latency=0.01) as server:
+        kept = asked = 0
         for kill in range(KILLS + 1):
             child = subprocess.Popen(
                 [sys.executable, str(program), store, server.spec()], stdout=subprocess.PIPE, text=True
             )
             if kill < KILLS:
-                goal = (kill + 1) * EXAMPLES * SAMPLES // (KILLS + 2)
+                goal = (kill + 1) * total // (KILLS + 2)
                 while child.poll() is None and server.count < goal:
                     time.sleep(0.001)
                 os.kill(child.pid, signal.SIGKILL)
             output, _ = child.communicate(timeout=120)
+            made, now = received(server) - asked, stored_replies(folder)
+            assert made <= total - kept, "a stored reply was asked for again"
+            kept, asked = now, asked + made
         assert output.strip() == str(EXAMPLES)
-        # A kill loses the calls in flight, and those answered whose row was not committed yet.
-        assert server.count <= EXAMPLES * SAMPLES + KILLS * CONCURRENCY * SAMPLES
-        made = server.count
+        # At most `concurrency` items are lost by a kill: their calls were in flight, or about to be committed.
+        assert asked <= total + KILLS * CONCURRENCY * SAMPLES
         run = karat.open_store(store).runs.get("latest")
         judge = {"name": "llm_judge", "params": {"judge": {"model": server.spec(), "samples": SAMPLES}}}
         again = karat.evaluate(run, [judge, "exact_match"])
-        assert server.count == made
+        assert server.count == asked
         assert again.counts.reused == EXAMPLES

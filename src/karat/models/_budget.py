@@ -1,4 +1,4 @@
-"""A budget: what is spent, what calls in flight may still cost, and the point at which a stage stops."""
+"""A budget in dollars: money spent, money reserved for calls in flight, and when a stage has to stop."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from karat.models._messages import Request
 from karat.models._prices import MILLION, Price
 
 IMAGE_TOKENS = 16_384
-"""What an image is taken to cost at most; its bytes say nothing about it."""
+"""The upper bound for the tokens of an image, which cannot be told from its bytes."""
 
 MESSAGE_TOKENS = 16
-"""What a template adds to a message at most."""
+"""The upper bound for the tokens that a chat template adds to a message."""
 
 
 class PriceUnknown(Stopped, RequestError):
-    """A budget was given and what a call may cost cannot be told: nothing is sent, and the stage stops."""
+    """There is a budget, and the cost of a call cannot be bounded. Nothing is sent, and the stage stops."""
 
     exit_code = 2
 
 
 class Budget:
-    """Dollars that may be spent, shared by every call made with it.
+    """An amount of dollars that all calls made with it share.
 
-    A call is let through only when the worst it can cost still fits beside what is spent and what the calls in
-    flight can cost at worst. When it does not, it waits for those to end; when none is left, the budget is
-    reached. Only the thread that makes the calls touches it while they are made.
+    A call starts only if its highest possible cost fits into the budget beside the money spent and the highest possible
+    cost of the calls in flight. If it does not fit, it waits until some of those have ended; if there are none, the
+    budget is reached. While calls are made, only the thread that makes them may use this object.
     """
 
     def __init__(self, limit: float) -> None:
@@ -37,16 +37,16 @@ class Budget:
             raise RequestError(f"a budget is a number of dollars above 0, not {limit!r}")
         self.limit = float(limit)
         self.spent = 0.0
-        """What calls cost, and the worst case of those whose answer was lost on the way."""
+        """The cost of finished calls; a call whose answer was lost counts with its highest possible cost."""
         self.reserved = 0.0
-        """The worst case of the calls in flight."""
+        """The highest possible cost of the calls in flight."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def __repr__(self) -> str:
         return f"Budget({self.limit}, spent={self.spent:.6f}, reserved={self.reserved:.6f})"
 
     async def reserve(self, worst: float) -> None:
-        """Sets the worst case of a call aside, or raises BudgetReached."""
+        """Reserve the highest possible cost of a call; raises BudgetReached if it does not fit."""
         while self.spent + self.reserved + worst > self.limit + 1e-12:
             if self.reserved <= 0:
                 raise BudgetReached(self._reached(worst))
@@ -68,7 +68,7 @@ class Budget:
         )
 
     def settle(self, worst: float, cost: float) -> None:
-        """Replaces what was set aside by what the call did cost."""
+        """Replace the reserved amount by the actual cost of the call."""
         self.reserved = self.reserved - worst if self.reserved - worst > 1e-12 else 0.0
         self.spent += cost
         while self._waiting:
@@ -78,19 +78,19 @@ class Budget:
 
 
 def as_budget(given: float | Budget) -> Budget:
-    """A budget, which may be given as a number of dollars."""
+    """Return a Budget; a number is an amount of dollars."""
     return given if isinstance(given, Budget) else Budget(given)
 
 
 def no_price(spec: str) -> PriceUnknown:
-    """What is said when a budget is given for a model without a price."""
+    """The error for a budget with a model whose price is unknown."""
     return PriceUnknown(
         f"a budget needs a price, and none is known for {spec}: give prices for it in models.yaml or KARAT_PRICES"
     )
 
 
 def worst_cost(price: Price | None, request: Request, size: int, spec: str) -> float:
-    """The most a request can cost. A token is at least a byte, so the bytes of the request bound its input."""
+    """The highest possible cost of a request. A token has at least one byte, so the size in bytes bounds its input."""
     if price is None:
         raise no_price(spec)
     own = [request.extra.get(name) for name in ("max_tokens", "max_completion_tokens")]

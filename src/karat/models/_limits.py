@@ -1,4 +1,4 @@
-"""How hard one model is pressed: calls in flight, requests and tokens per minute, backing off when told to."""
+"""The limits of one model: concurrent calls, requests and tokens per minute, and backing off after a 429."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Protocol
 from karat.models._endpoints import Limits
 
 Sleep = Callable[[float], Awaitable[None]]
-"""Waits some seconds, or raises when there is nothing left to wait for."""
+"""Waits for some seconds; raises if the request has become pointless meanwhile."""
 
 
 class Clock(Protocol):
-    """Time, so that tests can have their own."""
+    """A source of time; tests use a fake one."""
 
     def time(self) -> float:
-        """Seconds that only ever grow."""
+        """Return the seconds of a monotonic clock."""
 
     async def sleep(self, seconds: float) -> None:
-        """Lets others work for some seconds."""
+        """Wait for some seconds."""
 
 
 class RealClock:
-    """The clock of the running loop."""
+    """The clock of the running event loop."""
 
     def time(self) -> float:
         return asyncio.get_running_loop().time()
@@ -34,24 +34,28 @@ class RealClock:
 
 
 class Bucket:
-    """So much per minute, spread evenly: a second's worth may be taken at once, more is owed and waited for."""
+    """A rate per minute, spread evenly over it.
+
+    One second's worth can be used at once. A larger amount makes the level negative, and its user waits until the level
+    is back at zero.
+    """
 
     def __init__(self, per_minute: float, now: float) -> None:
         self.rate = per_minute / 60
-        self.most = max(self.rate, 1.0)
-        self.level = self.most
-        self.at = now
+        self.capacity = max(self.rate, 1.0)
+        self.level = self.capacity
+        self.updated = now
 
     def take(self, amount: float, now: float) -> float:
-        """Takes an amount and says how many seconds to wait before using it."""
-        self.level = min(self.most, self.level + (now - self.at) * self.rate)
-        self.at = now
+        """Take an amount and return the seconds to wait before using it."""
+        self.level = min(self.capacity, self.level + (now - self.updated) * self.rate)
+        self.updated = now
         self.level -= amount
         return max(0.0, -self.level / self.rate)
 
 
 class Permit:
-    """Leave for one request."""
+    """Permission for one request: the number of cuts before it, and the tokens that were reserved for it."""
 
     __slots__ = ("generation", "tokens")
 
@@ -61,14 +65,15 @@ class Permit:
 
 
 class Limiter:
-    """The limits of one model. Used on one event loop only.
+    """Enforces the limits of one model. It must be used on one event loop only.
 
-    Concurrency is cut in half by a 429 and grows back: by one for each success up to half of what it was, then
-    by a twentieth of the ceiling for each round of successes. Requests that were under way at a cut do not cut
-    again, nor does any within a second of it: one overload is one cut.
+    A 429 halves the concurrency. It grows back by one for each success up to half of its former value, and then by a
+    twentieth of the ceiling for each round of successes. A request that was in flight at a cut does not cut again, and
+    neither does any request within a second of it, so that one overload causes one cut.
     """
 
-    REST = 1.0
+    CUT_INTERVAL = 1.0
+    """Seconds after a cut in which no other cut is made."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
         now = clock.time()
@@ -86,7 +91,7 @@ class Limiter:
         self._tokens = Bucket(limits.tokens_per_minute, now) if limits.tokens_per_minute else None
 
     async def acquire(self, tokens: float, sleep: Sleep | None = None) -> Permit:
-        """Waits for a place, in turn, and for the rates; `tokens` is what the request is expected to use."""
+        """Wait for a free slot, first come, first served, and for the rates. `tokens` is the expected usage."""
         if self.active >= int(self.allowed) or self._waiting:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
@@ -94,7 +99,7 @@ class Limiter:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._leave()
+                    self._release()
                 raise
         else:
             self.active += 1
@@ -102,7 +107,7 @@ class Limiter:
             try:
                 await self._wait_for_rates(tokens, sleep or self.clock.sleep)
             except BaseException:
-                self._leave()
+                self._release()
                 raise
         return Permit(self.cuts, tokens)
 
@@ -113,39 +118,43 @@ class Limiter:
         if self._tokens is not None:
             due = max(due, now + self._tokens.take(tokens, now))
         while (wait := max(due, self._paused_until) - self.clock.time()) > 0:
-            await sleep(wait)  # a pause may have become longer meanwhile
+            await sleep(wait)  # the pause may have been extended meanwhile
         self._paused_until = 0.0
 
     def succeeded(self, permit: Permit, tokens: float | None) -> None:
-        """The request was answered; `tokens` is what it used."""
+        """Release the slot of a request that succeeded; `tokens` is its usage, if known."""
         if self._tokens is not None and tokens is not None:
             self._tokens.take(tokens - permit.tokens, self.clock.time())
         if self.allowed < self.ceiling:
             step = 1.0 if self.allowed < self._threshold else max(1.0, self.ceiling / 20) / self.allowed
             self.allowed = min(self.ceiling, self.allowed + step)
-        self._leave()
+        self._release()
 
     def limited(self, permit: Permit, wait: float | None = None) -> None:
-        """The provider said 429, perhaps with how long to wait: then nobody asks before."""
+        """Release the slot of a request that got a 429. With `wait`, no request starts before that many seconds."""
         now = self.clock.time()
         if wait:
             self.pause(wait)
-        if self.limits.adaptive and permit.generation == self.cuts and now - self._cut_at >= self.REST:
+        if (
+            self.limits.adaptive
+            and permit.generation == self.cuts
+            and now - self._cut_at >= self.CUT_INTERVAL
+        ):
             self.cuts += 1
             self._cut_at = now
             self.allowed = max(1.0, self.allowed / 2)
             self._threshold = self.allowed
-        self._leave()
+        self._release()
 
     def failed(self, permit: Permit) -> None:
-        """The request failed in another way, or was given up."""
-        self._leave()
+        """Release the slot of a request that failed in another way or was cancelled."""
+        self._release()
 
     def pause(self, seconds: float) -> None:
-        """No request begins for some seconds: the provider says that nothing is left until then."""
+        """Start no request for some seconds: the provider reports that its limit is used up until then."""
         self._paused_until = max(self._paused_until, self.clock.time() + seconds)
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         self.active -= 1
         while self._waiting and self.active < int(self.allowed):
             waiter = self._waiting.popleft()

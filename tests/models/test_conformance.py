@@ -569,3 +569,17 @@ def test_the_list_of_models_says_what_each_provider_needs(monkeypatch):
     monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://r.openai.azure.com")
     monkeypatch.setenv("AZURE_OPENAI_AD_TOKEN", "a-token")
     assert {row["spec"].split("/")[0]: row["needs"] for row in models.available()}["azure"] == ""
+
+
+async def test_a_router_is_not_to_drop_a_parameter_in_silence(monkeypatch):
+    monkeypatch.setenv("OPENROUTER_API_KEY", "k" * 20)
+    message = "No endpoints found that can handle the requested parameters."
+    with FakeProvider(failures={3: Failing(status=404, message=message)}) as server:
+        monkeypatch.setenv("OPENROUTER_BASE_URL", server.url)
+        model = models.get("openrouter/some/model")
+        await model.generate("?")
+        await model.generate("?", temperature=0.5, extra={"provider": {"order": ["x"]}})
+        with pytest.raises(models.ParameterRefused):
+            await model.generate("again", temperature=0.5)
+    assert "provider" not in server.requests[0]
+    assert server.requests[1]["provider"] == {"require_parameters": True, "order": ["x"]}

@@ -230,6 +230,11 @@ class Target:
         message, code = self.provider.error(raw)
         if 300 <= status < 400:
             message = self._redirection(headers.get("Location", ""))
+        if status == 404 and "requested parameters" in message:
+            # openrouter.ai/docs/features/provider-routing: no endpoint takes all parameters of the request.
+            return ParameterRefused(
+                f"{self.endpoint.spec} does not accept a parameter of this request: remove it ({message}, 404)"
+            )
         if status in (400, 422) and not any(sign in f"{code} {message}".lower() for sign in _TOO_LONG):
             refused = refused_parameter(self.endpoint, raw, message, code, sent)
             if refused is not None:

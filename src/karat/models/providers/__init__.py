@@ -112,7 +112,10 @@ class Quirks(msgspec.Struct, frozen=True, omit_defaults=True):
     json_schema: bool = True
     """Whether `response_format` takes a JSON Schema."""
     ignores_parameters: bool = False
-    """Whether parameters that a model does not support are dropped in silence."""
+    """Whether parameters that a model does not support are dropped in silence.
+
+    OpenRouter does so, unless a request asks for endpoints that take all of them (`provider.require_parameters`).
+    """
 
 
 class WireFormat:

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 _NEW_LIMIT = re.compile(r"(?:[\w.-]+/)?(?:o\d|gpt-[5-9])")
 
 
+_DROPPED = {
+    *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs", "reasoning"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+}
+"""Parameters that change answers, and that a router may drop."""
+
+
 class ChatCompletions(WireFormat):
     """OpenAI chat completions, or any server that speaks them."""
 
@@ -77,6 +84,9 @@ class ChatCompletions(WireFormat):
             out["n"] = request.n
         if request.extra:
             out.update(request.extra)
+        if quirks.ignores_parameters and not _DROPPED.isdisjoint(out):
+            routing = out.get("provider")
+            out["provider"] = {"require_parameters": True, **(routing if isinstance(routing, dict) else {})}
         return out
 
     def parse(self, raw: dict[str, Any]) -> Answer:

@@ -121,7 +121,8 @@ PRESETS = (
         base_url_env="OPENROUTER_BASE_URL",
         key_env="OPENROUTER_API_KEY",
         quirks=Quirks(max_tokens="max_tokens", effort="reasoning", several=False, ignores_parameters=True),
-        source="https://openrouter.ai/docs/api-reference/parameters",
+        source="https://openrouter.ai/docs/features/provider-routing",
+        checked="2026-11-16",
     ),
     Preset(
         name="groq",

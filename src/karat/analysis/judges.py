@@ -713,6 +713,8 @@ class JudgeComparison(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: list[str]
     n: int
     of: int
+    passes: list[int]
+    """How many of the `n` outputs each judge passes."""
     flips: list[dict[str, Any]]
     """Items on which the verdicts differ: `{run, example, attempt, unit, first, second}`."""
     kappa: Estimate
@@ -790,6 +792,7 @@ def _compared(
         evaluations=evaluations,
         n=len(both),
         of=len(first),
+        passes=[sum(each) for each in verdicts],
         flips=flips,
         kappa=cohen_kappa(*verdicts, clusters=clusters, confidence=confidence),
         agreement=percent_agreement(*verdicts, clusters, confidence),

@@ -270,7 +270,9 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
         blocks.append(Paragraph(f"served: {', '.join(served)}"))
     stale = sorted({each.evaluator for each in found if each.stale})
     if stale:
-        text = f"stale: {', '.join(stale)}: the provider serves another model now; label results of that model"
+        text = (
+            f"stale: {', '.join(stale)}: the provider serves another model now; label results of that model"
+        )
         blocks.append(Paragraph(text))
     if any(each.labels == "selected" for each in found):
         blocks.append(
@@ -333,13 +335,17 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
             )
     lines = [
         f"{found.evaluator}: {found.judges[0]} and {found.judges[1]} on {found.n} of {found.of} outputs",
+        f"passes      {found.passes[0]} and {found.passes[1]} of {found.n}",
         f"flips       {len(found.flips)}",
         f"agreement   {_estimate(found.agreement)}",
         f"kappa       {_estimate(found.kappa)}",
         f"difference  {_estimate(found.difference)}",
     ]
+    first, second = found.judges if max(map(len, found.judges)) <= 30 else ("first", "second")
+    several = len({each["run"] for each in found.flips}) > 1
     lines += [
-        f"  {each['example']}: {each['first']:.2f} and {each['second']:.2f} (run {each['run']})"
+        f"  {each['example']}: {first} {each['first']:.2f}, {second} {each['second']:.2f}"
+        + (f" (run {each['run']})" if several else "")
         for each in found.flips[:20]
     ]
     if len(found.flips) > 20:

@@ -109,6 +109,7 @@ def test_coverage(embeddings):
     assert matcher.covered_by("The user lives in Lyon", memories, ["The user lives in Oslo"]) is None
     assert matcher.covered_by("The user lives in Oslo", memories, ["The user lives in Lyon"]) == 1
     assert matcher.covered_by("", memories) is None
+    assert matcher.covered_by("The dog Bruno lives in Oslo since 2024", memories) == 1
 
 
 def test_a_fact_scattered_over_a_long_text_is_not_covered():

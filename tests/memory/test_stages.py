@@ -138,3 +138,30 @@ def test_it_works_on_an_event_loop(tmp_path):
     global _folder
     _folder = tmp_path / "out"
     assert asyncio.run(_inside()).exit_code == 0
+
+
+def test_a_state_that_cannot_be_loaded_starts_the_sample_again(tmp_path):
+    class Damaged(Notes):
+        """Is interrupted once, and cannot read what it saved."""
+
+        name = "damaged"
+        interrupted: list[str] = []
+
+        def ingest_turn(self, turn: Any) -> None:
+            if turn.session_id == "S02" and not self.interrupted:
+                self.interrupted.append(turn.text)
+                raise KeyboardInterrupt
+            super().ingest_turn(turn)
+
+        def load(self, directory: Any) -> None:
+            self.turns = [("half", "of a state")]
+            raise ValueError("damaged")
+
+    store = tmp_path / "karat.db"
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "out", Damaged, [sample()], store=store)
+    made = run(tmp_path / "out", Damaged, [sample()], store=store)
+    assert made.exit_code == 0
+    assert any("first session" in notice for notice in made.notices)
+    last = lines(tmp_path / "out" / "session_records.jsonl")[-1]
+    assert [each["memory_id"] for each in last["memory_snapshot"]] == ["T1", "T2", "T3", "T4", "T5"]

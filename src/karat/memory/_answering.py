@@ -22,7 +22,7 @@ EXTRACTIVE = "extractive"
 TOKENIZER = "karat.memory 1"
 """The name of the rule by which `count_tokens` counts, part of the settings that compared systems share."""
 
-ANSWER_TOKENS = 1024
+ANSWER_TOKENS = 2048
 """The limit on the length of an answer, reasoning included."""
 
 REFUSAL = "I don't know."
@@ -160,10 +160,21 @@ class ModelAnswerer(Answerer):
     def answer(self, asked: Asked, context: AnswerContext) -> Answer:
         reply = self.model.generate_sync(
             [{"role": "system", "content": PROMPT}, {"role": "user", "content": message(asked, context)}],
-            schema=SCHEMA,
+            schema=self._schema(context),
             max_tokens=ANSWER_TOKENS,
         )
         return resolve(reply.parsed, context)
+
+    def _schema(self, context: AnswerContext) -> dict[str, Any]:
+        """The schema of a reply; bounded for the embedded model, whose grammar would write until its limit."""
+        if self.model.endpoint.provider != "local":
+            return SCHEMA
+        cited = {
+            "type": "array",
+            "items": {"type": "integer"},
+            "maxItems": max(1, min(5, len(context.items))),
+        }
+        return {**SCHEMA, "properties": {"answer": {"type": "string", "maxLength": 300}, "cited": cited}}
 
 
 def message(asked: Asked, context: AnswerContext) -> str:

@@ -212,7 +212,8 @@ class Matcher:
 
         `against` are statements that the point replaces: a passage that is nearer to one of them does not count.
         """
-        words, wanted = content_words(point), numbers(point)
+        words = content_words(point)
+        wanted = {number for number in numbers(point) if not _is_year(number)}
         if not words:
             return None
         other = [content_words(each) for each in against]
@@ -239,6 +240,11 @@ class Matcher:
         norms = numpy.linalg.norm(vectors, axis=1)
         similar = vectors[1:] @ vectors[0] / numpy.maximum(norms[1:] * norms[0], 1e-12)
         return next((place for (place, _), value in zip(near, similar, strict=True) if value >= CLOSE), None)
+
+
+def _is_year(number: float) -> bool:
+    """Whether a number may be a year, which a gold point spells out and a dialogue leaves out."""
+    return 1900 <= number <= 2100 and number == int(number)
 
 
 def _nearer(words: frozenset[str], other: frozenset[str], passage: frozenset[str]) -> bool:

@@ -273,11 +273,7 @@ class _Drive:
 
     def _resume(self, first: int) -> _Saved | None:
         """Start the system: with the latest saved state that lacks no missing unit, or empty."""
-        self.system = self.task.system.make()
-        work = self.folder / "work"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        self.system.reset(work)
+        self._start()
         if not self.task.system.capabilities.save:
             return None
         for place in sorted(self.folder.glob("saved-*"), reverse=True):
@@ -285,13 +281,33 @@ class _Drive:
                 saved = msgspec.json.decode((place / "karat.json").read_bytes(), type=_Saved)
             except (OSError, msgspec.DecodeError):
                 continue
-            if saved.session > first:
-                continue
+            if saved.session <= first and self._load(place):
+                self.origins = saved.origins
+                return saved
+        return None
+
+    def _start(self) -> None:
+        """Make a system with an empty memory and an empty directory."""
+        self.close()
+        self.system = self.task.system.make()
+        work = self.folder / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        self.system.reset(work)
+
+    def _load(self, place: Path) -> bool:
+        """Load a saved state; a system that cannot load it is started again, empty."""
+        assert self.system is not None
+        try:
             self.system.load(place / "system")
             self.previous = {each.memory_id: each for each in self._snapshot()}
-            self.origins = saved.origins
-            return saved
-        return None
+        except Stopped:
+            raise
+        except Exception:
+            self.previous = {}
+            self._start()
+            return False
+        return True
 
     def _save(self, number: int, record: dict[str, Any]) -> None:
         """Save the system and the record of its session, which becomes visible as a whole or not at all."""

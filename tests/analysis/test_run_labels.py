@@ -73,3 +73,13 @@ def test_only_runs_of_one_matrix_are_held_against_each_other() -> None:
 def test_where_messages_alone_tell_runs_apart_they_are_told() -> None:
     runs = [header(i, {"messages": text}, matrix={"prompt": "p"}) for i, text in enumerate(["a", "b"])]
     assert run_labels(runs) == {"run-0": "messages=a", "run-1": "messages=b"}
+
+
+def test_runs_with_labels_of_their_own_are_named_by_them() -> None:
+    headers = [header(1, {"t": 0}), header(2, {"t": 1})]
+    headers[0].labels[:] = ["release", "baseline"]
+    assert run_labels(headers) == {"run-1": "t=0", "run-2": "t=1"}, "one of them has none"
+    headers[1].labels[:] = ["release", "candidate"]
+    assert run_labels(headers) == {"run-1": "baseline", "run-2": "candidate"}
+    headers[1].labels[:] = ["release"]
+    assert run_labels(headers) == {"run-1": "t=0", "run-2": "t=1"}, "a shared label names neither"

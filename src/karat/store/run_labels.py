@@ -1,8 +1,9 @@
-"""What runs are called for people: by their task, and by what differs between those that share one."""
+"""Names of runs for people: their own labels, or their task and what differs between runs of one task."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ CONSEQUENCES = {
     "at": ("model",),
     "model settings": ("model",),
 }
-"""Settings that follow from others: told only where these do not tell the runs apart."""
+"""Settings that follow from others: shown only where the others do not distinguish the runs."""
 
 
 def settings_of(header: RunHeader) -> dict[str, Any]:
@@ -49,10 +50,10 @@ def settings_of(header: RunHeader) -> dict[str, Any]:
 
 def _models(identities: list[Any]) -> dict[str, Any]:
     """The models of a graph's nodes: their names first, then where they are, then everything else."""
-    told = [each for each in identities if isinstance(each, dict)]
-    rest = [{k: v for k, v in each.items() if k not in ("model", "at")} for each in told]
+    known = [each for each in identities if isinstance(each, dict)]
+    rest = [{k: v for k, v in each.items() if k not in ("model", "at")} for each in known]
     found: dict[str, Any] = {
-        key: ", ".join(dict.fromkeys(_text(each.get(key)) for each in told)) for key in ("model", "at")
+        key: ", ".join(dict.fromkeys(_text(each.get(key)) for each in known)) for key in ("model", "at")
     }
     return {**found, "model settings": rest}
 
@@ -63,7 +64,10 @@ def differing(headers: Sequence[RunHeader]) -> list[dict[str, Any]]:
 
 
 def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
-    """A readable name for each run, different for each: the task, what differs, at worst the id."""
+    """A unique readable name for each run: its own label, else its task and what differs, at worst its id."""
+    own = _own_labels(headers)
+    if own is not None:
+        return own
     apart = _without_consequences(differing(headers))
     several = len({header.task for header in headers}) > 1
     labels: dict[str, str] = {}
@@ -72,6 +76,20 @@ def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
         labels[header.id] = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
     taken = list(labels.values())
     return {run: f"{label} ({run})" if taken.count(label) > 1 else label for run, label in labels.items()}
+
+
+def _own_labels(headers: Sequence[RunHeader]) -> dict[str, str] | None:
+    """The newest label of each run that no other run has; None unless there are several runs and each has one."""
+    if len(headers) < 2:
+        return None
+    counts = Counter(label for header in headers for label in set(header.labels))
+    own: dict[str, str] = {}
+    for header in headers:
+        label = next((each for each in reversed(header.labels) if counts[each] == 1), "")
+        if not label:
+            return None
+        own[header.id] = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
+    return own if len(set(own.values())) == len(own) else None
 
 
 def matrix_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
@@ -99,11 +117,11 @@ def _apart(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _without_consequences(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same settings without what only follows from another that is told, such as `messages` from a `prompt`."""
+    """The same settings without those that follow from another that is shown, such as `messages` from a `prompt`."""
     for name, causes in CONSEQUENCES.items():
         rest = [{key: value for key, value in settings.items() if key != name} for settings in every]
-        told = all(any(cause in settings for cause in causes) for settings in rest)
-        if told and len({_text(each) for each in rest}) == len({_text(each) for each in every}):
+        shown = all(any(cause in settings for cause in causes) for settings in rest)
+        if shown and len({_text(each) for each in rest}) == len({_text(each) for each in every}):
             every = rest
     return every
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import time_machine
@@ -151,3 +153,19 @@ def test_a_damaged_or_foreign_file_is_not_loaded(drive, provider, tmp_path, name
     (tmp_path / "items.json").write_text(content)
     with pytest.raises(DataError, match=r"items\.json"):
         system.load(tmp_path)
+
+
+def test_it_prints_nothing(tmp_path, provider):
+    """In a process of its own, because a library warns when it is first imported."""
+    script = f"""
+from pathlib import Path
+from karat.memory import Turn, memory_systems
+system = memory_systems.get("langmem")(model={provider.spec()!r})
+system.reset(Path({str(tmp_path)!r}))
+system.ingest_turn(Turn(turn_id="t", speaker="Ann", text="I live in Oslo.", time="2024-05-01"))
+system.end_session("S")
+print(len(system.snapshot()))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "1\n", done.stderr
+    assert done.stderr == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -239,12 +240,8 @@ class LangMem(_StoreMemory):
         }
 
     def _add(self, turns: Sequence[Turn], session_id: str) -> None:
-        from langmem import create_memory_store_manager
-        from langmem.knowledge import extraction
-
-        import trustcall._base  # isort: skip
-
-        manager = create_memory_store_manager(
+        langmem, extraction, trustcall = _langmem()
+        manager = langmem.create_memory_store_manager(
             karat_chat_model(self._model),
             store=self._store,
             namespace=self._namespace,
@@ -259,7 +256,7 @@ class LangMem(_StoreMemory):
             for turn in turns
         ]
         before = {item.key: item.value for item in self._items()}
-        with _untraced(), reproducible(self._ids, extraction, trustcall._base):
+        with _untraced(), reproducible(self._ids, extraction, trustcall):
             manager.invoke({"messages": messages})
         self._store.raise_errors()
         after = {item.key: item.value for item in self._items()}
@@ -273,6 +270,19 @@ class LangMem(_StoreMemory):
 
     def close(self) -> None:
         self._store = None
+
+
+_loading = threading.Lock()
+
+
+def _langmem() -> tuple[Any, Any, Any]:
+    """The module langmem, and those of its modules and of trustcall's that make ids."""
+    with _loading, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # trustcall imports a name that LangGraph has deprecated
+        import langmem
+        import trustcall._base
+        from langmem.knowledge import extraction
+    return langmem, extraction, trustcall._base
 
 
 class _Checked:

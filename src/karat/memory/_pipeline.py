@@ -133,7 +133,8 @@ def system_spec(given: Any, params: Mapping[str, Any] | None = None, seed: int =
         first = make()
     except (TypeError, ValueError) as error:
         raise RequestError(f"memory system {given!r}: {error}") from error
-    name = given if isinstance(given, str) and memory_systems.has(given) else first.name
+    registered = isinstance(given, str) and memory_systems.has(given)
+    name = given if registered and "name" not in options else first.name
     try:
         return SystemSpec(
             name=str(name),

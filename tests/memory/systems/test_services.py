@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import time_machine
 
+from karat.cli import main
 from karat.errors import RequestError
-from karat.memory import Turn, memory_systems
+from karat.memory import Turn, evaluate, memory_systems
 from karat.memory.systems._services import ServiceFailed
 from karat.testing import MemorySystemConformance
 from tests.memory.systems import service
@@ -205,3 +206,28 @@ def test_a_command_that_is_none_is_refused(given):
 def test_a_program_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(RequestError, match="cannot start"):
         memory_systems.get("command")(command="no-such-program-here").reset(tmp_path)
+
+
+def test_a_service_is_evaluated_under_the_name_it_is_given(server, tmp_path):
+    made = evaluate(
+        "demo",
+        "http",
+        output_dir=tmp_path / "out",
+        judge="deterministic",
+        model="extractive",
+        store=f"sqlite:///{tmp_path / 'results.db'}",
+        params={"url": url(server), "name": "mine"},
+        max_samples=1,
+        progress=False,
+    )
+    assert made.exit_code == 0
+    assert json.loads((tmp_path / "out" / "aggregate_metrics.json").read_text())["baseline_id"] == "mine"
+
+
+def test_a_service_that_is_down_is_one_line_on_the_command_line(tmp_path, capsys):
+    with service.serve() as server:
+        address = url(server)
+    given = ["memory", "--dataset", "demo", "--baseline", "http", "--param", f"url={address}"]
+    given += ["--output-dir", str(tmp_path / "out"), "--judge", "deterministic", "--model", "extractive"]
+    assert main([*given, "--store", f"sqlite:///{tmp_path / 'results.db'}", "--quiet"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 
-from karat.errors import RequestError
+from karat.errors import KaratError, RequestError
 from karat.memory import memory_systems
 from karat.memory._dialogue import Turn
 from karat.memory._system import Capabilities, MemorySystem, Retrieval, RetrievedMemory, StoredMemory
@@ -55,8 +55,10 @@ class _Retrieved(_Base, kw_only=True):
     trace: dict[str, Any] = {}
 
 
-class ServiceFailed(Exception):
+class ServiceFailed(KaratError):
     """A memory service failed, was too slow, or replied something that cannot be read."""
+
+    exit_code = 1
 
 
 class _ServiceMemory(MemorySystem):

@@ -435,3 +435,36 @@ def test_metadata_may_describe_a_program(key: str) -> None:
 def test_a_call_in_metadata_is_refused_where_its_key_or_kind_says_so(hidden: Any) -> None:
     with pytest.raises(TraceError):
         normalize([{"role": "assistant", "content": "done", "metadata": hidden}])
+
+
+def test_calls_of_the_simulated_user_of_tau2_are_not_the_agents() -> None:
+    asked = {"id": "u1", "name": "toggle_airplane_mode", "arguments": {}, "requestor": "user"}
+    raw = {"id": "u1", "type": "function", "function": {"name": "toggle_airplane_mode", "arguments": "{}"}}
+    document = {
+        "id": "s",
+        "task_id": "1",
+        "reward_info": {"reward": 1.0},
+        "messages": [
+            {"role": "assistant", "content": "Please turn it off.", "tool_calls": None, "turn_idx": 0},
+            {
+                "role": "user",
+                "content": None,
+                "tool_calls": [asked],
+                "raw_data": {"message": {"tool_calls": [raw]}},
+            },
+            {"id": "u1", "role": "tool", "content": "off", "requestor": "user", "error": False},
+            {"role": "user", "content": "It is off.", "tool_calls": None},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {"id": "a1", "name": "check", "arguments": {"n": 1}, "requestor": "assistant"}
+                ],
+            },
+            {"id": "a1", "role": "tool", "content": "ok", "requestor": "assistant", "error": False},
+        ],
+    }
+    found = normalize(document)
+    assert [call.name for call in found.calls] == ["check"]
+    assert [step.content for step in found.steps if step.role == "user"][-1] == "It is off."
+    assert any("toggle_airplane_mode" in str(part.value) for part in found.unused)

@@ -32,7 +32,14 @@ def read(value: Any) -> Iterator[Step | Unused]:
         yield from read(plain(several[0]))
         return
     key = "traj" if _is_result(value) else "messages"
-    yield from placed(read_any(_messages(plain(value[key]))), key)
+    messages = _messages(plain(value[key]))
+    of_user = [message for message in messages if _is_of_user(message)]
+    yield from placed(
+        read_any([_said(message) for message in messages if not _is_result_of_user(message)]), key
+    )
+    if of_user:
+        reason = "tool calls of the simulated user, who has tools of their own, and their results"
+        yield Unused(key, reason, of_user, harmless=True, reviewed=True)
     # The rest holds the expected actions and the reward, which are not the agent's.
     yield Unused("", f"the fields beside {key!r}", rest(value, key), harmless=True, reviewed=True)
 
@@ -44,6 +51,24 @@ def _messages(given: list[Any]) -> list[Any]:
         inside = plain(message.get("tool_messages")) if isinstance(message, dict) else None
         out.extend(inside if isinstance(inside, list) else [message])
     return out
+
+
+def _is_of_user(message: Any) -> bool:
+    """Return whether a message holds tool calls of the simulated user of tau2-bench, or the result of one."""
+    if not isinstance(message, dict):
+        return False
+    return _is_result_of_user(message) or bool(message.get("role") == "user" and message.get("tool_calls"))
+
+
+def _is_result_of_user(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "tool" and message.get("requestor") == "user"
+
+
+def _said(message: Any) -> Any:
+    """Return a message without the calls that the simulated user made and without the raw reply that repeats them."""
+    if not _is_of_user(message):
+        return message
+    return {key: value for key, value in message.items() if key not in ("tool_calls", "raw_data")}
 
 
 def _is_result(value: dict[str, Any]) -> bool:

@@ -37,6 +37,30 @@ def test_a_prompt_is_asked_and_its_cost_is_told(karat, prompt, provider):
     assert provider.count == 4
 
 
+def test_several_models_end_with_a_grid_and_the_cost_of_each(karat, prompt, provider):
+    with (prompt / "models.yaml").open("a") as file:
+        file.write(f"free:\n  model: other\n  base_url: {provider.url}\n  prices: {{input: 0, output: 0}}\n")
+    said = karat("run", "prompt.yaml", "--model", "priced", "--model", "free", "--json").json
+    assert said["grid"]["variants"] == ["priced", "free"]
+    assert [row[0]["indistinguishable"] for row in said["grid"]["cells"]] == [False, True]
+    text = karat("run", "prompt.yaml", "--model", "priced", "--model", "free").out
+    assert re.search(r"^priced .*\$0\.4160$", text, re.MULTILINE)
+
+
+def test_runs_that_no_evaluator_can_compare_are_reported_without_a_grid(karat, project):
+    (project / "never.py").write_text(
+        "import karat\n\n\ndef never(outputs):\n    raise karat.NotApplicable('never')\n"
+    )
+    (project / "never.yaml").write_text(
+        "dataset: {path: good.jsonl, input: question, expected: answer}\n"
+        "task: task.py:shout\nmatrix: {end: ['', '!']}\nevaluators: ['never.py:never']\n"
+    )
+    said = karat("run", "never.yaml", "--json")
+    assert "error" not in said.json
+    assert len(said.json["runs"]) == 2
+    assert "comparison" not in said.json
+
+
 def test_answers_are_kept_refreshed_or_neither(karat, prompt, provider):
     karat("run", "prompt.yaml")
     karat("run", "prompt.yaml", "--store", "memory://")

@@ -195,6 +195,33 @@ def test_an_unknown_id_says_the_nearest(store: Store) -> None:
             store.datasets.get(odd)
 
 
+def test_a_label_finds_one_thing_of_a_kind(store: Store) -> None:
+    dataset = store.datasets.put(texts(["a"], name="letters"))
+    runs = [make_run(store, dataset, configuration) for configuration in "abc"]
+    evaluation = make_evaluation(store, runs)
+    odd = 'nightly "é\\日本'
+    store.tag(runs[0].id, ["baseline", odd])
+    store.tag(evaluation.id, ["baseline"])
+    store.tag(dataset.id, ["golden"])
+    assert store.get("baseline").id == store.runs.get("baseline").id == runs[0].id
+    assert store.get(odd).id == runs[0].id
+    assert store.evaluations.get("baseline").id == evaluation.id
+    assert store.get("golden").id == store.datasets.get("golden").id == dataset.id
+    with pytest.raises(UnknownName, match="did you mean 'baseline'"):
+        store.get("basline")
+    store.tag(runs[1].id, ["baseline"])
+    with pytest.raises(RequestError, match="2 runs have the label"):
+        store.get("baseline")
+    assert store.tag(runs[2].id, ["baseline"], move=True).labels == ["baseline"]
+    assert store.get("baseline").id == runs[2].id
+    assert store.runs.get(runs[0].id).labels == [odd]
+    assert store.evaluations.get("baseline").id == evaluation.id, "of another kind"
+    store.tag(runs[2].id, remove=["baseline", "nothing"])
+    assert store.get("baseline").id == evaluation.id
+    store.tag(runs[0].id, [runs[1].id])
+    assert store.get(runs[1].id).id == runs[1].id, "an id is never a label"
+
+
 @pytest.mark.parametrize("id", ["latest", "run-0000000001"])
 def test_in_an_empty_store_nothing_is_found(store: Store, id: str) -> None:
     with pytest.raises(UnknownName):

@@ -37,7 +37,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     evaluation: Evaluation | None = None
     aggregation: Aggregation | None = None
     comparison: Comparison | None = None
-    """The comparison of the runs of a matrix with the first one."""
+    """The comparison of the runs of a matrix, or of several models, with the first one."""
     grid: Grid | None = None
     """Variants × metrics of a matrix, with the best of each metric marked."""
 
@@ -188,7 +188,7 @@ async def carry_out_async(
             progress=progress,
             **about,
         )
-    if outcome.evaluation is not None and len(outcome.runs) > 1 and any(p.matrix for p in plan.runs):
+    if outcome.evaluation is not None and len(outcome.runs) > 1:
         outcome.comparison = _compared(outcome.evaluation, plan.confidence)
     if outcome.comparison is not None and outcome.aggregation is not None:
         specs = outcome.evaluation.header.evaluators if outcome.evaluation is not None else []
@@ -213,11 +213,14 @@ def _of_variant(progress: Listener | None, number: int, count: int) -> Listener 
 
 
 def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:
-    """Compare the runs of a matrix with the first one, if an evaluator scores single outputs."""
+    """Compare runs with the first one; None where no evaluator scores single outputs, or none applies to all runs."""
     keys = [spec.key for spec in evaluation.header.evaluators if spec.kind == "single"]
     if not keys:
         return None
-    return compare_runs(evaluation.store, [evaluation], metrics=keys, examples=3, confidence=confidence)
+    try:
+        return compare_runs(evaluation.store, [evaluation], metrics=keys, examples=3, confidence=confidence)
+    except RequestError:  # no example that both were judged on: the runs and their estimates are still reported
+        return None
 
 
 def _budget(plan: Plan, dollars: float) -> Any:

@@ -213,6 +213,7 @@ def test_a_label_of_several_runs_is_refused_until_it_is_moved(karat, made):
     assert karat("tag", "best", "--remove", "best", "--json").json["labels"] == []
     assert karat("tag", other).code == 2
     assert karat("tag", other, "latest").code == 2
+    assert karat("tag", other, "qa").code == 2, "the name of the dataset"
     assert karat("tag", other, "a\x1b[31mb").code == 2
 
 

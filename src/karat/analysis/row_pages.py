@@ -75,7 +75,7 @@ def read_page(
         more = next(rows, None) is not None
         known = None if failed else _row_count(handle)
         return RowPage(page, first, known if more else first + len(page))
-    names = _Names(handle)
+    names = _Names()
     matching = (
         row
         for row in names.seen(rows)
@@ -223,7 +223,7 @@ def _sort_key(values: list[Any], down: bool) -> tuple[Any, ...]:
 class _Names:
     """The fields that rows have, to name the nearest of them where a filter has an unknown one."""
 
-    def __init__(self, handle: Rows) -> None:
+    def __init__(self) -> None:
         self._metadata: dict[str, None] = {}
         self._keys: set[str] = set()
 

@@ -63,17 +63,6 @@ def usage_blocks(handles: Sequence[Any]) -> list[Block]:
     return [Table(head, rows, [2, 3, 4, 5, 6], cell=80, drop=[3, 0, 5, 4])] if rows else []
 
 
-def usage_lines(handle: Any) -> list[str]:
-    """Calls, tokens and cost of each model, or `cost unknown`."""
-    lines = []
-    for model, usage in handle.header.usage.items():
-        cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}" if usage.cost else "no cost"
-        cached = f" ({usage.cached_calls:,} from cache)" if usage.cached_calls else ""
-        tokens = f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens"
-        lines.append(f"{clean(model, 80)}: {plural(usage.calls, 'call')}{cached}, {tokens}, {cost}")
-    return lines
-
-
 def next_steps(*handles: Any) -> list[Block]:
     """What failed, and the commands that show it and the rows."""
     there = [each for each in handles if each is not None]

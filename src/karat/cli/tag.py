@@ -42,6 +42,11 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
                 f"{label!r} cannot be a label: use 1 to {LONGEST} printable characters, and not 'latest'"
             )
     with open_existing(given.store) as store:
+        for label in given.labels:
+            if store.datasets.by_name(label) is not None:
+                raise UsageError(
+                    f"{label!r} cannot be a label: it is the name of a dataset; use another word"
+                )
         id = store.runs.get("latest").id if given.id == "latest" else given.id
         handle = counted(store.tag(id, given.labels, remove=given.remove, move=given.move))
         labels = handle.header.labels

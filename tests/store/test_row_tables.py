@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import karat
+from karat.store import rows
 
 
 def answer(number: int) -> dict[str, int]:
@@ -106,3 +109,35 @@ def test_tables(store, data):
     assert karat.aggregate(evaluation).to_pandas()["of"].tolist() == [4]
     assert evaluation.dataset.to_polars().columns == ["id", "input", "expected", "metadata"]
     assert evaluation.runs[0].to_arrow().num_rows == 4
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.text('ab"é', max_size=4),
+)
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(["a", "b"]), VALUES | st.lists(VALUES, max_size=2)), max_size=12
+    ),
+    st.integers(1, 13),
+)
+def test_an_arrow_table_does_not_depend_on_how_many_records_are_read_at_once(records, size):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "ARROW_ROWS", size)
+        parts = rows.to_arrow(iter(records))
+        patch.setattr(rows, "ARROW_ROWS", 100)
+        whole = rows.to_arrow(iter(records))
+    assert parts.schema == whole.schema
+    assert parts.to_pylist() == whole.to_pylist()
+    for name in whole.column_names:
+        values = [record.get(name) for record in records]
+        if whole.schema.field(name).type == "string" and not all(
+            isinstance(v, (str, type(None))) for v in values
+        ):
+            found = [None if text is None else json.loads(text) for text in whole[name].to_pylist()]
+            assert found == values

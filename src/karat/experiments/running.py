@@ -219,9 +219,7 @@ def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:
         return None
     try:
         return compare_runs(evaluation.store, [evaluation], metrics=keys, examples=3, confidence=confidence)
-    except (
-        RequestError
-    ):  # no example that both were judged on: the runs and their estimates are still reported
+    except RequestError:  # no example that both were judged on; the estimates are still reported
         return None
 
 

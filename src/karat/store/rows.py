@@ -7,6 +7,8 @@ take no more memory than a few hundred.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -195,23 +197,52 @@ def error_text(outcome: Ok[Any] | Failed | Skipped) -> str | None:
     return outcome.reason if isinstance(outcome, Skipped) else None
 
 
+ARROW_ROWS = 8192
+"""Records that are Python objects at the same time while an Arrow table is made."""
+
+
 def to_arrow(records: Iterator[dict[str, Any]]) -> pyarrow.Table:
-    """Records as an Arrow table. A column of numbers or of texts keeps its type; any other is JSON text."""
+    """Records as an Arrow table. A column of numbers or of texts keeps its type; any other is JSON text.
+
+    Only ARROW_ROWS records at a time are Python objects; the others are in Arrow's memory already.
+    """
     pyarrow = _library("pyarrow", "parquet")
-    columns: dict[str, list[Any]] = {}
-    for index, record in enumerate(records):
-        for name in record:
-            columns.setdefault(name, [None] * index)
-        for name, values in columns.items():
-            values.append(record.get(name))
-    arrays = {}
-    for name, values in columns.items():
-        kinds = {type(value) for value in values} - {type(None)}
-        plain = kinds <= {str} or kinds <= {int, float} or kinds <= {bool}
-        arrays[name] = pyarrow.array(
-            values if plain else [None if value is None else encode(value).decode() for value in values]
-        )
-    return pyarrow.table(arrays)
+    parts: dict[str, list[tuple[str, Any]]] = {}
+    count = 0
+    while batch := list(islice(records, ARROW_ROWS)):
+        for name in dict.fromkeys(name for record in batch for name in record):
+            parts.setdefault(name, [("nothing", pyarrow.nulls(count))] if count else [])
+        for name, chunks in parts.items():
+            chunks.append(_chunk(pyarrow, [record.get(name) for record in batch]))
+        count += len(batch)
+    return pyarrow.table({name: _column(pyarrow, chunks) for name, chunks in parts.items()})
+
+
+def _chunk(pyarrow: Any, values: list[Any]) -> tuple[str, Any]:
+    """Values as an Arrow array, with what they are: `text`, `number`, `bool`, `nothing`, else `json`."""
+    types = {type(value) for value in values} - {type(None)}
+    kinds = {frozenset(): "nothing", frozenset({str}): "text", frozenset({bool}): "bool"}
+    kind = "number" if types and types <= {int, float} else kinds.get(frozenset(types), "json")
+    if kind != "json":
+        with suppress(OverflowError, pyarrow.ArrowInvalid):  # an integer of more than 64 bits
+            return kind, pyarrow.array(values, pyarrow.float64() if float in types else None)
+    return "json", pyarrow.array([None if value is None else encode(value).decode() for value in values])
+
+
+def _column(pyarrow: Any, chunks: list[tuple[str, Any]]) -> Any:
+    """The chunks of a column as one, of a type that fits all of them."""
+    kinds = {kind for kind, _ in chunks} - {"nothing"}
+    if len(kinds) > 1 or "json" in kinds:
+        made = [array if kind == "json" else _chunk_as_json(pyarrow, array) for kind, array in chunks]
+        return pyarrow.chunked_array(made, pyarrow.string())
+    types = {array.type for kind, array in chunks if kind != "nothing"}
+    whole = pyarrow.float64() if len(types) > 1 else next(iter(types), pyarrow.null())
+    return pyarrow.chunked_array([array.cast(whole, safe=False) for _, array in chunks], whole)
+
+
+def _chunk_as_json(pyarrow: Any, array: Any) -> Any:
+    texts = [None if value is None else encode(value).decode() for value in array.to_pylist()]
+    return pyarrow.array(texts, pyarrow.string())
 
 
 def to_pandas(records: Iterator[dict[str, Any]]) -> pandas.DataFrame:

@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
         report.write_text(document, encoding="utf-8")
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
-        server = Server(Viewer(sample.store.url))
+        server = Server(lambda: Viewer(sample.store.url))
         asyncio.run_coroutine_threadsafe(server.start(), loop).result()
         page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]  # a dict is enough
         page.goto(report.as_uri())

@@ -44,6 +44,10 @@ class UnsupportedType(RequestError):
     """A value that cannot be stored; the message has the fix."""
 
 
+class TookTooLong(RequestError):
+    """An answer that was given up because it took too long; the message says how to ask for less."""
+
+
 class MissingDependency(RequestError):
     """A required optional package is not installed."""
 

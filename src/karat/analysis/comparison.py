@@ -60,6 +60,7 @@ from karat.records import Estimate, EvaluatorSpec
 from karat.stats._paired import PairedComparison, Test, holm, paired_arrays
 from karat.stats._validation import check_confidence
 from karat.store import Store
+from karat.store.columns import distinct
 from karat.store.example_columns import example_columns
 from karat.store.handles import Evaluation, Run
 from karat.store.run_labels import differing, run_labels
@@ -242,7 +243,7 @@ def compare_runs(
     }
 
     def compute() -> Comparison:
-        work = _Work(store, runs, cluster, test, confidence, alone=len(keys) == 1)
+        work = _Work(store, runs, cluster, test, confidence, alone=len(keys) == 1, examples=examples)
         differences = [each for key in keys for each in work.compare(key, sources[key], forms[key])]
         return _comparison(work, differences, limits, sources, examples)
 
@@ -272,7 +273,7 @@ def find_difference(
 ) -> Comparison:
     """Compare runs with the first of them by one evaluator, without storing the comparison."""
     sources = sources_of(runs, evaluations)
-    work = _Work(store, list(runs), None, "auto", 0.95)
+    work = _Work(store, list(runs), None, "auto", 0.95, alone=True)
     return _comparison(work, work.compare(key, sources[key], ()), (), sources, 0)
 
 
@@ -450,10 +451,13 @@ class _Work:
         test: Test,
         confidence: float,
         alone: bool = False,
+        examples: int = 0,
     ) -> None:
         self.store = store
         self.alone = alone
         """Whether there is one evaluator: then a comparison without its scores is empty."""
+        self.examples = examples
+        """How many of the examples that changed are kept, in either direction."""
         self.runs = runs
         self.cluster = cluster
         self.test = test
@@ -494,7 +498,7 @@ class _Work:
                     raise RequestError(
                         f"runs {tables[0].run.id} and {table.run.id} have no example in common that {key!r} judged"
                     )
-                changes = Changes(spec, pairs)
+                changes = Changes(spec, pairs, self.examples)
                 self.changes.append((spec.key, tables[0].run, table.run, changes))
                 made = self._difference(spec, form, tables[0].run, table.run, pairs)
                 found.append(msgspec.structs.replace(made, changed=changes.counts))
@@ -525,7 +529,7 @@ class _Work:
             compared = msgspec.structs.replace(compared, difference=unbounded)
         if not spec.higher_is_better:  # wins are where the run is better
             compared = msgspec.structs.replace(compared, wins=compared.losses, losses=compared.wins)
-        complete = np.unique(pairs.examples[~(np.isnan(pairs.first) | np.isnan(pairs.second))])
+        complete = distinct(pairs.examples[~(np.isnan(pairs.first) | np.isnan(pairs.second))])
         return Difference(
             spec.key,
             form,

@@ -76,6 +76,7 @@ from karat.formatting import (
 from karat.records import Estimate, ItemResult, Ok, usage_of
 from karat.store import Store
 from karat.store.backend import OK
+from karat.store.columns import distinct
 from karat.store.handles import CHUNK, Evaluation, Run
 from karat.store.run_labels import run_labels
 
@@ -260,14 +261,14 @@ def tally_scores(tables: Sequence[Scores], failures: Failures, margin: float = 0
     pairs = list(combinations(tables, 2))
     found = [_decided(one, other, sign, failures, margin) for one, other in pairs]
     tally = Tally()
-    every = np.unique(np.concatenate([examples for examples, _ in found]))
-    if all(len(examples) == len(np.unique(examples)) for examples, _ in found):
+    every = distinct(np.concatenate([examples for examples, _ in found]))
+    if all(len(examples) == len(distinct(examples)) for examples, _ in found):
         # One item for each example and pair: examples with the same verdicts are counted together.
         verdicts = np.full((len(every), len(pairs)), _ABSENT, np.int8)
         for place, (examples, codes) in enumerate(found):
             verdicts[np.searchsorted(every, examples), place] = codes
-        distinct, times = np.unique(verdicts, axis=0, return_counts=True)
-        for row, count in zip(distinct.tolist(), times.tolist(), strict=True):
+        rows, times = np.unique(verdicts, axis=0, return_counts=True)
+        for row, count in zip(rows.tolist(), times.tolist(), strict=True):
             tally.add_times([_outcome(*pair, code) for pair, code in zip(pairs, row, strict=True)], count)
     else:
         by_example: dict[int, list[Outcomes]] = {}

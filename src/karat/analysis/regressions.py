@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,6 +11,10 @@ from karat.records import EvaluatorSpec, Failed, Ok, Output, Skipped
 from karat.store.handles import Run
 from karat.store.repositories import latest, output_decoder
 from karat.traces import TraceError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LONGEST = 2000
 """Characters that are kept of an input or an output; reports show fewer."""
@@ -46,7 +50,8 @@ class ExampleChanges(msgspec.Struct, frozen=True):
 class Changes:
     """The mean scores of two runs for each example that both have."""
 
-    def __init__(self, spec: EvaluatorSpec, pairs: Paired) -> None:
+    def __init__(self, spec: EvaluatorSpec, pairs: Paired, most: int) -> None:
+        """Keep so many of the examples that changed, in either direction."""
         import numpy as np
 
         self._spec = spec
@@ -56,32 +61,28 @@ class Changes:
         places, count = places[complete], len(examples)
         n = np.bincount(places, minlength=count)
         scored = n > 0
-        self._positions, n = examples[scored], n[scored]
-        self._first, self._second = (
+        examples, n = examples[scored], n[scored]
+        first, second = (
             np.bincount(places, weights=scores[complete], minlength=count)[scored] / n
             for scores in (pairs.first, pairs.second)
         )
-        self._changes = sign * (self._second - self._first)
-        better, worse = int((self._changes > 0).sum()), int((self._changes < 0).sum())
+        changes = sign * (second - first)
+        better, worse = int((changes > 0).sum()), int((changes < 0).sum())
         self.counts = ExampleChanges(better, worse, len(n) - better - worse, count - len(n))
+
+        def largest(falls: NDArray[np.float64]) -> list[tuple[int, float, float]]:
+            chosen = np.flatnonzero(falls < 0)
+            order = chosen[np.lexsort((examples[chosen], falls[chosen]))][:most]
+            columns = (examples[order].tolist(), first[order].tolist(), second[order].tolist())
+            return list(zip(*columns, strict=True))
+
+        self._worse, self._better = largest(changes), largest(-changes)
 
     def examples(self, baseline: Run, run: Run, most: int, *, better: bool) -> list[ChangedExample]:
         """The examples that changed by most in one direction, at most so many, then in dataset order."""
-        import numpy as np
-
-        changes = -self._changes if better else self._changes
-        chosen = np.flatnonzero(changes < 0)
-        order = chosen[np.lexsort((self._positions[chosen], changes[chosen]))][:most]
         return [
-            _side_by_side(
-                self._spec.key,
-                baseline,
-                run,
-                int(self._positions[place]),
-                float(self._first[place]),
-                float(self._second[place]),
-            )
-            for place in order.tolist()
+            _side_by_side(self._spec.key, baseline, run, position, first, second)
+            for position, first, second in (self._better if better else self._worse)[:most]
         ]
 
 

@@ -20,7 +20,7 @@ from karat.keys import content_hash
 from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example, ItemResult
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, SKIPPED
-from karat.store.columns import ItemColumns, load_columns
+from karat.store.columns import ItemColumns, distinct, load_columns
 from karat.store.example_columns import example_columns
 from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
 from karat.store.repositories import latest, result_decoder
@@ -167,10 +167,10 @@ def listed_items(run: Run, columns: ItemColumns | None = None) -> ListedItems:
     have = columns.positions.astype("<i8") * many + (attempts[columns.codes] if len(columns) else 1) - 1
     first, last = expected.first * many, max(expected.first, expected.last) * many
     stored = np.arange(len(columns))
-    distinct = have if len(have) < 2 or (np.diff(have) > 0).all() else np.unique(have)
-    if len(distinct) == last - first:
+    known = distinct(have)
+    if len(known) == last - first:
         return ListedItems(columns.positions, columns.codes, names, stored)
-    missing = np.setdiff1d(np.arange(first, last), distinct, assume_unique=True)
+    missing = np.setdiff1d(np.arange(first, last), known, assume_unique=True)
     places = {name: place for place, name in enumerate(names)}
     for attempt in range(1, many + 1):
         if (attempt, "") not in places:
@@ -457,7 +457,7 @@ class _Side:
         import numpy as np
 
         there, here = example_columns(target), example_columns(own)
-        wanted = np.unique(np.concatenate([self.positions, self.out[0]]))
+        wanted = distinct(np.concatenate([self.positions, self.out[0]]))
         moved = np.full(len(own) + 1, -2, "<i8")
         for position in wanted.tolist():
             found = there.position(here.id(position))
@@ -502,9 +502,8 @@ class _Side:
         return bool(np.isin(self.codes, plain).any())
 
     def example_count(self) -> int:
-        import numpy as np
 
-        return len(np.unique(self.positions))
+        return len(distinct(self.positions))
 
 
 def _aligned_ones(mine: _Side, theirs: _Side, shared: Shared) -> Aligned:

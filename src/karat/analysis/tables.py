@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from karat.analysis import filters
 from karat.analysis.scores import Source, listed_items, sources_of
-from karat.errors import RequestError, did_you_mean
+from karat.errors import TookTooLong, did_you_mean
 from karat.records import EvaluatorSpec
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
-from karat.store.columns import ItemColumns, load_columns
+from karat.store.columns import ItemColumns, distinct, load_columns
 from karat.store.example_columns import ExampleColumns, example_columns
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row, rows_at
@@ -42,10 +43,6 @@ TEXT_SECONDS = 10.0
 """How long a search in the records may take."""
 
 
-class TookTooLong(RequestError):
-    """A search that had to be given up."""
-
-
 class Results:
     """The results of a run by one evaluator, aligned with the rows of the run."""
 
@@ -56,15 +53,51 @@ class Results:
         scores: Floats,
         statuses: NDArray[np.int8],
         kinds: Sequence[str],
-        kind_codes: NDArray[np.int32],
+        kind_codes: NDArray[Any],
     ) -> None:
         self.kinds = kinds
         self.kind_codes = kind_codes
         """The kinds of failures and reasons of skips; empty where there are none."""
         self.spec = spec
         self.evaluation = evaluation
-        self.scores = scores
         self.statuses = statuses
+        # Most evaluators give few different scores: a number of two bytes for each takes a quarter of the memory.
+        values, codes = np.unique(scores, return_inverse=True)
+        few = len(values) < 1 << 15
+        self._values: Floats = values if few else scores
+        self._codes: NDArray[np.int16] | None = codes.astype(np.int16) if few else None
+
+    @property
+    def scores(self) -> Floats:
+        """The score of each row, NaN for none."""
+        return self._values if self._codes is None else self._values[self._codes]
+
+
+class _LazyResults(Mapping[str, Results]):
+    """Results by evaluator, each loaded when it is first asked for."""
+
+    def __init__(self, keys: Sequence[str], load: Callable[[str], Results]) -> None:
+        self._keys = keys
+        self._load = load
+        self._loaded: dict[str, Results] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, key: str) -> Results:
+        if key not in self._keys:
+            raise KeyError(key)
+        with self._lock:
+            if key not in self._loaded:
+                self._loaded[key] = self._load(key)
+            return self._loaded[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
 
 class RunTable:
@@ -84,8 +117,8 @@ class RunTable:
         columns = load_columns(run)
         self.kinds = columns.kinds
         self._place(columns)
-        self.results: dict[str, Results] = {}
-        self._load_results()
+        self.results: Mapping[str, Results] = _LazyResults(list(sources), self._load)
+        """The results by each evaluator, loaded when they are first needed."""
         self._make_examples = examples or (lambda: example_columns(run.dataset))
         self._examples: ExampleColumns | None = None
         self.orders: OrderedDict[Any, Any] = OrderedDict()
@@ -108,50 +141,48 @@ class RunTable:
 
         self.statuses = taken(columns.statuses, PENDING)
         self.seconds, self.costs = taken(columns.service_seconds, np.nan), taken(columns.costs, np.nan)
-        self.tokens = taken(columns.input_tokens + columns.output_tokens, 0)
+        tokens = columns.input_tokens  # a column without tokens takes no memory
+        if columns.output_tokens.strides != (0,):
+            tokens = tokens + columns.output_tokens
+        self.tokens = taken(tokens, 0)
         self.tries = taken(columns.tries, 1)
         self.kind_codes = taken(columns.kind_codes, 0)
+        if len(columns.kinds) < 1 << 15 and self.kind_codes.strides != (0,):
+            self.kind_codes = self.kind_codes.astype(np.int16)
+        if len(self.names) < 1 << 7:
+            self.codes = self.codes.astype(np.int8)
         count = len(self.positions)
         self._first = int(self.positions[0]) if count else 0
         self._dense = (
             len(self.names) == 1 and count > 0 and int(self.positions[-1]) - self._first == count - 1
         )
 
-    def _load_results(self) -> None:
-        by_evaluation: dict[str, list[str]] = {}
-        for key, source in self._sources.items():
-            by_evaluation.setdefault(source.evaluation.id, []).append(key)
-        for keys in by_evaluation.values():
-            evaluation = self._sources[keys[0]].evaluation
-            columns = load_columns(evaluation, ("scores", "kind_codes"))
-            mine = evaluation.header.runs.index(self.run.id)
-            places = {name: place for place, name in enumerate(self.names)}
-            for key in keys:
-                index = next(i for i, spec in enumerate(evaluation.header.evaluators) if spec.key == key)
-                table = np.array(
-                    [
-                        places.get((item.attempt, item.unit), -1)
-                        if item.evaluator == index and item.runs == (mine,)
-                        else -1
-                        for item in columns.items
-                    ]
-                    or [-1],
-                    np.int64,
-                )
-                codes = table[columns.codes] if len(columns) else np.zeros(0, np.int64)
-                chosen = codes >= 0
-                rows = self.rows_of(columns.positions[chosen], codes[chosen])
-                known = rows >= 0
-                scores = np.full(len(self), np.nan)
-                statuses = np.full(len(self), PENDING, np.int8)
-                scores[rows[known]] = columns.scores[chosen][known]
-                statuses[rows[known]] = columns.statuses[chosen][known]
-                kinds = np.zeros(0, np.int32)
-                if len(columns.kinds) > 1:
-                    kinds = np.zeros(len(self), np.int32)
-                    kinds[rows[known]] = columns.kind_codes[chosen][known]
-                spec = self._sources[key].spec
-                self.results[key] = Results(spec, evaluation, scores, statuses, columns.kinds, kinds)
+    def _load(self, key: str) -> Results:
+        """The results by one evaluator, aligned with the rows."""
+        source = self._sources[key]
+        header = source.evaluation.header
+        index = next(i for i, spec in enumerate(header.evaluators) if spec.key == key)
+        mine = (header.runs.index(self.run.id),)
+        columns = load_columns(
+            source.evaluation,
+            ("scores", "kind_codes"),
+            only=lambda item: item.evaluator == index and item.runs == mine,
+        )
+        places = {name: place for place, name in enumerate(self.names)}
+        table = np.array(
+            [places.get((item.attempt, item.unit), -1) for item in columns.items] or [-1], np.int64
+        )
+        rows = self.rows_of(columns.positions, table[columns.codes] if len(columns) else columns.codes)
+        known = rows >= 0
+        scores = np.full(len(self), np.nan)
+        statuses = np.full(len(self), PENDING, np.int8)
+        scores[rows[known]] = columns.scores[known]
+        statuses[rows[known]] = columns.statuses[known]
+        kinds: NDArray[Any] = np.zeros(0, np.int32)
+        if len(columns.kinds) > 1:
+            kinds = np.zeros(len(self), np.int16 if len(columns.kinds) < 1 << 15 else np.int32)
+            kinds[rows[known]] = columns.kind_codes[known]
+        return Results(source.spec, source.evaluation, scores, statuses, columns.kinds, kinds)
 
     def rows_of(self, positions: NDArray[Any], codes: NDArray[Any]) -> NDArray[np.int64]:
         """The rows of items, given by position and place in `names`; −1 for one that is not there."""
@@ -255,7 +286,7 @@ class RunTable:
             return self.results[key].statuses, names
         if part == "failure" and key in self.results:
             mine = self.results[key]
-            kinds = mine.kind_codes if len(mine.kind_codes) else np.zeros(len(self), np.int32)
+            kinds: NDArray[Any] = mine.kind_codes if len(mine.kind_codes) else np.zeros(len(self), np.int8)
             return kinds, [(kind or None,) for kind in mine.kinds]
         values = self.examples.fields.get(field.removeprefix("metadata."))
         if values is not None:
@@ -279,7 +310,7 @@ class RunTable:
         """The rows for which a test of the joined row holds."""
         found = np.zeros(len(self), bool)
         chosen = np.arange(len(self)) if within is None else np.flatnonzero(within)
-        places = np.unique(self.positions[chosen]).tolist()
+        places = distinct(self.positions[chosen]).tolist()
         deadline = time.monotonic() + self.text_seconds
         at = 0
         for start in range(0, len(places), 512):
@@ -303,6 +334,15 @@ class RunTable:
         """The rows that satisfy a filter: columns first, so that a text is searched in what they leave."""
         cheap, dear = _split(parsed.expression)
         mask = filters.Filter(parsed.text, filters.All(tuple(cheap))).mask(self)
+        exact = [
+            part
+            for part in dear
+            if isinstance(part, filters.Condition) and (part.field, part.op) == ("id", "=")
+        ]
+        for part in exact:  # the index of ids answers
+            position = self.examples.position(part.value)
+            mask &= self.positions == (-1 if position is None else position)
+            dear.remove(part)
         if dear:
             rest = filters.Filter(parsed.text, filters.All(tuple(dear)))
             mask = self.matching(rest.matches, mask)
@@ -344,7 +384,7 @@ class RunTable:
 def joined_rows(table: RunTable, page: NDArray[Any]) -> dict[int, Row]:
     """The joined rows of some rows of a table."""
     found: dict[int, Row] = {}
-    positions = np.unique(table.positions[page]).tolist() if len(page) else []
+    positions = distinct(np.sort(table.positions[page])).tolist() if len(page) else []
     wanted = {table.name(row): row for row in page.tolist()}
     for position, row in rows_at(table.run, positions, table.sources):
         place = wanted.get((position, row.attempt, row.unit))
@@ -377,10 +417,12 @@ class ComparedTable:
         self.changes = changes
 
     def _align(self) -> None:
+        self.first_rows: NDArray[Any]
+        self.second_rows: NDArray[Any]
         a, b = self.first, self.second
         same = len(a) == len(b) and a.names == b.names
         if same and np.array_equal(a.positions, b.positions) and np.array_equal(a.codes, b.codes):
-            self.first_rows = self.second_rows = np.arange(len(a))
+            self.first_rows = self.second_rows = np.arange(len(a), dtype=np.int32)
             self.positions = a.positions
             return
         places = {name: place for place, name in enumerate(b.names)}
@@ -396,10 +438,10 @@ class ComparedTable:
         self.first_rows, self.second_rows = self.first_rows[order], self.second_rows[order]
         self.positions = self.positions[order]
 
-    def _side(self, table: RunTable, rows: NDArray[np.int64]) -> Floats:
+    def _side(self, table: RunTable, rows: NDArray[Any]) -> Floats:
         return self._taken(table.results[self.key or ""].scores, rows, np.nan)
 
-    def _taken(self, values: NDArray[Any], rows: NDArray[np.int64], default: Any) -> NDArray[Any]:
+    def _taken(self, values: NDArray[Any], rows: NDArray[Any], default: Any) -> NDArray[Any]:
         if self.first_rows is self.second_rows:
             return values
         taken = values[np.maximum(rows, 0)] if len(values) else np.full(len(rows), default)
@@ -440,7 +482,7 @@ class ComparedTable:
 
     # A field is that of the second run, unless it begins with `first.`; metadata are of both.
 
-    def _of(self, field: str) -> tuple[RunTable, NDArray[np.int64], str]:
+    def _of(self, field: str) -> tuple[RunTable, NDArray[Any], str]:
         if field.startswith("first."):
             return self.first, self.first_rows, field.removeprefix("first.")
         return self.second, self.second_rows, field.removeprefix("second.")

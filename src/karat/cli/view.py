@@ -20,6 +20,7 @@ from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from karat.view.data import Viewer
     from karat.view.server import Server
 
 
@@ -38,8 +39,9 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Serve until interrupted."""
     from urllib.parse import quote
 
+    from karat.store import open_store
     from karat.store.existing import store_file
-    from karat.view.data import Viewer, find_run
+    from karat.view.names import find_run
 
     if len(given.ids) > 2:
         raise UsageError("karat view takes at most two runs: name one to see its rows, two to compare them")
@@ -48,39 +50,41 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     path = store_file(given.store)
     if path is not None and not path.exists():
         raise UsageError(f"there is no store {path}: karat run makes one, or name another with --store URL")
-    viewer = Viewer(given.store)
     page = "/"
-    try:
-        with viewer.pool.store() as store:
-            runs = [quote(find_run(store, each).id, safe="") for each in given.ids]
-    except BaseException:
-        viewer.close()
-        raise
+    with open_store(given.store or None, read_only=True) as store:
+        place = store.url
+        runs = [quote(find_run(store, each).id, safe="") for each in given.ids]
     if runs:
         page = f"/r/{runs[0]}" if len(runs) == 1 else f"/c/{runs[0]}..{runs[1]}"
     try:
-        asyncio.run(_serve(viewer, given.port, page, terminal, browser=not given.no_browser))
+        asyncio.run(
+            _serve(given.store or None, place, given.port, page, terminal, browser=not given.no_browser)
+        )
     except KeyboardInterrupt:
         return 0
     return 0
 
 
-async def _serve(viewer: object, port: int, page: str, terminal: Terminal, *, browser: bool) -> None:
-    from karat.view.data import Viewer
+async def _serve(
+    store: str | None, place: str, port: int, page: str, terminal: Terminal, *, browser: bool
+) -> None:
     from karat.view.server import Server
 
-    assert isinstance(viewer, Viewer)
-    server = Server(viewer)
+    def make_viewer() -> Viewer:
+        from karat.view.data import Viewer
+
+        return Viewer(store)
+
+    server = Server(make_viewer)
     try:
         await server.start(port)
     except OSError as error:
-        viewer.close()
         raise UsageError(
             f"cannot listen on port {port}: {error.strerror}; leave --port out to use a free one"
         ) from error
     try:
         url = server.url(page)
-        terminal.show({"url": url, "store": viewer.url}, f"{url}\n(Ctrl-C stops the viewer of {viewer.url})")
+        terminal.show({"url": url, "store": place}, f"{url}\n(Ctrl-C stops the viewer of {place})")
         if browser:
             _open(server, url)
         await asyncio.Event().wait()

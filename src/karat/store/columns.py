@@ -21,7 +21,7 @@ import msgspec
 
 from karat.errors import StoreError
 from karat.records import Call, Failed, Failure, Ok, Result, Skipped, Usage, usage_of
-from karat.store.backend import Cells, ItemKeys, Row, item_order
+from karat.store.backend import REUSED, Cells, ItemKeys, Row, item_order
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,6 +129,8 @@ def cell_reader(kind: str) -> Callable[[bytes], Cells]:
             record = output(payload)
             outcome = record.outcome
             kind = "" if isinstance(outcome, _Given) else kind_of_outcome(outcome)
+            if not record.trace:
+                return None, record.seconds, record.queue_seconds, None, 0, 0, kind
             return _measured(None, record.seconds, record.queue_seconds, record.trace, kind)
 
         return read
@@ -140,6 +142,8 @@ def cell_reader(kind: str) -> Callable[[bytes], Cells]:
         judged = isinstance(outcome, _Judged)
         score = outcome.value.score if isinstance(outcome, _Judged) else None
         kind = "" if judged else kind_of_outcome(outcome)  # type: ignore[arg-type]  # not judged
+        if not record.trace:
+            return score, record.seconds, record.queue_seconds, None, 0, 0, kind
         return _measured(score, record.seconds, record.queue_seconds, record.trace, kind)
 
     return read_result
@@ -353,6 +357,51 @@ def load_columns(
     return _assembled(handle.kind, built_segments(handle), 0, fields, 0, only)
 
 
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """The different values of an array, sorted.
+
+    `np.unique` without counts or places hashes them, which takes two seconds for a million positions in order.
+    """
+    import numpy as np
+
+    if len(values) < 2 or bool((values[1:] > values[:-1]).all()):
+        return values
+    ordered = np.sort(values)
+    found: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return found
+
+
+class StatusCounts:
+    """How many items of a run or an evaluation there are of each status, kept up to date from later segments."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.counts = [0] * (REUSED + 1)
+        self._retried = False
+
+    def update(self, handle: Run | Evaluation) -> list[int]:
+        """Read the segments that are new, and return the counts by status."""
+        backend = handle.store.backend
+        if backend.has_columns(handle.number) and not self._retried:
+            for number, _, payload in backend.segments(handle.number, self.last):
+                segment = _decode(payload)
+                if segment.tries:
+                    self._retried = True
+                    break
+                self.last = number
+                for status in range(len(self.counts)):
+                    self.counts[status] += segment.statuses.count(status)
+            else:
+                return self.counts
+        import numpy as np
+
+        self._retried = True
+        counts: list[int] = np.bincount(
+            load_columns(handle, ()).statuses, minlength=len(self.counts)
+        ).tolist()
+        return counts
+
+
 def built_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]:
     """Segments made from the records, for what was stored without columns; kept in the user's cache."""
     from karat.store.column_cache import cached_segments
@@ -366,7 +415,7 @@ def _read_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]
     backend, read = handle.store.backend, cell_reader(handle.kind)
     chunks = Chunks(0, backend.extent(handle.number))
     batch: list[Row] = []
-    number = 0
+    number, make = 0, tuple.__new__  # as in a scan
 
     def segment() -> tuple[int, int, bytes]:
         keys = ItemKeys()
@@ -378,9 +427,8 @@ def _read_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]
 
     for start, stop in chunks:
         for row in chunks.saw(backend.scan(handle.number, start, stop)):
-            batch.append(
-                Row(row.position, row.item, row.try_number, row.status, None, b"", read(row.payload))
-            )
+            position, item, try_number, status, _, payload, _ = row
+            batch.append(make(Row, (position, item, try_number, status, None, b"", read(payload))))
         if len(batch) >= BUILD_RECORDS:
             number += 1
             yield segment()

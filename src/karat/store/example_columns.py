@@ -26,13 +26,13 @@ MOST_VALUES = 100_000
 DEEPEST = 3
 """Levels of objects in the metadata whose fields get a column: `a.b.c`."""
 
-_FORMAT = "examples-1"
+_FORMAT = "examples-2"
 
 
 class Field(msgspec.Struct):
     """One field of the metadata."""
 
-    codes: NDArray[np.int32] | None
+    codes: NDArray[Any] | None
     """For each example the place of its value in `values`; None where there are too many values."""
     values: list[Sequence[Any]]
     """The different values, each as a list of alternatives: a list belongs to each of its elements."""
@@ -177,7 +177,14 @@ class _Building:
         self.codes, self.values = None, []
 
     def done(self) -> Field:
-        return Field(self.codes, list(self.values), self.numbers)
+        import numpy as np
+
+        codes = self.codes
+        if codes is not None:
+            codes = codes.astype(
+                np.int8 if len(self.values) < 128 else np.int16 if len(self.values) < 1 << 15 else np.int32
+            )
+        return Field(codes, list(self.values), self.numbers)
 
 
 def _packed(columns: ExampleColumns) -> list[bytes]:
@@ -196,10 +203,11 @@ def _unpacked(parts: Sequence[bytes]) -> ExampleColumns:
     import numpy as np
 
     fields: dict[str, Field] = {}
+    count = max(1, len(parts[1]) // 8 - 1)
     for at in range(2, len(parts), 4):
         name, values, codes, numbers = parts[at : at + 4]
         fields[name.decode("utf-8", "surrogatepass")] = Field(
-            np.frombuffer(codes, np.int32) if codes else None,
+            np.frombuffer(codes, f"<i{len(codes) // count}") if codes else None,
             msgspec.json.decode(values),
             np.frombuffer(numbers, np.float64) if numbers else None,
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored import is_analysis
-from karat.analysis.tables import ComparedTable, RunTable, TookTooLong, joined_rows
+from karat.analysis.tables import ComparedTable, RunTable, joined_rows
 from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.records import Estimate, to_builtins
@@ -28,17 +28,18 @@ from karat.reporting import marks
 from karat.stats._means import MeanState
 from karat.store import ReadPool, Store
 from karat.store.backend import NOT_APPLICABLE
-from karat.store.columns import cost_of, load_columns
+from karat.store.columns import StatusCounts, cost_of
 from karat.store.example_columns import ExampleColumns, example_columns, flat_fields
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row
 from karat.store.run_labels import differing, run_labels
-from karat.view.items import Download, Item, compared_calls, item_of, shown_text
-
-__all__ = ["Download", "TookTooLong", "Viewer"]
+from karat.view.items import Item, compared_calls, item_of, shown_text
+from karat.view.names import Download, escaped, find_run, quoted, read_key, write_key
 
 MOST_TABLES = 4
 """Runs whose columns are kept in memory."""
+LIVE_SHARE = 10
+"""The columns of a live run are loaded again only after so many times as long as loading them took."""
 MOST_GROUPS = 200
 SAMPLED = 200
 """Examples that are read to learn the fields of the metadata."""
@@ -52,6 +53,8 @@ class Viewer:
         self._lock = threading.RLock()
         self._tables: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._examples: OrderedDict[str, ExampleColumns] = OrderedDict()
+        self._live: dict[str, StatusCounts] = {}
+        self._made: dict[tuple[Any, ...], tuple[float, float]] = {}
         with self.pool.store() as opened:
             self.url = opened.url
 
@@ -151,7 +154,8 @@ class Viewer:
         """The counts of a run; of one that is not finished, of what is stored now."""
         counts = run.counts
         if run.header.finished is None:
-            done = np.bincount(load_columns(run, ()).statuses, minlength=5).tolist()
+            with self._lock:
+                done = self._live.setdefault(run.id, StatusCounts()).update(run)
             total = max(counts.total, sum(done))
             counts = msgspec.structs.replace(
                 counts,
@@ -205,11 +209,19 @@ class Viewer:
         with self._lock:
             table = self._tables.get(state)
             if table is None:
-                for old in [each for each in self._tables if each[0] == run.id and _ids(each) == _ids(state)]:
-                    del self._tables[old]  # of an earlier state of a live run
+                earlier = [each for each in self._tables if each[0] == run.id and _ids(each) == _ids(state)]
+                for old in earlier:  # an earlier state of a live run
+                    made, took = self._made.get(old, (0.0, 0.0))
+                    if run.header.finished is None and time.monotonic() - made < LIVE_SHARE * took:
+                        kept: RunTable = self._tables[old]
+                        return kept
+                    del self._tables[old]
+                    self._made.pop(old, None)
                 while len(self._tables) >= MOST_TABLES:
-                    self._tables.popitem(last=False)
+                    self._made.pop(self._tables.popitem(last=False)[0], None)
+                start = time.monotonic()
                 table = self._tables[state] = RunTable(run, sources, lambda: self._columns_of(run))
+                self._made[state] = (time.monotonic(), time.monotonic() - start)
             self._tables.move_to_end(state)
             return table
 
@@ -269,7 +281,7 @@ class Viewer:
         chosen = table.order(sort, chosen).astype(np.int32)
         with self._lock:
             kept[key] = chosen
-            while len(kept) > 3:
+            while len(kept) > 2:
                 kept.popitem(last=False)
         return chosen
 
@@ -546,7 +558,7 @@ class Viewer:
                     where = f"{quoted(kind.what + '.status')}:{kind.status}"
                 if kind.type != "others":
                     field = "failure" if kind.what == "output" else f"{kind.what}.failure"
-                    where += f' {quoted(field)}="{_escaped(kind.type)}"'
+                    where += f' {quoted(field)}="{escaped(kind.type)}"'
                 examples = [
                     {
                         "example": each["example"],
@@ -607,17 +619,6 @@ class Viewer:
             }
 
 
-def find_run(store: Store, name: str) -> Run:
-    """A run by its id, a unique prefix of it, one of its labels, or `latest`."""
-    try:
-        return store.runs.get(name)
-    except RequestError:
-        labelled = [run for run in store.runs.list() if name in run.header.labels]
-        if not labelled:
-            raise
-        return labelled[-1]
-
-
 def _sources(run: Run, evaluations: Sequence[Evaluation]) -> dict[str, Source]:
     mine = [each for each in evaluations if run.id in each.header.runs]
     return {key: by_run[run.id] for key, by_run in sources_of([run], mine).items()}
@@ -633,31 +634,6 @@ def _state(handle: Run | Evaluation) -> Any:
 
 def _ids(state: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(each[:2] if isinstance(each, tuple) else None for each in state[1:])
-
-
-KEY = re.compile(r"([0-9]{1,10})\.([0-9]{1,9})(?:/(.*))?", re.DOTALL)
-
-
-def read_key(key: str) -> tuple[int, int, str]:
-    """The position, attempt and unit of a row's key."""
-    found = KEY.fullmatch(key)
-    if found is None:
-        raise RequestError(f"key is {key[:60]!r}: give POSITION.ATTEMPT or POSITION.ATTEMPT/UNIT")
-    return int(found[1]), int(found[2]), found[3] or ""
-
-
-def write_key(position: int, attempt: int, unit: str) -> str:
-    """The key of a row."""
-    return f"{position}.{attempt}/{unit}" if unit else f"{position}.{attempt}"
-
-
-def quoted(field: str) -> str:
-    """A field as a filter names it."""
-    return field if re.fullmatch(r'[^\s()"<>=:~!]+', field) else f'"{_escaped(field)}"'
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _start(table: Any, chosen: Any, start: int, count: int, around: str | None, example: str | None) -> int:
@@ -833,9 +809,7 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
             "value": label,
             "of": size,
             "share": size / max(1, len(tables[0])),
-            "filter": f"{quoted(field)}:none"
-            if label == "(none)"
-            else f'{quoted(field)}="{_escaped(label)}"',
+            "filter": f"{quoted(field)}:none" if label == "(none)" else f'{quoted(field)}="{escaped(label)}"',
             "runs": runs,
             "difference": None,
             "contribution": None,

@@ -17,6 +17,7 @@ from karat.store.handles import Evaluation, Run
 from karat.store.repositories import example_decoder, output_decoder, result_decoder
 from karat.store.rows import error_text, judged_of
 from karat.traces import Step
+from karat.view.names import Download
 
 LONGEST_TEXT = 300
 """Characters of a value in a list of rows."""
@@ -26,14 +27,6 @@ STEPS = 200
 """Steps and calls that are sent with an item."""
 COMPARED_CALLS = 500
 MOST_CLAIMS = 200
-
-
-class Download(msgspec.Struct, frozen=True):
-    """A field as a file."""
-
-    body: bytes
-    type: str
-    name: str
 
 
 def shown_text(value: Any) -> str:

@@ -12,16 +12,20 @@ import hashlib
 import hmac
 import html
 import secrets
+import threading
 from collections.abc import Awaitable, Callable
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
 
-from karat.errors import KaratError, UnknownName
-from karat.view.data import Download, TookTooLong, Viewer
+from karat.errors import KaratError, TookTooLong, UnknownName
+from karat.view.names import Download
+
+if TYPE_CHECKING:
+    from karat.view.data import Viewer
 
 HOST = "127.0.0.1"
 SECONDS = 30.0
@@ -106,14 +110,25 @@ def static_files() -> dict[str, StaticFile]:
 class Server:
     """The application, with the token and the address that it answers to."""
 
-    def __init__(self, viewer: Viewer, *, token: str | None = None) -> None:
-        self.viewer = viewer
+    def __init__(self, viewer: Callable[[], Viewer], *, token: str | None = None) -> None:
+        """`viewer` makes what answers; it is called in a thread once the server listens, because it loads NumPy."""
+        self._make_viewer = viewer
+        self._viewer: Viewer | None = None
+        self._making = threading.Lock()
         self.token = token or secrets.token_urlsafe(24)
         self._session = secrets.token_urlsafe(24)
         self.port = 0
         self.files = static_files()
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._runner: web.AppRunner | None = None
+
+    @property
+    def viewer(self) -> Viewer:
+        """What answers."""
+        with self._making:
+            if self._viewer is None:
+                self._viewer = self._make_viewer()
+            return self._viewer
 
     @property
     def address(self) -> str:
@@ -136,53 +151,54 @@ class Server:
         for page in PAGES:
             add(page, self._page)
         add("/static/{path:.+}", self._static)
-        viewer = self.viewer
-        self._api(app, "/api/runs", lambda r: viewer.runs(_whole(r, "limit", 200, 1000)))
-        self._api(app, "/api/changes", lambda r: viewer.changes())
-        self._api(app, "/api/r/{run}", lambda r: viewer.run(_run(r)))
-        self._api(app, "/api/r/{run}/rows", lambda r: viewer.rows(_run(r), **_paging(r)))
-        self._api(app, "/api/r/{run}/item", lambda r: viewer.item(_run(r), _needed(r, "key")))
+        self._api(app, "/api/runs", lambda r: self.viewer.runs(_whole(r, "limit", 200, 1000)))
+        self._api(app, "/api/changes", lambda r: self.viewer.changes())
+        self._api(app, "/api/r/{run}", lambda r: self.viewer.run(_run(r)))
+        self._api(app, "/api/r/{run}/rows", lambda r: self.viewer.rows(_run(r), **_paging(r)))
+        self._api(app, "/api/r/{run}/item", lambda r: self.viewer.item(_run(r), _needed(r, "key")))
         self._api(
             app,
             "/api/r/{run}/steps",
-            lambda r: viewer.steps(
+            lambda r: self.viewer.steps(
                 _run(r), _needed(r, "key"), _whole(r, "start", 0), _whole(r, "count", 200, 500)
             ),
         )
         self._api(
             app,
             "/api/r/{run}/field",
-            lambda r: viewer.field(_run(r), _needed(r, "key"), _needed(r, "name")),
+            lambda r: self.viewer.field(_run(r), _needed(r, "key"), _needed(r, "name")),
         )
-        self._api(app, "/api/c/{pair}", lambda r: viewer.comparison(*_pair(r), r.query.get("evaluator")))
+        self._api(app, "/api/c/{pair}", lambda r: self.viewer.comparison(*_pair(r), r.query.get("evaluator")))
         self._api(
             app,
             "/api/c/{pair}/rows",
-            lambda r: viewer.compared_rows(*_pair(r), r.query.get("evaluator"), **_paging(r)),
+            lambda r: self.viewer.compared_rows(*_pair(r), r.query.get("evaluator"), **_paging(r)),
         )
         self._api(
             app,
             "/api/c/{pair}/item",
-            lambda r: viewer.compared_item(*_pair(r), _needed(r, "key"), r.query.get("evaluator")),
+            lambda r: self.viewer.compared_item(*_pair(r), _needed(r, "key"), r.query.get("evaluator")),
         )
         self._api(
             app,
             "/api/s",
-            lambda r: viewer.slices(_names(r), r.query.get("by"), r.query.get("evaluator")),
+            lambda r: self.viewer.slices(_names(r), r.query.get("by"), r.query.get("evaluator")),
         )
-        self._api(app, "/api/f/{run}", lambda r: viewer.failures(_run(r)))
-        self._api(app, "/api/p", lambda r: viewer.performance(_names(r), r.query.get("evaluator")))
+        self._api(app, "/api/f/{run}", lambda r: self.viewer.failures(_run(r)))
+        self._api(app, "/api/p", lambda r: self.viewer.performance(_names(r), r.query.get("evaluator")))
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, HOST, port, backlog=64)
         await site.start()
         self.port = int(self._runner.addresses[0][1])
+        self._loading = asyncio.get_running_loop().run_in_executor(None, lambda: self.viewer)
 
     async def stop(self) -> None:
         """Stop listening and close the connections to the store."""
         if self._runner is not None:
             await self._runner.cleanup()
-        self.viewer.close()
+        if self._viewer is not None:
+            self._viewer.close()
 
     # Who may ask ---------------------------------------------------------------------
 

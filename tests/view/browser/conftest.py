@@ -30,7 +30,7 @@ def served(store: str) -> Iterator[Served]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = Server(Viewer(store))
+    server = Server(lambda: Viewer(store))
     asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
     try:
         yield Served(f"http://{server.address}", server.token)

@@ -1,0 +1,55 @@
+"""How pages and requests name things: runs, rows, fields; light enough to be imported before the server listens."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from karat.errors import RequestError
+from karat.store import Store
+from karat.store.handles import Run
+
+
+class Download(msgspec.Struct, frozen=True):
+    """A field as a file."""
+
+    body: bytes
+    type: str
+    name: str
+
+
+def find_run(store: Store, name: str) -> Run:
+    """A run by its id, a unique prefix of it, one of its labels, or `latest`."""
+    try:
+        return store.runs.get(name)
+    except RequestError:
+        labelled = [run for run in store.runs.list() if name in run.header.labels]
+        if not labelled:
+            raise
+        return labelled[-1]
+
+
+KEY = re.compile(r"([0-9]{1,10})\.([0-9]{1,9})(?:/(.*))?", re.DOTALL)
+
+
+def read_key(key: str) -> tuple[int, int, str]:
+    """The position, attempt and unit of a row's key."""
+    found = KEY.fullmatch(key)
+    if found is None:
+        raise RequestError(f"key is {key[:60]!r}: give POSITION.ATTEMPT or POSITION.ATTEMPT/UNIT")
+    return int(found[1]), int(found[2]), found[3] or ""
+
+
+def write_key(position: int, attempt: int, unit: str) -> str:
+    """The key of a row."""
+    return f"{position}.{attempt}/{unit}" if unit else f"{position}.{attempt}"
+
+
+def quoted(field: str) -> str:
+    """A field as a filter names it."""
+    return field if re.fullmatch(r'[^\s()"<>=:~!]+', field) else f'"{escaped(field)}"'
+
+
+def escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

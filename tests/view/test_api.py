@@ -1,0 +1,313 @@
+"""What the endpoints answer, on SQLite and PostgreSQL: the same as the records say."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import karat
+from karat.analysis.filters import parse
+from karat.store import open_store
+from tests.view.conftest import COUNT, HOSTILE, answering, examples
+
+
+def test_the_runs_by_dataset(viewer, world):
+    found = viewer.get("/api/runs")
+    (data,) = found["datasets"]
+    assert (data["label"], data["examples"]) == (world.data.label, COUNT)
+    assert [run["id"] for run in data["runs"]] == [world.second.id, world.first.id]
+    run = data["runs"][1]
+    assert run["counts"] == {"total": COUNT, "ok": COUNT - 1, "failed": 1, "skipped": 0, "pending": 0}
+    assert run["settings"] == {"variant": "0"}
+    assert (run["status"], run["live"]) == ("partial", False)
+    assert [each["key"] for each in run["evaluators"]] == ["exact_match", "edit_distance"]
+    (estimate,) = [each for each in run["estimates"] if each["evaluator"] == "exact_match"]
+    stored = world.store.aggregations.list()[0].estimates.get(evaluator="exact_match", run=world.first.id)
+    assert (estimate["value"], estimate["low"], estimate["n"]) == (stored.value, stored.low, stored.n)
+    assert viewer.get("/api/changes") == {"version": found["version"], "live": False}
+
+
+def test_a_run_by_its_label_and_prefix(viewer, world):
+    for name in (world.first.id, world.first.id[:9], "variant0"):
+        assert viewer.get(f"/api/r/{name}")["run"]["id"] == world.first.id
+    found = viewer.get(f"/api/r/{world.first.id}")
+    assert found["fields"] == ["topic", "level", "tags"]
+    assert found["rows"] == COUNT
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "status:failed", "exact_match<0.5", "exact_match=1 topic:law", "level>=3 or topic=art", "not tags:t1",
+     "edit_distance<0.5 level!=2", "score:none", "result:skipped", '"WORD2"', "error~answer", "id:q7", "seconds<0",
+     'input~"<script>"', "exact_match.status:ok cost:none", "tokens>0", "attempt=1 try=1", "topic~a"],
+)  # fmt: skip
+def test_a_filter_selects_the_rows_that_it_should(viewer, world, text):
+    parsed = parse(text)
+    mine = [row for row in world.evaluation.rows() if row.run == world.first.id]
+    expected = [row.id for row in mine if parsed.matches(row, {"tokens": 0})]
+    found = viewer.get(f"/api/r/{world.first.id}/rows", filter=text, count=500)
+    assert [row["id"] for row in found["rows"]] == expected
+    assert (found["total"], found["matching"]) == (COUNT, len(expected))
+    assert sum(found["counts"].values()) == len(expected)
+
+
+def test_pages_sorting_and_jumping(viewer, world):
+    path = f"/api/r/{world.first.id}/rows"
+    every = viewer.get(path, count=500)["rows"]
+    assert [row["index"] for row in every] == list(range(COUNT))
+    paged = [
+        row["id"] for start in range(0, COUNT, 7) for row in viewer.get(path, start=start, count=7)["rows"]
+    ]
+    assert paged == [row["id"] for row in every]
+    for field, sign in (("seconds", 1), ("-seconds", -1)):
+        found = [row["seconds"] for row in viewer.get(path, sort=field, count=500)["rows"]]
+        assert found == sorted(found, key=lambda value: sign * value)
+    scores = [
+        row["results"]["exact_match"]["score"]
+        for row in viewer.get(path, sort="-exact_match", count=500)["rows"]
+    ]
+    assert scores[-1] is None
+    assert scores[:-1] == sorted(scores[:-1], reverse=True)
+    assert [row["id"] for row in viewer.get(path, sort="-position", count=2)["rows"]] == ["q39", "q38"]
+    jumped = viewer.get(path, id="q30", count=5)
+    assert "q30" in [row["id"] for row in jumped["rows"]]
+    around = viewer.get(path, around="12.1", count=4, filter="topic:law")
+    assert "12.1" in [row["key"] for row in around["rows"]]
+    assert viewer.get(path, start=10_000)["rows"] == []
+
+
+def test_an_item_has_everything(viewer, world):
+    found = viewer.get(f"/api/r/{world.second.id}/item", key="25.1")
+    assert found["example"]["id"] == "q25"
+    assert found["output"]["value"]["text"] == "oops"
+    exact = next(each for each in found["results"] if each["key"] == "exact_match")
+    assert (exact["status"], exact["score"], exact["evaluation"]) == ("ok", 0.0, world.evaluation.id)
+    assert exact["comment"]
+    assert [each["try"] for each in found["tries"]] == [1]
+    assert '"oops"' in found["raw"]["text"]
+    failed = viewer.get(f"/api/r/{world.first.id}/item", key="20.1")
+    assert failed["output"]["status"] == "failed"
+    assert failed["output"]["error"] == "ValueError: no answer to word20"
+    assert {each["status"] for each in failed["results"]} == {"skipped"}
+
+
+def test_a_comparison_counts_what_changed(viewer, world):
+    pair = f"/api/c/{world.first.id}..{world.second.id}"
+    found = viewer.get(pair, evaluator="exact_match")
+    made = karat.compare([world.first, world.second], metrics=["exact_match"], store=world.store)
+    difference = made.differences[0].compared
+    assert found["difference"]["value"] == difference.difference.value
+    assert (found["difference"]["low"], found["p_value"]) == (difference.difference.low, difference.p_value)
+    assert found["conclusion"] == made.differences[0].conclusion
+    assert found["counts"] == {"better": 0, "worse": 2, "same": COUNT - 4, "missing": 2}
+    assert found["differs"] == [{"name": "variant", "first": "0", "second": "1"}]
+    for change, count in found["counts"].items():
+        rows = viewer.get(f"{pair}/rows", evaluator="exact_match", filter=f"changed:{change}", count=500)
+        assert rows["matching"] == count == len(rows["rows"])
+        assert {row["changed"] for row in rows["rows"]} <= {change}
+    worse = viewer.get(f"{pair}/rows", evaluator="exact_match", filter="changed:worse")["rows"]
+    assert [(row["id"], row["first"]["output"], row["second"]["output"]) for row in worse] == [
+        ("q25", "WORD25", "oops"),
+        ("q26", "WORD26", "oops"),
+    ]
+    ordered = viewer.get(f"{pair}/rows", sort="difference", evaluator="edit_distance", count=500)["rows"]
+    known = [row["difference"] for row in ordered if row["difference"] is not None]
+    assert known == sorted(known)
+    item = viewer.get(f"{pair}/item", key="25.1", evaluator="exact_match")
+    assert (item["changed"], item["second"]["output"]["value"]["text"]) == ("worse", "oops")
+
+
+def test_slices_add_up_to_the_difference(viewer, world):
+    runs = f"{world.first.id},{world.second.id}"
+    for field in ("topic", "level"):
+        found = viewer.get("/api/s", runs=runs, by=field, evaluator="exact_match")
+        total = math.fsum(group["contribution"] for group in found["groups"])
+        assert total == pytest.approx(found["difference"])
+        assert sum(group["of"] for group in found["groups"]) == COUNT
+        for group in found["groups"]:
+            rows = viewer.get(f"/api/r/{world.first.id}/rows", filter=group["filter"])
+            assert rows["matching"] == group["of"]
+    tags = viewer.get("/api/s", runs=runs, by="tags", evaluator="exact_match")
+    assert {group["value"]: group["of"] for group in tags["groups"]}["x"] == COUNT
+
+
+def test_failures_by_kind_open_their_rows(viewer, world):
+    found = viewer.get(f"/api/f/{world.first.id}")
+    kinds = {(kind["what"], kind["status"], kind["type"]): kind for kind in found["kinds"]}
+    failed = kinds["output", "failed", "ValueError"]
+    assert failed["count"] == 1
+    assert failed["examples"][0]["key"] == "20.1"
+    for kind in kinds.values():
+        assert viewer.get(f"/api/r/{world.first.id}/rows", filter=kind["filter"])["matching"] == kind["count"]
+
+
+def test_cost_and_times(viewer, world):
+    found = viewer.get("/api/p", runs=f"{world.first.id},{world.second.id}")
+    assert [each["run"]["id"] for each in found["runs"]] == [world.first.id, world.second.id]
+    seconds = sorted(output.service_seconds for output in world.first.outputs())
+    assert found["runs"][0]["seconds"]["max"] == seconds[-1]
+    assert {"median", "p95"} <= set(found["runs"][0]["seconds"])
+
+
+def test_plots_come_as_marks(viewer, world):
+    runs = f"{world.first.id},{world.second.id}"
+    plots = [
+        viewer.get("/api/runs")["datasets"][0]["forest"],
+        viewer.get(f"/api/c/{world.first.id}..{world.second.id}")["plot"],
+        viewer.get("/api/s", runs=runs, by="topic")["plot"],
+        viewer.get("/api/p", runs=runs)["plot"],
+    ]
+    for plot in plots:
+        assert {"title", "description", "width", "height", "marks"} == set(plot)
+        assert {mark["kind"] for mark in plot["marks"]} <= {"line", "rect", "circle", "text"}
+        abouts = [mark["about"] for mark in plot["marks"] if mark.get("about")]
+        assert abouts
+
+
+def test_hostile_strings_are_data(viewer, world):
+    rows = viewer.get(f"/api/r/{world.first.id}/rows", count=len(HOSTILE))["rows"]
+    assert [row["input"] for row in rows] == HOSTILE
+    answer = viewer.ask(f"/api/r/{world.first.id}/rows")
+    assert answer.headers["Content-Type"].startswith("application/json")
+    for place, text in enumerate(HOSTILE):
+        item = viewer.get(f"/api/r/{world.first.id}/item", key=f"{place}.1")
+        assert item["example"]["input"]["text"] == text
+        found = viewer.ask("/api/r/x/rows?filter=" + "".join(f"%{byte:02x}" for byte in text.encode()))
+        assert found.status in (400, 404)
+
+
+def test_large_fields_are_cut_and_can_be_downloaded(tmp_path, serve):
+    steps = [{"role": "user", "content": "go"}]
+    for number in range(5000):
+        call = {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": "look", "arguments": f'{{"n": {number}}}'},
+        }
+        steps.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        steps.append({"role": "tool", "tool_call_id": f"c{number}", "content": f"seen {number}"})
+
+    def answer(text: str) -> Any:
+        return "x" * 5_000_000 + text if text == "long" else steps
+
+    with open_store(tmp_path / "karat.db") as store:
+        data = [{"id": "a", "input": "long"}, {"id": "b", "input": "steps"}]
+        run = karat.run(answer, data, store=store)
+    viewer = serve(f"sqlite:///{tmp_path}/karat.db")
+    (row, _) = viewer.get(f"/api/r/{run.id}/rows")["rows"]
+    assert len(row["output"]) <= 300
+    field = viewer.get(f"/api/r/{run.id}/item", key="0.1")["output"]["value"]
+    assert (field["cut"], field["size"], len(field["text"])) == (True, 5_000_004, 20_000)
+    whole = viewer.ask(field["download"])
+    assert whole.status == 200
+    assert whole.body == b"x" * 5_000_000 + b"long"
+    assert whole.headers["Content-Disposition"].startswith("attachment")
+    item = viewer.get(f"/api/r/{run.id}/item", key="1.1")
+    assert (item["steps_total"], len(item["steps"])) == (10_001, 200)
+    more = viewer.get(f"/api/r/{run.id}/steps", key="1.1", start=9_999, count=200)
+    assert [step["number"] for step in more["steps"]] == [9_999, 10_000]
+    assert more["steps"][0]["calls"][0]["name"] == "look"
+    assert more["steps"][1]["text"]["text"] == "seen 4999"
+
+
+def test_a_run_that_is_going_on(tmp_path, serve):
+    url = f"sqlite:///{tmp_path}/karat.db"
+    reached, go_on = threading.Event(), threading.Event()
+
+    async def answer(text: str) -> str:
+        if text == "word20":
+            reached.set()
+            await asyncio.to_thread(go_on.wait, 60)
+        return text.upper()
+
+    with open_store(url) as store:
+        done: list[Any] = []
+        worker = threading.Thread(
+            target=lambda: done.append(karat.run(answer, examples(30), store=store, concurrency=1))
+        )
+        worker.start()
+        assert reached.wait(60)
+        viewer = serve(url)
+        (run,) = viewer.get("/api/runs")["datasets"][0]["runs"]
+        assert (run["live"], run["counts"]["ok"], run["counts"]["pending"]) == (True, 20, 10)
+        before = viewer.get("/api/changes")
+        assert before["live"]
+        rows = viewer.get(f"/api/r/{run['id']}/rows", count=500)
+        assert [row["status"] for row in rows["rows"]] == ["ok"] * 20 + ["pending"] * 10
+        assert viewer.get(f"/api/r/{run['id']}/rows", filter="status:pending")["matching"] == 10
+        assert viewer.get(f"/api/r/{run['id']}/item", key="29.1")["output"]["status"] == "pending"
+        go_on.set()
+        worker.join(60)
+        assert viewer.get("/api/changes")["version"] != before["version"]
+        assert not viewer.get("/api/changes")["live"]
+        assert viewer.get(f"/api/r/{run['id']}/rows", filter="status:ok")["matching"] == 30
+
+
+def test_a_retried_run_and_an_older_store(tmp_path, serve, cache):
+    import shutil
+
+    fixture = Path(__file__).parents[1] / "store" / "fixtures" / "schema-1.sqlite"
+    path = Path(shutil.copy(fixture, tmp_path / "old.db"))
+    before = path.read_bytes()
+    viewer = serve(f"sqlite:///{path}")
+    for data in viewer.get("/api/runs")["datasets"]:
+        for run in data["runs"]:
+            rows = viewer.get(f"/api/r/{run['id']}/rows", count=500)
+            assert len(rows["rows"]) == rows["total"] == run["counts"]["total"]
+    assert path.read_bytes() == before
+    kept = [file for file in cache.rglob("*") if file.is_file()]
+    assert kept
+    assert {stat.S_IMODE(file.stat().st_mode) for file in kept} == {0o600}
+    with open_store(tmp_path / "new.db") as store:
+        karat.run(answering(0), examples(25), store=store)
+        karat.run(answering(0), examples(25), store=store, retry_failed=True)
+        run = store.runs.list()[0]
+    viewer = serve(f"sqlite:///{tmp_path}/new.db")
+    item = viewer.get(f"/api/r/{run.id}/item", key="20.1")
+    assert [each["try"] for each in item["tries"]] == [1, 2]
+    assert viewer.get(f"/api/r/{run.id}/rows", filter="try=2")["matching"] == 1
+
+
+def test_the_command_prints_a_url_that_works(tmp_path):
+    import json
+    import subprocess
+    import sys
+    import urllib.error
+    import urllib.request
+
+    with open_store(tmp_path / "karat.db") as store:
+        run = karat.run(answering(0), examples(5), store=store)
+    command = [
+        sys.executable,
+        "-m",
+        "karat",
+        "view",
+        run.id,
+        "--no-browser",
+        "--json",
+        "--store",
+        f"{tmp_path}/karat.db",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    try:
+        assert process.stdout is not None
+        text = ""
+        while "}" not in text:
+            text += process.stdout.readline()
+        url = json.loads(text)["url"]
+        assert url.startswith("http://127.0.0.1:")
+        assert f"/r/{run.id}?token=" in url
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            assert "HttpOnly" in answer.headers["Set-Cookie"]
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(url.partition("?")[0], timeout=60)
+    finally:
+        process.terminate()
+        process.wait(60)

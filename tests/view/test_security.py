@@ -1,0 +1,203 @@
+"""Who is answered: only the user's own browser, at the exact address, with the cookie."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from karat.store import open_store
+from karat.view.server import HEADERS, static_files
+from tests.view.conftest import Served, World
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, serve: Callable[[str], Served]) -> Served:
+    path = f"sqlite:///{tmp_path_factory.mktemp('store')}/karat.db"
+    with open_store(path) as store:
+        World(store)
+    return serve(path)
+
+
+PAGES = [
+    "/",
+    "/r/run-1",
+    "/c/a..b",
+    "/s/a,b?by=topic",
+    "/f/run-1",
+    "/p/a",
+    "/api/runs",
+    "/api/changes",
+    "/nothing",
+]
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/static/index.html"])
+def test_nothing_is_answered_without_the_cookie(served, path):
+    assert served.ask(path, signed_in=False).status == 401
+    assert served.ask(path, {"Cookie": f"{served.server.cookie}=guess"}, signed_in=False).status == 401
+    assert served.ask(path, {"Cookie": f"{served.server.cookie}="}, signed_in=False).status == 401
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", "localhost:{port}",
+     "[::1]:{port}", "", "127.0.0.1:{port}, evil.example", "127.1:{port}", "0.0.0.0:{port}"],
+)  # fmt: skip
+def test_only_the_exact_host_is_answered(served, host):
+    for path in ("/", "/api/runs"):
+        assert served.ask(path, host=host.format(port=served.server.port)).status in (400, 421)
+    assert served.ask("/api/runs").status == 200
+
+
+def test_two_hosts_are_refused(served):
+    with socket.create_connection(("127.0.0.1", served.server.port), timeout=20) as connection:
+        connection.sendall(
+            f"GET /api/runs HTTP/1.1\r\nHost: {served.address}\r\nHost: evil.example\r\nCookie: {served.cookie}\r\n"
+            "Connection: close\r\n\r\n".encode()
+        )
+        status = connection.recv(4096).split()[1]
+    assert status in (b"400", b"421")
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "https://127.0.0.1:{port}",
+        "http://127.0.0.1:1",
+        "http://localhost:{port}",
+    ],
+)
+def test_other_origins_are_refused(served, origin):
+    assert served.ask("/api/runs", {"Origin": origin.format(port=served.server.port)}).status == 403
+    assert served.ask("/api/runs", {"Origin": f"http://{served.address}"}).status == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_requests_of_other_sites_are_refused(served, site):
+    for path in ("/", "/api/runs"):
+        assert served.ask(path, {"Sec-Fetch-Site": site}).status == 403
+    for site in ("same-origin", "none"):
+        assert served.ask("/api/runs", {"Sec-Fetch-Site": site}).status == 200
+
+
+def test_a_link_of_another_site_opens_a_page_only_with_the_token(served):
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert served.ask(f"/?token={served.server.token}", link, signed_in=False).status == 200
+    assert served.ask("/?token=wrong", link, signed_in=False).status == 403
+    image = {**link, "Sec-Fetch-Dest": "image"}
+    assert served.ask(f"/?token={served.server.token}", image, signed_in=False).status == 403
+
+
+def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get(served):
+    answer = served.ask(f"/r/run-1?by=%22%3E%3Cscript%3E&token={served.server.token}", signed_in=False)
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert served.server.token not in cookie
+    assert served.server.token.encode() not in answer.body
+    assert b"<script>" not in answer.body
+    assert b"url=/r/run-1?by=" in answer.body
+    assert served.ask(f"/api/runs?token={served.server.token}", signed_in=False).status == 401
+    assert served.ask("/?token=%ED%A0%80%FF", signed_in=False).status == 401
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_only_get_and_head_are_answered(served, method):
+    answer = served.ask("/api/runs", method=method)
+    assert answer.status == 405
+    assert answer.headers["Allow"] == "GET, HEAD"
+    assert served.ask("/api/runs", method="HEAD").status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../server.py", "/static/%2e%2e/server.py", "/static/..%2fserver.py", "/static//etc/passwd",
+     "/static/%2fetc%2fpasswd", "/static/..\\server.py", "/static/index.html%00.js", "/static/./index.html",
+     "/static/", "/static", "/../../etc/passwd", "//etc/passwd", "/static/%252e%252e/server.py", "/data.py"],
+)  # fmt: skip
+def test_no_path_reaches_the_file_system(served, path):
+    assert served.ask(path).status in (400, 404)
+
+
+def test_static_files_come_from_a_fixed_table_with_their_types(served):
+    for name, file in static_files().items():
+        answer = served.ask(f"/static/{name}")
+        assert (answer.status, answer.body) == (200, file.body)
+        assert answer.headers["Content-Type"] == file.type
+        again = served.ask(f"/static/{name}", {"If-None-Match": answer.headers["ETag"]})
+        assert (again.status, again.body) == (304, b"")
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/static/none.js"])
+def test_every_answer_has_the_headers(served, path):
+    for signed_in in (True, False):
+        answer = served.ask(path, signed_in=signed_in)
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value
+        assert "Server" not in answer.headers or "karat" not in answer.headers["Server"]
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        assert "require-trusted-types-for 'script'" in policy
+
+
+def test_it_listens_on_the_loopback_address_only(served):
+    assert served.server._runner is not None
+    assert [address[0] for address in served.server._runner.addresses] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/r/nothing-here", 404),
+        ("/api/r/latest/rows?start=-1", 400),
+        ("/api/r/latest/rows?start=1e9", 400),
+        ("/api/r/latest/rows?start=99999999999999999999", 400),
+        ("/api/r/latest/rows?count=abc", 400),
+        ("/api/r/latest/rows?filter=%28", 400),
+        ("/api/r/latest/rows?filter=" + "x" * 3000, 400),
+        ("/api/r/latest/rows?filter=nofield:1", 400),
+        ("/api/r/latest/rows?filter=changed:worse", 400),
+        ("/api/r/latest/rows?sort=nothing", 400),
+        ("/api/r/latest/rows?around=x", 400),
+        ("/api/r/latest/rows?id=unknown", 404),
+        ("/api/r/latest/item", 400),
+        ("/api/r/latest/item?key=9999999.1", 404),
+        ("/api/r/latest/item?key=0.7", 404),
+        ("/api/r/latest/item?key=-1.1", 400),
+        ("/api/r/latest/field?key=0.1&name=../../etc/passwd", 404),
+        ("/api/r/latest/field?key=0.1&name=step.99999.text", 404),
+        ("/api/c/latest", 400),
+        ("/api/c/latest..latest", 400),
+        ("/api/s", 400),
+        ("/api/s?runs=latest&by=nothing", 400),
+        ("/api/p?runs=" + ",".join(["latest"] * 60), 400),
+        ("/api/nothing", 404),
+    ],
+)
+def test_a_wrong_request_is_an_error_in_a_sentence(served, path, status):
+    answer = served.ask(path)
+    assert answer.status == status
+    assert list(answer.json) == ["error"]
+    assert "Traceback" not in answer.json["error"]
+
+
+def test_the_store_is_not_changed(tmp_path, serve):
+    path = tmp_path / "karat.db"
+    with open_store(path) as store:
+        world = World(store)
+        first, second = world.first.id, world.second.id
+    before = path.read_bytes()
+    viewer = serve(f"sqlite:///{path}")
+    viewer.get("/api/runs")
+    viewer.get(f"/api/r/{first}/rows", filter='topic:law "word"')
+    viewer.get(f"/api/c/{first}..{second}")
+    viewer.get("/api/s", runs=f"{first},{second}", by="topic")
+    assert path.read_bytes() == before
+    with open_store(path) as store:
+        assert len(store.aggregations.list()) == 1  # the comparison was not stored

@@ -7,7 +7,8 @@ import pytest
 import karat
 from tests.view.browser.conftest import Tab, served, until
 
-COUNT = 3000
+COUNT = 100_000
+"""Enough that the list is taller than a browser lays out, so that it is scaled."""
 
 
 def long_answer(number):
@@ -39,8 +40,8 @@ def test_a_long_list_holds_only_the_rows_in_sight(browser, large):
     page.evaluate("document.querySelector('.rows').scrollTop = 1e9")
     until(page, f"document.querySelector('.rows').innerText.includes('n{COUNT - 1}')")
     assert page.locator(".row").count() < 40
-    page = tab.open(f"/r/{run}?key=1500.1", ".row.chosen")
-    assert "n1500" in page.inner_text(".row.chosen")
+    page = tab.open(f"/r/{run}?key=50000.1", ".row.chosen")
+    assert "n50000" in page.inner_text(".row.chosen")
     tab.close()
 
 

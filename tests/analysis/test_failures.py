@@ -165,3 +165,18 @@ def test_first_and_second_are_the_same_in_a_function_and_in_a_class(store):
     rank(runs, evaluator=Better(), concurrency=1)
     half = len(seen) // 2
     assert [each[1:] for each in seen[:half]] == [each[1:] for each in seen[half:]]
+
+
+def test_the_kinds_of_one_run_of_an_evaluation_are_its_own(store):
+    from karat.analysis.failures import placed_kinds
+
+    runs = [run_at(store, 0.6, broken={1, 2}), run_at(store, 0.9, broken={3, 4, 5})]
+    evaluation = karat.evaluate(runs, [right], store=store)
+    everything = sum(each.kind.count for each in placed_kinds(evaluation))
+    mine = [sum(each.kind.count for each in placed_kinds(evaluation, run=run.id)) for run in runs]
+    assert (everything, mine) == (5, [2, 3])
+    assert [place.position for each in placed_kinds(evaluation, run=runs[1].id) for place in each.places] == [
+        3,
+        4,
+        5,
+    ]

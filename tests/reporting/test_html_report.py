@@ -208,3 +208,18 @@ def test_the_command_writes_the_file(sample, tmp_path, capsys):
     check_safe(target.read_text(encoding="utf-8"))
     assert main(["report", runs[0], "--format", "html", "--store", url]) == 0
     assert "<!doctype html>" in capsys.readouterr().out
+
+
+def test_the_conclusion_names_the_values_that_the_tables_have(sample):
+    summary = summarise(sample.store, [run.id for run in sample.runs])
+    page = Page(html_report(sample.store, summary))
+    conclusion = page.text.partition("Conclusion")[2].partition("\nRuns\n")[0]
+    best = max(
+        (m.estimate for m in summary.metrics if m.estimate.label == "intent accuracy"),
+        key=lambda e: e.value or 0.0,
+    )
+    assert (
+        f"intent accuracy: gpt-4o is best with {best.value:.3f} [{best.low:.3f}, {best.high:.3f}]"
+        in conclusion
+    )
+    assert "gpt-4.1-nano is worse than the baseline gpt-4o" in conclusion

@@ -225,7 +225,7 @@ class _Report:
     def _sentences(self) -> list[str]:
         said: list[str] = []
         for comparison in self.content.comparisons:
-            said += [*_compared_sentences(comparison, self.labels), *comparison.warnings]
+            said += [*_compared_sentences(comparison, self.labels, self.whole), *comparison.warnings]
             if comparison.verdict is not None:
                 said.insert(0, f"The gate {_GATE[comparison.verdict]}.")
         for ranking in self.content.rankings:
@@ -848,33 +848,42 @@ def cost_plots(summary: Summary, labels: Mapping[str, str], headlines: Sequence[
 _GATE = {"holds": "holds", "fails": "fails", "undecided": "is undecided"}
 
 
-def _compared_sentences(comparison: Comparison, labels: Mapping[str, str]) -> list[str]:
+def _compared_sentences(
+    comparison: Comparison, labels: Mapping[str, str], metrics: Sequence[Metric]
+) -> list[str]:
     """What follows from a comparison: a sentence for each metric, however many runs there are."""
     if len(comparison.runs) == 2:
         return _shortened(comparison.conclusions)
     baseline = comparison.runs[0]
     said = []
     for leader in comparison.leaders:
-        same = [labels[run] for run in leader.indistinguishable]
-        mine = [
-            e
-            for e in comparison.differences
-            if (e.evaluator, e.aggregator) == (leader.evaluator, leader.aggregator)
-        ]
-        values = {e.run: e.compared.second.value for e in mine}
-        value = values.get(leader.run, mine[0].compared.first.value)
-        words = f"{leader.evaluator} {leader.aggregator}: {labels[leader.run]} is best with {number(value)}"
-        if same:
-            words += f", not distinguishable from {_enumerated(same)}"
-        elif len(comparison.runs) > 2:
+        name = (leader.evaluator, leader.aggregator)
+        mine = [each for each in comparison.differences if (each.evaluator, each.aggregator) == name]
+        words = f"{leader.evaluator} {leader.aggregator}: {labels[leader.run]} is best"
+        # The values of a comparison are those of the pairs; the report shows each run's own.
+        own = next(
+            (
+                m.estimate
+                for m in metrics
+                if (*name, leader.run) == (m.estimate.evaluator, m.estimate.metric, m.estimate.run)
+            ),
+            None,
+        )
+        if own is not None:
+            words += f" with {_value(own)} {_interval(own)}".rstrip()
+        if leader.indistinguishable:
+            words += (
+                f", not distinguishable from {_enumerated([labels[run] for run in leader.indistinguishable])}"
+            )
+        else:
             words += ", and better than every other run"
-        if leader.run != baseline.id:
-            gap = next((e for e in mine if e.run == leader.run), None)
-            if gap is not None and direction_of(gap, comparison.confidence) == "better":
-                words += f"; better than the baseline {baseline.label} by {number(gap.improvement.value)}"
-        worse = [labels[e.run] for e in mine if direction_of(e, comparison.confidence) == "worse"]
+        gap = next((each for each in mine if each.run == leader.run), None)
+        if gap is not None and direction_of(gap, comparison.confidence) == "better":
+            words += f"; it is better than the baseline {baseline.label} by {number(gap.improvement.value)}"
+        worse = [labels[each.run] for each in mine if direction_of(each, comparison.confidence) == "worse"]
         if worse:
-            words += f"; worse than the baseline {baseline.label}: {_enumerated(worse)}"
+            verb = "is" if len(worse) == 1 else "are"
+            words += f"; {_enumerated(worse)} {verb} worse than the baseline {baseline.label}"
         said.append(words + ".")
     return _shortened(said)
 

@@ -1,11 +1,13 @@
 """Help, and what karat says to a command line it cannot read."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from karat.cli import main
 from karat.cli.commands import COMMANDS
 from karat.cli.documentation import page
 
@@ -126,3 +128,19 @@ def test_a_store_that_is_not_there_is_not_made_by_looking(karat, folder):
     assert said.code == 2
     assert "there is no store karat.db (the default): karat run makes one" in said.err
     assert not (folder / "karat.db").exists()
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_help_fits_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    for command in ([], ["run"], ["show"], ["compare"]):
+        screen = Screen()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", screen)
+            assert main([*command, "--help"]) == 0
+        lines = [line for line in screen.getvalue().splitlines() if not line.startswith("    karat ")]
+        assert max(map(len, lines)) <= 70

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from karat.cli.commands import COMMANDS, find_command
-from karat.cli.parser import command_parser, overview
+from karat.cli.parser import command_parser, help_width, overview
 from karat.cli.terminal import Terminal
 from karat.errors import KaratError, Stopped
 
@@ -74,7 +74,7 @@ def _run(given: list[str], terminal: Terminal) -> int:
     module = importlib.import_module(COMMANDS[name].module)
     parser = command_parser(name, module)
     if "-h" in rest or "--help" in rest:
-        terminal.write(parser.format_help())
+        terminal.write(parser.help_text(help_width(terminal)))
         return 0
     return int(module.execute(parser.read(rest), terminal))
 

@@ -73,20 +73,25 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}")
 
     def format_help(self) -> str:
+        return self.help_text()
+
+    def help_text(self, width: int = WIDTH) -> str:
+        """The help, at most so many columns wide; examples are not wrapped."""
         positionals = [action for action in self._actions if not action.option_strings]
         places = " ".join(_place(action) for action in positionals)
         usage = f"karat {self.name} {places} [OPTIONS]".replace("  ", " ")
-        parts = [usage, "", *_paragraphs(self.description or "")]
+        parts = [usage, "", *_paragraphs(self.description or "", width)]
         if positionals:
             parts += [
                 "",
                 "arguments:",
-                *_rows((_place(action).strip("[]"), action.help) for action in positionals),
+                *_rows(((_place(action).strip("[]"), action.help) for action in positionals), width),
             ]
         for group in (self.own, *(g for g in self._action_groups if g is not self.own)):
             actions = [action for action in group._group_actions if action.option_strings]
             if actions:
-                parts += ["", f"{group.title}:", *_rows((_option(action), action.help) for action in actions)]
+                rows = _rows(((_option(action), action.help) for action in actions), width)
+                parts += ["", f"{group.title}:", *rows]
         return "\n".join(parts) + "\n"
 
 
@@ -117,7 +122,7 @@ def overview(given: Sequence[str], terminal: Terminal) -> int:
 
     for word in given:
         if word in ("-h", "--help"):
-            terminal.write(overview_text())
+            terminal.write(overview_text(help_width(terminal)))
             return 0
         if word == "--version":
             terminal.show({"karat": __version__}, f"karat {__version__}")
@@ -128,16 +133,22 @@ def overview(given: Sequence[str], terminal: Terminal) -> int:
     raise UsageError(f"name a command: {', '.join(COMMANDS)}; see karat --help")
 
 
-def overview_text() -> str:
+def help_width(terminal: Terminal) -> int:
+    """The width of the help on a terminal."""
+    return min(WIDTH, terminal.width or WIDTH)
+
+
+def overview_text(width: int = WIDTH) -> str:
     """The help of `karat` itself."""
     from karat import __doc__ as about
 
-    parts = ["karat COMMAND [OPTIONS]", "", about or "", "", "commands:"]
-    parts += _rows((name, command.summary) for name, command in COMMANDS.items())
+    parts = ["karat COMMAND [OPTIONS]", "", *textwrap.wrap(about or "", width), "", "commands:"]
+    parts += _rows(((name, command.summary) for name, command in COMMANDS.items()), width)
     general = Parser("", "")
     add_general_options(general.own)
     general.option("--version", action="store_true", help="show the version")
-    parts += ["", "options:", *_rows((_option(action), action.help) for action in general.own._group_actions)]
+    options = ((_option(action), action.help) for action in general.own._group_actions)
+    parts += ["", "options:", *_rows(options, width)]
     parts += ["", "Run karat COMMAND --help for the help of a command."]
     return "\n".join(parts) + "\n"
 
@@ -157,11 +168,11 @@ def _option(action: argparse.Action) -> str:
     return ", ".join(action.option_strings) + value
 
 
-def _rows(rows: Iterable[tuple[str, str | None]]) -> list[str]:
+def _rows(rows: Iterable[tuple[str, str | None]], width: int) -> list[str]:
     """Two columns; a left cell that is too wide gets its own line."""
     lines: list[str] = []
     for left, right in rows:
-        wrapped = textwrap.wrap(right or "", WIDTH - LEFT)
+        wrapped = textwrap.wrap(right or "", max(20, width - LEFT))
         if len(left) > LEFT - 4:
             lines.append(f"  {left}")
         else:
@@ -170,7 +181,7 @@ def _rows(rows: Iterable[tuple[str, str | None]]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _paragraphs(text: str) -> list[str]:
+def _paragraphs(text: str, width: int) -> list[str]:
     """Wrap the paragraphs of a docstring; keep indented lines and commands, which are examples."""
     out: list[str] = []
     for paragraph in textwrap.dedent(text).strip().split("\n\n"):
@@ -183,5 +194,5 @@ def _paragraphs(text: str) -> list[str]:
             # ruff format removes the indentation of examples that directly follow the summary line.
             out += [f"    {line}" for line in lines]
         else:
-            out += textwrap.wrap(" ".join(paragraph.split()), WIDTH)
+            out += textwrap.wrap(" ".join(paragraph.split()), width)
     return out

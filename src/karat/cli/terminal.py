@@ -31,15 +31,18 @@ class Terminal:
         self._last: Progress | None = None
 
     @property
-    def layout(self) -> Layout:
-        """The width and the colours of stdout; full width where it is not a terminal."""
+    def width(self) -> int | None:
+        """The columns of stdout; None where it is not a terminal."""
         import shutil
 
+        return max(20, shutil.get_terminal_size().columns) if self._out.isatty() else None
+
+    @property
+    def layout(self) -> Layout:
+        """The width and the colours of stdout; full width where it is not a terminal."""
         from karat.layout import Layout, wants_colour
 
-        is_terminal = self._out.isatty()
-        width = max(20, shutil.get_terminal_size().columns) if is_terminal else None
-        return Layout(width, wants_colour(os.environ, is_terminal))
+        return Layout(self.width, wants_colour(os.environ, self._out.isatty()))
 
     def show(self, document: Any, text: str | Sequence[Block] | Callable[[], str | Sequence[Block]]) -> None:
         """Print the result of a command: the document with --json, else the text or blocks, laid out to fit."""

@@ -17,7 +17,7 @@ import karat
 from karat.errors import StoreError, StoreRefused
 from karat.records import Call, Failed, Ok, Skipped, Usage
 from karat.store import ReadPool, Store, open_store
-from karat.store.backend import Row
+from karat.store.backend import FAILED, OK, SKIPPED, Row
 from karat.store.columns import ItemColumns, cells_of_output, kind_of_outcome, load_columns
 from karat.store.repositories import latest, output_decoder, result_decoder
 from karat.tasks import Context, Task
@@ -261,3 +261,20 @@ def test_a_store_in_a_folder_without_write_permission_is_read(tmp_path: Path) ->
             assert len(load_columns(reader.runs.get(run.id))) == 3
     finally:
         folder.chmod(0o700)
+
+
+def test_columns_of_some_items_and_statuses(store: Store) -> None:
+    failing.update({"t1", "t4"})
+    run = karat.run(shout, examples(9), store=store)
+    evaluation = karat.evaluate(run, ["exact_match", "edit_distance"])
+    failing.clear()
+    assert load_columns(run, statuses=(FAILED,)).positions.tolist() == [1, 4]
+    second = load_columns(evaluation, only=lambda item: item.evaluator == 1)
+    assert second.positions.tolist() == list(range(9))
+    skipped = load_columns(evaluation, only=lambda item: item.evaluator == 1, statuses=(SKIPPED,))
+    assert skipped.positions.tolist() == [1, 4]
+    assert {item.evaluator for item in skipped.items} == {1}
+    karat.run(shout, examples(9), store=store, retry_failed=True)
+    again = store.runs.get(run.id)
+    assert load_columns(again, statuses=(FAILED,)).positions.tolist() == []
+    assert len(load_columns(again, statuses=(OK,))) == 9

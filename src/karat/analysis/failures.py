@@ -71,8 +71,8 @@ def placed_kinds(
     counts = handle.counts
     if not (counts.failed or counts.skipped or handle.header.finished is None):
         return []
-    columns = load_columns(handle, ("kind_codes",))
     wanted = (FAILED, SKIPPED, NOT_APPLICABLE) if skipped else (FAILED,)
+    columns = load_columns(handle, ("kind_codes",), statuses=wanted)
     chosen = np.flatnonzero(np.isin(columns.statuses, wanted))
     if run is not None and isinstance(handle, Evaluation):
         place_of_run = handle.header.runs.index(run)

@@ -18,7 +18,7 @@ from karat.store.handles import Evaluation, Run, StoredDataset
 from karat.store.rows import Row, evaluation_rows, run_rows
 
 if TYPE_CHECKING:
-    from karat.analysis.tables import RunTable
+    pass
 
 Rows = StoredDataset | Run | Evaluation
 
@@ -104,8 +104,7 @@ def _page_by_columns(
     table.text_seconds = math.inf  # whoever waits for it can interrupt it
     mask = np.ones(len(table), bool)
     if failed:
-        bad = [np.isin(each, (FAILED, SKIPPED)) for each in (table.statuses, *_result_statuses(table))]
-        mask &= np.logical_or.reduce(bad)
+        mask &= table.failing()
     if where is not None:
         mask &= table.select(where)
     chosen = np.flatnonzero(mask)
@@ -114,10 +113,6 @@ def _page_by_columns(
     page = chosen[first : first + count]
     found = joined_rows(table, page)
     return RowPage([found[row] for row in page.tolist()], first, len(chosen))
-
-
-def _result_statuses(table: RunTable) -> list[Any]:
-    return [each.statuses for each in table.results.values()]
 
 
 def _row_count(handle: Rows) -> int | None:

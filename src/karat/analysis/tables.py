@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from karat.analysis.scores import Source, listed_items, sources_of
 from karat.errors import TookTooLong, did_you_mean
 from karat.records import EvaluatorSpec
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
-from karat.store.columns import ItemColumns, distinct, load_columns
+from karat.store.columns import ItemColumns, ItemName, distinct, load_columns
 from karat.store.example_columns import ExampleColumns, example_columns
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row, rows_at
@@ -183,6 +184,25 @@ class RunTable:
             kinds = np.zeros(len(self), np.int16 if len(columns.kinds) < 1 << 15 else np.int32)
             kinds[rows[known]] = columns.kind_codes[known]
         return Results(source.spec, source.evaluation, scores, statuses, columns.kinds, kinds)
+
+    def failing(self) -> Mask:
+        """The rows whose output, or a result, failed or was skipped because of a failure."""
+        bad = (FAILED, SKIPPED)
+        mask = np.isin(self.statuses, bad)
+        for evaluation in {each.evaluation.id: each.evaluation for each in self._sources.values()}.values():
+            header = evaluation.header
+            keys = {key for key, source in self._sources.items() if source.evaluation.id == evaluation.id}
+            places = {place for place, spec in enumerate(header.evaluators) if spec.key in keys}
+            mine = (header.runs.index(self.run.id),)
+            wanted = partial(_is_of, places, mine)
+            columns = load_columns(evaluation, (), only=wanted, statuses=bad)
+            names = {name: place for place, name in enumerate(self.names)}
+            table = np.array(
+                [names.get((item.attempt, item.unit), -1) for item in columns.items] or [-1], np.int64
+            )
+            rows = self.rows_of(columns.positions, table[columns.codes] if len(columns) else columns.codes)
+            mask[rows[rows >= 0]] = True
+        return mask
 
     def rows_of(self, positions: NDArray[Any], codes: NDArray[Any]) -> NDArray[np.int64]:
         """The rows of items, given by position and place in `names`; −1 for one that is not there."""
@@ -353,6 +373,8 @@ class RunTable:
         descending, field = sort.startswith("-"), sort.removeprefix("-")
         if field in ("", "position"):
             return chosen[::-1] if descending else chosen
+        if field == "score" and self.results:
+            field = next(iter(self.results))  # the first evaluator's
         numbers = self.numbers(field)
         if numbers:
             keys = numbers[0][chosen]
@@ -391,6 +413,10 @@ def joined_rows(table: RunTable, page: NDArray[Any]) -> dict[int, Row]:
         if place is not None:
             found[place] = row
     return found
+
+
+def _is_of(evaluators: set[int], runs: tuple[int, ...], item: ItemName) -> bool:
+    return item.evaluator in evaluators and item.runs == runs
 
 
 class ComparedTable:

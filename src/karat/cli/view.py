@@ -75,6 +75,7 @@ async def _serve(
 
         return Viewer(store)
 
+    _share_heap()
     server = Server(make_viewer)
     try:
         await server.start(port)
@@ -90,6 +91,17 @@ async def _serve(
         await asyncio.Event().wait()
     finally:
         await server.stop()
+
+
+def _share_heap() -> None:
+    """Let all threads of this process share one heap: glibc gives each its own, which keeps what it frees."""
+    import contextlib
+    import ctypes
+    import sys
+
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(-8, 1)  # M_ARENA_MAX; another C library ignores it
 
 
 def _open(server: Server, url: str) -> None:

@@ -331,6 +331,16 @@ class ItemColumns:
 
         return np.maximum(0.0, self.seconds - self.queue)
 
+    def having(self, statuses: Sequence[int]) -> ItemColumns:
+        """The items that have one of these statuses."""
+        import numpy as np
+
+        kept = np.flatnonzero(np.isin(self.statuses, statuses))
+        found = ItemColumns()
+        for name, value in vars(self).items():
+            setattr(found, name, value[kept] if isinstance(value, np.ndarray) else value)
+        return found
+
     def kind_code(self, kind: str) -> int:
         """The code of a kind; −1 where no item has it."""
         return self.kinds.index(kind) if kind in self.kinds else -1
@@ -341,20 +351,40 @@ def load_columns(
     fields: Iterable[str] = FIELDS,
     *,
     only: Callable[[ItemName], bool] | None = None,
+    statuses: Sequence[int] | None = None,
 ) -> ItemColumns:
     """Load the columns of a run or an evaluation, or those that are named beside position, item and status.
 
-    With `only`, those of the items for which it is true.
+    With `only`, those of the items for which it is true; with `statuses`, of the items that have one of them.
     """
+    if statuses is not None:
+        try:
+            return _loaded(handle, fields, only, statuses)
+        except _Retried:
+            return _loaded(handle, fields, only, None).having(statuses)
+    return _loaded(handle, fields, only, None)
+
+
+class _Retried(Exception):
+    """An item has several tries, so its status is that of the latest."""
+
+
+def _loaded(
+    handle: Run | Evaluation,
+    fields: Iterable[str],
+    only: Callable[[ItemName], bool] | None,
+    statuses: Sequence[int] | None,
+) -> ItemColumns:
     backend = handle.store.backend
     if backend.has_columns(handle.number):
         last, records = backend.last_segment(handle.number)
         try:
-            capacity = records if only is None else 0
-            return _assembled(handle.kind, backend.segments(handle.number), capacity, fields, last, only)
+            capacity = records if only is None and statuses is None else 0
+            segments = backend.segments(handle.number)
+            return _assembled(handle.kind, segments, capacity, fields, last, only, statuses)
         except msgspec.DecodeError as error:
             raise StoreError(f"the columns of {handle.id} cannot be read: {error}") from error
-    return _assembled(handle.kind, built_segments(handle), 0, fields, 0, only)
+    return _assembled(handle.kind, built_segments(handle), 0, fields, 0, only, statuses)
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
@@ -442,12 +472,18 @@ class _Assembly:
     """Arrays that grow as segments are added."""
 
     def __init__(
-        self, kind: str, fields: Iterable[str], capacity: int, only: Callable[[ItemName], bool] | None
+        self,
+        kind: str,
+        fields: Iterable[str],
+        capacity: int,
+        only: Callable[[ItemName], bool] | None,
+        statuses: Sequence[int] | None,
     ) -> None:
         import numpy as np
 
         self.kind = kind
         self.only = only
+        self.statuses = statuses
         self.chosen: dict[bytes, bool] = {}
 
         self.np = np
@@ -469,11 +505,21 @@ class _Assembly:
             raise msgspec.DecodeError(f"format {segment.format} is not known")
         kept: Any = slice(None)
         count = len(segment.statuses)
-        wanted = [self._is_wanted(item) for item in segment.items]
-        if not all(wanted):
-            if not any(wanted):
+        if self.statuses is not None:
+            if segment.tries:
+                raise _Retried
+            if not any(status in segment.statuses for status in self.statuses):
                 return
-            kept = np.flatnonzero(np.array(wanted)[np.frombuffer(segment.codes, "<i4")])
+        wanted = [self._is_wanted(item) for item in segment.items]
+        if not any(wanted):
+            return
+        if not all(wanted) or self.statuses is not None:
+            chosen = np.full(count, all(wanted))
+            if not all(wanted):
+                chosen = np.array(wanted)[np.frombuffer(segment.codes, "<i4")]
+            if self.statuses is not None:
+                chosen &= np.isin(np.frombuffer(segment.statuses, np.int8), self.statuses)
+            kept = np.flatnonzero(chosen)
             count = len(kept)
         start, stop = self.count, self.count + count
         if stop > self.capacity:
@@ -532,10 +578,11 @@ def _assembled(
     fields: Iterable[str],
     last: int,
     only: Callable[[ItemName], bool] | None,
+    statuses: Sequence[int] | None = None,
 ) -> ItemColumns:
     import numpy as np
 
-    assembly = _Assembly(kind, {*fields, "tries"}, capacity, only)
+    assembly = _Assembly(kind, {*fields, "tries"}, capacity, only, statuses)
     seen = 0
     for number, _, payload in segments:
         assembly.add(payload)

@@ -107,7 +107,9 @@ def test_w_goes_to_the_next_regression(tab, sample):
     assert len(set(seen)) == 3
 
 
-def test_y_copies_the_command_line_of_the_view(tab, sample):
+def test_y_copies_the_command_line_of_the_view(tab, sample, capsys):
+    from karat.cli import main
+
     first, second = sample.runs[0].id, sample.runs[1].id
     wanted = {
         "/": ["karat", "ls"],
@@ -118,15 +120,23 @@ def test_y_copies_the_command_line_of_the_view(tab, sample):
             "--where",
             "topic:refund judged<0.5",
         ],
+        f"/r/{first}?sort=-seconds": ["karat", "show", first, "--sort=-seconds"],
+        f"/r/{first}?key=3.1": ["karat", "show", first, "--example", "ticket-003"],
         f"/c/{first}..{second}": ["karat", "compare", first, second],
+        f"/c/{first}..{second}?evaluator=judged": ["karat", "compare", first, second, "--metric", "judged"],
         f"/f/{first}": ["karat", "show", first, "--failed"],
         f"/p/{first},{second}": ["karat", "report", first, second],
     }
     for path, words in wanted.items():
         page = tab.open(path)
+        if "key=" in path:
+            page.wait_for_selector(".item h2")
         page.keyboard.press("y")
         page.wait_for_selector(".toast")
-        assert shlex.split(page.evaluate("navigator.clipboard.readText()")) == words
+        copied = shlex.split(page.evaluate("navigator.clipboard.readText()"))
+        assert copied == [*words, "--store", sample.store.url]
+        assert main(copied[1:]) in (0, 1), "1: something in the view failed"
+        assert capsys.readouterr().out
 
 
 def test_question_mark_shows_the_keys(tab):

@@ -1,5 +1,5 @@
 // The viewer: which page the address names, the keys, and news from the store.
-import { Component, ask, here, html, onNavigation, render } from "./lib.js";
+import { Component, ask, here, html, onNavigation, render, shell } from "./lib.js";
 import { ComparePage } from "./pages/compare.js";
 import { FailuresPage } from "./pages/failures.js";
 import { HomePage } from "./pages/home.js";
@@ -81,7 +81,8 @@ class App extends Component {
     todo();
   }
   async copy() {
-    const command = this.keys?.command() ?? "karat view";
+    const { store } = await ask("/api/runs?limit=1").catch(() => ({ store: "" }));
+    const command = (this.keys?.command() ?? "karat view") + (store ? ` --store ${shell(store)}` : "");
     try {
       await navigator.clipboard.writeText(command);
       this.setState({ toast: `Copied: ${command}` });

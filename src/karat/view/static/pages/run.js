@@ -40,7 +40,7 @@ export class RunPage extends Component {
     const id = shell(this.run?.id ?? this.props.runs[0]);
     if (query.key && this.item) return `karat show ${id} --example ${shell(this.item)}`;
     const filter = query.filter ? ` --where ${shell(query.filter)}` : "";
-    return `karat show ${id}${filter}${query.sort ? ` --sort ${shell(query.sort)}` : ""}`;
+    return `karat show ${id}${filter}${query.sort ? ` --sort=${shell(query.sort)}` : ""}`;
   }
   /** Go to another run of the dataset, or compare with it. @param {number} by @param {boolean} [compare] @param {string} [filter] */
   async step(by, compare = false, filter = "") {

@@ -191,9 +191,8 @@ def test_columns_and_records_give_the_same_scores_pairs_and_tallies(seed: int) -
     for failures in ("lose", "leave_out"):
         tally = tally_scores(tables, failures, 0.1)  # type: ignore[arg-type]
         signatures, missing = tallied(oracle, 1.0, failures == "lose", 0.1)
-        assert (
-            Counter({tuple(map(tuple, key)): count for key, count in tally.signatures.items()}) == signatures
-        )
+        counted = {tuple(tuple(each) for each in key): n for key, n in tally.signatures.items()}
+        assert Counter(counted) == signatures
         assert +tally.missing == missing
 
 

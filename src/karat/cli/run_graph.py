@@ -13,7 +13,8 @@ from karat.cli.options import cache_mode, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError
-from karat.formatting import Block, Details
+from karat.formatting import Block, Details, Paragraph
+from karat.layout import Styled
 
 if TYPE_CHECKING:
     from karat.experiments.plan import Plan
@@ -269,8 +270,9 @@ def _sink_format(task: GraphTask) -> str | None:
 
 
 def _file_blocks(written: Written) -> list[Block]:
-    files = [("wrote", [str(path)]) for path in written.paths()]
-    return [Details("", files + [(f"{name} failed", [str(error)]) for name, error in written.errors.items()])]
+    files: list[Block] = [Details("", [("wrote", [str(path)]) for path in written.paths()])]
+    errors = [f"{name} failed: {error}" for name, error in written.errors.items()]
+    return [*files, *(Paragraph(Styled(error, "bad")) for error in errors)]
 
 
 def _exit_code(outcome: Outcome, written: Written) -> int:

@@ -500,11 +500,12 @@ class _Pair(msgspec.Struct, frozen=True):
 
 
 def alignment(
-    evaluation: Evaluation, *, evaluator: str | None = None, confidence: float = 0.95
+    evaluation: Evaluation, *, evaluator: str | None = None, confidence: float = 0.95, keep: bool = True
 ) -> list[Agreement]:
     """Agreement of every judge of an evaluation with people's labels: overall, and for each requirement or claim.
 
-    The figures are stored as an Aggregation, so that they are shown beside the scores of the same judge.
+    The figures are stored as an Aggregation, so that they are shown beside the scores of the same judge; with
+    `keep=False` they are not.
     """
     store = evaluation.store
     labels = [label for each in label_evaluations(store, evaluation.header.runs) for label in labels_in(each)]
@@ -526,7 +527,7 @@ def alignment(
             if chosen:
                 out += _agreements(key, kind, chosen, records, confidence)
     out = _with_judges(evaluation, out)
-    for key in dict.fromkeys(each.evaluator for each in out if each.judge):
+    for key in dict.fromkeys(each.evaluator for each in out if each.judge and keep):
         _store_alignment(evaluation, key, [each for each in out if each.evaluator == key], confidence)
     return out
 

@@ -84,7 +84,7 @@ def gather(store: Store, summary: Summary, confidence: float) -> Content:
         new = calibrations(evaluation, confidence)
         found += new
         if new:
-            agreements += alignment(evaluation, confidence=confidence)
+            agreements += alignment(evaluation, confidence=confidence, keep=False)
     return Content(summary, comparisons, rankings, found, agreements, notes, confidence)
 
 

@@ -76,7 +76,9 @@ class Tab:
         self.watched.check()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # a running Playwright has an event loop, in whose thread no other loop can run
 def browser():
     with launched() as opened:
         yield opened

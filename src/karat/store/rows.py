@@ -232,12 +232,13 @@ def _chunk(pyarrow: Any, values: list[Any]) -> tuple[str, Any]:
 def _column(pyarrow: Any, chunks: list[tuple[str, Any]]) -> Any:
     """The chunks of a column as one, of a type that fits all of them."""
     kinds = {kind for kind, _ in chunks} - {"nothing"}
-    if len(kinds) > 1 or "json" in kinds:
-        made = [array if kind == "json" else _chunk_as_json(pyarrow, array) for kind, array in chunks]
-        return pyarrow.chunked_array(made, pyarrow.string())
-    types = {array.type for kind, array in chunks if kind != "nothing"}
-    whole = pyarrow.float64() if len(types) > 1 else next(iter(types), pyarrow.null())
-    return pyarrow.chunked_array([array.cast(whole, safe=False) for _, array in chunks], whole)
+    if len(kinds) < 2 and "json" not in kinds:
+        types = {array.type for kind, array in chunks if kind != "nothing"}
+        whole = pyarrow.float64() if len(types) > 1 else next(iter(types), pyarrow.null())
+        with suppress(pyarrow.ArrowInvalid):  # an integer that no float64 is equal to
+            return pyarrow.chunked_array([array.cast(whole) for _, array in chunks], whole)
+    made = [array if kind == "json" else _chunk_as_json(pyarrow, array) for kind, array in chunks]
+    return pyarrow.chunked_array(made, pyarrow.string())
 
 
 def _chunk_as_json(pyarrow: Any, array: Any) -> Any:

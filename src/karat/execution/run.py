@@ -356,7 +356,13 @@ class _RunWork:
             trace = []
         failure = (item.example.id, outcome.error) if isinstance(outcome, Failed) else None
         status = OK if failure is None else FAILED
-        cells = cells_of_output(outcome, seconds, queue, trace)
+        # Most outputs are plain: a call for each would cost as much as packing it.
+        plain = failure is None and not trace
+        cells = (
+            (None, seconds, queue, None, 0, 0, "")
+            if plain
+            else cells_of_output(outcome, seconds, queue, trace)
+        )
         place = output_item(item.attempt, unit)
         return Row(item.position, place, try_number, status, None, payload, cells), failure
 

@@ -213,6 +213,8 @@ def pack(rows: Sequence[Row], keys: ItemKeys) -> bytes | None:
 
     It takes most of what columns cost the writer, so it leaves the loops to `zip`, `map` and `array`.
     """
+    if rows[0][6] is None:
+        return None
     positions, items, tries, statuses, _, _, cells = zip(*rows, strict=True)
     try:
         scores, seconds, queues, costs, tokens_in, tokens_out, kinds = zip(*cells, strict=True)

@@ -41,7 +41,16 @@ WRONG = {
     "account": "Account {n} does not exist. Please create a new one.",
     "invoice": "Invoices cannot be changed once they are sent. Invoice {n} stays as it is.",
 }
-SKILL = {"gpt-4o": 0.93, "gpt-4o-mini": 0.84, "gpt-4.1-nano": 0.62}
+SKILL = {"large": 0.93, "medium": 0.84, "small": 0.62}
+"""How often each made-up model is right."""
+PRICES = {
+    "date": "2026-01-01",
+    "models": {
+        "openai/large": {"input": 2.5, "output": 10.0},
+        "openai/medium": {"input": 0.15, "output": 0.6},
+        "openai/small": {"input": 0.1, "output": 0.4},
+    },
+}
 LANGUAGES = ("en", "en", "en", "de", "fr")
 INTENTS = list(TOPICS)
 
@@ -178,10 +187,10 @@ def fill(store: Store, folder: Path, count: int = 160) -> Sample:
             "criterion": "The reply promises the same as the reference.",
             "answer": "output.reply",
             "reference": "expected.reply",
-            "judge": {"model": "openai/gpt-4o-mini"},
+            "judge": {"model": "openai/medium"},
         },
     }
-    with _provider():
+    with _provider(folder):
         runs = []
         for model in SKILL:
             task = FunctionTask(support, name="support", parameters={"model": model})
@@ -201,7 +210,7 @@ def fill(store: Store, folder: Path, count: int = 160) -> Sample:
             output.value["reply"] == REPLIES[_topic(output.example)].format(n=1000 + int(output.example[-3:]))
         ]
     ]
-    store_labels(evaluation, "judged", labels, annotator="ana", sampling="uniform", options=("pass", "fail"))
+    store_labels(evaluation, "judged", labels, annotator="reviewer", sampling="uniform", options=("pass", "fail"))
     by_topic = {"name": "accuracy", "key": "by_topic", "params": {"by": "topic"}}
     by_language = {"name": "accuracy", "key": "by_language", "params": {"by": "language"}}
     karat.aggregate(intents, ["accuracy", {"name": "f1_score", "key": "classes"}, by_topic], store=store)
@@ -218,11 +227,14 @@ def fill(store: Store, folder: Path, count: int = 160) -> Sample:
 
 
 @contextmanager
-def _provider() -> Iterator[None]:
-    """Requests to OpenAI go to the fake provider."""
+def _provider(folder: Path) -> Iterator[None]:
+    """Requests to OpenAI go to the fake provider, at made-up prices."""
+    prices = folder / "prices.json"
+    prices.write_text(json.dumps(PRICES))
     with FakeProvider(reply_of, strict=False) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_BASE_URL", server.url)
         patch.setenv("OPENAI_API_KEY", "none")
+        patch.setenv("KARAT_PRICES", str(prices))
         yield
 
 

@@ -85,7 +85,7 @@ def test_the_list_of_runs_has_status_counts_scores_and_settings(tab, sample):
     for expected in (
         "support@1",
         "orders@1",
-        "gpt-4o-mini",
+        "medium",
         "partial",
         "intent accuracy",
         "$0.",

@@ -210,7 +210,9 @@ def fill(store: Store, folder: Path, count: int = 160) -> Sample:
             output.value["reply"] == REPLIES[_topic(output.example)].format(n=1000 + int(output.example[-3:]))
         ]
     ]
-    store_labels(evaluation, "judged", labels, annotator="reviewer", sampling="uniform", options=("pass", "fail"))
+    store_labels(
+        evaluation, "judged", labels, annotator="reviewer", sampling="uniform", options=("pass", "fail")
+    )
     by_topic = {"name": "accuracy", "key": "by_topic", "params": {"by": "topic"}}
     by_language = {"name": "accuracy", "key": "by_language", "params": {"by": "language"}}
     karat.aggregate(intents, ["accuracy", {"name": "f1_score", "key": "classes"}, by_topic], store=store)

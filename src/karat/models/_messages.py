@@ -80,23 +80,28 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens per second after the first piece, where it was streamed."""
 
     @property
+    def tool_call_messages(self) -> list[dict[str, Any]]:
+        """The tool calls in OpenAI's form, as a conversation keeps them."""
+        return [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": call.name,
+                    "arguments": call.arguments
+                    if isinstance(call.arguments, str)
+                    else msgspec.json.encode(call.arguments).decode(),
+                },
+            }
+            for call in self.tool_calls
+        ]
+
+    @property
     def message(self) -> dict[str, Any]:
         """The assistant's turn, to be appended to the conversation before the results of its tool calls."""
         out: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self.tool_calls:
-            out["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {
-                        "name": call.name,
-                        "arguments": call.arguments
-                        if isinstance(call.arguments, str)
-                        else msgspec.json.encode(call.arguments).decode(),
-                    },
-                }
-                for call in self.tool_calls
-            ]
+            out["tool_calls"] = self.tool_call_messages
         if self.choices and self.choices[0].provider_items:
             out["provider_items"] = self.choices[0].provider_items
         return out

@@ -299,6 +299,18 @@ class JudgeEvaluator(Evaluator):
         found = self._at(case, "context")
         return None if found is MISSING or found is None else as_passages(found)
 
+    def _material(self, case: Case, use_reference: bool) -> dict[str, str]:
+        """Question, context, reference and answer, as far as there are any; the answer always."""
+        parts = {"question": self._question_text(case)}
+        passages = self._passages(case)
+        if passages is not None:
+            parts["context"] = "\n\n".join(passages)
+        reference = self._reference_text(case) if use_reference else None
+        if reference is not None:
+            parts["reference"] = reference
+        parts["answer"] = self._answer_text(case)
+        return {name: text for name, text in parts.items() if text or name == "answer"}
+
     def _needed_passages(self, case: Case) -> list[str]:
         passages = self._passages(case)
         if passages is None:

@@ -277,15 +277,7 @@ class LLMJudge(_CriterionJudge):
             self.params["use_reference"] = False
 
     async def _parts(self, case: Case) -> dict[str, str]:
-        parts = {"question": self._question_text(case)}
-        passages = self._passages(case)
-        if passages is not None:
-            parts["context"] = "\n\n".join(passages)
-        reference = self._reference_text(case) if self.use_reference else None
-        if reference is not None:
-            parts["reference"] = reference
-        parts["answer"] = self._answer_text(case)
-        return {name: text for name, text in parts.items() if text or name == "answer"}
+        return self._material(case, self.use_reference)
 
 
 @register_evaluator("llm_trajectory_judge")

@@ -422,7 +422,7 @@ class RubricDagEvaluator(JudgeEvaluator):
 
     async def walk(self, case: Case, start: str, path: list[dict[str, Any]]) -> Result:
         """Follow the rubric from a node on; `path` is what was decided before it."""
-        parts = self._parts(case)
+        parts = self._material(case, self.use_reference)
         ledger, votes = Ledger(), list[Any]()
         path, name = list(path), start
         while True:
@@ -485,17 +485,6 @@ class RubricDagEvaluator(JudgeEvaluator):
                 rest = [dict(each) for each in path[place + 1 :]]
                 return self._reached(case, Ledger(), [], [*before, step, *rest], last)
         return await self.walk(case, branch, [*before, step])
-
-    def _parts(self, case: Case) -> dict[str, str]:
-        parts = {"question": self._question_text(case)}
-        passages = self._passages(case)
-        if passages is not None:
-            parts["context"] = "\n\n".join(passages)
-        reference = self._reference_text(case) if self.use_reference else None
-        if reference is not None:
-            parts["reference"] = reference
-        parts["answer"] = self._answer_text(case)
-        return {name: text for name, text in parts.items() if text or name == "answer"}
 
 
 def _why(votes: Sequence[Any], value: Any) -> str:

@@ -10,7 +10,7 @@ from karat.graph._functions import Applied
 from karat.graph._reading import Section
 from karat.graph._state import CHAT_HISTORY, MESSAGES, Message, SygraMessage, SygraState, as_message
 from karat.graph.nodes._base import COMMON, MODEL_KEYS, Building, Node, Record, output_keys_of
-from karat.graph.nodes._models import ModelUse, calls_of, message_of, read_model
+from karat.graph.nodes._models import ModelUse, message_of, read_model
 from karat.graph.nodes._prompts import Prompt, read_prompt
 from karat.graph.nodes._tools import Tool, read_tools
 from karat.models import OutputSchema, Reply
@@ -163,7 +163,7 @@ class LlmNode(ModelNode):
         local, messages = await self.prepare(state)
         reply: Reply = await self.use.ask(messages, **self._more)
         if self.tools:
-            state[TOOL_CALLS] = local[TOOL_CALLS] = calls_of(reply)
+            state[TOOL_CALLS] = local[TOOL_CALLS] = reply.tool_call_messages
         await self.finish(state, local, message_of(reply, self.role, self.strips), reply.parsed, messages)
 
 

@@ -6,8 +6,6 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from karat.errors import KaratError
 from karat.graph._reading import Section
 from karat.graph._schemas import read_structured_output
@@ -110,23 +108,6 @@ def _mistyped(key: str) -> str | None:
     known = (*OWN, *OTHERS)
     close = [] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.9)
     return close[0] if close else None
-
-
-def calls_of(reply: Reply) -> list[dict[str, Any]]:
-    """The tools that a reply wants called, as a conversation and the state keep them: OpenAI's form."""
-    return [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {
-                "name": call.name,
-                "arguments": call.arguments
-                if isinstance(call.arguments, str)
-                else msgspec.json.encode(call.arguments).decode(),
-            },
-        }
-        for call in reply.tool_calls
-    ]
 
 
 def message_of(reply: Reply, role: str = "assistant", strips: bool = True) -> Message:

@@ -61,6 +61,77 @@ def test_two_hosts_are_refused(served):
     assert status in (b"400", b"421")
 
 
+def raw_answer(served: Served, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send bytes, and read the whole answer."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", served.server.port), timeout=20) as connection:
+        connection.sendall(request)
+        while data := connection.recv(65536):
+            received += data
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    return int(first.split()[1]), dict(line.split(": ", 1) for line in lines), body
+
+
+def signed(served: Served, target: str, *more: bytes) -> bytes:
+    lines = [f"GET {target} HTTP/1.1", f"Host: {served.address}", "Connection: close"]
+    if not any(line.startswith(b"Cookie") for line in more):
+        lines.append(f"Cookie: {served.cookie}")
+    return b"\r\n".join([*(line.encode() for line in lines), *more, b"", b""])
+
+
+@pytest.mark.parametrize("place", ["http://evil.example", "http://{address}", "http://a:b@{address}"])
+def test_a_target_that_names_a_host_is_refused(served, place):
+    target = place.format(address=served.address) + "/api/runs"
+    status, headers, _ = raw_answer(served, signed(served, target))
+    assert status == 421
+    assert HEADERS.items() <= headers.items()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [b"\x00\xff<b>echo</b>\r\n\r\n", b"FOO /echo HTTP/1.1\r\n\r\n", b"GET /echo HTTP/1.1\r\n\r\n",
+     b"GET / HTTP/1.1\r\nHost: x\r\n<b>echo\r\n\r\n", b"GET /\xffecho HTTP/1.1\r\nHost: x\r\n\r\n",
+     b"GET /echo" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"],
+)  # fmt: skip
+def test_what_is_not_http_gets_the_headers_and_no_echo(served, request_bytes):
+    status, headers, body = raw_answer(served, request_bytes)
+    assert status == 400
+    assert HEADERS.items() <= headers.items()
+    assert headers["Content-Type"].startswith("application/json")
+    assert b"echo" not in body
+
+
+def test_an_expectation_that_is_refused_gets_the_headers(served):
+    status, headers, _ = raw_answer(served, signed(served, "/api/runs", b"Expect: something"))
+    assert status == 417
+    assert HEADERS.items() <= headers.items()
+
+
+def test_a_cookie_that_is_not_utf8_is_a_wrong_cookie(served):
+    cookie = f"Cookie: {served.server.cookie}=".encode() + b"\xff\xfe"
+    assert raw_answer(served, signed(served, "/api/runs", cookie))[0] == 401
+
+
+def test_a_failure_of_the_viewer_is_an_error_with_the_headers(served, monkeypatch):
+    def fail() -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(served.server.viewer, "changes", fail)
+    answer = served.ask("/api/changes", {"Accept": "text/html"})
+    assert answer.status == 500
+    assert list(answer.json) == ["error"]
+    assert b"secret" not in answer.body
+    assert HEADERS.items() <= dict(answer.headers).items()
+
+
+def test_no_answer_names_the_versions_of_the_server(served):
+    for path in ("/", "/api/runs", "/nothing", "/static/none.js"):
+        server = served.ask(path).headers["Server"]
+        assert "Python" not in server
+        assert "aiohttp" not in server
+
+
 @pytest.mark.parametrize(
     "origin",
     [
@@ -147,8 +218,7 @@ def test_every_answer_has_the_headers(served, path):
 
 
 def test_it_listens_on_the_loopback_address_only(served):
-    assert served.server._runner is not None
-    assert [address[0] for address in served.server._runner.addresses] == ["127.0.0.1"]
+    assert [address[0] for address in served.server.addresses] == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +242,8 @@ def test_it_listens_on_the_loopback_address_only(served):
         ("/api/r/latest/item?key=-1.1", 400),
         ("/api/r/latest/field?key=0.1&name=../../etc/passwd", 404),
         ("/api/r/latest/field?key=0.1&name=step.99999.text", 404),
+        ("/api/r/latest/field?key=0.1&name=step.%C2%B2.text", 404),
+        ("/api/r/latest/field?key=0.1&name=call.%C2%B2.input", 404),
         ("/api/c/latest", 400),
         ("/api/c/latest..latest", 400),
         ("/api/s", 400),

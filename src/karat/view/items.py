@@ -146,9 +146,9 @@ class Item:
             self.document()
             part, _, rest = name.partition(".")
             number = rest.partition(".")[0]
-            if part == "step" and number.isdigit() and len(number) < 10:
+            if part == "step" and number.isdecimal() and len(number) < 10:
                 self._steps_between(int(number), int(number) + 1)
-            if part == "call" and number.isdigit() and len(number) < 10 and self.output is not None:
+            if part == "call" and number.isdecimal() and len(number) < 10 and self.output is not None:
                 for each in self.output.trace[int(number) : int(number) + 1]:
                     self._call(f"call.{number}", each)
         except _Found as found:

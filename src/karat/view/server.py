@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import html
+import logging
 import secrets
 import threading
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,7 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import web
 
-from karat.errors import KaratError, TookTooLong, UnknownName
+from karat.errors import KaratError, Stopped, TookTooLong, UnknownName
 from karat.view.names import Download
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), usb=()",
+    "Server": "viewer",
 }
+"""Of every answer. Without a `Server`, aiohttp names its version and Python's."""
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -72,6 +75,31 @@ NO_PAGES = (
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+logger = logging.getLogger(__name__)
+
+
+class Connection(web.RequestHandler):
+    """A connection that answers what is not HTTP with the same headers as everything else, and without echoing it."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that cannot be parsed, or one that failed outside of the application."""
+        logger.debug("cannot answer a request", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer is sent already")
+        answer = _error(status, "the request cannot be read" if status < 500 else "the viewer failed")
+        _add_headers(answer)
+        answer.force_close()
+        return answer
 
 
 class StaticFile(msgspec.Struct, frozen=True):
@@ -121,6 +149,7 @@ class Server:
         self.files = static_files()
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
 
     @property
     def viewer(self) -> Viewer:
@@ -147,6 +176,7 @@ class Server:
     async def start(self, port: int = 0) -> None:
         """Listen; on a free port unless one is given."""
         app = web.Application(middlewares=[self._guard], client_max_size=1024)
+        app.on_response_prepare.append(_prepare)
         add = app.router.add_get
         for page in PAGES:
             add(page, self._page)
@@ -188,13 +218,24 @@ class Server:
         self._api(app, "/api/p", lambda r: self.viewer.performance(_names(r), r.query.get("evaluator")))
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, HOST, port, backlog=64)
-        await site.start()
-        self.port = int(self._runner.addresses[0][1])
-        self._loading = asyncio.get_running_loop().run_in_executor(None, lambda: self.viewer)
+        server, loop = self._runner.server, asyncio.get_running_loop()
+        assert server is not None
+        no_log: Any = None
+        self._listener = await loop.create_server(
+            lambda: Connection(server, loop=loop, access_log=no_log), HOST, port, backlog=64
+        )
+        self.port = int(self.addresses[0][1])
+        self._loading = loop.run_in_executor(None, lambda: self.viewer)
+
+    @property
+    def addresses(self) -> list[Any]:
+        """The addresses that it listens on."""
+        return [] if self._listener is None else [each.getsockname() for each in self._listener.sockets]
 
     async def stop(self) -> None:
         """Stop listening and close the connections to the store."""
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._viewer is not None:
@@ -204,25 +245,23 @@ class Server:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what is not the user's own browser, and add the headers to every answer."""
-        refused = self._refusal(request)
-        if refused is None:
-            try:
-                answer = await handler(request)
-            except web.HTTPException as error:
-                answer = _error(error.status, error.reason)
-                if error.status == 405:
-                    answer.headers["Allow"] = "GET, HEAD"
-        else:
-            answer = refused
-        for name, value in HEADERS.items():
-            answer.headers[name] = value
-        answer.headers.setdefault("Cache-Control", "no-store")
-        return answer
+        """Refuse what is not the user's own browser, and answer a failure in the form of every other error."""
+        try:
+            refused = self._refusal(request)
+            return await handler(request) if refused is None else refused
+        except web.HTTPException as error:
+            answer = _error(error.status, error.reason)
+            if error.status == 405:
+                answer.headers["Allow"] = "GET, HEAD"
+            return answer
+        except Exception as error:
+            logger.exception("the viewer failed to answer %s", request.path)
+            return _error(500, f"the viewer failed: {type(error).__name__}")
 
     def _refusal(self, request: web.Request) -> web.StreamResponse | None:
         hosts = request.headers.getall("Host", [])
-        if hosts != [self.address]:
+        # A target that is a whole URL names a host of its own, which counts instead of `Host`.
+        if hosts != [self.address] or not request.raw_path.startswith("/"):
             return _error(421, f"this server answers to {self.address} only")
         if request.method not in ("GET", "HEAD"):
             answer = _error(405, "only GET and HEAD are answered")
@@ -236,7 +275,7 @@ class Server:
         if any(site not in ("same-origin", "none") for site in sites) and not opens:
             return _error(403, "requests of other sites are not answered")
         known = request.cookies.get(self.cookie, "")
-        if opens or hmac.compare_digest(known.encode(), self._session.encode()):
+        if opens or _same(known, self._session):
             return None
         return _error(401, "open the URL that karat view printed: this one lacks its token")
 
@@ -246,7 +285,7 @@ class Server:
         return (
             not request.path.startswith(("/api/", "/static/"))
             and request.headers.get("Sec-Fetch-Dest", "document") == "document"
-            and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self.token.encode())
+            and _same(given, self.token)
         )
 
     # What is answered ----------------------------------------------------------------
@@ -297,6 +336,8 @@ class Server:
                 return _error(503, str(error) or f"the answer took more than {SECONDS:g} s")
             except UnknownName as error:
                 return _error(404, str(error))
+            except Stopped as error:  # the store cannot be read now
+                return _error(503, str(error))
             except KaratError as error:
                 return _error(400, str(error))
             if isinstance(found, Download):
@@ -312,6 +353,22 @@ class Server:
             )
 
         app.router.add_get(path, handle)
+
+
+def _same(given: str, secret: str) -> bool:
+    """Whether a text is the secret; takes as long whatever it is. Bytes that are no UTF-8 come as surrogates."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret.encode())
+
+
+def _add_headers(answer: web.StreamResponse) -> None:
+    for name, value in HEADERS.items():
+        answer.headers[name] = value
+    answer.headers.setdefault("Cache-Control", "no-store")
+
+
+async def _prepare(request: web.Request, answer: web.StreamResponse) -> None:
+    """Add the headers to every answer, those that aiohttp makes itself too."""
+    _add_headers(answer)
 
 
 def _error(status: int, reason: str) -> web.Response:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import time_machine
 
 import karat
 from karat.memory import (
@@ -143,6 +145,46 @@ def test_no_gold_reaches_the_system_or_the_answering_model(tmp_path, monkeypatch
     assert CANARY not in asked
 
 
+class Searcher(Notes):
+    """Reads every file near the directories that it is given."""
+
+    name = "searcher"
+    read: list[str] = []
+    stops: list[str] = []
+
+    def reset(self, directory: Path) -> None:
+        self.near = directory.parents[2]
+        super().reset(directory)
+
+    def end_session(self, session_id: str) -> None:
+        self.read += [each.read_text() for each in self.near.rglob("*") if each.is_file()]
+        if session_id == "S1" and not self.stops:
+            self.stops.append(session_id)
+            raise KeyboardInterrupt
+
+
+def test_no_gold_lies_beside_the_directory_of_a_system(tmp_path, monkeypatch):
+    monkeypatch.setattr(Searcher, "read", [])
+    monkeypatch.setattr(Searcher, "stops", [])
+    later = Session(
+        session_id="S1", turns=(Turn(turn_id="T1", speaker="user", text="Bye.", session_id="S1"),)
+    )
+    samples = [msgspec.structs.replace(marked(), sessions=(*marked().sessions, later))]
+    options: dict[str, Any] = {"model": "extractive", "judge": "deterministic", "controls": True}
+    with pytest.raises(KeyboardInterrupt):
+        karat.memory.evaluate(
+            samples, Searcher, output_dir=tmp_path / "out", store=tmp_path / "a.db", **options
+        )
+    karat.memory.evaluate(samples, Searcher, output_dir=tmp_path / "out", store=tmp_path / "a.db", **options)
+    assert any('"origins"' in each for each in Searcher.read)
+    assert [each for each in Searcher.read if CANARY in each] == []
+    karat.memory.evaluate(samples, Notes, output_dir=tmp_path / "notes", store="memory://", **options)
+    resumed = (tmp_path / "out" / "pipeline_sessions.jsonl").read_text()
+    assert (
+        resumed.replace("searcher", "notes") == (tmp_path / "notes" / "pipeline_sessions.jsonl").read_text()
+    )
+
+
 def test_the_query_is_exactly_the_question_and_its_caption(tmp_path):
     karat.memory.evaluate(
         [marked()], Notes, output_dir=tmp_path, model="extractive", judge="deterministic", store="memory://"
@@ -167,21 +209,19 @@ def test_only_a_control_that_asks_for_it_gets_the_evidence(tmp_path):
     ]
 
 
-def test_the_clock_of_the_machine_reaches_no_memory_and_no_prompt(tmp_path, monkeypatch):
-    shift = 1_940_000_000 - time.time()  # in 2031
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + shift)
-    assert time.gmtime(time.time()).tm_year == 2031
-    with FakeProvider(ANSWER) as server:
+@pytest.mark.parametrize("system", [Notes, "FUMemory", "MGMemory", "RFMemory"])
+def test_the_clock_of_the_machine_reaches_no_memory_and_no_prompt(tmp_path, system):
+    with FakeProvider(ANSWER) as server, time_machine.travel("2031-06-23T12:00:00Z", tick=True):
+        assert {datetime.now().year, time.gmtime().tm_year} == {2031}
         karat.memory.evaluate(
             [sample()],
-            Notes,
+            system,
             output_dir=tmp_path,
             model=server.spec(),
             judge="deterministic",
             store="memory://",
         )
-        assert server.count == 3
+        assert server.count >= 3
         assert "2031" not in json.dumps([each["messages"] for each in server.requests])
     for name in ("pipeline_sessions.jsonl", "pipeline_qa.jsonl"):
         assert "2031" not in (tmp_path / name).read_text()

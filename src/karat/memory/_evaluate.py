@@ -276,6 +276,20 @@ def evaluate(
             )
         if not isinstance(dataset, (str, Path)):
             dataset = list(dataset)
+        stage = _first_stage(
+            dataset,
+            system_spec(baseline, params, seed),
+            folder,
+            opened,
+            Settings(top_k=top_k, context_tokens=context_tokens, snapshots=snapshots, seed=seed),
+            model=model,
+            dataset_type=dataset_type,
+            corrections=corrections,
+            max_samples=max_samples,
+            concurrency=concurrency,
+            common=common,
+        )
+        # After the system: until then the output directory has no files with gold.
         for control in CONTROLS if controls else ():
             evaluate(
                 dataset,
@@ -295,19 +309,6 @@ def evaluate(
                 progress=progress,
                 **options,
             )
-        stage = _first_stage(
-            dataset,
-            system_spec(baseline, params, seed),
-            folder,
-            opened,
-            Settings(top_k=top_k, context_tokens=context_tokens, snapshots=snapshots, seed=seed),
-            model=model,
-            dataset_type=dataset_type,
-            corrections=corrections,
-            max_samples=max_samples,
-            concurrency=concurrency,
-            common=common,
-        )
     stage.notices.append(chosen.text)
     answered_by = (stage.manifest.get("models") or {}).get("answer") or {}
     if chosen.model is not None and answered_by.get("model") == chosen.spec:

@@ -206,11 +206,16 @@ def _folder_name(example: str) -> str:
     return hashlib.blake2b(example.encode(), digest_size=10).hexdigest()
 
 
+HIDDEN = ("sample_id", "sample_uuid", "gold_state")
+"""Fields of a session's record that a memory system must not find: its gold, and ids that may reveal labels."""
+
+
 class _Saved(msgspec.Struct):
-    """What karat keeps beside the saved state of a system."""
+    """What karat keeps beside the saved state of a system, where the system could read it: no gold."""
 
     session: int
     record: dict[str, Any]
+    """The record of the session, with None for each of `HIDDEN`."""
     origins: dict[str, str]
 
 
@@ -256,7 +261,7 @@ class _Drive:
                 continue
             following = asked.get(session.session_id, [])
             if saved is not None and number == start:
-                yield session_unit(session.session_id), saved.record
+                yield session_unit(session.session_id), {**saved.record, **self._hidden(session, points)}
             else:
                 record = self._session(session, points, bool(following))
                 self._save(number, record)
@@ -319,9 +324,18 @@ class _Drive:
         shutil.rmtree(draft, ignore_errors=True)
         (draft / "system").mkdir(parents=True)
         self.system.save(draft / "system")
-        (draft / "karat.json").write_bytes(encode(_Saved(number, record, self.origins)))
+        kept = _Saved(number, {**record, **dict.fromkeys(HIDDEN)}, self.origins)
+        (draft / "karat.json").write_bytes(encode(kept))
         shutil.rmtree(place, ignore_errors=True)
         draft.rename(place)
+
+    def _hidden(self, session: Session, points: Sequence[MemoryPoint]) -> dict[str, Any]:
+        """The fields of a session's record that are not saved beside the system."""
+        return {
+            "sample_id": self.sample.sample_id,
+            "sample_uuid": self.sample.uuid,
+            "gold_state": gold_state(session, points),
+        }
 
     def _forget(self, number: int) -> None:
         """Remove the states before a session that is stored."""
@@ -349,13 +363,7 @@ class _Drive:
             "session_id": session.session_id,
             "memory_snapshot": [self._stored(each) for each in stored] if keep else [],
             "memory_delta": delta,
-            "gold_state": {
-                "session_id": session.session_id,
-                "cumulative_gold_memories": [point_record(point) for point in points],
-                "session_new_memories": [point_record(point) for point in session.new],
-                "session_update_memories": [point_record(point) for point in session.updates],
-                "session_interference_memories": [point_record(point) for point in session.interference],
-            },
+            "gold_state": gold_state(session, points),
             "dialogue": [
                 {"turn_id": turn.turn_id, "speaker": turn.speaker, "text": turn.text, "time": turn.time}
                 for turn in session.turns
@@ -545,6 +553,17 @@ def share_of_store(items: Sequence[RetrievedMemory], stored: Sequence[StoredMemo
     if turns:
         return len(turns & {turn for item in items for turn in item.turn_ids}) / len(turns)
     return min(1.0, len(items) / len(stored))
+
+
+def gold_state(session: Session, points: Sequence[MemoryPoint]) -> dict[str, Any]:
+    """The gold of a session: all new and update points so far, and those of the session by kind."""
+    return {
+        "session_id": session.session_id,
+        "cumulative_gold_memories": [point_record(point) for point in points],
+        "session_new_memories": [point_record(point) for point in session.new],
+        "session_update_memories": [point_record(point) for point in session.updates],
+        "session_interference_memories": [point_record(point) for point in session.interference],
+    }
 
 
 def point_record(point: MemoryPoint) -> dict[str, Any]:

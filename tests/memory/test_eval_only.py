@@ -252,3 +252,40 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "one" / ".karat").write_text("in the way")
     with pytest.raises(RequestError, match="cannot be"):
         first_stage(tmp_path / "one")
+
+
+def test_files_without_dialogue_are_judged_in_every_dimension_but_correctness(tmp_path):
+    folder = first_stage(tmp_path / "one")
+    shutil.rmtree(folder / ".karat")
+    path = folder / "pipeline_sessions.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        del record["dialogue"]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    expected = json.loads((folder / "aggregate_metrics.json").read_text())
+    made = karat.memory.evaluate(
+        None, output_dir=folder, eval_only=True, judge="deterministic", store="memory://"
+    )
+    correct = made.metrics["memory_correctness"]
+    assert (correct["applicable"], correct["num_sessions"], correct["num_judge_errors"]) == (False, 0, 6)
+    for block in ("memory_recall", "update_handling", "interference_rejection", "question_answering"):
+        assert made.metrics[block] == expected[block]
+    assert made.exit_code == 1
+    last = json.loads((folder / "session_records.jsonl").read_text().splitlines()[-1])
+    assert "dialogue" in last["eval"]["judge_errors"]["correctness"]
+    assert last["eval"]["correctness_rate"] is None
+
+
+@pytest.mark.parametrize(("allowed", "code"), [("1", 0), ("0", 1)])
+def test_the_share_of_judge_errors_that_is_allowed(tmp_path, allowed, code):
+    folder = first_stage(tmp_path / "one")
+
+    def no_answers(body: dict[str, Any]) -> str:
+        return "no verdict" if "Where does Ana live?" in json.dumps(body["messages"]) else labels_for(body)
+
+    with FakeProvider(no_answers) as server:
+        given = ["--judge", server.spec(), "--max-judge-errors", allowed, "--store", str(tmp_path / "a.db")]
+        assert main(["memory", "--output-dir", str(folder), "--eval-only", *given]) == code
+    metrics = json.loads((folder / "aggregate_metrics.json").read_text())
+    assert metrics["question_answering"]["num_judge_errors"] == 4
+    assert (metrics["question_answering"]["num_total"], metrics["question_answering"]["num_valid"]) == (6, 2)

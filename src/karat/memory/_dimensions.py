@@ -99,6 +99,12 @@ def active(record: Record) -> list[str]:
     return [each["text"] for each in record["memory_snapshot"] if each.get("status", "active") == "active"]
 
 
+def _previous_texts(change: Record) -> Sequence[str]:
+    """What an update replaced, where its metadata says so."""
+    texts = (change.get("metadata") or {}).get("previous_texts") or ()
+    return texts if isinstance(texts, (list, tuple)) else ()
+
+
 def _points(record: Record, *kinds: str) -> list[Record]:
     return [point for kind in kinds for point in record["gold_state"][f"session_{kind}_memories"]]
 
@@ -206,7 +212,7 @@ class Correctness(Dimension):
         return {"dialogue": dialogue_text(record), "known": _texts(self._known(record))}
 
     def _known(self, record: Record) -> list[str]:
-        earlier = [text for each in written(record) for text in each["metadata"].get("previous_texts", ())]
+        earlier = [text for each in written(record) for text in _previous_texts(each)]
         return [each["memory_content"] for each in record["gold_state"]["cumulative_gold_memories"]] + earlier
 
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
@@ -275,6 +281,11 @@ def _share(fields: Fields, name: str) -> list[float]:
 
 def dialogue_text(record: Record) -> str:
     """The dialogue of a session as lines with speaker and time."""
+    if record.get("dialogue") is None:
+        raise CannotJudge(
+            f"the record of session {record['session_id']!r} has no dialogue, without which correctness cannot be"
+            " judged: write the pipeline files with karat memory, or add the key"
+        )
     return "\n".join(
         f"{turn['speaker']}{' (' + turn['time'] + ')' if turn.get('time') else ''}: {turn['text']}"
         for turn in record["dialogue"]

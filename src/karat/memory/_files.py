@@ -165,7 +165,8 @@ class _SessionLine(msgspec.Struct):
     memory_snapshot: list[_Stored]
     memory_delta: list[_Change]
     gold_state: _Gold
-    dialogue: list[_Said]
+    dialogue: list[_Said] | None = None
+    """An extra key of karat. Without it correctness cannot be judged, and everything else can."""
 
 
 class _Found(msgspec.Struct):

@@ -84,6 +84,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return "—" if value is None else f"{value:.{digits}f}"
 
 
+def short_number(value: float) -> str:
+    """A score in three digits, and a large one as a whole number: `0.429`, `1,270`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def bounds_text(estimate: Estimate, sign: str = "") -> str:
     """The bounds of an estimate allowing for missing items; empty if none are missing."""
     return missing_text(estimate, signed=bool(sign))

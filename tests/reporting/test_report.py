@@ -11,7 +11,7 @@ import pytest
 import karat
 from karat.analysis.summary import summarise
 from karat.errors import BudgetReached, RequestError
-from karat.formatting import Heading, Paragraph, Table, as_markdown, as_text, escape
+from karat.formatting import Heading, Paragraph, Table, as_markdown, as_text, escape, short_number
 from karat.reporting.rendering import render
 from tests.analysis.conftest import right, run_at
 
@@ -205,3 +205,10 @@ def test_a_terminal_shows_the_first_numbers_of_an_aggregator_and_says_how_many_m
     assert "unit:exact_match  accuracy" in text
     assert "more estimates" not in whole
     assert all(each.group["class"] in whole for each in aggregation.estimates if each.group)
+
+
+@pytest.mark.parametrize(
+    ("score", "text"), [(0.4286, "0.429"), (1.0, "1"), (182.4, "182"), (1270.2, "1,270"), (-1270.2, "-1,270")]
+)
+def test_a_large_score_has_no_exponent(score, text):
+    assert short_number(score) == text

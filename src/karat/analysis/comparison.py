@@ -54,6 +54,7 @@ from karat.formatting import (
     number,
     percent,
     probability,
+    short_number,
 )
 from karat.layout import Styled
 from karat.records import Estimate, EvaluatorSpec
@@ -317,7 +318,7 @@ def _comparison(
         warnings=[*unequal_settings(headers, labels), *served_warnings(headers, labels)],
         leaders=_leaders(work, differences, sources),
         gates=_gates(limits, differences, sources),
-        notes=work.notes,
+        notes=[*work.notes, *_not_applicable_note(work.not_applicable)],
         confidence=work.confidence,
         conclusions=[each.conclusion for each in differences],
     )
@@ -376,6 +377,17 @@ def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confi
         if missing:
             found += f", and {missing:,} {_items(missing)} {'is' if missing == 1 else 'are'} missing"
     return f"{each.metric}: {found}."
+
+
+def _not_applicable_note(counts: Mapping[str, Sequence[int]]) -> list[str]:
+    """One line on the items that evaluators do not apply to; none if there are no such items."""
+    parts = []
+    for key, found in counts.items():
+        if len(set(found)) > 1:
+            parts.append(f"{key} {' / '.join(f'{count:,}' for count in found)}")
+        elif any(found):
+            parts.append(f"{key} {found[0]:,}")
+    return [f"not applicable, and not counted (items per run): {', '.join(parts)}"] if parts else []
 
 
 def _items(count: int) -> str:
@@ -463,6 +475,8 @@ class _Work:
         self.test = test
         self.confidence = confidence
         self.notes: list[str] = []
+        self.not_applicable: dict[str, list[int]] = {}
+        """By evaluator, the number of items it does not apply to, in the order of the runs."""
         self.datasets = {run.header.dataset: run.dataset.label for run in runs}
         self.shared, self.groups = self._examples()
         self.changes: list[tuple[str, Run, Run, Changes]] = []
@@ -479,12 +493,11 @@ class _Work:
     def compare(self, key: str, sources: dict[str, Source], names: Sequence[str]) -> list[Difference]:
         """Compare every run with the first, by one evaluator."""
         tables = read_scores([(run, sources[run.id]) for run in self.runs])
-        for table in tables:
-            count = len(table.not_applicable[0])
-            if count:
-                self.notes.append(f"{key}: not applicable to {count:,} {_items(count)} of {table.run.id}")
+        self.not_applicable[key] = [len(table.not_applicable[0]) for table in tables]
         if not names and not self.alone and not all(len(table.scores) for table in tables):
-            return []  # not applicable to any record of a run, as the notes say; the others can be compared
+            unscored = ", ".join(table.run.id for table in tables if not len(table.scores))
+            self.notes.append(f"{key}: not compared, it has no score in {unscored}")
+            return []
         spec = tables[0].source.spec
         binary = all(is_binary(table.scores) for table in tables)
         usual = "accuracy" if binary and spec.higher_is_better else "mean"
@@ -784,7 +797,9 @@ def _changed(each: ChangedExample, direction: str) -> Details:
         fields.append((name, spans or [_EMPTY]))
     if each.calls:
         fields.append(("tool calls", [each.calls]))
-    return Details(f"{each.example}: {each.first:.3g} → {each.second:.3g} ({direction})", fields)
+    return Details(
+        f"{each.example}: {short_number(each.first)} → {short_number(each.second)} ({direction})", fields
+    )
 
 
 def _compared_runs(comparison: Comparison) -> Table:

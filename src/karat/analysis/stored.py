@@ -15,6 +15,7 @@ from karat.keys import fingerprint
 from karat.records import FORMAT, AggregateTable, AggregationHeader, AggregatorSpec, Counts, Estimate
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation, Run
+from karat.store.run_labels import run_labels
 
 Kind = Literal["comparison", "ranking"]
 
@@ -59,13 +60,15 @@ def find_or_compute(
 ) -> A:
     """Return the stored analysis of these runs, evaluations and settings; compute and store it where there is none.
 
-    A run or evaluation that has grown since, or whose failed items were tried again, gives another analysis. With
+    A run or evaluation that has grown since, or whose failed items were tried again, gives another analysis, and so
+    does a label that changes what a run is called, because the conclusions name the runs. With
     `keep=False` it is not stored: a report leaves the store as it is.
     """
     configuration = fingerprint(
         analysis=kind,
         version=[karat.__version__, REVISION],
         runs=[_state(run) for run in runs],
+        names=run_labels([run.header for run in runs]),
         evaluations=[_state(evaluation) for evaluation in evaluations],
         settings=settings,
     )

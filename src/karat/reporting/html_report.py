@@ -25,7 +25,7 @@ from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.analysis.text_diff import Piece, excerpt, word_diff
 from karat.errors import RequestError
 from karat.execution.labels import HUMAN
-from karat.formatting import counts_text, interval, number, percent, plural, probability
+from karat.formatting import counts_text, interval, number, percent, plural, probability, short_number
 from karat.html import Child, Markup, element, join
 from karat.records import AggregateTable, Estimate, group_text, interval_text, missing_text
 from karat.reporting import marks
@@ -511,7 +511,9 @@ class _Report:
         title = join(
             element("span", f"{sign} {direction} ", class_=f"{tone} badge"),
             each.example,
-            element("span", f" · score {each.first:.3g} → {each.second:.3g}", class_="muted"),
+            element(
+                "span", f" · score {short_number(each.first)} → {short_number(each.second)}", class_="muted"
+            ),
         )
         return element(
             "div",

@@ -24,6 +24,10 @@ CONSEQUENCES = {
 """Settings that follow from others: shown only where the others do not distinguish the runs."""
 
 
+MEMORY_CONSEQUENCES = ("system", "control")
+"""Settings of a memory run that follow from its system: left out where the systems distinguish the runs."""
+
+
 def settings_of(header: RunHeader) -> dict[str, Any]:
     """What a run was made with: its model, its parameters, its attempts and selection."""
     models = header.parameters.get("models")
@@ -69,7 +73,10 @@ def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
     if own is not None:
         return own
     apart = _without_consequences(differing(headers))
-    several = len({header.task for header in headers}) > 1
+    tasks = {header.task for header in headers}
+    several = len(tasks) > 1
+    if len(tasks) == len(headers) and all(each.parameters.get("kind") == "memory" for each in headers):
+        apart = [{k: v for k, v in each.items() if k not in MEMORY_CONSEQUENCES} for each in apart]
     labels: dict[str, str] = {}
     for header, words in zip(headers, _worded(apart), strict=True):
         label = " ".join([header.task, *words] if several or not words else words)

@@ -63,7 +63,7 @@ def test_doctor(karat, project):
     karat("run", "experiment.yaml")
     document = karat("doctor", "--json").json
     assert document["ok"] is True
-    assert "1 runs" in next(check["found"] for check in document["checks"] if check["what"] == "store")
+    assert "1 run," in next(check["found"] for check in document["checks"] if check["what"] == "store")
 
 
 def test_doctor_finds_a_broken_store_and_shows_no_secret(karat, folder, monkeypatch):

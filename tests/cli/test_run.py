@@ -173,6 +173,10 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(karat, project, arguments
     assert not (project / "karat.db").exists()
 
 
+def test_a_file_without_a_function_is_not_suggested_again(karat, project):
+    assert "did you mean" not in karat("run", "task.py", "--data", "qa.jsonl").err
+
+
 def test_check_says_that_all_is_well_and_makes_nothing(karat, project):
     said = karat("run", "experiment.yaml", "--check")
     assert said.code == 0

@@ -18,7 +18,7 @@ from typing import Any
 
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
-from karat.formatting import Block, Paragraph, Table, clean
+from karat.formatting import Block, Paragraph, Table, clean, plural
 from karat.layout import Styled
 
 VARIABLES = (
@@ -146,7 +146,7 @@ def _store(url: str | None) -> dict[str, Any]:
             remedy = "restore it from a backup, or export the readable records"
             return {"state": "broken", "found": f"{store.url}: {'; '.join(problems[:3])}", "remedy": remedy}
         kinds = ("datasets", "runs", "evaluations", "aggregations")
-        counted = ", ".join(f"{len(getattr(store, kind).list()):,} {kind}" for kind in kinds)
+        counted = ", ".join(plural(len(getattr(store, kind).list()), kind[:-1]) for kind in kinds)
         return {"found": f"{store.url}: {counted}; integrity check and checksums OK"}
 
 

@@ -110,6 +110,8 @@ def near(text: str) -> str | None:
     if not close:
         return None
     found = names[close[0]]
+    if found == Path(file):
+        return None  # the file is right: the error is about what is in it
     return f"{found}:{function or 'FUNCTION'}" if found.suffix == ".py" else str(found)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import karat
 from karat.cli import main
-from karat.errors import RequestError
+from karat.errors import RequestError, UnknownName
+from karat.formatting import Paragraph
 from karat.testing import FakeProvider
 from tests.memory.parts import Notes, Oracle, sample
 from tests.memory.test_eval_only import labels_for
@@ -63,8 +64,52 @@ def test_dimensions_that_apply_to_no_record_do_not_stop_a_comparison(tmp_path):
     keys = {each.evaluator for each in compared.differences}
     assert "recall" in keys
     assert "interference" not in keys
+    assert any(note.startswith("interference: not compared") for note in compared.notes)
     with pytest.raises(RequestError, match="interference"):
         karat.compare(runs, store=store, metrics=["interference"])
+
+
+def test_items_that_evaluators_do_not_apply_to_take_one_line(two):
+    store, one, other = two
+    compared = karat.compare([one.run.id, other.run.id], store=store)
+    [note] = [note for note in compared.notes if "not applicable" in note]
+    skipped = {"recall": 0, "answer": 0}
+    for row in one.evaluation.rows():
+        for key in skipped:
+            skipped[key] += row.results[key].score is None
+    assert all(skipped.values())
+    assert all(f"{key} {count}" in note.replace(",", "") for key, count in skipped.items())
+
+
+def test_systems_are_called_by_their_names_alone(two):
+    store, one, other = two
+    compared = karat.compare([one.run.id, other.run.id], store=store)
+    assert [run.label for run in compared.runs] == [one.baseline, other.baseline]
+
+
+def test_a_comparison_calls_runs_by_labels_they_got_after_an_earlier_one(two):
+    store, one, other = two
+    first = karat.compare([one.run.id, other.run.id], store=store)
+    for made, label in ((one, "before"), (other, "after")):
+        assert main(["tag", made.run.id, label, "--store", str(store)]) == 0
+    again = karat.compare([one.run.id, other.run.id], store=store)
+    assert [run.label for run in again.runs] == ["before", "after"]
+    assert again.id != first.id
+
+
+def test_a_wide_interval_over_few_samples_is_explained_after_the_conclusion(tmp_path):
+    few = run(tmp_path / "few")
+    shown = [block.text for block in few.blocks() if isinstance(block, Paragraph)]
+    assert shown[1].startswith("2 samples are too few for a useful interval")
+    many = run(tmp_path / "many", samples=[sample(f"s{number}") for number in range(30)])
+    assert not any("too few" in getattr(block, "text", "") for block in many.blocks())
+
+
+def test_the_report_names_the_run_and_its_rows(two):
+    _, one, _ = two
+    printed = one.report()
+    assert one.run.id in printed
+    assert f"karat show {one.evaluation.id}" in printed
 
 
 def test_unequal_settings_are_refused_unless_asked_for(tmp_path, capsys):
@@ -118,3 +163,18 @@ def test_the_report_says_whether_the_judge_was_audited(tmp_path, monkeypatch):
     with FakeProvider(labels_for) as server:
         made = run(tmp_path / "out", samples=[sample()], judge=server.spec())
     assert any("judge not audited" in notice for notice in made.notices)
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [({"judge": "determinstic"}, "--judge deterministic"), ({"model": "extracive"}, "--model extractive")],
+)
+def test_a_misspelled_word_for_no_model_is_suggested(tmp_path, options, meant):
+    with pytest.raises(UnknownName, match=meant):
+        run(tmp_path / "one", **options)
+
+
+def test_the_directory_of_another_system_is_refused_for_its_name_alone(tmp_path):
+    run(tmp_path / "one", store=tmp_path / "karat.db")
+    with pytest.raises(RequestError, match=r'another run \(baseline "[^"]+" and not "forgetful"\)'):
+        run(tmp_path / "one", Forgetful, store=tmp_path / "karat.db")

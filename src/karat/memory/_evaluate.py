@@ -7,7 +7,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +18,7 @@ import msgspec
 import karat
 from karat import models
 from karat.datasets import whole_file
-from karat.errors import KaratError, RequestError
+from karat.errors import KaratError, RequestError, UnknownName, nearest
 from karat.formatting import Block, as_text
 from karat.memory import _files as files
 from karat.memory._answering import EXTRACTIVE, answerer_of, prompt_identity
@@ -91,6 +91,17 @@ def choose_judge(judge: Any = None) -> JudgeChoice:
         "no judge is named: give --judge MODEL or set KARAT_JUDGE_MODEL;"
         " --judge deterministic compares words and needs no model"
     )
+
+
+@contextmanager
+def _suggesting(option: str, given: Any, word: str) -> Iterator[None]:
+    """Add the word that stands for no model to the error for an unknown model that is nearly that word."""
+    try:
+        yield
+    except UnknownName as error:
+        if isinstance(given, str) and nearest(given, [word]):
+            raise UnknownName(f"unknown model {given!r}: did you mean --{option} {word}?") from error
+        raise
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
@@ -263,7 +274,8 @@ def evaluate(
     _check_numbers(top_k, context_tokens, max_samples, concurrency, max_judge_errors, snapshots)
     folder = Path(output_dir)
     chosen = choose_judge(judge)
-    evaluators = evaluators_for(chosen.model)  # what is wrong with the judge is said before stage 1
+    with _suggesting("judge", judge, DETERMINISTIC):
+        evaluators = evaluators_for(chosen.model)  # what is wrong with the judge is said before stage 1
     common: dict[str, Any] = {"progress": progress, **options}
     opened = karat.open_store(store)
     if eval_only:
@@ -404,7 +416,8 @@ def _first_stage(
     common: Mapping[str, Any],
 ) -> _Stage:
     answering = choose_model(model)
-    answerer = answerer_of(answering.model)
+    with _suggesting("model", model, EXTRACTIVE):
+        answerer = answerer_of(answering.model)
     data, about = _dataset(dataset, dataset_type, corrections, max_samples)
     task = MemoryTask(system, settings, answerer, folder / files.STATE)
     described = task.configuration()

@@ -109,6 +109,8 @@ def check_folder(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | 
     if before != identity:
         known = before if isinstance(before, dict) else {}
         names = [name for name in identity if known.get(name) != identity[name]]
+        if "baseline" in names:
+            names = ["baseline"]  # the parameters and the code of another system differ too
         said = ", ".join(
             f"{name} {_short(known.get(name))} and not {_short(identity[name])}" for name in names[:3]
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import karat
-from karat.formatting import Block, Heading, Paragraph, Table
+from karat.formatting import Block, Heading, Paragraph, Table, plural
 from karat.memory._dimensions import DIMENSIONS
 from karat.memory._evaluators import CONTEXT
 
@@ -32,6 +32,8 @@ NAMES = {
     "hit_rate": "hit rate",
 }
 NA = "n/a"
+WIDE = 0.5
+"""An interval of a rate that is at least this wide says little."""
 
 
 def share(value: float | None) -> str:
@@ -47,7 +49,11 @@ def number(value: float | None, digits: int = 2) -> str:
 def report_blocks(made: MemoryEvaluation) -> list[Block]:
     """The report as blocks, for text and Markdown."""
     metrics = made.metrics
-    blocks: list[Block] = [Paragraph(conclusion(made)), _dimensions(metrics)]
+    blocks: list[Block] = [Paragraph(conclusion(made))]
+    few = few_samples(made)
+    if few:
+        blocks.append(Paragraph(few))
+    blocks.append(_dimensions(metrics))
     others = made.others()
     if others:
         blocks += [
@@ -72,6 +78,7 @@ def report_blocks(made: MemoryEvaluation) -> list[Block]:
     blocks += [Paragraph(note) for note in made.notices]
     blocks += [Paragraph(problem) for problem in made.problems]
     blocks.append(Paragraph(f"wrote five files to {made.output_dir}"))
+    blocks.append(Paragraph(f"run {made.run.id}; its rows: karat show {made.evaluation.id}"))
     return blocks
 
 
@@ -99,6 +106,25 @@ def conclusion(made: MemoryEvaluation) -> str:
     if best and answers["applicable"]:
         parts.append(", ".join(f"{row['baseline']} reaches {share(row['correct'])}" for row in best))
     return "; ".join(parts) + "."
+
+
+def few_samples(made: MemoryEvaluation) -> str:
+    """A sentence for an interval over so few samples that it says little; empty for any other."""
+    rates = [
+        each for each in made.aggregation.estimates if each.aggregator == "memory" and each.group is None
+    ]
+    rates = [each for each in rates if each.evaluator == "answer"] or rates
+    for rate in rates:
+        samples = rate.metadata.get("clusters")
+        if samples is None or rate.low is None or rate.high is None:
+            continue
+        if rate.high - rate.low < WIDE:
+            return ""
+        return (
+            f"{plural(samples, 'sample')} {'is' if samples == 1 else 'are'} too few for a useful interval:"
+            " questions on one sample depend on each other, so the intervals count samples."
+        )
+    return ""
 
 
 def _span(interval: dict[str, Any] | None) -> str:

@@ -63,7 +63,6 @@ def test_another_type_can_be_forced_and_is_an_error_that_says_where(tmp_path, na
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
         b"[]",
         b"{}",
         b"[1, 2]",
@@ -79,6 +78,16 @@ def test_what_is_no_dataset_is_refused(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match="--dataset-type"):
+        read_memory_dataset(path)
+    for name in sorted(MADE):
+        with pytest.raises(DataError):
+            list(read_memory_dataset(path, name).samples())
+
+
+def test_an_empty_file_is_called_empty(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"x\.json is empty"):
         read_memory_dataset(path)
     for name in sorted(MADE):
         with pytest.raises(DataError):

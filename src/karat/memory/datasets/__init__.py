@@ -145,6 +145,8 @@ def _reader_of(part: Any, type: str) -> Callable[[Path], DatasetReader]:
 def _recognise(path: Path) -> str:
     from karat.memory.datasets._reading import DatasetReader
 
+    if path.is_file() and path.stat().st_size == 0:
+        raise DataError(f"{path} is empty: give a file with samples, or 'demo' for the set that karat ships")
     names = memory_datasets.list()
     found = []
     for name in names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -633,19 +634,19 @@ class _Spent:
                 "input_tokens": self.tokens[step]["input_tokens"],
                 "output_tokens": self.tokens[step]["output_tokens"],
                 "cost": self.cost[step],
-                "p50_seconds": _quantile(self.seconds[step], 0.5),
-                "p95_seconds": _quantile(self.seconds[step], 0.95),
+                "p50_seconds": _percentile(self.seconds[step], 50),
+                "p95_seconds": _percentile(self.seconds[step], 95),
                 "n": len(self.seconds[step]),
             }
             for step in self.STEPS
         }
 
 
-def _quantile(values: Sequence[float], q: float) -> float | None:
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+def _percentile(values: Sequence[float], percent: int) -> float | None:
+    """A percentile by linear interpolation, as in the latency of other runs; None without values."""
+    if len(values) < 2:
+        return values[0] if values else None
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 # ---------------------------------------------------------------- from files
@@ -773,8 +774,8 @@ def _judge_spent(evaluation: karat.Evaluation) -> dict[str, Any]:
         "input_tokens": sum(each.input_tokens for each in usage),
         "output_tokens": sum(each.output_tokens for each in usage),
         "cost": None if None in costs else float(sum(cost or 0.0 for cost in costs)),
-        "p50_seconds": _quantile(seconds, 0.5),
-        "p95_seconds": _quantile(seconds, 0.95),
+        "p50_seconds": _percentile(seconds, 50),
+        "p95_seconds": _percentile(seconds, 95),
         "n": len(seconds),
     }
 

@@ -387,7 +387,9 @@ class MemoryDimensions(Aggregator[_State]):
             "accuracy_answerable": [score for about, score in abouts if about.get("answerable")],
             "correct_refusal_rate": [score for about, score in abouts if about.get("answerable") is False],
             "false_refusal_rate": [
-                float(bool(about.get("refused"))) for about, _ in abouts if about.get("answerable")
+                float(bool(about.get("refused")) and score < 1.0)  # a right answer may contain a doubt
+                for about, score in abouts
+                if about.get("answerable")
             ],
             "retrieved_but_not_used": [
                 1.0 - s for about, s in abouts if about.get("evidence_retrieved") is True

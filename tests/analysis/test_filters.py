@@ -58,6 +58,10 @@ def found(text: str) -> list[str]:
     [
         ("", ["a1", "a2", "a3"]),
         ("status:failed", ["a2"]),
+        ("status:FAILED", ["a2"]),
+        ('a ")"', []),
+        ('(law or ")")', []),
+        ('topic:law (status:ok ")" or cost<1)', ["a1"]),
         ("status=pending", ["a3"]),
         ("result:failed", ["a2"]),
         ("score<0.5", ["a1"]),
@@ -170,6 +174,9 @@ class FromRows:
             [any(text.casefold() in str(v).casefold() for v in shown_values(row)) for row in self.rows]
         )
 
+    def named(self, condition: Condition) -> Any:
+        return np.array([holds(condition, [row.id]) for row in self.rows])
+
     def fields(self) -> Iterable[str]:
         return ["topic", "exact", "close"]
 
@@ -229,3 +236,15 @@ def test_any_text_is_parsed_or_refused(text):
         return
     for each in ROWS:
         parsed.matches(each)
+
+
+def test_a_quoted_parenthesis_closes_nothing():
+    with pytest.raises(FilterError):
+        parse('(a ")"')
+
+
+def test_an_integer_that_is_no_float_is_compared_as_text():
+    large = row(metadata={"n": 10**400})
+    assert parse(f"n={10**400}").matches(large)
+    assert not parse("n=1").matches(large)
+    assert not parse("n<1").matches(large)

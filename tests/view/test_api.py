@@ -15,7 +15,7 @@ import pytest
 import karat
 from karat.analysis.filters import parse
 from karat.store import open_store
-from tests.view.conftest import COUNT, HOSTILE, answering, examples
+from tests.view.conftest import COUNT, HOSTILE, Served, answering, examples
 
 
 def test_the_runs_by_dataset(viewer, world):
@@ -46,7 +46,9 @@ def test_a_run_by_its_label_and_prefix(viewer, world):
     "text",
     ["", "status:failed", "exact_match<0.5", "exact_match=1 topic:law", "level>=3 or topic=art", "not tags:t1",
      "edit_distance<0.5 level!=2", "score:none", "result:skipped", '"WORD2"', "error~answer", "id:q7", "seconds<0",
-     'input~"<script>"', "exact_match.status:ok cost:none", "tokens>0", "attempt=1 try=1", "topic~a"],
+     'input~"<script>"', "exact_match.status:ok cost:none", "tokens>0", "attempt=1 try=1", "topic~a",
+     'tokens<1 or "nowhere"', 'not (tokens<1 or "nowhere")', "id:Q7 or id=q8 or id~q1", "not id=q7",
+     "edit_distance.comment~a or level=1", "edit_distance.error:none"],
 )  # fmt: skip
 def test_a_filter_selects_the_rows_that_it_should(viewer, world, text):
     parsed = parse(text)
@@ -311,3 +313,31 @@ def test_the_command_prints_a_url_that_works(tmp_path):
     finally:
         process.terminate()
         process.wait(60)
+
+
+def chosen(viewer: Served, path: str, text: str) -> list[str]:
+    return [row["id"] for row in viewer.get(path, filter=text, count=500)["rows"]]
+
+
+def test_columns_and_records_answer_one_filter_together(viewer, world):
+    """What only columns know, such as the kind of a failure, holds beside a text that is searched in the records."""
+    path = f"/api/r/{world.first.id}/rows"
+    assert chosen(viewer, path, "failure:ValueError") == ["q20"]
+    assert chosen(viewer, path, 'failure:ValueError or "word30"') == ["q20", "q30"]
+    assert len(chosen(viewer, path, 'not (failure:ValueError or "word30")')) == COUNT - 2
+    answer = viewer.ask(f"{path}?filter=nothing~x")
+    assert (answer.status, list(answer.json)) == (400, ["error"])
+
+
+def test_a_filter_of_a_comparison_names_the_side(viewer, world):
+    path = f"/api/c/{world.first.id}..{world.second.id}/rows"
+    for text in ("id:Q7", "id=q7"):
+        assert chosen(viewer, path, text) == ["q7"]
+    assert len(chosen(viewer, path, "id!=q7")) == COUNT - 1
+    assert chosen(viewer, path, "error~answer") == chosen(viewer, path, "second.error~answer") == ["q21"]
+    assert chosen(viewer, path, "first.error~answer") == ["q20"]
+    assert chosen(viewer, path, "output~oops") == ["q25", "q26"]
+    assert chosen(viewer, path, "first.output~oops") == []
+    assert chosen(viewer, path, "first.output~word25") == ["q25"]
+    assert chosen(viewer, path, "first.input~word25") == chosen(viewer, path, "input~word25") == ["q25"]
+    assert viewer.ask(f"{path}?filter=first.nothing~x").status == 400

@@ -134,6 +134,9 @@ class Columns(Protocol):
     def containing(self, field: str | None, text: str) -> Mask:
         """The rows whose field, or any field for None, contains a text, ignoring case."""
 
+    def named(self, condition: Condition) -> Mask:
+        """The rows whose example id satisfies a condition."""
+
     def fields(self) -> Iterable[str]:
         """The names of evaluators and metadata fields, for messages."""
 
@@ -170,9 +173,27 @@ class Filter:
             if not names.intersection((field, *_owners(field))):
                 raise FilterError(f"unknown field {field!r} in the filter: {did_you_mean(field, names)}")
 
-    def matches(self, row: Row, more: Mapping[str, Value] | None = None) -> bool:
-        """Whether a joined row satisfies it; `more` has fields that the row lacks, such as `changed`."""
-        return _matches(self.expression, row, more or {})
+    @property
+    def leaves(self) -> int:
+        """How many conditions and texts it has."""
+        return sum(1 for _ in _leaves(self.expression))
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """The conditions in it, without the texts that are searched everywhere."""
+        return [each for each in _leaves(self.expression) if isinstance(each, Condition)]
+
+    def matches(
+        self,
+        row: Row,
+        more: Mapping[str, Value] | None = None,
+        decided: Mapping[Condition, bool] | None = None,
+    ) -> bool:
+        """Whether a joined row satisfies it.
+
+        `more` has fields that the row lacks, such as `changed`; `decided` says of conditions whether they hold.
+        """
+        return _matches(self.expression, row, more or {}, decided or {})
 
     def mask(self, columns: Columns) -> Mask:
         """The rows that satisfy it."""
@@ -237,7 +258,11 @@ class _Parser:
         while True:
             joined = self._takes_word("and")
             token = self._peek()
-            ends = token is None or token.text == ")" or (token.kind == "word" and token.text.lower() == "or")
+            ends = (
+                token is None
+                or (token.kind == "paren" and token.text == ")")
+                or (token.kind == "word" and token.text.lower() == "or")
+            )
             if ends and not joined:
                 return parts[0] if len(parts) == 1 else All(tuple(parts))
             parts.append(self._one(depth))
@@ -257,7 +282,7 @@ class _Parser:
             self.at = token.end
             inner = self._either(depth + 1)
             closing = self._peek()
-            if closing is None or closing.text != ")":
+            if closing is None or closing.kind != "paren" or closing.text != ")":
                 raise self._error("the parenthesis is not closed", token.start)
             self.at = closing.end
             return inner
@@ -275,9 +300,10 @@ class _Parser:
         condition = Condition(token.text, "=" if operator.text == "==" else operator.text, value, quoted)
         if condition.op in ("<", "<=", ">", ">=") and condition.number is None:
             raise self._error(f"{condition.op} compares numbers, and {value!r} is none", operator.end)
-        if condition.field == "status" and condition.op in (":", "=", "!=") and value not in STATUSES:
+        chosen = value.lower() if condition.op == ":" else value
+        if condition.field == "status" and condition.op in (":", "=", "!=") and chosen not in STATUSES:
             raise self._error(f"unknown status {value!r}: use {', '.join(STATUSES)}", operator.end)
-        if condition.field == "changed" and condition.op in (":", "=", "!=") and value not in CHANGES:
+        if condition.field == "changed" and condition.op in (":", "=", "!=") and chosen not in CHANGES:
             raise self._error(f"unknown change {value!r}: use {', '.join(CHANGES)}", operator.end)
         return condition
 
@@ -355,7 +381,9 @@ def _equal(condition: Condition, value: Value) -> bool:
     if value is None:
         return condition.is_missing
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return condition.number is not None and float(value) == condition.number
+        number = _number(value)
+        if number is not None:
+            return condition.number is not None and number == condition.number
     have, wanted = as_text(value), condition.value
     return have.casefold() == wanted.casefold() if condition.op == ":" else have == wanted
 
@@ -386,16 +414,20 @@ _COMPARE: dict[str, Callable[[Any, float], Any]] = {
 # A joined row --------------------------------------------------------------------
 
 
-def _matches(expression: Expression, row: Row, more: Mapping[str, Value]) -> bool:
+def _matches(
+    expression: Expression, row: Row, more: Mapping[str, Value], decided: Mapping[Condition, bool]
+) -> bool:
     if isinstance(expression, Not):
-        return not _matches(expression.inner, row, more)
+        return not _matches(expression.inner, row, more, decided)
     if isinstance(expression, All):
-        return all(_matches(part, row, more) for part in expression.parts)
+        return all(_matches(part, row, more, decided) for part in expression.parts)
     if isinstance(expression, Any_):
-        return any(_matches(part, row, more) for part in expression.parts)
+        return any(_matches(part, row, more, decided) for part in expression.parts)
     if isinstance(expression, Text):
         needle = expression.text.casefold()
         return any(needle in as_text(value).casefold() for value in shown_values(row))
+    if expression in decided:
+        return decided[expression]
     return holds(expression, row_values(expression.field, row, more))
 
 
@@ -461,6 +493,8 @@ def _mask(expression: Expression, columns: Columns) -> Mask:
         return found
     if isinstance(expression, Text):
         return columns.containing(None, expression.text)
+    if expression.field == "id":
+        return columns.named(expression)
     if expression.op == "~" or expression.field in TEXTS:
         return _text_mask(expression, columns)
     numbers = columns.numbers(expression.field)

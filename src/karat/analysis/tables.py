@@ -17,7 +17,7 @@ from karat.errors import TookTooLong, did_you_mean
 from karat.records import EvaluatorSpec
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
 from karat.store.columns import ItemColumns, ItemName, distinct, load_columns
-from karat.store.example_columns import ExampleColumns, example_columns
+from karat.store.example_columns import ExampleColumns, Field, example_columns
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row, rows_at
 
@@ -40,8 +40,22 @@ STATUS_NAMES = {
 }
 _STATUSES = [STATUS_NAMES[code] for code in range(PENDING + 1)]
 
+RESULT_TEXTS = ("value", "comment", "error")
+"""What is read from the records of a result: `KEY.comment`."""
+
 TEXT_SECONDS = 10.0
 """How long a search in the records may take."""
+
+
+def named_positions(examples: ExampleColumns, condition: filters.Condition) -> Mask:
+    """The positions whose example id satisfies a condition."""
+    if condition.op in ("=", "!="):  # the index of ids answers
+        found = np.zeros(len(examples), bool)
+        position = examples.position(condition.value)
+        if position is not None:
+            found[position] = True
+        return ~found if condition.op == "!=" else found
+    return np.fromiter((filters.holds(condition, (id,)) for id in examples.ids()), bool, len(examples))
 
 
 class Results:
@@ -308,6 +322,8 @@ class RunTable:
             mine = self.results[key]
             kinds: NDArray[Any] = mine.kind_codes if len(mine.kind_codes) else np.zeros(len(self), np.int8)
             return kinds, [(kind or None,) for kind in mine.kinds]
+        if field in filters.FIELDS:
+            return None  # not a field of the metadata that has the same name
         values = self.examples.fields.get(field.removeprefix("metadata."))
         if values is not None:
             if values.codes is None:
@@ -320,14 +336,59 @@ class RunTable:
     def fields(self) -> Iterable[str]:
         return [*self.results, *self.examples.fields]
 
+    def named(self, condition: filters.Condition) -> Mask:
+        return named_positions(self.examples, condition)[self.positions]
+
     def containing(self, field: str | None, text: str) -> Mask:
         """The rows that contain a text, read from the records; gives up after `TEXT_SECONDS`."""
         condition = filters.Condition(field or "", "~", text, True)
-        expression = filters.Text(text) if field is None else condition
-        return self.matching(filters.Filter(text, expression).matches)
+        found = filters.Filter(text, filters.Text(text) if field is None else condition)
+        if field is not None:
+            self._check(field)
+        return self.matching(lambda row, _: found.matches(row))
 
-    def matching(self, test: Callable[[Any], bool], within: Mask | None = None) -> Mask:
-        """The rows for which a test of the joined row holds."""
+    def _check(self, field: str) -> None:
+        """Raise where no row can have a field."""
+        key, _, part = field.rpartition(".")
+        if field in filters.FIELDS or field in self.results or (key in self.results and part in RESULT_TEXTS):
+            return
+        if field.removeprefix("metadata.") in self.examples.fields or self.labels(field) is not None:
+            return
+        if self.numbers(field) is None:
+            known = [*filters.FIELDS, *self.fields()]
+            raise filters.FilterError(f"unknown field {field!r} in the filter: {did_you_mean(field, known)}")
+
+    def reads_records(self, part: filters.Expression) -> bool:
+        """Whether columns cannot answer a part of a filter."""
+        found = filters.Filter("", part)
+        return len(found.conditions) < found.leaves or any(map(self._is_text, found.conditions))
+
+    def _is_text(self, condition: filters.Condition) -> bool:
+        field = condition.field
+        key, _, part = field.rpartition(".")
+        if field == "id":
+            return False
+        if field in filters.TEXTS or (key in self.results and part in RESULT_TEXTS):
+            return True
+        if condition.op != "~":
+            return False
+        self._check(field)
+        values = self._metadata(field)
+        return self.labels(field) is None if values is None else values.codes is None
+
+    def _metadata(self, field: str) -> Field | None:
+        """The column of a field of the metadata; None where the field is another."""
+        if field in filters.FIELDS or field in self.results or field.rpartition(".")[0] in self.results:
+            return None
+        return self.examples.fields.get(field.removeprefix("metadata."))
+
+    def _is_unfiltered(self, field: str) -> bool:
+        """Whether a field of the metadata has too many different values for a column."""
+        values = self._metadata(field)
+        return values is not None and values.codes is None and values.numbers is None
+
+    def matching(self, test: Callable[[Row, int], bool], within: Mask | None = None) -> Mask:
+        """The rows for which a test of the joined row and its place holds."""
         found = np.zeros(len(self), bool)
         chosen = np.arange(len(self)) if within is None else np.flatnonzero(within)
         places = distinct(self.positions[chosen]).tolist()
@@ -336,10 +397,9 @@ class RunTable:
         for start in range(0, len(places), 512):
             some = places[start : start + 512]
             for position, row in rows_at(self.run, some, self.sources):
-                if test(row):
-                    place = self.row_of(position, row.attempt, row.unit)
-                    if place is not None:
-                        found[place] = True
+                place = self.row_of(position, row.attempt, row.unit)
+                if place is not None:
+                    found[place] = test(row, place)
             at = start + len(some)
             if time.monotonic() > deadline and at < len(places):
                 raise TookTooLong(
@@ -352,20 +412,25 @@ class RunTable:
 
     def select(self, parsed: filters.Filter) -> Mask:
         """The rows that satisfy a filter: columns first, so that a text is searched in what they leave."""
-        cheap, dear = _split(parsed.expression)
-        mask = filters.Filter(parsed.text, filters.All(tuple(cheap))).mask(self)
-        exact = [
-            part
-            for part in dear
-            if isinstance(part, filters.Condition) and (part.field, part.op) == ("id", "=")
-        ]
-        for part in exact:  # the index of ids answers
-            position = self.examples.position(part.value)
-            mask &= self.positions == (-1 if position is None else position)
-            dear.remove(part)
+        expression = parsed.expression
+        parts = expression.parts if isinstance(expression, filters.All) else (expression,)
+        dear = [part for part in parts if self.reads_records(part)]
+        cheap = tuple(part for part in parts if part not in dear)
+        mask = filters.Filter(parsed.text, filters.All(cheap)).mask(self)
         if dear:
             rest = filters.Filter(parsed.text, filters.All(tuple(dear)))
-            mask = self.matching(rest.matches, mask)
+            # Columns know what a joined row does not: tokens, kinds of failures.
+            decided = {
+                each: filters.Filter("", each).mask(self)
+                for each in rest.conditions
+                if not self._is_text(each) and not self._is_unfiltered(each.field)
+            }
+            mask = self.matching(
+                lambda row, place: rest.matches(
+                    row, decided={each: bool(found[place]) for each, found in decided.items()}
+                ),
+                mask,
+            )
         return mask
 
     def order(self, sort: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -545,11 +610,18 @@ class ComparedTable:
         return ["difference", "first", "second", *self.second.fields()]
 
     def containing(self, field: str | None, text: str) -> Mask:
-        """The rows in which one of the runs contains a text."""
+        """The rows in which a text is: for no field, and for a field of the example, in one of the runs."""
+        if field is not None and field not in ("input", "expected"):
+            table, rows, name = self._of(field)
+            return self._taken(table.containing(name, text), rows, False)
         found = np.zeros(len(self), bool)
         for table, rows in ((self.first, self.first_rows), (self.second, self.second_rows)):
             found |= self._taken(table.containing(field, text), rows, False)
         return found
+
+    def named(self, condition: filters.Condition) -> Mask:
+        """The rows whose example id satisfies a condition."""
+        return named_positions(self.examples, condition)[self.positions]
 
     def select(self, parsed: filters.Filter) -> Mask:
         """The rows that satisfy a filter."""
@@ -566,14 +638,3 @@ class ComparedTable:
             raise filters.FilterError(f"cannot sort by {field!r}: {did_you_mean(field, known)}")
         keys = numbers[0][chosen]
         return chosen[np.argsort(-keys if descending else keys, kind="stable")]
-
-
-def _split(expression: filters.Expression) -> tuple[list[filters.Expression], list[filters.Expression]]:
-    """The parts of a conjunction that columns answer, and those that need the records."""
-    parts = expression.parts if isinstance(expression, filters.All) else (expression,)
-    cheap: list[filters.Expression] = []
-    dear: list[filters.Expression] = []
-    for part in parts:
-        reads = filters.Filter("", part).reads_records or "id" in filters.Filter("", part).fields
-        (dear if reads else cheap).append(part)
-    return cheap, dear

@@ -6,6 +6,7 @@ A dataset never changes, so they are made once, when they are first needed, and 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ DEEPEST = 3
 """Levels of objects in the metadata whose fields get a column: `a.b.c`."""
 
 _FORMAT = "examples-2"
+LARGEST = sys.float_info.max
+"""A number beyond it is an integer that no float can stand for."""
 
 
 class Field(msgspec.Struct):
@@ -141,7 +144,7 @@ class _Building:
         self._count = count
 
     def add(self, position: int, value: Any) -> None:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
         if self.codes is None:
             if number and self.numbers is not None:
                 self.numbers[position] = float(value)
@@ -168,7 +171,9 @@ class _Building:
         import numpy as np
 
         plain = all(
-            len(each) == 1 and (each[0] is None or (type(each[0]) in (int, float))) for each in self.values
+            len(each) == 1
+            and (each[0] is None or (type(each[0]) in (int, float) and abs(each[0]) <= LARGEST))
+            for each in self.values
         )
         if plain:
             table = np.array([math.nan if each[0] is None else float(each[0]) for each in self.values])

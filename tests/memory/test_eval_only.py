@@ -110,12 +110,13 @@ def test_no_judge_is_exit_code_2_and_names_the_deterministic_one(tmp_path, capsy
     assert "--judge deterministic" in capsys.readouterr().err
 
 
-def test_another_baseline_is_refused(tmp_path):
+@pytest.mark.parametrize("baseline", ["BM25Memory", Other])
+def test_another_baseline_is_refused(tmp_path, baseline):
     first_stage(tmp_path / "one")
     with pytest.raises(RequestError, match="notes"):
         karat.memory.evaluate(
             None,
-            "BM25Memory",
+            baseline,
             output_dir=tmp_path / "one",
             eval_only=True,
             judge="deterministic",
@@ -289,3 +290,39 @@ def test_the_share_of_judge_errors_that_is_allowed(tmp_path, allowed, code):
     metrics = json.loads((folder / "aggregate_metrics.json").read_text())
     assert metrics["question_answering"]["num_judge_errors"] == 4
     assert (metrics["question_answering"]["num_total"], metrics["question_answering"]["num_valid"]) == (6, 2)
+
+
+def test_the_class_of_the_files_is_accepted_as_baseline(tmp_path):
+    made = karat.memory.evaluate(
+        None,
+        Notes,
+        output_dir=first_stage(tmp_path / "one"),
+        eval_only=True,
+        judge="deterministic",
+        store="memory://",
+    )
+    assert made.baseline == "notes"
+
+
+def test_lines_of_two_settings_are_refused_without_a_manifest(tmp_path):
+    folder, other = first_stage(tmp_path / "one", top_k=2), first_stage(tmp_path / "two", top_k=3)
+    shutil.rmtree(folder / ".karat")
+    lines = [(each / "pipeline_qa.jsonl").read_text().splitlines(keepends=True) for each in (folder, other)]
+    (folder / "pipeline_qa.jsonl").write_text(lines[0][0] + "".join(lines[1][1:]))
+    with pytest.raises(DataError, match=r"pipeline_qa\.jsonl:2: .*two runs"):
+        karat.memory.evaluate(
+            None, output_dir=folder, eval_only=True, judge="deterministic", store="memory://"
+        )
+
+
+def test_files_without_a_manifest_are_compared_only_with_the_same_top_k(tmp_path):
+    store, runs = tmp_path / "karat.db", []
+    for top_k in (2, 3):
+        folder = first_stage(tmp_path / str(top_k), top_k=top_k)
+        shutil.rmtree(folder / ".karat")
+        made = karat.memory.evaluate(
+            None, output_dir=folder, eval_only=True, judge="deterministic", store=store
+        )
+        runs.append(made.run.id)
+    with pytest.raises(RequestError, match="top_k"):
+        karat.compare(runs, store=store)

@@ -37,6 +37,7 @@ from karat.memory._pipeline import MemoryTask, Settings, SystemSpec, system_spec
 from karat.memory._samples import as_example, units_of
 from karat.memory._system import MemorySystem
 from karat.records import Call, Example, Failed, ItemResult, Ok, Output, to_builtins
+from karat.registry import parameters_of
 from karat.stats import cohen_kappa, percent_agreement
 
 DETERMINISTIC = "deterministic"
@@ -280,7 +281,7 @@ def evaluate(
     common: dict[str, Any] = {"progress": progress, **options}
     opened = karat.open_store(store)
     if eval_only:
-        stage = _from_files(folder, baseline if isinstance(baseline, str) else None, opened, common)
+        stage = _from_files(folder, _name_of(baseline), opened, common)
         stage.notices += [f"--{name} is not needed with --eval-only" for name in _unused(model, top_k)]
     else:
         if dataset is None or baseline is None:
@@ -361,6 +362,16 @@ async def evaluate_async(
 ) -> MemoryEvaluation:
     """As `evaluate`, for code on an event loop."""
     return await asyncio.to_thread(lambda: evaluate(dataset, baseline, **options))
+
+
+def _name_of(baseline: System | None) -> str | None:
+    """The name of a baseline, without making one; None for a function, or a class whose name is a parameter."""
+    if isinstance(baseline, str):
+        return baseline
+    if isinstance(baseline, type) and "name" not in parameters_of(baseline):
+        found = getattr(baseline, "name", None)
+        return found if isinstance(found, str) else None
+    return None
 
 
 def _unused(model: Any, top_k: int) -> list[str]:

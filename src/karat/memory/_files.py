@@ -226,6 +226,7 @@ class PipelineFiles(Task):
         self._digests: dict[str, str] = {}
         self._uuids: dict[str, str] = {}
         self._questions: dict[str, list[dict[str, Any]]] = {}
+        self._top_k: int | None = None
         self._read(SESSIONS, self._add_session)
         self._read(QUESTIONS, self._add_question)
         self._check_manifest()
@@ -286,6 +287,10 @@ class PipelineFiles(Task):
         units[unit] = place
         asked.append({"index": index, "question": record.question})
         self._note_baseline(record.retrieval.raw_trace.get("baseline"))
+        top_k = record.retrieval.top_k
+        if self._top_k not in (None, top_k):
+            raise DataError(f"the lines are of two runs: of top_k {self._top_k} and {top_k}")
+        self._top_k = top_k
 
     def _note_baseline(self, name: Any) -> None:
         if isinstance(name, str) and name:
@@ -348,6 +353,8 @@ class PipelineFiles(Task):
         for name in ("version", "system", "control", "shared_settings", "seed", "snapshots"):
             if self.manifest is not None and name in self.manifest:
                 out[name] = self.manifest[name]
+        if self._top_k is not None:  # all that files without a manifest say of what compared systems share
+            out.setdefault("shared_settings", {"top_k": self._top_k})
         return out
 
     def code(self) -> str | None:

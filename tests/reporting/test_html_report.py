@@ -223,3 +223,25 @@ def test_the_conclusion_names_the_values_that_the_tables_have(sample):
         in conclusion
     )
     assert "small is worse than the baseline large" in conclusion
+
+
+def test_a_found_difference_is_not_among_the_metrics_left_out(tmp_path):
+    store = tmp_path / "k.db"
+    data = karat.Dataset.from_examples([{"id": f"e{n}", "input": n} for n in range(40)])
+
+    def good(number: int) -> int:
+        return 1
+
+    def bad(number: int) -> int:
+        return 0
+
+    def last(outputs: int) -> float:
+        return float(outputs)
+
+    runs = [karat.run(task, data, store=store) for task in (good, bad)]
+    karat.evaluate(runs, [*({"name": "json_valid", "key": f"same{n}"} for n in range(6)), last], store=store)
+    compared = karat.compare(runs, store=store)
+    assert " is worse than " in compared.conclusions[-1]
+    page = tmp_path / "x.html"
+    assert main(["report", *(run.id for run in runs), "--store", str(store), "-o", str(page)]) == 0
+    assert compared.conclusions[-1] in page.read_text(encoding="utf-8").partition("more metrics")[0]

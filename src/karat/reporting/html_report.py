@@ -855,7 +855,10 @@ def _compared_sentences(
 ) -> list[str]:
     """What follows from a comparison: a sentence for each metric, however many runs there are."""
     if len(comparison.runs) == 2:
-        return _shortened(comparison.conclusions)
+        found = list(comparison.differences)
+        if len(found) > MOST_METRICS:  # a difference that was found is not among those left out
+            found.sort(key=lambda each: direction_of(each, comparison.confidence) not in ("better", "worse"))
+        return _shortened([each.conclusion for each in found])
     baseline = comparison.runs[0]
     said = []
     for leader in comparison.leaders:

@@ -10,7 +10,8 @@ import pytest
 import karat
 from karat.cli import main
 from karat.errors import RequestError, UnknownName
-from karat.formatting import Paragraph
+from karat.formatting import Paragraph, Table
+from karat.store.row_tables import row_tables
 from karat.testing import FakeProvider
 from tests.memory.parts import Notes, Oracle, sample
 from tests.memory.test_eval_only import labels_for
@@ -95,6 +96,17 @@ def test_a_comparison_calls_runs_by_labels_they_got_after_an_earlier_one(two):
     again = karat.compare([one.run.id, other.run.id], store=store)
     assert [run.label for run in again.runs] == ["before", "after"]
     assert again.id != first.id
+
+
+def test_rows_show_no_reasons_of_evaluators_that_do_not_apply(two):
+    _, one, _ = two
+    questions = [row for row in one.evaluation.rows() if row.unit.startswith("question")]
+    [table] = row_tables(questions, one.evaluation.header.evaluators)
+    assert isinstance(table, Table)
+    skipped = [table.head.index(key) for key in ("recall", "correctness", "update", "interference")]
+    assert sorted(table.drop[:4]) == skipped
+    assert table.head.index("unit") not in table.drop
+    assert not any("recall:" in str(row[table.head.index("why")]) for row in table.rows)
 
 
 def test_a_wide_interval_over_few_samples_is_explained_after_the_conclusion(tmp_path):

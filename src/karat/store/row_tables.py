@@ -68,7 +68,8 @@ class _Tables:
             )
         place = {name: index for index, name in enumerate(head)}
         right = [place[key] for key in keys]
-        drop = [place[name] for name in ("expected", "input", "unit", "attempt") if name in place]
+        unscored = [key for key in keys if all(_skipped(row.results.get(key)) for row in rows)]
+        drop = [place[n] for n in (*unscored, "expected", "input", "attempt") if n in place]
         return Table(head, table, right, cell=LONGEST_CELL, drop=drop)
 
     def _pairs(self, rows: Sequence[Row]) -> Table:
@@ -117,12 +118,18 @@ def _output(row: Row) -> str:
     return Styled(row.status, "bad" if row.status == "failed" else "warning")
 
 
+def _skipped(judged: Judged | None) -> bool:
+    return judged is None or judged.status == "skipped"
+
+
 def _why(row: Row) -> str:
     """The error of the output, else the reasons of the results."""
     if row.error and row.status == "failed":
         return row.error
     reasons = {key: judged.comment or judged.error or "" for key, judged in row.results.items()}
     told = {key: reason for key, reason in reasons.items() if reason}
+    if not all(_skipped(judged) for judged in row.results.values()):
+        told = {key: reason for key, reason in told.items() if not _skipped(row.results[key])}
     imperfect = {key: reason for key, reason in told.items() if row.results[key].score != 1.0}
     told = imperfect or told
     if len(reasons) == 1 or len(set(told.values())) == 1:

@@ -326,3 +326,25 @@ def test_files_without_a_manifest_are_compared_only_with_the_same_top_k(tmp_path
         runs.append(made.run.id)
     with pytest.raises(RequestError, match="top_k"):
         karat.compare(runs, store=store)
+
+
+def test_a_run_that_was_retried_since_is_not_mixed_with_its_earlier_files(tmp_path):
+    class Shaky(Notes):
+        """Fails on the first question, once."""
+
+        name = "shaky"
+        failed: list[str] = []
+
+        def retrieve(self, query: str, top_k: int, now: str | None) -> Any:
+            if not self.failed:
+                self.failed.append(query)
+                raise ConnectionError("not now")
+            return super().retrieve(query, top_k, now)
+
+    store = tmp_path / "karat.db"
+    first = first_stage(tmp_path / "one", Shaky, store=store)
+    later = first_stage(tmp_path / "two", Shaky, store=store, retry_failed=True)
+    for folder, questions in ((first, 5), (later, 6)):
+        karat.memory.evaluate(None, output_dir=folder, eval_only=True, judge="deterministic", store=store)
+        for name in ("pipeline_qa.jsonl", "qa_records.jsonl"):
+            assert len((folder / name).read_text().splitlines()) == questions

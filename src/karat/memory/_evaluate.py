@@ -680,7 +680,10 @@ def _from_files(folder: Path, baseline: str | None, store: karat.Store, common: 
             made = store.runs.get(manifest["run"])
         except KaratError:
             made = None
-    if made is None or made.counts.pending:
+    lines = sum(task.counts.values())
+    if (
+        made is None or made.counts.pending or made.counts.ok != lines
+    ):  # a stored run may have been retried since
         data = karat.Dataset.from_examples(task.examples(), name=_name(f"memory-{folder.name}"))
         made = karat.run(task, data, store=store, concurrency=1, metadata={"baseline": task.name}, **common)
     found = dict(manifest or {"format": files.FORMAT, "baseline": task.name})

@@ -148,10 +148,10 @@ def _find(value: Any, known: _Known, where: str, item: bool) -> tuple[str, str] 
 
 
 def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | None:
-    """Return why a dict is a call that was not read; None where it is no call, or a known one.
+    """Return why a dict is an unread tool call; None if it is not a call or was already read.
 
-    Metadata may describe a program, a hook or a container by `{name, args}`. There a dict is a call only where its kind
-    or its key says so.
+    Metadata may describe a program, a hook or a container by `{name, args}`. There a dict is a call only if its kind
+    or its key marks it as one.
     """
     kinds = [value[key] for key in _KINDS if isinstance(value.get(key), str)]
     kind = next((each for each in kinds if _is_call_kind(each)), None)
@@ -197,7 +197,7 @@ def _unread_in(part: Any, known: _Known) -> str | None:
 
 
 def _extract(value: dict[str, Any]) -> ToolCall | None:
-    """Read a call from a dict whatever its format; the call may be nested one level deep."""
+    """Read a call from a dict in any known format; the call may be nested one level deep."""
     call = read_call(value)
     if call is not None:
         return call
@@ -239,7 +239,7 @@ def _letters(key: Any) -> str:
 
 
 def _unflattened(value: dict[Any, Any]) -> dict[Any, Any]:
-    """Return flat attributes (`ai.toolCall.name`) as nested dicts where one of them may be part of a call."""
+    """Return flat attributes (`ai.toolCall.name`) as nested dicts if any attribute may be part of a call."""
     flat = [key for key in value if isinstance(key, str) and "." in key]
     if not any(_is_call_key(part) for key in flat for part in key.split(".")):
         return value

@@ -75,17 +75,17 @@ def messages(value: Any, role: str) -> list[Step | Unused]:
 
 
 class _Story:
-    """What has been told so far: which messages are known, which calls wait for their execution."""
+    """The trajectory read so far: the messages already emitted and the calls that await execution."""
 
     def __init__(self) -> None:
-        self.told: Counter[Any] = Counter()
+        self.emitted_counts: Counter[Any] = Counter()
         self.forms: dict[Any, list[Step]] = {}
-        """The messages that were told, by what makes them the same, each as it was first written."""
+        """The emitted messages by `_key`, each as it was first written."""
         self.parts: Counter[Any] = Counter()
-        """The calls with an id, and the texts, of the messages that were told: tracers cut messages differently."""
+        """The calls with an id, and the texts, of emitted messages: tracers split messages differently."""
         self.answered: dict[str, Step] = {}
         self.ran: list[tuple[ToolCall, Step]] = []
-        """Calls without an id that were run, and what came of them."""
+        """Executed calls without an id, each with the step that holds its result."""
         self.waiting: list[ToolCall] = []
 
     def model(self, observation: Observation) -> Iterator[Step | Unused]:
@@ -99,8 +99,8 @@ class _Story:
             self._learn_ids(part, key)
             telling = pieces[: len(part.tool_calls) or 1]
             in_pieces = bool(telling) and all(history[piece] <= self.parts[piece] for piece in telling)
-            if history[key] > self.told[key] and not in_pieces and not self._is_answered(part):
-                yield self._tell(part, key)
+            if history[key] > self.emitted_counts[key] and not in_pieces and not self._is_answered(part):
+                yield self._emit(part, key)
             elif not self._is_known(part, key):
                 reason = "a message that was told already, written differently"
                 yield Unused(f"{observation.where}.input", reason, part.to_dict(), harmless=True)
@@ -108,7 +108,7 @@ class _Story:
             if isinstance(part, Unused):
                 yield _at(part, observation, "output")
             else:
-                yield self._tell(part, _key(part))
+                yield self._emit(part, _key(part))
 
     def tool(self, observation: Observation) -> Iterator[Step | Unused]:
         call = observation.call
@@ -118,7 +118,7 @@ class _Story:
         asked = self._take(call)
         if asked is None:
             step = Step("assistant", tool_calls=[call])
-            self.told[_key(step)] += 1
+            self.emitted_counts[_key(step)] += 1
             yield step
         elif call.arguments and not _same(asked, call):
             reason = "the call that was run differs from the one that was asked for"
@@ -137,14 +137,14 @@ class _Story:
         return observation.call is not None and any(_same(call, observation.call) for call in self.waiting)
 
     def _learn_ids(self, step: Step, key: Any) -> None:
-        """Some tracers write the id of a call only in the history: what it was answered is then known by it too."""
-        for call in step.tool_calls if self.ran and self.told[key] else ():
+        """Assign ids from the history to executed calls: some tracers write the id of a call only there."""
+        for call in step.tool_calls if self.ran and self.emitted_counts[key] else ():
             at = next((i for i, (ran, _) in enumerate(self.ran) if _same(ran, call)), None)
             if call.id is not None and call.id not in self.answered and at is not None:
                 self.answered[call.id] = self.ran.pop(at)[1]
 
-    def _tell(self, step: Step, key: Any) -> Step:
-        self.told[key] = self.told[key] + 1
+    def _emit(self, step: Step, key: Any) -> Step:
+        self.emitted_counts[key] = self.emitted_counts[key] + 1
         self.parts.update(_pieces(step))
         self.forms.setdefault(key, []).append(step)
         if step.tool_result is not None:
@@ -158,7 +158,7 @@ class _Story:
 
     def _answer(self, step: Step, key: Any) -> None:
         if key is None:
-            self.told[_key(step)] += 1
+            self.emitted_counts[_key(step)] += 1
         if step.tool_result is not None and step.tool_result.call_id:
             self.answered[step.tool_result.call_id] = step
 
@@ -166,11 +166,11 @@ class _Story:
         return step.tool_result is not None and step.tool_result.call_id in self.answered
 
     def _is_known(self, step: Step, key: Any) -> bool:
-        """Whether all that a message says, seen again, has been told; ids and extras may be new."""
-        told = self.forms.get(key, [])
+        """Whether an emitted message already has the content, ids and extra fields of this repeated message."""
+        emitted = self.forms.get(key, [])
         if step.tool_result is not None and step.tool_result.call_id in self.answered:
-            told = [*told, self.answered[step.tool_result.call_id]]
-        return any(_says_no_more(step, other) for other in told)
+            emitted = [*emitted, self.answered[step.tool_result.call_id]]
+        return any(_adds_nothing(step, other) for other in emitted)
 
     def _take(self, call: ToolCall) -> ToolCall | None:
         by_id = [c for c in self.waiting if call.id is not None and c.id == call.id]
@@ -182,7 +182,7 @@ class _Story:
 
 
 def _same(a: ToolCall, b: ToolCall) -> bool:
-    """Whether a call that was asked for is the one that was run, or is seen again."""
+    """Whether a requested call and an executed or repeated call are the same."""
     if a.raw is not None:
         # What could not be read is, to the tool, the one text it was given.
         return a.name == b.name and (a.raw == b.raw or b.arguments == {"input": a.raw})
@@ -190,14 +190,14 @@ def _same(a: ToolCall, b: ToolCall) -> bool:
 
 
 def _key(step: Step) -> Any:
-    """What makes two messages the same one, seen again: not their ids, which tracers often leave out."""
+    """Identify a message by role, content and calls, without the ids that tracers often omit."""
     calls = tuple((call.name, repr(call.arguments), call.raw) for call in step.tool_calls)
     content = text_of(step.content) or (repr(step.content) if step.content else "")
     return step.role, content, calls
 
 
 def _pieces(step: Step) -> list[Any]:
-    """What a message is made of, where it can be told from all others: its calls by their ids, then its text."""
+    """Return the identifiable parts of a message: its calls by id, then its text; empty if a call has no id."""
     if step.role != "assistant" or any(call.id is None for call in step.tool_calls):
         return []
     calls = [("call", call.id, call.name, repr(call.arguments), call.raw) for call in step.tool_calls]
@@ -205,11 +205,11 @@ def _pieces(step: Step) -> list[Any]:
     return [*calls, ("text", text)] if text else calls
 
 
-def _says_no_more(step: Step, told: Step) -> bool:
-    if step.content != told.content or any(told.extra.get(k) != v for k, v in step.extra.items()):
+def _adds_nothing(step: Step, emitted: Step) -> bool:
+    if step.content != emitted.content or any(emitted.extra.get(k) != v for k, v in step.extra.items()):
         return False
-    ids = {call.id for call in told.tool_calls} | {None}
-    known = [told_call.extra for told_call in told.tool_calls]
+    ids = {call.id for call in emitted.tool_calls} | {None}
+    known = [known_call.extra for known_call in emitted.tool_calls]
     return all(call.id in ids and (not call.extra or call.extra in known) for call in step.tool_calls)
 
 

@@ -59,7 +59,7 @@ def result_step(
 
 
 def simple(content: Any) -> Any:
-    """Return the text of a single text block, None for no block, and anything else as it is."""
+    """Return the text of a single text block, None for no block, and anything else unchanged."""
     if isinstance(content, (list, tuple)):
         content = [plain(block) for block in content]
         if not content:

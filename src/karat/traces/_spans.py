@@ -1,7 +1,7 @@
-"""Spans as OpenTelemetry writes them: OTLP documents, lists of spans, log records, a dataframe's columns.
+"""OpenTelemetry spans from OTLP documents, lists of spans, log records or the columns of a dataframe.
 
-Attributes come flat (`llm.output_messages.0.message.role`), nested, or half of each; they are made flat once,
-here. Readers take what they use out of a span, and `left` is what nobody took, so that nothing gets lost.
+Attributes are flat (`llm.output_messages.0.message.role`), nested, or a mixture; this module flattens them once.
+Readers take the attributes they use out of a span, and `left` returns the remaining ones, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SCALARS = ("stringValue", "boolValue", "doubleValue", "string_value", "bool_val
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An event of a span, or a log record: what it says, and what is said about it."""
+    """An event of a span, or a log record: its fields, and the metadata beside them."""
 
     name: str
     fields: dict[str, Any]
@@ -67,7 +67,7 @@ class Span(msgspec.Struct):
     start: Any
     failed: bool
     failure: Any
-    """What the status says of it."""
+    """The message of the status."""
     where: str
     value: dict[str, Any]
 
@@ -79,7 +79,7 @@ class Span(msgspec.Struct):
         return None
 
     def answer(self, *keys: str) -> Any:
-        """The same of a tool's answer; where it failed without one, what the status says."""
+        """Take out a tool's result; for a failed call without a result, return the status message."""
         answer = self.take(*keys)
         return self.failure or None if answer is None and self.failed else answer
 
@@ -101,7 +101,7 @@ class Span(msgspec.Struct):
         return found
 
     def left(self) -> dict[str, Any]:
-        """What the span says and nobody took."""
+        """Return the fields, attributes and events of the span that no reader took."""
         others = {
             key: part
             for key, part in rest(self.value, "attributes", "events").items()
@@ -118,7 +118,7 @@ class Span(msgspec.Struct):
 def spans_of(value: Any) -> list[Span]:
     """The spans of a document, of a list or of one span; empty where there are none.
 
-    Log records go to the span they name; those of which it is not there make up one of their own.
+    Log records go to the span they name; records of an absent span form a new span.
     """
     if not _may_hold_spans(value):
         return []
@@ -134,7 +134,7 @@ def spans_of(value: Any) -> list[Span]:
 
 
 def _may_hold_spans(value: Any) -> bool:
-    """Whether it is worth looking: a list of messages is told from spans by all its keys at once."""
+    """Whether a value can contain spans: a cheap check of all its keys that rules out lists of messages."""
     if type(value) is dict:
         return not _TELLING.isdisjoint(value)
     if type(value) is list and set(map(type, value)) == {dict}:
@@ -143,7 +143,7 @@ def _may_hold_spans(value: Any) -> bool:
 
 
 def strays_of(value: Any) -> list[Unused]:
-    """What stands among the spans and is none, and what is said around them."""
+    """Return the items among the spans that are not spans, and the fields around them."""
     reason = "it stands among spans and has no attributes"
     around: list[Unused] = []
     strays = [
@@ -254,7 +254,7 @@ def _event(name: str, event: dict[str, Any], *used: str) -> Event:
 
 
 def _record(item: Any) -> Event | None:
-    """A log record that tells of a model's message, as an event."""
+    """Read a log record of a model message as an event; None for any other item."""
     if not isinstance(item, dict):
         return None
     for key in ("event_name", "eventName"):

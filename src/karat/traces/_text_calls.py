@@ -102,28 +102,28 @@ def _transcript(
     role: str, sections: list[tuple[str, str, str]], extra: dict[str, Any]
 ) -> Iterator[Step | Unused]:
     """Yield a step for each thought with its action, and one for each observation."""
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[ToolCall] = []
     position = 0
     while position < len(sections):
         label, whole, inside = sections[position]
         position += 1
         if label == "Observation":
-            if said:
-                yield Step(role, "".join(said).strip(), calls, extra=extra)
-                said, calls, extra = [], [], {}
+            if texts:
+                yield Step(role, "".join(texts).strip(), calls, extra=extra)
+                texts, calls, extra = [], [], {}
             yield result_step(None, None, inside)
             continue
         if label == "Thought" and calls:
-            yield Step(role, "".join(said).strip(), calls, extra=extra)
-            said, calls, extra = [], [], {}
-        said.append(whole)
+            yield Step(role, "".join(texts).strip(), calls, extra=extra)
+            texts, calls, extra = [], [], {}
+        texts.append(whole)
         if label != "Action":
             continue
         if position < len(sections) and sections[position][0] == "Action Input":
             _, more, given = sections[position]
             position += 1
-            said.append(more)
+            texts.append(more)
             named = inside.strip().strip("*`\"'").strip()
             if not named:
                 yield UnreadCall("", "an action without a tool", whole + more)
@@ -131,12 +131,12 @@ def _transcript(
             calls.append(ToolCall(None, named, _input(given)))
         elif (blob := _blob(inside)) is not None:
             calls.append(blob)
-    if said:
-        yield Step(role, "".join(said).strip(), calls, extra=extra)
+    if texts:
+        yield Step(role, "".join(texts).strip(), calls, extra=extra)
 
 
 def _input(given: str) -> Any:
-    """Return the arguments of an action; text that is no object is the tool's one `input`."""
+    """Return the arguments of an action; text that is not an object becomes the tool's only argument, `input`."""
     text = _FENCE.sub("", given).strip() if "```" in given else given.strip()
     if not text:
         return {}

@@ -1,7 +1,7 @@
-"""What a tracer says of a tool's run, unwrapped: the call it ran, and what it gave back.
+"""Tool executions as tracers record them, unwrapped: the call and its result.
 
-Tracers write the arguments and the answer as the callbacks of a framework get them: in an envelope of arguments and
-keywords, or as the message that a framework makes of an answer. What the envelope says beside is kept.
+Tracers write arguments and results as the callbacks of a framework receive them: in an envelope of arguments and
+keywords, or as the message that a framework builds from a result. The other fields of the envelope are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from karat.traces.steps import ToolCall, ToolResult, rest, text_or_none
 
 
 class ToolRun(msgspec.Struct, frozen=True):
-    """A tool's run: its call, its result where there is one, and what else was said of them."""
+    """A tool execution: the call, the result if there is one, and the other recorded fields."""
 
     call: ToolCall
     result: ToolResult | None
@@ -25,7 +25,7 @@ class ToolRun(msgspec.Struct, frozen=True):
 
 
 def tool_run(name: str, given: Any, answer: Any, *, identity: Any = None, failed: bool = False) -> ToolRun:
-    """The run of a tool, from what it was given and what it answered, however they were written."""
+    """Read a tool execution from its recorded input and result, in any of the known envelopes."""
     arguments, call_id, beside_given = _arguments(given)
     content, fields, beside_answer = _answer(answer)
     identity = next(
@@ -40,9 +40,9 @@ def tool_run(name: str, given: Any, answer: Any, *, identity: Any = None, failed
 
 
 def _arguments(given: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """The arguments, the id of the call where it is said, and what stands beside.
+    """Return the arguments, the id of the call if given, and the other fields.
 
-    Text that is neither JSON nor a Python literal is the one `input` the tool had.
+    Text that is neither JSON nor a Python literal becomes the only argument, `input`.
     """
     given = plain(given)
     values, raw = read_loose_arguments(given)
@@ -64,7 +64,7 @@ def _arguments(given: Any) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def _answer(answer: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """The content of an answer, the fields of the message it stands in, and what of them stands beside."""
+    """Return the content of a result, the fields of the message that contains it, and its unused fields."""
     document = decoded(answer)
     envelope: dict[str, Any] = {}
     if isinstance(document, dict) and document.keys() == {"output", "kwargs"}:

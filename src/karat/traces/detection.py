@@ -1,8 +1,8 @@
 """Find the format of a trace and read it: `normalize`, and the registry of formats.
 
-A format has a `name`, a `detect` and a `read`. Both get a whole document or one item of a list: `detect` says whether
-the format recognises it, `read` yields its steps and whatever it could not use. Registered formats are tried before
-karat's own, so that a plug-in can refine one of them.
+A format has a `name`, a `detect` and a `read`. Both get a whole document or one item of a list: `detect` returns
+whether the format recognises it, `read` yields its steps and the parts it could not use. Registered formats are tried
+before karat's own, so that a plug-in can refine one of them.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def read(value: Any, depth: int = 0) -> Iterator[Step | Unused]:
 
 
 def read_items(items: Iterable[Any], depth: int = 0) -> Iterator[Step | Unused]:
-    """Yield the parts of each item of a list, whatever its format."""
+    """Yield the parts of each item of a list; the items may have different formats."""
     for position, item in enumerate(items):
         if isinstance(item, Step):
             yield item

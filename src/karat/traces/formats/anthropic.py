@@ -31,7 +31,7 @@ def detect(value: Any) -> bool:
 
 
 def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
-    """The steps of a message: a new one begins with each tool result, and with what is said after a call."""
+    """Split a message into steps: a new step begins at each tool result and at text that follows a call."""
     if is_tool_block(value):
         role = "assistant" if value["type"] in _USES else "user"
         yield from read_blocks(role, [value], {})

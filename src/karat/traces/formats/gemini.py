@@ -56,11 +56,11 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         return
     key = "contents" if isinstance(value.get("contents"), list) else "candidates"
     beside = _SYSTEM if key == "contents" else _HISTORY
-    told = next((value[word] for word in beside if value.get(word) is not None), None)
+    preceding = next((value[word] for word in beside if value.get(word) is not None), None)
     if key == "contents":
-        before: list[Step | Unused] = [*system_steps(told)]
+        before: list[Step | Unused] = [*system_steps(preceding)]
     else:
-        before = [*placed(read({"contents": told}), beside[0])] if isinstance(told, list) else []
+        before = [*placed(read({"contents": preceding}), beside[0])] if isinstance(preceding, list) else []
     yield from before
     for position, item in enumerate(value[key]):
         given = item = plain(item)
@@ -78,7 +78,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
 
 
 def _candidate(item: Any) -> Any:
-    """The content of a candidate; why it ended and the like are said beside it."""
+    """Return the content of a candidate, merged with its other fields such as the finish reason."""
     content = plain(item.get("content")) if isinstance(item, dict) else None
     return {**rest(item, "content"), **content} if isinstance(content, dict) else None
 

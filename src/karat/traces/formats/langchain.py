@@ -164,25 +164,27 @@ def _older_calls(extra: dict[str, Any]) -> list[ToolCall]:
 
 
 def _without_calls(content: Any, calls: list[ToolCall]) -> tuple[Any, list[ToolCall]]:
-    """Content without the blocks that say again what `tool_calls` says, and the calls with what else they say."""
+    """Remove content blocks that repeat a tool call, and add their other fields to that call."""
     if not isinstance(content, list):
         return content, calls
     kept = []
-    told = list(calls)
+    completed = list(calls)
     for block in map(plain, content):
-        at, key = _repeated(block, told)
+        at, key = _repeated(block, completed)
         if key is None:
             kept.append(block)
             continue
-        call = told[at]
-        said = [word for word in _ARGUMENTS if read_arguments(block.get(word)) == (call.arguments, call.raw)]
-        beside = rest(block, "type", "name", key, *said)
-        told[at] = msgspec.structs.replace(call, extra={**beside, **call.extra}) if beside else call
-    return kept, told
+        call = completed[at]
+        repeated_keys = [
+            word for word in _ARGUMENTS if read_arguments(block.get(word)) == (call.arguments, call.raw)
+        ]
+        beside = rest(block, "type", "name", key, *repeated_keys)
+        completed[at] = msgspec.structs.replace(call, extra={**beside, **call.extra}) if beside else call
+    return kept, completed
 
 
 def _repeated(block: Any, calls: list[ToolCall]) -> tuple[int, str | None]:
-    """Which of the calls a block says again, and under which key it has the call's id."""
+    """Return the position of the call that a block repeats, and the block's key for the call id."""
     if isinstance(block, dict) and block.get("type") in ("tool_use", "tool_call", "function_call"):
         for key in ("call_id", "id"):
             for at, call in enumerate(calls):

@@ -26,7 +26,7 @@ _MARKS = ("startTime", "start_time", "traceId", "trace_id", "parentObservationId
 
 
 def detect(value: Any) -> bool:
-    """A trace with observations, an observation, or a list of them."""
+    """A trace with observations, an observation, or a list of observations."""
     if isinstance(value, list):
         return bool(value) and all(_is_observation(plain(item)) for item in value)
     if isinstance(value, dict) and isinstance(value.get("observations"), (list, tuple)):
@@ -52,7 +52,7 @@ def read(value: Any) -> Iterator[Step | Unused]:
 
 
 def of_span(span: Span) -> Observation:
-    """The observation that a span of the Langfuse SDK tells in `langfuse.observation.*`."""
+    """Read the observation in the `langfuse.observation.*` attributes of a Langfuse SDK span."""
     words = ("input", "output", "level", "status_message")
     given, output, level, message = (span.take(f"{SPAN}{word}") for word in words)
     identity = span.attributes.get(f"{SPAN}metadata.tool_call_id")

@@ -23,7 +23,7 @@ _REMOVE_ALL = "__remove_all__"
 
 
 def detect(value: Any) -> bool:
-    """A snapshot, the history of a thread, states of which each goes on from the last, or updates by nodes."""
+    """A snapshot, the history of a thread, states that each extend the previous one, or updates by node."""
     if isinstance(value, dict):
         if "role" in value or "content" in value:
             return False  # a message, as most that is asked about
@@ -51,19 +51,19 @@ def read(value: Any) -> Iterator[Step | Unused]:
 
 def _read_states(states: list[Any]) -> Iterator[Step | Unused]:
     newest = _newest(states) if _is_snapshot(states[0]) else len(states) - 1
-    told = [_is_part(_messages(state) or [], _messages(states[newest]) or []) for state in states]
-    if all(told):
+    contained = [_is_part(_messages(state) or [], _messages(states[newest]) or []) for state in states]
+    if all(contained):
         yield from placed(read_any(states[newest]), f"[{newest}]")
     else:
-        # Messages that the newest state no longer has were there all the same.
+        # Messages that the newest state no longer has are part of the trajectory.
         yield from read_any(_union(states))
     for position, state in enumerate(states):
-        if position != newest or not all(told):
+        if position != newest or not all(contained):
             yield Unused(f"[{position}]", "an earlier state", state, harmless=True)
 
 
 def _union(states: list[Any]) -> list[Any]:
-    """Return the messages of all states in the order of their first appearance; ids tell them apart."""
+    """Return the messages of all states in the order of their first appearance, identified by id."""
     ordered = states
     if _is_snapshot(states[0]):
         times = [state.get("created_at") for state in states]
@@ -90,34 +90,34 @@ def _union(states: list[Any]) -> list[Any]:
 
 
 def _read_updates(updates: list[dict[str, Any]]) -> Iterator[Step | Unused]:
-    told: list[Any] = []
+    collected: list[Any] = []
     for position, update in enumerate(updates):
         for node, state in update.items():
-            told, beside = _added(told, plain(state))
+            collected, beside = _added(collected, plain(state))
             yield from (Unused(f"[{position}].{node}", *each, harmless=True) for each in beside)
-    yield from read_any(told)
+    yield from read_any(collected)
 
 
-def _added(told: list[Any], state: Any) -> tuple[list[Any], list[tuple[str, Any]]]:
-    """The messages with those of an update, and what of it becomes none, with the reason.
+def _added(collected: list[Any], state: Any) -> tuple[list[Any], list[tuple[str, Any]]]:
+    """Apply an update to the messages; also return its unused parts, each with the reason.
 
-    A message that comes again under its id takes the place of the first; one that is removed was there, and stays.
+    A message with a known id replaces the earlier one. A removed message is part of the trajectory and stays.
     """
     messages = [plain(message) for message in _messages(state) or ()]
     removing = [message for message in messages if _is_removal(message)]
     new = [message for message in messages if not _is_removal(message)]
     later = {_identity(message): message for message in new if _identity(message) is not None}
-    again = [message for message in told if _identity(message) in later]
+    again = [message for message in collected if _identity(message) in later]
     beside = [("it removes a message", message) for message in removing]
     beside += [("it was told again", message) for message in again if message not in new]
     others = rest(state, "messages") if isinstance(state, dict) else state
     if others:
         beside.append(("it stands beside 'messages'", others))
     if any(message["id"] == _REMOVE_ALL for message in removing):
-        # The update says them all, perhaps in another order.
-        return [message for message in told if message not in again] + new, beside
+        # The update lists all messages, perhaps in another order.
+        return [message for message in collected if message not in again] + new, beside
     known = {_identity(message) for message in again}
-    changed = [later.get(_identity(message), message) for message in told]
+    changed = [later.get(_identity(message), message) for message in collected]
     return changed + [message for message in new if _identity(message) not in known], beside
 
 
@@ -173,7 +173,7 @@ def _are_of_one_thread(items: list[Any]) -> bool:
 
 
 def _thread(snapshot: dict[str, Any]) -> str | None:
-    """The id of the thread, where the snapshot, its checkpoint or its configuration says it."""
+    """Return the id of the thread from the snapshot, its checkpoint or its configuration."""
     config = plain(snapshot.get("config"))
     configurable = config.get("configurable") if isinstance(config, dict) else None
     places = map(plain, (snapshot, snapshot.get("checkpoint"), configurable))
@@ -182,7 +182,7 @@ def _thread(snapshot: dict[str, Any]) -> str | None:
 
 
 def _are_growing(items: list[Any]) -> bool:
-    """Whether each of the states has the messages of the one before it, and at last more of them."""
+    """Whether each state contains the messages of the previous one, and the last state has more than the first."""
     found = [messages for item in items if (messages := _messages(item)) is not None]
     if len(found) < len(items) or len(found[-1]) <= len(found[0]):
         return False

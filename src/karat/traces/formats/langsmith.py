@@ -63,24 +63,24 @@ def _is_batch(value: Any) -> bool:
 
 
 def _posted(batches: list[dict[str, Any]]) -> tuple[list[Any], list[Unused]]:
-    """The runs of all batches with their patches, and what a patch changed."""
+    """Return the runs of all batches with their patches applied, and the values that patches replaced."""
     runs: dict[str, dict[str, Any]] = {}
     earlier: list[Unused] = []
     for key in ("post", "patch"):
         for batch in batches:
-            for said in batch.get(key, ()):
-                run = runs.setdefault(said["id"], {})
-                new = rest(said)
+            for posted in batch.get(key, ()):
+                run = runs.setdefault(posted["id"], {})
+                new = rest(posted)
                 changed = {k: v for k, v in run.items() if k in new and v and new[k] != v}
                 if changed:
                     reason = "what the run said before it was patched"
-                    earlier.append(Unused(f"{key}[{said['id']}]", reason, changed, harmless=True))
+                    earlier.append(Unused(f"{key}[{posted['id']}]", reason, changed, harmless=True))
                 run.update(new)
     return list(runs.values()), earlier
 
 
 def _flat(run: Any, where: str) -> Iterator[tuple[Any, str]]:
-    """A run and all runs below it; a loop over a list of its own, for the nesting may be deep."""
+    """Yield a run and all its descendants; iterative, because the nesting may be deep."""
     stack = [(run, where)]
     while stack:
         run, where = stack.pop()
@@ -112,8 +112,8 @@ def _observe(run: dict[str, Any], where: str) -> Observation:
     generated, beside_generated = _generated(outputs)
     given, beside_given = _unwrapped(inputs, ("messages", "prompts", "input"))
     output, beside_output = _unwrapped(generated, ("messages", "message", "output"))
-    told = next((word for word in SYSTEM if system_steps(beside_given.get(word))), None)
-    system = [] if told is None else system_steps(beside_given.pop(told))
+    system_key = next((word for word in SYSTEM if system_steps(beside_given.get(word))), None)
+    system = [] if system_key is None else system_steps(beside_given.pop(system_key))
     beside = {"inputs": beside_given, "outputs": {**beside_generated, **beside_output}}
     return Observation(
         kind="model" if kind in _MODELS else "group",
@@ -128,7 +128,7 @@ def _observe(run: dict[str, Any], where: str) -> Observation:
 
 
 def _unwrapped(value: Any, keys: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
-    """The messages inside `{messages: [[…]]}` and the like, and what stands beside them."""
+    """Return the messages inside wrappers such as `{messages: [[…]]}`, and the other fields of the wrapper."""
     others: dict[str, Any] = {}
     if isinstance(value, dict) and "role" not in value:
         key = next((key for key in keys if value.get(key) is not None), None)
@@ -140,7 +140,7 @@ def _unwrapped(value: Any, keys: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
 
 
 def _generated(outputs: Any) -> tuple[Any, dict[str, Any]]:
-    """The message of LangChain's `generations`, where there are any, and what stands beside it."""
+    """Return the message in LangChain's `generations`, if there are any, and the other fields."""
     if not isinstance(outputs, dict) or not isinstance(outputs.get("generations"), list):
         return outputs, {}
     others = rest(outputs, "generations")

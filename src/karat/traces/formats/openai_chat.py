@@ -44,7 +44,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
 
 
 def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
-    """Return names and arguments of the calls of plain messages; None where one of them is not plain.
+    """Return names and arguments of the calls of plain messages; None if a message is not plain.
 
     Calls may be written as LangChain writes them, and content as Anthropic's blocks.
     """
@@ -133,7 +133,7 @@ def _older_calls(extra: dict[str, Any]) -> list[Any]:
 
 
 def calls_beside(fields: dict[str, Any]) -> list[Any]:
-    """Return the calls of a dict as they are written: `tool_calls`, and the legacy `function_call` as one of them."""
+    """Return the unparsed calls of a dict: `tool_calls`, and the legacy `function_call` in the same form."""
     return _given_calls(fields)[0]
 
 

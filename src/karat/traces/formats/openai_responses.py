@@ -89,7 +89,7 @@ def _named_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
 
 
 def _builtin_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
-    """`web_search_call` and its like: the tool is what the type says, the arguments whatever it was given."""
+    """Read `web_search_call` and similar items: the type names the tool, the input fields are the arguments."""
     called = value["type"].removesuffix("_call")
     identity = text_or_none(value.get("call_id", value.get("id")))
     call = ToolCall(identity, called, rest(value, *_NOT_ARGUMENTS))

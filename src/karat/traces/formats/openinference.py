@@ -18,7 +18,7 @@ _KINDS = frozenset(("LLM", "TOOL", "RETRIEVER", "AGENT", "CHAIN", "EMBEDDING", "
 
 
 def detect(value: Any) -> bool:
-    """Spans of which at least one says its OpenInference kind."""
+    """Spans of which at least one has an OpenInference kind."""
     return any(_kind(span) is not None for span in spans_of(value))
 
 
@@ -88,9 +88,9 @@ def _message(item: Any, role: str) -> dict[str, Any]:
     calls = [_call(call) for call in calls] if isinstance(calls, list) else []
     if isinstance(message.get("contents"), list) and "content" not in message:
         blocks = message.pop("contents")
-        # A call may stand among the blocks too, where it was said.
-        told = [_call(block) for block in blocks if isinstance(block, dict) and "tool_call" in block]
-        calls += [call for call in told if call not in calls]
+        # A call may also be one of the content blocks.
+        in_blocks = [_call(block) for block in blocks if isinstance(block, dict) and "tool_call" in block]
+        calls += [call for call in in_blocks if call not in calls]
         message["content"] = [
             _block(block) for block in blocks if not (isinstance(block, dict) and "tool_call" in block)
         ]
@@ -105,7 +105,7 @@ def _message(item: Any, role: str) -> dict[str, Any]:
 
 
 def _call(item: Any) -> Any:
-    """A call, out of the list of calls or out of a block; of what a block says, its kind is no news."""
+    """Read a call from the list of calls or from a content block, without the redundant kind of the block."""
     call = item.get("tool_call") if isinstance(item, dict) else None
     if not isinstance(call, dict):
         return item

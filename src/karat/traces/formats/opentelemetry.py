@@ -27,7 +27,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 
 def detect(value: Any) -> bool:
-    """Spans of which at least one speaks of a model or a tool; or a message in typed parts."""
+    """Spans of which at least one describes a model or tool call; or a message in typed parts."""
     return _is_message(value) or any(_speaks(span) for span in spans_of(value))
 
 
@@ -41,7 +41,7 @@ def read(value: Any) -> Iterator[Step | Unused]:
 
 
 def observe(span: Span) -> Observation:
-    """What a span says: a model call, a tool execution, or only a group."""
+    """Read a span as a model call, a tool execution or a plain group."""
     for event in span.take_events(_DETAILS):
         span.attributes = {**flat(event.fields), **flat(event.beside), **span.attributes}
     if f"{langfuse.SPAN}type" in span.attributes:
@@ -137,30 +137,30 @@ def _run(span: Span, run: ToolRun) -> Observation:
 
 
 def _input(span: Span) -> list[Step | Unused]:
-    told = _told(span, "gen_ai.input.messages", "gen_ai.prompt", "user")
+    found = _attribute_messages(span, "gen_ai.input.messages", "gen_ai.prompt", "user")
     system = messages(_system(span.take("gen_ai.system_instructions")), "system")
-    if not told:
+    if not found:
         for event in span.take_events("gen_ai.content.prompt"):
-            told += messages(_content_of(event, "gen_ai.prompt"), "user")
+            found += messages(_content_of(event, "gen_ai.prompt"), "user")
         names = [f"gen_ai.{role}.message" for role in _ROLES]
-        told += messages([_event_message(event) for event in span.take_events(*names)], "user")
-    return [*system, *told]
+        found += messages([_event_message(event) for event in span.take_events(*names)], "user")
+    return [*system, *found]
 
 
 def _output(span: Span) -> list[Step | Unused]:
-    told = _told(span, "gen_ai.output.messages", "gen_ai.completion", "assistant")
-    if not told:
+    found = _attribute_messages(span, "gen_ai.output.messages", "gen_ai.completion", "assistant")
+    if not found:
         for event in span.take_events("gen_ai.content.completion"):
-            told += messages(_content_of(event, "gen_ai.completion"), "assistant")
+            found += messages(_content_of(event, "gen_ai.completion"), "assistant")
         choices = [_event_message(event) for event in span.take_events("gen_ai.choice")]
-        told += messages(choices[:1], "assistant")
+        found += messages(choices[:1], "assistant")
         reason = "only the first choice is the trajectory"
-        told += [Unused("", reason, choice, reviewed=True) for choice in choices[1:]]
-    return told
+        found += [Unused("", reason, choice, reviewed=True) for choice in choices[1:]]
+    return found
 
 
-def _told(span: Span, whole: str, listed: str, role: str) -> list[Step | Unused]:
-    """The messages of a span's attributes: as one document, or spelled out message by message."""
+def _attribute_messages(span: Span, whole: str, listed: str, role: str) -> list[Step | Unused]:
+    """Return the messages in a span's attributes: one document, or one set of attributes per message."""
     document = span.take(whole)
     if document is not None:
         return messages(document, role)
@@ -171,7 +171,7 @@ def _told(span: Span, whole: str, listed: str, role: str) -> list[Step | Unused]
 
 
 def _content_of(event: Event, key: str) -> Any:
-    """What an event of content holds: messages, as values or as JSON text, or bare text."""
+    """Return what a content event holds: messages, as values or as JSON text, or plain text."""
     inside = flat(event.fields)
     held = Span(event.name, inside, [], None, False, None, "", {})
     return held.take(key) or held.take_list(key) or held.take("content") or event.fields

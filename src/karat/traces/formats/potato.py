@@ -21,7 +21,7 @@ _TOOL = ("environment", "tool", "function", "observation")
 
 
 def detect(value: Any) -> bool:
-    """A turn, or whatever carries a conversation of turns."""
+    """A turn, or an object that contains a conversation of turns."""
     if not isinstance(value, dict):
         return False
     if isinstance(value.get("speaker"), str) and "text" in value:

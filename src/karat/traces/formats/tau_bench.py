@@ -35,7 +35,8 @@ def read(value: Any) -> Iterator[Step | Unused]:
     messages = _messages(plain(value[key]))
     of_user = [message for message in messages if _is_of_user(message)]
     yield from placed(
-        read_any([_said(message) for message in messages if not _is_result_of_user(message)]), key
+        read_any([_without_user_calls(message) for message in messages if not _is_result_of_user(message)]),
+        key,
     )
     if of_user:
         reason = "tool calls of the simulated user, who has tools of their own, and their results"
@@ -64,7 +65,7 @@ def _is_result_of_user(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") == "tool" and message.get("requestor") == "user"
 
 
-def _said(message: Any) -> Any:
+def _without_user_calls(message: Any) -> Any:
     """Return a message without the calls that the simulated user made and without the raw reply that repeats them."""
     if not _is_of_user(message):
         return message

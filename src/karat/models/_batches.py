@@ -1,9 +1,9 @@
 """Batch APIs: requests of a stage sent together, at half the price, and answered within a day.
 
-A request that is to be batched waits here until the stage has no more to send; then all that wait are written to the
-cache file as an intent, submitted, and the batch's id is written beside it. Whatever happens after the intent is
-written, no request is submitted twice: a later process finds it in the file and attaches to the batch. Results go into
-the reply cache by the request's id, in any order.
+A batched request waits here until the stage has no more to send. Then all waiting requests are written to the cache
+file as an intent and submitted, and the id of the batch is added to the intent. Once the intent is written, no
+interruption can cause a second submission: a later process finds it in the file and attaches to the batch. Results go
+into the reply cache by the request's id, in any order.
 
 OpenAI: files of JSON lines, at most 50,000 requests and 200 MB (developers.openai.com/api/reference, `batches`).
 Anthropic: at most 100,000 requests and 256 MB (platform.claude.com/docs/en/build-with-claude/batch-processing). Both
@@ -55,7 +55,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class BatchOpen(Stopped):
-    """A batch cannot be followed any further now; it goes on, and the same command attaches to it."""
+    """This process cannot follow a batch any further; the batch continues, and the same command attaches to it."""
 
 
 class _Waiting:
@@ -72,7 +72,7 @@ class _Waiting:
 
 
 class _Intent(msgspec.Struct, frozen=True):
-    """A batch as the cache file knows it. `batch` is empty until the provider has said its id."""
+    """A batch as recorded in the cache file. `batch` is empty until the provider has returned its id."""
 
     id: str
     place: str
@@ -105,7 +105,7 @@ class BatchLog:
         return found
 
     def intend(self, place: str, custom_ids: list[str]) -> _Intent | None:
-        """Write an intent with its requests; None when another process has taken one of them meanwhile."""
+        """Write an intent with its requests; return None if another process has claimed one of the requests."""
         intent = _Intent(uuid.uuid4().hex, place, "", len(custom_ids), time.time())
         connection = self._connection
         try:
@@ -461,7 +461,7 @@ class _Client:
         return failure_of(self._endpoint, status, message, code, headers or {})
 
     async def _send(self, path: str, body: bytes, content_type: str = "application/json") -> dict[str, Any]:
-        """A request that makes something. BatchOpen: whether it arrived cannot be told."""
+        """Send a request that creates something. BatchOpen: it is unknown whether the request arrived."""
         for attempt in range(5):
             try:
                 return self._object(await self._call("POST", path, body, content_type))
@@ -556,8 +556,8 @@ class _OpenAI(_Client):
             return row["custom_id"], _encode(body)
         if status:
             return row["custom_id"], self._failure(status, _encode(body), sent=b"{}")
-        said = (error or {}).get("message") or (error or {}).get("code") or "no answer"
-        return row["custom_id"], ServerFailed(f"{self._endpoint.spec}: in the batch: {said}")
+        reason = (error or {}).get("message") or (error or {}).get("code") or "no answer"
+        return row["custom_id"], ServerFailed(f"{self._endpoint.spec}: in the batch: {reason}")
 
 
 class _Anthropic(_Client):
@@ -569,7 +569,7 @@ class _Anthropic(_Client):
         return str(made["id"])
 
     async def find(self, intent: _Intent, known: Any) -> str:
-        """There is no metadata to find it by: a batch of as many requests, made after the intent and not known."""
+        """Find an unrecorded batch with the same number of requests, created after the intent: it has no metadata."""
         found = []
         for batch in await self._list("/messages/batches?limit=100"):
             counts = batch.get("request_counts") or {}

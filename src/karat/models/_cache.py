@@ -24,7 +24,7 @@ import msgspec
 from karat.errors import RequestError
 
 VERSION = 1
-APPLICATION = 0x6B617274  # "kart": tells our files from other people's
+APPLICATION = 0x6B617274  # "kart": identifies karat's cache files
 GROUP = 512
 SHORTEST, LONGEST = 0.004, 0.03
 """Seconds the first answer of a group waits for others, for a commit of each would cost a quarter of all the CPU that
@@ -104,7 +104,7 @@ class ReplyCache:
         _open.add(self)
 
     def get(self, key: bytes) -> Entry | None:
-        """The answer kept under a key. A cache that cannot be read counts as empty, and says so once."""
+        """Return the cached reply of a key. A cache that cannot be read counts as empty, with one warning."""
         if (entry := self._unwritten.get(key)) is not None:
             return entry
         try:
@@ -165,7 +165,7 @@ class ReplyCache:
             items = [item for item in group if not isinstance(item, threading.Event)]
             if items:
                 self._commit(writer, [row for row, _ in items])
-                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                with contextlib.suppress(RuntimeError):  # the loop has ended, so there is no waiter
                     self._loop.call_soon_threadsafe(self._written, items)
             for item in group:
                 if isinstance(item, threading.Event):
@@ -238,7 +238,7 @@ def cache_stats() -> dict[str, Any]:
 
 
 def cache_clear(model: str | None = None, older_than: float | None = None) -> int:
-    """Forgets kept answers: all, those of a model, those older than some seconds; says how many."""
+    """Delete cached replies and return their number: all, those of a model, or those older than some seconds."""
     path = _flushed()
     if not path.exists():
         return 0

@@ -1,4 +1,4 @@
-"""Which models can be used here, what each of them needs, and whether one answers."""
+"""The catalogue of usable models: what each model needs, and a check that a model answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from karat.models.providers._embedders import Embedder
 
 
 def available() -> list[dict[str, Any]]:
-    """Every model this installation knows of: `{spec, kind, ready, needs}`; `needs` is empty when it is ready."""
+    """List the known models as `{spec, kind, ready, needs}`; `needs` is empty if a model is ready."""
     rows = [_local(name) for name in weights.KNOWN]
     rows.append(_row("local/wordllama", "embedder", _package("wordllama")))
     for name in providers.list():

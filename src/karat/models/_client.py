@@ -65,7 +65,7 @@ def get(
             return embedder
         from karat.models.providers import _weights as weights
 
-        weights.find(endpoint.model)  # absent weights are told now, not with the first call
+        weights.find(endpoint.model)  # report missing weights now, not at the first call
     return Model(endpoint)
 
 
@@ -295,7 +295,7 @@ class Pending:
         )
 
     def failed(self, error: BaseException) -> None:
-        """Tells in the trace why the call has no answer."""
+        """Record in the trace why the call has no answer."""
         if self.calls is None:
             return
         if isinstance(error, Stopped):

@@ -92,7 +92,7 @@ class Embedding:
         )
 
     def failed(self, error: BaseException) -> None:
-        """Tells in the trace why there are no vectors."""
+        """Record in the trace why there are no vectors."""
         if self.calls is not None:
             if isinstance(error, Stopped):
                 self.calls.stopped = error

@@ -89,9 +89,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.structured != "native":
             out["structured"] = self.structured
         if self.headers:
-            # A gateway may choose the model by one. What they say is not repeated: identities are stored.
-            said = msgspec.json.encode(sorted(self.headers.items()))
-            out["headers"] = hashlib.blake2b(said, digest_size=8).hexdigest()
+            # A gateway may choose the model by a header. Only a hash of the values is stored: they may be secret.
+            encoded_headers = msgspec.json.encode(sorted(self.headers.items()))
+            out["headers"] = hashlib.blake2b(encoded_headers, digest_size=8).hexdigest()
         return out
 
 

@@ -33,7 +33,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ModelFailure(KaratError):
-    """A call that gave no usable answer; `attempts` tells every request that was made for it."""
+    """A call without a usable answer; `attempts` lists every request that was made for it."""
 
     exit_code = 1
     retried: ClassVar[bool] = False
@@ -69,7 +69,7 @@ class ModelFailure(KaratError):
 
 
 class ConnectionRefused(ModelFailure):
-    """Nobody answers at that address."""
+    """No server answers at that address."""
 
     retried = True
     most = 3
@@ -109,7 +109,7 @@ class ServerFailed(ModelFailure):
 
 
 class BrokenBody(ModelFailure):
-    """The answer was cut short or is not what this format says it should be."""
+    """The response body is truncated or does not follow the wire format."""
 
     retried = True
     most = 5
@@ -143,11 +143,11 @@ class ContentFiltered(ModelFailure):
 
 
 class Refused(ContentFiltered):
-    """The model, or a classifier beside it, refused to answer; `raw` is what it said."""
+    """The model, or a classifier of its provider, refused to answer; `raw` is its reply."""
 
 
 class IncompleteAnswer(ModelFailure):
-    """The model paused in the middle of its turn: what it said so far is not an answer."""
+    """The model paused in the middle of its turn: the text so far is not an answer."""
 
     charged = True
     paused: dict[str, Any] | None = None

@@ -27,7 +27,7 @@ ROLES = ("assistant", "developer", "system", "tool", "user")
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A tool the model wants called. `arguments` is what its JSON says, or the text where it is not JSON."""
+    """A tool call that the model requests. `arguments` is the parsed JSON, or the text if it is not JSON."""
 
     id: str
     name: str
@@ -141,9 +141,9 @@ _OWN_FIELDS = {
 
 
 def read_messages(messages: Messages, *, files: bool = True) -> list[dict[str, Any]]:
-    """The conversation as a list of its own, so that what the caller does to theirs later changes nothing.
+    """Copy a conversation to a new list, so that later changes by the caller have no effect.
 
-    Parts with a path are read, unless `files` is false: a template names no file yet.
+    Parts with a path are read, unless `files` is false: the path of a template is not filled in yet.
     """
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
@@ -194,7 +194,7 @@ def _secret_in(value: Any) -> str | None:
 
 
 class Options(TypedDict, total=False):
-    """What a call may say beside its messages. None stands for what the model's `parameters` say, if anything."""
+    """The options of a call. None means the value in the model's `parameters`, if there is one."""
 
     temperature: float | None
     max_tokens: int | None
@@ -214,7 +214,7 @@ class Options(TypedDict, total=False):
     deterministic: bool | None
     """Whether examples may share an answer: by default only at temperature 0."""
     extra: Mapping[str, Any] | None
-    """Fields that go into the body as they are."""
+    """Fields that are added to the request body unchanged."""
 
 
 PARAMETERS = (
@@ -224,7 +224,7 @@ PARAMETERS = (
 
 
 def check_parameters(given: Mapping[str, Any]) -> None:
-    """Refuses what no call could take: the defaults of a model are told before the first of them is made."""
+    """Raise RequestError for invalid parameters, so that wrong defaults of a model fail before its first call."""
     for name, value in given.items():
         if name not in PARAMETERS:
             raise RequestError(unknown_parameter(name, value))
@@ -345,7 +345,7 @@ def choice_of_tool(name: str, value: Any) -> Any:
 
 
 def body_fields(name: str, value: Any) -> dict[str, Any]:
-    """Fields that go into the body as they are."""
+    """Fields that are added to the request body unchanged."""
     if not isinstance(value, Mapping):
         raise RequestError(f"{name} is {_shown(value)}: fields of the body, {{name: value}}, are expected")
     return check_extra(value)

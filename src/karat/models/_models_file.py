@@ -110,7 +110,7 @@ class ModelEntry(_Part):
 
 
 def read_models_file(path: Path) -> dict[str, ModelEntry | SygraEntry]:
-    """The named models of a file; every mistake in it is told at once. Entries of SyGra's are checked when used."""
+    """Read the named models of a file and report all mistakes together. SyGra's entries are checked when used."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

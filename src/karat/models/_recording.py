@@ -44,11 +44,11 @@ T = TypeVar("T")
 
 
 class recording(list[Call]):
-    """The calls of one item, as a list, while it is entered.
+    """A context manager and list that records the calls of one item.
 
-    `example`, `attempt`, `replicate` and `scope` say where sampled answers belong in the cache: a stage gives
-    as `scope` whatever else tells two items apart (the unit, the evaluator's key). An answer is handed out when it is
-    kept; where the item is `stored` itself, at once: then it is the item's next call that waits for it to be kept.
+    `example`, `attempt`, `replicate` and `scope` identify sampled replies in the cache: a stage sets `scope` to what
+    else distinguishes two items (the unit, the evaluator's key). A call returns once its reply is in the cache. If the
+    item itself is `stored`, it returns at once, and the next call of the item waits until the reply is in the cache.
     `permit` is called before each request is sent, on karat's background loop, and may raise: a stage that has lost
     its lease makes no further call. With `batch`, calls are collected and sent by the provider's batch API.
     """
@@ -124,7 +124,7 @@ class recording(list[Call]):
         return count
 
     def begin(self, call: Call) -> int:
-        """Keeps the place of a call that has begun; `finish` fills it. Unfinished, it says so."""
+        """Reserve the place of a call that has begun, marked as unfinished until `finish` replaces it."""
         if self.ended and call.kind == "model":
             raise TimeoutError(f"{call.name} is not asked any more: the time of this item is up")
         self.append(call)

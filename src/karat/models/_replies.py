@@ -1,4 +1,4 @@
-"""What the body of an answer says: choices and tokens, checked against the form asked for, or a failure."""
+"""Read response bodies: choices and tokens, checked against the requested schema, or a failure."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _decode = msgspec.json.Decoder().decode
 
 
 _NO_ANSWER = ("content_filter", "refusal", "error", "pause_turn", "model_context_window_exceeded")
-"""Reasons to stop after which what was said is not the answer."""
+"""Finish reasons after which the text is not an answer."""
 
 
 def read_reply(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply:
-    """The answer in a body, or the failure it amounts to. One choice that is of no use spoils all of them."""
+    """Read the reply in a response body, or raise its failure. One unusable choice makes the reply unusable."""
     raw: Any = None
     try:
         raw = _decode(body)
@@ -119,7 +119,7 @@ def _lone_surrogate(endpoint: Endpoint, body: bytes) -> InvalidText | None:
 
 
 def _unreadable_reply(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
-    """An error that came with a good status, as gateways send it, or a body that nobody can read."""
+    """An error that a gateway sent with a success status, or an unreadable body."""
     from karat.models._transport import failure_of
 
     if isinstance(raw, dict) and raw.get("error"):
@@ -164,10 +164,10 @@ def _failed_answer(spec: str, choice: Choice, answer: Answer, raw: Any) -> Model
 
 
 async def read_answers(context: RequestContext, asked: ProviderReply) -> ProviderReply:
-    """The reply with its form checked and its values read.
+    """Check a reply against its schema and read its values.
 
-    What may take long is done in a thread of its own, not on the loop that all models share: the call can be
-    cancelled, and others go on, while a hostile answer or a validator of the user's is at work.
+    Work that may take long runs in a separate thread, not on the event loop that all models share. The call can be
+    cancelled, and other calls continue, while a hostile reply or a user's validator takes its time.
     """
     form = context.form
     if form is None:

@@ -87,7 +87,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def cacheable(self) -> bool:
-        """Whether its answer may be kept: a sample that belongs to no item could never be told from the next."""
+        """Whether the reply may be cached: a sample outside an item cannot be distinguished from the next one."""
         return self.cache != "off" and (self.deterministic or self.occurrence > 0)
 
     @property
@@ -108,7 +108,7 @@ class RequestContext(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProviderReply(msgspec.Struct, frozen=True, gc=False):
-    """What a request brought: the body as it came, and what it says."""
+    """A provider's reply: the raw body and the values read from it."""
 
     body: bytes
     raw: Any
@@ -179,12 +179,11 @@ def read_secret(variable: str) -> str | None:
 
 
 def secrets_of(endpoint: Endpoint) -> tuple[str, ...]:
-    """What must not be written anywhere: keys, and what headers say that may be one.
+    """Return the secrets to remove from all output: keys, and header values that may be keys.
 
-    A header that stands in models.yaml is no secret to whoever reads that file, and may still be the password of a
-    gateway. Where its value is ordinary (a media type, an address, a date, a word, a short name such as us-east-1)
-    it stays, unless the header is named as one that carries a key: taking it out of answers would change what is
-    measured.
+    A header in models.yaml may be the password of a gateway. An ordinary value (a media type, an address, a date, a
+    word, a short name such as us-east-1) is not a secret unless the header's name is that of a credential: removing
+    it from answers would change what is measured.
     """
     if not (endpoint.key_env or endpoint.key_command or endpoint.headers_env or endpoint.headers):
         return ()
@@ -211,12 +210,12 @@ def with_repair(first: ProviderReply, second: ProviderReply) -> ProviderReply:
 
 
 def usage_of_failure(endpoint: Endpoint, error: BaseException) -> Usage:
-    """What a call without an answer used and cost; the cost is None where nobody can say."""
+    """Return the usage and cost of a call without an answer; the cost is None if it is unknown."""
     price, tokens = endpoint.price, getattr(error, "tokens", None)
     cost: float | None = None
     if price is not None and (price.free or not getattr(error, "lost", not isinstance(error, KaratError))):
         cost = price.cost(tokens or Tokens())
-    # The repair of an answer is a call of its own; what is asked again because it failed is not.
+    # The repair of an answer counts as another call; a retry after a failure does not.
     attempts: list[Attempt] = getattr(error, "attempts", [])
     calls = 1 + any(attempt.error == SchemaMismatch.__name__ for attempt in attempts[:-1])
     if tokens is None:
@@ -242,7 +241,7 @@ def usage_of(tokens: Tokens | None, *, calls: int, cached_calls: int = 0, cost: 
 
 
 def all_tokens(first: Tokens | None, second: Tokens | None) -> Tokens | None:
-    """The tokens of two answers; unknown where one of them is."""
+    """Add the tokens of two replies; None (unknown) if either is."""
     if first is None or second is None:
         return None
     one, two = msgspec.structs.astuple(first), msgspec.structs.astuple(second)

@@ -46,7 +46,7 @@ async def with_retries(
     random: Callable[[], float],
     attempts: list[Attempt],
 ) -> T:
-    """What `ask` gives, asked again as its failures allow. `attempts` gets every one of them."""
+    """Call `ask`, retry as its failures allow, and append every attempt to `attempts`."""
     seen: dict[type[ModelFailure], int] = {}
     lost = False
     while True:
@@ -61,7 +61,7 @@ async def with_retries(
                 again = False
             wait = random() * min(retries.cap, retries.base * 2.0 ** len(attempts))
             if failure.wait is not None:
-                # Jitter on top of what was asked for, so that those who were told the same do not return as one.
+                # Add jitter to the requested wait, so that clients with the same wait do not retry together.
                 wait = failure.wait + random() * retries.base
                 again = again and failure.wait <= retries.longest_wait
             attempts.append(

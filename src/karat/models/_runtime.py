@@ -52,7 +52,7 @@ class Returns:
             self._awake = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # that loop has ended; nobody waits any more
+            except RuntimeError:  # that loop has ended, so there is no waiter
                 self._items.clear()
 
     def _deliver(self) -> None:

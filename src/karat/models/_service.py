@@ -185,7 +185,7 @@ class Service:
                 flight.cancel()
             else:
                 flight.set_exception(error)
-                flight.exception()  # seen here, in case nobody waits
+                flight.exception()  # retrieved here, in case there is no waiter
             raise
         del self._flights[key]
         flight.set_result(asked)
@@ -232,10 +232,10 @@ class Service:
         await asyncio.wait(rows)  # which, unlike awaiting them, does not cancel them with us
 
     async def _ask(self, context: RequestContext) -> tuple[ProviderReply, list[Attempt]]:
-        """A complete answer that fits, asked for as often as it takes, with one repair of its form.
+        """Return a complete answer that fits the schema, with retries and one repair request.
 
-        No item asks for more before the answers that it has are kept: whenever the process is killed, only calls in
-        flight are lost.
+        An item sends no further request until its earlier replies are in the cache: if the process is killed, only
+        calls in flight are lost.
         """
         if context.uncommitted:
             under_way = [row for row in context.uncommitted if not row.done()]
@@ -489,9 +489,9 @@ class Service:
 
 
 def _leave(target: Target, permit: Permit, error: BaseException) -> None:
-    """Gives the place of a request that failed back; a 429 slows the others down too."""
+    """Release the permit of a failed request; a 429 also slows down the other requests."""
     if isinstance(error, RateLimited):
-        # Who is told to come back tomorrow is not waited for, and so holds nobody up.
+        # A wait beyond longest_wait fails the call, so it must not delay the other calls.
         waited_for = (error.wait or 0.0) <= target.endpoint.retries.longest_wait
         target.limiter.limited(permit, error.wait if waited_for else None)
     else:
@@ -499,7 +499,7 @@ def _leave(target: Target, permit: Permit, error: BaseException) -> None:
 
 
 def _settled(target: Target, permit: Permit, used: Tokens | None, headers: Any, worst: float) -> float:
-    """Tells the limiter what a request took; gives what it cost, at worst where nobody counted."""
+    """Report the tokens of a request to the limiter and return its cost; `worst` if the tokens are unknown."""
     target.limiter.succeeded(permit, None if used is None else used.input + used.output)
     left = reset_wait(headers)
     if left:

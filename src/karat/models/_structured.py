@@ -1,4 +1,4 @@
-"""Answers of a given form: the schema, its check, the wording where the provider has no way of its own."""
+"""Structured output: the schema, its validation, and the prompt for providers without native support."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OutputSchema:
         return not self._expensive and len(text) <= SHORT
 
     def read(self, text: str, *, coerce: bool = True) -> Any:
-        """The value in a text. ValueError says what does not fit.
+        """Return the value in a text. ValueError: the text does not fit the schema.
 
         A number or a boolean that is written as text (`"3"` for an integer) is read as what the schema asks for,
         unless `coerce` is false.
@@ -72,7 +72,7 @@ class OutputSchema:
     def _coerced(self, value: Any) -> Any:
         try:
             wrong = [error for error in self._validator.iter_errors(value) if error.validator == "type"]
-        except Exception:  # `read` says what is wrong with the schema or the value
+        except Exception:  # `read` reports the error of the schema or the value
             return value
         for error in wrong:
             better = _as_type(error.instance, error.validator_value)
@@ -142,7 +142,7 @@ _forms: WeakKeyDictionary[type, OutputSchema] = WeakKeyDictionary()
 
 
 def output_schema(schema: Any) -> OutputSchema:
-    """The form a JSON Schema or a pydantic model describes; an `OutputSchema` as it is."""
+    """Return the `OutputSchema` of a JSON Schema or a pydantic model; an `OutputSchema` is returned unchanged."""
 
     """The form a JSON Schema or a pydantic model describes; a form is returned as it is."""
     if isinstance(schema, OutputSchema):
@@ -185,7 +185,7 @@ def read_json(text: str) -> Any:
 def _candidates(text: str) -> Iterator[str]:
     """Parts of an answer that may be JSON: fenced blocks, then all between the outermost brackets.
 
-    Each character is looked at a bounded number of times, whatever the answer is: it may be hostile.
+    Each character is read a bounded number of times, because the answer may be hostile.
     """
     blocks = text.split("```")
     for block in blocks[1 : len(blocks) - 1 : 2]:  # inside of a fence; one that is not closed is no block
@@ -216,7 +216,7 @@ def is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema as a provider takes it: one whose root is no object becomes `answer` of one that is."""
+    """Wrap a schema whose root is not an object as the property `answer` of an object, as providers require."""
     if is_object(schema):
         return schema
     inner = {name: value for name, value in schema.items() if name not in _OF_THE_ROOT}
@@ -232,7 +232,7 @@ def wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moved(schema: Any) -> Any:
-    """The wrapper with references that go through the old root leading to where it stands now."""
+    """Rewrite references to the old root of a wrapped schema to its new place."""
     if isinstance(schema, list):
         return [_moved(each) for each in schema]
     if not isinstance(schema, dict):
@@ -245,14 +245,14 @@ def _moved(schema: Any) -> Any:
 
 
 def unwrapped_value(value: Any, schema: Mapping[str, Any]) -> Any:
-    """What `in_object` had put under `answer`; a value that is not wrapped is left as it is."""
+    """Undo `wrapped_schema`: return the value of `answer`; a value that is not wrapped is returned unchanged."""
     if not is_object(schema) and isinstance(value, dict) and value.keys() == {"answer"}:
         return value["answer"]
     return value
 
 
 def schema_in_prompt(request: Request) -> Request:
-    """The request with its schema in the prompt, for a provider that has no way of its own."""
+    """Put the schema into the prompt, for a provider without native structured output."""
     text = (
         "Answer with one JSON value and nothing else. It must fit this JSON Schema:\n"
         + msgspec.json.encode(request.schema).decode()
@@ -265,11 +265,11 @@ def schema_in_prompt(request: Request) -> Request:
     return msgspec.structs.replace(request, messages=messages)
 
 
-def repair(request: Request, said: str, problem: str) -> Request:
+def repair(request: Request, answer: str, problem: str) -> Request:
     """The request for a second answer, with the first as it came and what was wrong with it."""
     messages = [
         *request.messages,
-        {"role": "assistant", "content": said},
+        {"role": "assistant", "content": answer},
         {
             "role": "user",
             "content": f"That does not fit the form asked for: {problem}. "

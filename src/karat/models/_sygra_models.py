@@ -22,7 +22,7 @@ RENAMED = {"max_new_tokens": "max_tokens"}
 
 
 class SygraEntry:
-    """One model of a SyGra models file, as it is written."""
+    """One model of a SyGra models file, unconverted."""
 
     def __init__(self, name: str, given: Mapping[str, Any], path: str) -> None:
         self.name = name

@@ -123,7 +123,7 @@ class Target:
         self.refusals = 0
         """How often the key was refused here."""
         self.refusal: CredentialsRefused | None = None
-        self._told: asyncio.Future[None] | None = None
+        self._refused: asyncio.Future[None] | None = None
 
     async def post(
         self, session: aiohttp.ClientSession, body: bytes, arrivals: list[tuple[int, float]] | None = None
@@ -182,23 +182,23 @@ class Target:
         """The key is refused: whoever waits for a turn, or to ask again, need not wait any longer."""
         self.refusals += 1
         self.refusal = refusal
-        if self._told is not None:
-            self._told.set_result(None)
-            self._told = None
+        if self._refused is not None:
+            self._refused.set_result(None)
+            self._refused = None
 
     def check(self, refusals: int) -> None:
-        """Raises the refusal that came since there were so many of them."""
+        """Raise the latest refusal if there are more than `refusals` by now."""
         if self.refusals != refusals and self.refusal is not None:
             raise type(self.refusal)(str(self.refusal))
 
     async def sleep(self, seconds: float) -> None:
-        """Waits, but not beyond a refusal."""
-        if self._told is None:
-            self._told = asyncio.get_running_loop().create_future()
-        refusals, told = self.refusals, self._told
+        """Sleep, or raise as soon as the key is refused."""
+        if self._refused is None:
+            self._refused = asyncio.get_running_loop().create_future()
+        refusals, refused = self.refusals, self._refused
         sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
-            await asyncio.wait((sleeping, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sleeping, refused), return_when=asyncio.FIRST_COMPLETED)
         finally:
             sleeping.cancel()
         self.check(refusals)
@@ -211,7 +211,7 @@ class Target:
         return f"{spec}: no connection{'' if place in spec else f' to {place}'}{through}"
 
     def _redirection(self, location: str) -> str:
-        """What a redirection says, without a query or a password, which may be secret."""
+        """Return the target of a redirection without its query and password, which may be secret."""
         try:
             parts = urlsplit(urljoin(self.url, location))
         except ValueError:
@@ -243,7 +243,7 @@ class Target:
 
 
 def _reason(error: Exception) -> str:
-    """Why there is no connection, without the address that the message has already."""
+    """Explain why there is no connection, without the address that the message already contains."""
     cause = getattr(error, "os_error", None) or error
     number = re.search(r"\[Errno (\d+)\]", f"[Errno {getattr(cause, 'errno', None)}] {cause}")
     if number:
@@ -254,13 +254,13 @@ def _reason(error: Exception) -> str:
 def _encryption_problem(error: aiohttp.ClientSSLError) -> str:
     """What is wrong with the certificate or the encryption, in the words of OpenSSL, and what to do about it."""
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
-    said = getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or str(cause)
+    reason = getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or str(cause)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return (
-            f"its certificate is not accepted ({one_line(str(said), 200)}):"
+            f"its certificate is not accepted ({one_line(str(reason), 200)}):"
             " name the certificates to trust in SSL_CERT_FILE, or correct base_url"
         )
-    return f"it does not speak TLS as it should ({one_line(str(said), 200)}): is base_url http:// instead?"
+    return f"it does not speak TLS as it should ({one_line(str(reason), 200)}): is base_url http:// instead?"
 
 
 async def read_body(response: aiohttp.ClientResponse, spec: str, limit: int | None = None) -> bytes:
@@ -345,9 +345,9 @@ _NOT_PARAMETERS |= {"response_format", "include"}  # structured: prompt is the r
 def refused_parameter(
     endpoint: Endpoint, raw: Any, message: str, code: str, sent: bytes
 ) -> ParameterRefused | None:
-    """The failure of a run that a 400 amounts to when it names a parameter of the request; else None.
+    """Return the run's failure for a 400 that names a parameter of the request; None for any other 400.
 
-    Every record sends the same parameters: each of them would fail in the same way.
+    Every record sends the same parameters, so every record would fail in the same way.
     """
     if "/v1/responses" in message and endpoint.api != "responses":
         return ParameterRefused(f"{endpoint.spec}: {message} (400): set api: responses for this model")
@@ -401,33 +401,33 @@ def _too_large(spec: str, limit: int) -> BrokenBody:
 
 
 def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers: Any) -> Exception:
-    """The failure an HTTP status and an error body amount to."""
-    said = f"{endpoint.spec}: {message or code or 'no reason given'} ({status})"
-    text = f"{code} {message}".lower()
-    if "insufficient_quota" in text or status == 402:
-        return QuotaExhausted(f"{said}: add credit, then repeat the command to continue")
-    if status == 403 and any(sign in text for sign in _WITHHELD):
-        return ContentFiltered(said, status=status)
+    """Return the failure for an HTTP status and an error body."""
+    text = f"{endpoint.spec}: {message or code or 'no reason given'} ({status})"
+    lowered = f"{code} {message}".lower()
+    if "insufficient_quota" in lowered or status == 402:
+        return QuotaExhausted(f"{text}: add credit, then repeat the command to continue")
+    if status == 403 and any(sign in lowered for sign in _WITHHELD):
+        return ContentFiltered(text, status=status)
     if status in (401, 403):
         return CredentialsRefused(
-            f"{said}: the key was refused; {_where_the_key_is_set(endpoint)}, then repeat the command to continue"
+            f"{text}: the key was refused; {_where_the_key_is_set(endpoint)}, then repeat the command to continue"
         )
     if status == 500 and provider_of(endpoint).repeatable:
-        return BadRequest(said, status=status)
+        return BadRequest(text, status=status)
     if status in (408, 409, 429) or status >= 500:
         wait, longest = requested_wait(headers), endpoint.retries.longest_wait
         if wait is not None and wait > longest:
-            said += f": it asks for a wait of {wait:g} s, and longest_wait allows {longest:g} s"
-        return (RateLimited if status == 429 else ServerFailed)(said, status=status, wait=wait)
+            text += f": it asks for a wait of {wait:g} s, and longest_wait allows {longest:g} s"
+        return (RateLimited if status == 429 else ServerFailed)(text, status=status, wait=wait)
     kind: type[ModelFailure] = BadRequest
     if status in (400, 413, 422):
-        if any(sign in text for sign in _TOO_LONG):
+        if any(sign in lowered for sign in _TOO_LONG):
             kind = ContextTooLong
-        elif any(sign in text for sign in _WITHHELD[:4]):
+        elif any(sign in lowered for sign in _WITHHELD[:4]):
             kind = ContentFiltered
-        elif endpoint.structured == "native" and ("response_format" in text or "json_schema" in text):
-            said += "; structured: prompt in models.yaml asks for the form in words instead"
-    return kind(said, status=status)
+        elif endpoint.structured == "native" and ("response_format" in lowered or "json_schema" in lowered):
+            text += "; structured: prompt in models.yaml asks for the form in words instead"
+    return kind(text, status=status)
 
 
 def _where_the_key_is_set(endpoint: Endpoint) -> str:

@@ -1,7 +1,7 @@
-"""Providers: where requests go, and the wire formats they speak.
+"""Providers: the addresses, keys and wire formats of model APIs.
 
-A wire format (`chat`, `responses`, `anthropic`) says how a request is written and a reply is read. A provider says
-where it is sent, with which key, and in which format. Most providers are a row of data in `_presets`; a plug-in
+A wire format (`chat`, `responses`, `anthropic`) defines how a request is written and a reply is read. A provider
+defines where it is sent, with which key, and in which format. Most providers are a row of data in `_presets`; a plug-in
 registers a class.
 """
 
@@ -40,7 +40,7 @@ MOST_TOKENS = 100_000_000
 
 
 def token_count(value: Any) -> int:
-    """A number of tokens as a server says it. ValueError: it is none, and so the cost is unknown."""
+    """Read a token count from a server's reply. ValueError: it is not a count, so the cost is unknown."""
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_TOKENS:
@@ -98,7 +98,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Quirks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a server that speaks a format differs from the one the format was made for."""
+    """Differences between a compatible server and the original API of its wire format."""
 
     max_tokens: str = ""
     """The name of the output limit; empty: `max_tokens`, or `max_completion_tokens` for OpenAI's newer models."""
@@ -140,7 +140,7 @@ class WireFormat:
         raise NotImplementedError
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """The body that the events of a stream amount to, as the provider would have sent it at once."""
+        """Assemble the events of a stream into the body of the equivalent non-streaming response."""
         raise NotImplementedError
 
     def is_complete(self, whole: dict[str, Any]) -> bool:
@@ -213,7 +213,7 @@ class Provider:
     """The batch API it has: `openai`, `anthropic` or none."""
 
     def choose_api(self, model: str, official: bool) -> str:
-        """The wire format for a model, where nobody says which."""
+        """Return the default wire format of a model."""
         return self.apis[0]
 
     def format(self, endpoint: Endpoint) -> WireFormat:
@@ -265,7 +265,7 @@ class Provider:
         return self.format(endpoint).unwrap(choice, request)
 
     def identity(self, endpoint: Endpoint) -> str:
-        """What tells this endpoint from others in the cache key: its address, unless that is accidental."""
+        """Return the identity of an endpoint in the cache key: its address, unless that changes between runs."""
         return endpoint.base_url
 
     async def locate(self, endpoint: Endpoint) -> str:
@@ -277,7 +277,7 @@ class Provider:
         return [name for name in _VARIABLE.findall(self.base_url) if not os.environ.get(name)]
 
     def default_base_url(self) -> str:
-        """`base_url` with its variables filled in. RequestError: one of them is not set."""
+        """Return `base_url` with its variables filled in. RequestError: a variable is not set."""
         missing = self.missing_variables()
         if missing:
             raise RequestError(f"{self.name} needs {', '.join(missing)}: set it, or base_url in models.yaml")
@@ -346,7 +346,7 @@ def as_name(value: Any, field: str) -> str:
 
 
 def served_model(raw: Mapping[str, Any]) -> str:
-    """The name of the model that a server says it used; empty where that is no name."""
+    """Return the model name that a server reports; empty if it is not text."""
     name = raw.get("model")
     return name[:LONGEST_NAME] if isinstance(name, str) else ""
 
@@ -359,7 +359,7 @@ def tool_name(value: Any) -> str:
 
 
 def refuse_duplicates(calls: Iterable[ToolCall]) -> None:
-    """ValueError where two tool calls have the same id: the results of one could be taken for those of the other."""
+    """Raise ValueError if two tool calls have the same id: their results could be confused."""
     ids = [call.id for call in calls if call.id]
     if len(set(ids)) != len(ids):
         raise ValueError("two tool calls with the same id")

@@ -142,7 +142,7 @@ class AnthropicMessages(WireFormat):
         return Answer([choice], _tokens(raw.get("usage")), served_model(raw))
 
     def continued(self, request: Request, paused: dict[str, Any]) -> Request | None:
-        """Send the paused turn back as the assistant's, in the same container, and the model goes on.
+        """Send the paused turn back as an assistant message, in the same container, so that the model continues.
 
         platform.claude.com/docs/en/build-with-claude/handling-stop-reasons#pause-turn;
         github.com/enricoros/big-AGI/issues/1010 (container), 2026-11-16.

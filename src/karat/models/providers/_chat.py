@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, as OpenAI and every compatible server (vLLM, Ollama, llama.cpp, gateways) speak it."""
+"""The chat completions format of OpenAI and compatible servers (vLLM, Ollama, llama.cpp, gateways)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DROPPED = {
 
 
 class ChatCompletions(WireFormat):
-    """OpenAI chat completions, or any server that speaks them."""
+    """OpenAI chat completions, or any compatible server."""
 
     name = "chat"
     several: ClassVar[bool] = True
@@ -151,7 +151,7 @@ class ChatCompletions(WireFormat):
 
 
 def unwrapped(choice: Choice, request: Request) -> Choice:
-    """The choice with what stands under `answer` of a wrapped schema as its text."""
+    """Replace the text of a choice by the value of `answer`, if the schema was wrapped."""
     if request.schema is None or is_object(request.schema):
         return choice
     try:

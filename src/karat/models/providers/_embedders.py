@@ -22,7 +22,7 @@ from karat.registry import Registry
 
 
 class Embedder(Model):
-    """A model that embeds and does not answer. A subclass says how, in `vectors`, which runs in a thread."""
+    """A model that only embeds. A subclass implements `vectors`, which runs in a thread."""
 
     def vectors(self, texts: Sequence[str]) -> Any:
         """One vector for each text."""

@@ -42,7 +42,7 @@ class LlamaServer:
         slots = slot_count()
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(path)
-        # What it says it served; without one that is the path, which is nobody's business.
+        # The served model name; without an alias the server reports the path of the file, which stays private.
         parameters.model_alias = {Path(name or path).name}
         parameters.n_parallel = slots
         parameters.n_ctx = slots * int(os.environ.get("KARAT_LOCAL_CONTEXT") or CONTEXT)
@@ -52,7 +52,7 @@ class LlamaServer:
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
         parameters.verbosity = -1  # llama.cpp writes its log to stderr otherwise
         parameters.warmup = False
-        # Unless a request sets one: so small a model says little of use when it samples freely.
+        # The default temperature is 0: so small a model rarely gives useful answers when it samples freely.
         parameters.sampling.temp = 0.0
         parameters.cache_ram_mib = 0
         self.key = secrets.token_urlsafe(24)  # other users of this machine are not served
@@ -98,7 +98,7 @@ class Local(Provider):
     name = "local"
     needs_key = False
     derives_seed = True
-    repeatable = True  # llama.cpp says 500 to images, sounds and tools that it cannot read
+    repeatable = True  # llama.cpp replies 500 to images, sounds and tools that it cannot read
     free = True
     quirks = Quirks(
         max_tokens="max_tokens", several=False

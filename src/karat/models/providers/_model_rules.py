@@ -1,7 +1,7 @@
-"""What is known of single models: which parameters they refuse, which efforts they have, how they are asked.
+"""Rules of specific models: the parameters they refuse, their effort levels, how to request them.
 
-Model names change every few months. A model that is not listed gets no special treatment: what it refuses is said
-by its provider's 400, which karat turns into one failure of the run. Each row names where it was found, and when.
+Model names change every few months. A model that is not listed gets no special treatment: its provider reports a
+refused parameter with a 400, which karat turns into one failure of the run. Each row names its source and date.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ _NAME = re.compile(r"(?:^|[/.:])(claude-[\w@:.-]+|gpt-[\w.-]+|o\d[\w-]*)$")
 
 @lru_cache(maxsize=256)
 def rules_for(model: str) -> ModelRules | None:
-    """What is known of a model, by its name and behind any prefix (`anthropic/`, `us.anthropic.`); else None."""
+    """Return the rules of a model by its name without prefix (`anthropic/`, `us.anthropic.`); None if unlisted."""
     found = _NAME.search(model)
     if found is None:
         return None
@@ -209,10 +209,10 @@ def rules_for(model: str) -> ModelRules | None:
 
 
 def refusal(endpoint: Endpoint, parameters: Any) -> str | None:
-    """Why a model is known to refuse these parameters: `(name, what to do)` in a sentence, or None.
+    """Return a sentence with the parameter that the model refuses and the fix; None if no rule applies.
 
-    `parameters` are those of a call by name. Nothing is known of a model behind somebody's own address, and a router
-    drops what a model does not take.
+    `parameters` are those of a call by name. No rule applies to a model behind a custom address, or behind a router,
+    which drops unsupported parameters.
     """
     rules = rules_for(endpoint.model) if endpoint.official else None
     if rules is None or endpoint.quirks.ignores_parameters:

@@ -241,7 +241,7 @@ class PresetProvider(Provider):
                 setattr(self, field, getattr(self.preset, field))
 
     def choose_api(self, model: str, official: bool) -> str:
-        """The Responses API for the models that need it, at OpenAI's own address; elsewhere what most servers speak."""
+        """Return the API that a model needs (Responses, or Anthropic's on Bedrock), else the provider's first."""
         if self.name in ("openai", "azure") and official and needs_responses(model):
             return "responses"
         if self.name == "bedrock" and "anthropic." in model:

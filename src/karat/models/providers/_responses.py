@@ -233,7 +233,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
         return tool
     parameters = function.get("parameters") or {"type": "object", "properties": {}}
     out = {"type": "function", "name": function["name"], "parameters": parameters}
-    # The format makes tools strict unless told otherwise, which refuses most schemas that people write.
+    # The API makes tools strict by default, which rejects most schemas that people write.
     out["strict"] = bool(function.get("strict", False))
     if function.get("description"):
         out["description"] = function["description"]

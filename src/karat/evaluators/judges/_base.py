@@ -424,7 +424,7 @@ def clean(text: str) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A value as text: text as it is, anything else as JSON."""
+    """Return text unchanged and any other value as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(to_json_value(value), ensure_ascii=False, indent=1)

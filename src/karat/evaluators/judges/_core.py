@@ -1,7 +1,7 @@
-"""One judge core: a question with fenced material goes to the judge's models, and comes back as votes.
+"""The core of all judges: send a question with fenced material to the judge's models and read their votes.
 
-A vote takes at most three requests: the first, and whatever repairs, a larger limit or a schema in the prompt it takes.
-Then it is an error. A failed vote is never a 0 and never left out: see `decide`.
+A vote takes at most three requests: the first, and retries with a repair, a larger token limit or the schema in the
+prompt. After that it is an error. A failed vote is never a 0 and never left out: see `decide`.
 """
 
 from __future__ import annotations
@@ -196,9 +196,9 @@ class Judge:
         *,
         check: bool = True,
     ) -> Vote:
-        """One vote: the first model's first, or that of another place in the order of all votes.
+        """Cast one vote: the first vote of the first model, or the vote at another place in the order of votes.
 
-        `check=False` leaves the consistency of the vote unchecked, whatever the settings say.
+        `check=False` skips the consistency check of the vote and overrides the settings.
         """
         ledger.prompts[question.prompt.identity] = None
         models = self.settings.models
@@ -243,7 +243,7 @@ class Judge:
         requests = 0
         limit, longer, in_words = self.settings.max_tokens or MAX_TOKENS, False, False
         messages = question.messages(self.fingerprint)
-        said, problem = "", ""
+        reply_text, problem = "", ""
         place: dict[str, Any] = {"model": model.spec}
         while requests < most:
             requests += 1
@@ -270,21 +270,24 @@ class Judge:
                 problem = str(error)
                 continue
             ledger.add(reply)
-            said = reply.text
+            reply_text = reply.text
             try:
-                read = question.contract.read(said)
+                read = question.contract.read(reply_text)
             except Malformed as error:
                 problem = str(error)
                 if reply.finish_reason in ("length", "max_tokens"):
                     if longer:
                         raise JudgeTruncated(
                             f"{model.spec}: the reply is cut off at {limit} tokens: raise max_tokens of the judge",
-                            raw=said,
+                            raw=reply_text,
                             **place,
                         ) from None
                     limit, longer = limit * LENGTH_FACTOR, True
                     continue
-                messages = [*question.messages(self.fingerprint, in_words=in_words), *_repair(said, problem)]
+                messages = [
+                    *question.messages(self.fingerprint, in_words=in_words),
+                    *_repair(reply_text, problem),
+                ]
                 continue
             vote = Vote(
                 value=read[question.contract.field],
@@ -293,19 +296,21 @@ class Judge:
                 served_model=reply.served_model,
                 requests=requests,
                 usage=reply.usage,
-                reply={"call": call, "hash": hashlib.blake2b(said.encode(), digest_size=8).hexdigest()},
+                reply={"call": call, "hash": hashlib.blake2b(reply_text.encode(), digest_size=8).hexdigest()},
                 cached=reply.cached,
                 probabilities=question.contract.probabilities(reply.logprobs, read[question.contract.field]),
             )
             if check and self.settings.check_consistency and requests < most:
                 return await self._checked(model, question, vote, ledger)
             return vote
-        if _REFUSAL.match(said):
-            raise JudgeRefused(f"{model.spec} refuses to judge: {said.strip()[:200]}", raw=said, **place)
-        if not said:
+        if _REFUSAL.match(reply_text):
+            raise JudgeRefused(
+                f"{model.spec} refuses to judge: {reply_text.strip()[:200]}", raw=reply_text, **place
+            )
+        if not reply_text:
             raise JudgeEmpty(problem, **place)
         raise JudgeMalformed(
-            f"{model.spec}: no usable verdict in {requests} requests: {problem}", raw=said, **place
+            f"{model.spec}: no usable verdict in {requests} requests: {problem}", raw=reply_text, **place
         )
 
     async def _generate(
@@ -350,18 +355,18 @@ class Judge:
             ledger.add(reply)
             read = check.contract.read(reply.text)[check.contract.field]
         except (Malformed, models.ContentFiltered, models.EmptyAnswer, models.ContextTooLong):
-            pass  # nothing is known of its consistency; the vote stands
+            pass  # its consistency is unknown, so the vote counts
         consistent: bool | None = None
         parts: tuple[bool | None, ...] = ()
         if check.contract.field == "choice":
             own = str(vote.value) if not isinstance(vote.value, bool) else "pass" if vote.value else "fail"
             consistent = None if read in (None, "unclear") else read == own
         elif read is not None:
-            said = [{0: False, 2: True}.get(each["score"]) for each in read]
+            verdicts = [{0: False, 2: True}.get(each["score"]) for each in read]
             own_parts = [_holds(each) for each in vote.value]
             parts = tuple(
                 None if one is None or other is None else one == other
-                for one, other in zip(said, own_parts, strict=True)
+                for one, other in zip(verdicts, own_parts, strict=True)
             )
             consistent = False if False in parts else True if True in parts else None
         return msgspec.structs.replace(
@@ -435,9 +440,9 @@ def part_of(vote: Vote, place: int, value: Any, **changes: Any) -> Vote:
     return msgspec.structs.replace(vote, value=value, consistent=consistent, parts=(), **changes)
 
 
-def _repair(said: str, problem: str) -> list[dict[str, str]]:
+def _repair(reply: str, problem: str) -> list[dict[str, str]]:
     return [
-        {"role": "assistant", "content": said[:LONGEST_REPEATED]},
+        {"role": "assistant", "content": reply[:LONGEST_REPEATED]},
         {
             "role": "user",
             "content": f"This reply cannot be used: {problem}. Judge the same material again by the same instructions"
@@ -447,7 +452,7 @@ def _repair(said: str, problem: str) -> list[dict[str, str]]:
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order, each work in a task of its own; when one raises, the others are cancelled."""
+    """Run coroutines concurrently and return their results in order; if one raises, the others are cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return list(await asyncio.gather(*tasks))
@@ -462,7 +467,7 @@ async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What the votes come to: the value with a majority, or None where they do not decide."""
+    """The outcome of a vote: the value with a majority, or None if there is no majority."""
 
     value: Any
     share: float
@@ -474,10 +479,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def decide(votes: Sequence[Vote | JudgeFailure], planned: int, majority: float) -> Decision:
-    """The value that more than `majority` of all planned votes have.
+    """Return the value that more than `majority` of all planned votes have.
 
-    A failed vote is neither dropped nor counted for a value. Where the votes decide whatever the failed ones might have
-    been, they decide; otherwise the failure is raised. A vote that contradicts its own analysis is an abstention.
+    A failed vote is neither dropped nor counted for a value. If the other votes have a majority without it, they
+    decide; otherwise the failure is raised. A vote that contradicts its own analysis is an abstention.
     """
     failures = [vote for vote in votes if isinstance(vote, JudgeFailure)]
     cast = [vote for vote in votes if isinstance(vote, Vote)]
@@ -500,7 +505,7 @@ def decide(votes: Sequence[Vote | JudgeFailure], planned: int, majority: float) 
 
 
 def is_decided(majority: float, planned: int) -> Callable[[Sequence[Any]], bool]:
-    """Whether the votes so far decide, or cannot decide any more, whatever the rest is."""
+    """Return a test of whether the remaining votes can no longer change the decision."""
 
     def decided(votes: Sequence[Vote | JudgeFailure]) -> bool:
         counts = Counter(
@@ -531,7 +536,7 @@ def _name(value: Any) -> str:
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, in a thread of its own where a loop is running already."""
+    """Run a coroutine to completion, in a separate thread if an event loop is already running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -49,7 +49,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _make(path: Path) -> bytes:
-    """Write a new key; of several processes that do so at once, all use the one that was linked first."""
+    """Write a new key; concurrent processes all use the key that was linked first."""
     key = secrets.token_bytes(KEY_BYTES)
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:

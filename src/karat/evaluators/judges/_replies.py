@@ -94,7 +94,7 @@ class Contract(msgspec.Struct, frozen=True):
         return {"type": "array", "items": items, **limit}
 
     def read(self, text: str) -> dict[str, Any]:
-        """The reply as `{"analysis": …, field: …}`; Malformed says what is wrong."""
+        """Parse the reply as `{"analysis": …, field: …}`; raise Malformed with the problem."""
         found = _objects(text, self.field)
         if not found:
             if self.field == "choice" and self.recover and "{" not in text:
@@ -146,7 +146,7 @@ class Contract(msgspec.Struct, frozen=True):
         return out
 
     def _requirements(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Verdicts by id; ids nobody asked about are dropped, two different verdicts on one id are refused."""
+        """Return verdicts by id: unknown ids are dropped, and two different verdicts on one id are an error."""
         out: dict[int, dict[str, Any]] = {}
         for each in value:
             number = each.get("id")
@@ -220,10 +220,10 @@ class Contract(msgspec.Struct, frozen=True):
         return [out[name] for name in self.values]
 
     def probabilities(self, logprobs: Sequence[Mapping[str, Any]] | None, value: Any) -> dict[str, float]:
-        """The probability of each verdict at the token where the reply gives its own; empty where that is unknown.
+        """Return the probability of each verdict at the verdict token of the reply; empty if it is unknown.
 
         They add up to 1 over the verdicts that the alternatives of that token name. A token that may begin several
-        verdicts ("1" of 1 and 10) says nothing about either.
+        verdicts ("1" of 1 and 10) is not counted for either.
         """
         if not logprobs or self.field not in ("pass", "score", "choice"):
             return {}
@@ -290,7 +290,7 @@ def integer(value: Any, allowed: Sequence[Any], what: str) -> int:
 
 
 def one_of(value: Any, choices: Sequence[str], what: str) -> str:
-    """The choice that was made, whatever its case."""
+    """Return the chosen value, ignoring case."""
     if isinstance(value, bool):  # a model that reads yes as YAML does
         value = "yes" if value else "no"
     if isinstance(value, (str, int, float)):

@@ -64,7 +64,7 @@ def render_steps(steps: Sequence[Step], first: int = 1) -> list[str]:
 
 
 def render(step: Step) -> str:
-    """What a step says: its text, its tool calls with arguments, or a tool's result."""
+    """Render a step: its text, its tool calls with arguments, or a tool's result."""
     lines = []
     if step.tool_result is not None:
         result = step.tool_result

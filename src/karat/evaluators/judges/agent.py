@@ -244,7 +244,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
         cast: Sequence[Any],
         rendered: Sequence[str],
     ) -> dict[str, Any]:
-        """What the votes say of one requirement, with the evidence of the first that says so."""
+        """Decide one requirement by majority, with the evidence of the first vote for the decision."""
         mine: list[Any] = [
             vote
             if isinstance(vote, JudgeFailure)
@@ -278,7 +278,7 @@ def _vote_of(vote: Any) -> Vote:
 
 
 def verified(entry: Mapping[str, Any], rendered: Sequence[str]) -> bool | None:
-    """Whether the cited steps exist and the quote stands in one of them; None where nothing is cited."""
+    """Whether the cited steps exist and one of them contains the quote; None if nothing is cited."""
     steps, quote = entry["steps"], _SPACE.sub(" ", entry["quote"]).strip().casefold()
     if not steps and not quote:
         return None

@@ -42,7 +42,7 @@ TRAJECTORY = "The agent completes the task, by sensible steps and without harmfu
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the votes on one criterion come to."""
+    """The decision of the votes on one criterion."""
 
     score: float | None
     verdict: str
@@ -168,7 +168,7 @@ class _CriterionJudge(JudgeEvaluator):
         return Verdict(score, word, passed, decision.spread, word, list(votes))
 
     def _graded(self, votes: list[Vote | JudgeFailure]) -> Verdict:
-        """The mean of graded votes; a failed vote has no grade that could stand in for it."""
+        """Average graded votes; a failed vote is an error, because no grade can replace it."""
         for vote in votes:
             if isinstance(vote, JudgeFailure):
                 raise vote
@@ -190,7 +190,7 @@ class _CriterionJudge(JudgeEvaluator):
         return Verdict(score, word, passed / len(cast), spread, statistics.median(valid), list(votes))
 
     async def _all_at_once(self, parts: dict[str, str], ledger: Ledger) -> dict[str, Verdict]:
-        """One call for all criteria; each has votes of its own."""
+        """Judge all criteria in one call per vote; the votes of each criterion are counted separately."""
         names = tuple(self.criteria)
         scale = self.scale if self.continuous else None
         contract = Contract("verdicts", names, scale=tuple(self.scale) if scale else ())

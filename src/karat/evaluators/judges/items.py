@@ -61,7 +61,7 @@ class ItemJudge(JudgeEvaluator):
             all_votes += votes
         case = Case(None, None, None, None, None, None)
         metadata = self._metadata(case, ledger, all_votes)
-        metadata.pop("votes", None)  # those of several requests: one list would not say of which
+        metadata.pop("votes", None)  # one list could not show which votes belong to which request
         return verdicts, metadata
 
     def _decided(self, number: int, place: int, votes: Sequence[Any]) -> ItemVerdict:

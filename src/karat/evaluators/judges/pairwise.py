@@ -118,12 +118,12 @@ class PairwiseJudge(JudgeEvaluator):
         metadata = self._metadata(
             first, ledger, votes, orders=orders, agree=agree, position_bias=bias, verdict=word
         )
-        said = (
+        explanation = (
             f"{word}: the orders disagree"
             if not agree
             else f"{word} in {len(winners)} order{'s' if len(winners) > 1 else ''}"
         )
-        return Result(self.key, {"win": 1.0, "tie": 0.5, "loss": 0.0}[word], word, said, metadata)
+        return Result(self.key, {"win": 1.0, "tie": 0.5, "loss": 0.0}[word], word, explanation, metadata)
 
     async def _order(
         self, shared: Mapping[str, str], answers: list[str], swapped: bool, ledger: Ledger

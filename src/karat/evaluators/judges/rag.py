@@ -51,7 +51,7 @@ class _Relevance(JudgeEvaluator):
     async def _graded(
         self, parts: Mapping[str, str], ledger: Ledger
     ) -> tuple[float | None, float, list[Any]]:
-        """Mean and spread of the votes, mapped to 0–1. A failed vote has no grade that could stand in for it.
+        """Return mean and spread of the votes, mapped to 0–1. A failed vote is an error: no grade can replace it.
 
         A vote that contradicts its own analysis is an abstention; the mean is None where all abstain.
         """
@@ -164,7 +164,7 @@ class _Claims(JudgeEvaluator):
         parts |= {"source": source or "(nothing was retrieved)", "statement": statement}
         first = await self.judge.ask_once(self._ask(Contract("claims"), parts), ledger)
         claims: list[dict[str, Any]] = first.value
-        votes: list[list[bool | None]] = [[_said(first, place)] for place in range(len(claims))]
+        votes: list[list[bool | None]] = [[_verdict_on(first, place)] for place in range(len(claims))]
         cast: list[Any] = [first]
         if claims and source is not None and self.judge.votes > 1:
             for start in range(0, len(claims), MOST_CLAIMS):
@@ -175,7 +175,7 @@ class _Claims(JudgeEvaluator):
                 cast += more
                 for vote in more:
                     for place in range(len(vote.value)):
-                        votes[start + place].append(_said(vote, place))
+                        votes[start + place].append(_verdict_on(vote, place))
         out = []
         for claim, supported in zip(claims, votes, strict=True):
             entry = {"claim": claim["claim"], "supported": _majority(supported, self.settings.majority)}
@@ -197,8 +197,8 @@ class _Claims(JudgeEvaluator):
         return await self.judge.ask_once(question, ledger, number)
 
 
-def _said(vote: Vote, place: int) -> bool | None:
-    """What a vote says of a claim; None where that contradicts its own analysis."""
+def _verdict_on(vote: Vote, place: int) -> bool | None:
+    """Return a vote's verdict on a claim; None if it contradicts the vote's own analysis."""
     return None if part_of(vote, place, None).consistent is False else bool(vote.value[place]["supported"])
 
 
@@ -211,7 +211,7 @@ def _majority(votes: Sequence[bool | None], majority: float) -> bool | None:
 
 
 def _pieces(statement: str) -> list[str]:
-    """A text in pieces of whole sentences; a sentence longer than the limit is a piece of its own."""
+    """Split a text into pieces of whole sentences; a sentence longer than the limit is a separate piece."""
     if len(statement) <= LONGEST_STATEMENT:
         return [statement]
     pieces: list[str] = []

@@ -195,7 +195,7 @@ class Rubric(msgspec.Struct, frozen=True):
     nodes: dict[str, Node]
 
     def to_dict(self) -> dict[str, Any]:
-        """The rubric as it is written in YAML, with choices as text."""
+        """Return the rubric in its YAML form, with choices as text."""
         return {
             "key": self.key,
             "root": self.root,
@@ -458,9 +458,9 @@ class RubricDagEvaluator(JudgeEvaluator):
         metadata = self._metadata(
             case, ledger, votes, path=path, leaf={"score": leaf.score, "label": leaf.label}
         )
-        said = " → ".join(f"{step['node']}: {step['choice']}" for step in path)
+        steps_taken = " → ".join(f"{step['node']}: {step['choice']}" for step in path)
         label = f" ({leaf.label})" if leaf.label else ""
-        return Result(self.key, leaf.score, leaf.label or leaf.score, f"{said}{label}", metadata)
+        return Result(self.key, leaf.score, leaf.label or leaf.score, f"{steps_taken}{label}", metadata)
 
     async def corrected(
         self, case: Case, path: Sequence[Mapping[str, Any]], node: str, choice: str
@@ -479,7 +479,9 @@ class RubricDagEvaluator(JudgeEvaluator):
         branch = self.rubric.nodes[node].branches[chosen]
         if isinstance(branch, Leaf):
             return self._reached(case, Ledger(), [], [*before, step], branch)
-        if path[place].get("choice") == chosen and len(path) > place + 1:  # a confirmation: the rest stands
+        if (
+            path[place].get("choice") == chosen and len(path) > place + 1
+        ):  # a confirmation: the rest stays valid
             last = self.rubric.nodes[path[-1]["node"]].branches.get(str(path[-1].get("choice")))
             if isinstance(last, Leaf):
                 rest = [dict(each) for each in path[place + 1 :]]

@@ -178,7 +178,7 @@ class CallableRule:
         self.tool = tool
 
     def matches(self, agent: Any, reference: Any) -> bool:
-        """What the function says; arguments that could not be read are not shown to it."""
+        """Call the function; malformed arguments are not passed to it and must be equal."""
         if isinstance(agent, Malformed) or isinstance(reference, Malformed):
             return bool(agent == reference)
         try:
@@ -395,7 +395,7 @@ def _within(absolute: Any, relative: Any) -> Callable[[Any, Any], bool]:
 
 
 def _decimal(number: float) -> Decimal:
-    """A number as it is written: 20 and 19.99 are 0.01 apart, which in binary they are not."""
+    """Return a number as an exact decimal: 20 and 19.99 differ by 0.01, which is not true in binary."""
     return Decimal(number if isinstance(number, int) else repr(number))
 
 

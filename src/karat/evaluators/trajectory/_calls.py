@@ -83,10 +83,10 @@ class Calls:
         return self._values
 
     def marks(self) -> Sequence[Hashable] | None:
-        """For each call a text that is nearly a key: equal arguments nearly always have the same, and quickly.
+        """Return an approximate key for each call, fast: equal arguments nearly always have equal marks.
 
-        What is no JSON may have the text of something that is, so calls that are paired by it have to be compared.
-        None where there are no such texts.
+        A value that is not JSON may have the same mark as one that is, so calls paired by mark must be compared.
+        None if the arguments cannot be encoded.
         """
         if self._marks is None:
             if self.as_text:
@@ -106,7 +106,7 @@ class Calls:
         return self._keys
 
     def keys_of(self, positions: Sequence[int]) -> Sequence[Hashable | None]:
-        """The keys of some of the calls; those of the others are read too where that is no more work."""
+        """Return the keys of some calls; all keys are computed if that costs about the same."""
         if self._keys is None and len(positions) * 4 < len(self):
             return self._read_keys(positions, [self.given[position] for position in positions])
         keys = self.keys()
@@ -117,8 +117,8 @@ class Calls:
     def _read_keys(self, positions: Sequence[int], given: list[Any]) -> Sequence[Hashable | None]:
         if self.as_text:
             try:
-                # In C from one end to the other, and no value outlives its key, which spares the garbage
-                # collector; whatever is out of the ordinary takes the way below. A line has no line end in it.
+                # This runs entirely in C, and no value outlives its key, which spares the garbage collector.
+                # Unusual arguments take the slow path below. A line of JSON contains no line break.
                 lines = _encode_lines(map(_decode, given)).split(b"\n")
             except (ValueError, RecursionError):
                 pass
@@ -134,7 +134,7 @@ class Calls:
 
 
 def encoded(values: list[Any]) -> bytes | None:
-    """Write values as lines of JSON, keys in order; None where one of them cannot be written."""
+    """Encode values as lines of JSON with sorted keys; None if a value cannot be encoded."""
     try:
         return _encode_lines(values)
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -157,7 +157,7 @@ def _objects(given: list[Any]) -> list[Any] | None:
 
 
 def _object_keys(values: list[Any]) -> list[bytes] | None:
-    """Return the keys of objects, in C from one end to the other; None where one of them is not JSON."""
+    """Return the keys of objects, computed entirely in C; None if an object is not JSON."""
     try:
         encoded = _encode_lines(values)
         decoded = _decode_lines(encoded)
@@ -174,7 +174,7 @@ def _object_keys(values: list[Any]) -> list[bytes] | None:
 
 
 def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:
-    """The agent's calls: from its output, or from the recorded trace where the output is no trajectory."""
+    """Return the agent's calls from its output, or from the recorded trace if the output is not a trajectory."""
     output = context.get("output")
     trace = output.trace if isinstance(output, Output) else []
     if not trace:

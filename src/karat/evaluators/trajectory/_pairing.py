@@ -99,10 +99,10 @@ def pair_some(
 def _pair_equal(
     agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int], rule_of: RuleOf
 ) -> tuple[Pairs, Sequence[int], Sequence[int], bool]:
-    """Pair calls with the same arguments, by their text or else by their values; say whether no equal ones are left.
+    """Pair calls with equal arguments, by text or else by value; also return whether no equal calls are left.
 
-    It loses no pair: where arguments are compared by an equivalence or an inclusion, whatever matches one of
-    two equal calls matches the other.
+    This loses no pair: if arguments are compared by an equivalence or an inclusion, a call that matches one of
+    two equal calls also matches the other.
     """
     pairs: Pairs = {}
     # One tool is enough to ask: inclusion is looked for tool by tool afterwards, and finds equal arguments as well.
@@ -177,7 +177,7 @@ def _are_same(have: list[Any], want: list[Any]) -> bool:
 
 
 def same_arguments(agent: Calls, reference: Calls) -> bool:
-    """Whether the arguments of calls are the same one by one, where that can be told at once."""
+    """Whether the arguments are equal call by call; a fast check that may return False for equal ones."""
     have, want = agent.values(), reference.values()
     try:
         return have == want and _are_same(have, want)
@@ -197,7 +197,7 @@ def _pair_same(
     waiting = dict(zip(want, open_, strict=True))
     names, asked = agent.names, reference.names
     if len(waiting) == len(want) and None not in waiting:
-        # Nearly always the arguments alone tell the calls apart, whatever their names.
+        # Nearly always the arguments alone distinguish the calls, without their names.
         pairs: Pairs = {}
         rest: list[int] = []
         for i, key in zip(left, have, strict=True):
@@ -228,7 +228,7 @@ def _pair_same(
 def _chosen(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
     """The values at some positions."""
     if len(positions) == len(values):
-        return values  # positions are in order, and none stands twice
+        return values  # positions are in order, without duplicates
     return [values[position] for position in positions]
 
 
@@ -303,7 +303,7 @@ def _inclusion_keys(
 def _all_inclusion_keys(
     agent: Calls, agents: Sequence[int], reference: Calls, references: Sequence[int], rule_of: RuleOf
 ) -> tuple[dict[int, Any], dict[int, Any]] | None:
-    """Return such keys of the calls of all tools at once, where one rule holds for all of them."""
+    """Return the inclusion keys of the calls of all tools together, if one rule applies to all tools."""
     names, asked = agent.names, reference.names
     rules = {id(rule): rule for rule in map(rule_of, {asked[j] for j in references})}
     if len(rules) != 1:
@@ -428,7 +428,7 @@ def _augment(
     depth: list[int],
     nexts: list[int],
 ) -> None:
-    """Depth first along the layers, with a stack of its own: a path may be longer than Python recurses."""
+    """Search depth first along the layers, iteratively: a path may exceed Python's recursion limit."""
     path: list[tuple[int, int]] = []
     node = root
     while True:
@@ -481,8 +481,8 @@ def align(
         return _weighted_alignment(masks, len(reference), optional), True
     start, end = _same_ends(agent, reference) if exact_first else (0, 0)
     last, last_wanted = len(agent) - end, len(reference) - end
-    # Calls that match at the beginning or at the end may be paired beforehand, whatever the rule: an alignment has at
-    # most one of the two in a pair, which can be exchanged for this one.
+    # Calls that match at the beginning or at the end may be paired first under any rule: an alignment has at most
+    # one of the two in a pair, which can be exchanged for this one.
     while start < last and start < last_wanted and _matches(agent, start, reference, start, rule_of):
         start += 1
     pairs = {position: position for position in range(start)}
@@ -521,9 +521,9 @@ def _is_related(masks: list[int], found: Pairs) -> bool:
 
 
 def _same_ends(agent: Calls, reference: Calls) -> tuple[int, int]:
-    """How many calls at the beginning and at the end are the same to the letter: these may be paired beforehand.
+    """Count the identical calls at the beginning and at the end, which may be paired first.
 
-    It loses no pair: where an alignment has one of two such calls paired otherwise, it can be paired with the other.
+    This loses no pair: an alignment that pairs one of two such calls differently can pair it with the other instead.
     """
     texts = agent.as_text and reference.as_text
     have, want = (agent.given, reference.given) if texts else (agent.values(), reference.values())
@@ -673,7 +673,7 @@ class Candidates(Protocol):
 
 
 def candidates(rule: Rule, wanted: Sequence[Any]) -> Candidates:
-    """Candidates among a reference's arguments under a rule; all of them where nothing is known about it."""
+    """Return an index of the reference arguments that may match under a rule; all of them for an unknown rule."""
     if isinstance(rule, ModeRule) and rule.mode in ("subset", "superset"):
         items = [_items(each) for each in wanted]
         if None not in items:
@@ -713,7 +713,7 @@ class SameGroup:
 
 
 class SharedValues:
-    """Under a rule of inclusion: for a ⊆ b each plain value of a is one of b's, so a's rarest one tells."""
+    """Candidates under a rule of inclusion: if a ⊆ b, b has the rarest plain value of a."""
 
     def __init__(self, superset: bool, items: Sequence[list[Item]]) -> None:
         self._superset = superset

@@ -1,4 +1,4 @@
-"""How calls and the differences between them are told: as metadata, and as words in a comment."""
+"""Descriptions of calls and their differences, for metadata and comments."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def written(text: str) -> str:
 
 
 def pair_mismatched(
-    agent: Calls, extra: Sequence[int], reference: Calls, missing: Sequence[int], told: Pairs
+    agent: Calls, extra: Sequence[int], reference: Calls, missing: Sequence[int], paired: Pairs
 ) -> Pairs:
     """Calls left on both sides that name the same tool, in their order: one call with other arguments."""
     waiting: dict[str, list[int]] = {}
-    taken = set(told.values())
+    taken = set(paired.values())
     for j in reversed(missing):
         if j not in taken:
             waiting.setdefault(reference.names[j], []).append(j)
     pairs: Pairs = {}
     for i in extra:
         open_ = waiting.get(agent.names[i])
-        if open_ and i not in told:
+        if open_ and i not in paired:
             pairs[i] = open_.pop()
     return pairs
 
@@ -53,7 +53,7 @@ def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     arguments, name = calls.arguments(position), written(calls.names[position])
     if type(arguments) is Malformed:
         return {"name": name, side: position, "raw": written(arguments.raw)}
-    # Arguments that were read from a short JSON text here are plain already, and nobody else's.
+    # Arguments parsed here from a short JSON text are already plain, and no other object refers to them.
     if not (calls.as_text and len(calls.given[position]) <= 4 * SHOWN):
         arguments = bounded(arguments)
     return {"name": name, side: position, "arguments": arguments}

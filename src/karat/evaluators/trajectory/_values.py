@@ -176,7 +176,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _floats_in(value: Any) -> bool | None:
-    """Whether a JSON value has floats in it; None where it is no JSON, or not a finite number."""
+    """Whether a JSON value contains floats; None if it is not JSON or contains a non-finite number."""
     kind = type(value)
     if kind in ATOMS:
         return False

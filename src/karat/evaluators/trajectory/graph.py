@@ -98,7 +98,7 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         return Result(self.key, score, passed, comment, metadata)
 
     def _compare(self, have: list[str], want: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """What is told of one part, and all that is missing and extra."""
+        """Return the metadata of one part, and all missing and extra names."""
         agent = Calls(have, [{} for _ in have], dict)
         reference = Calls(want, [{} for _ in want], dict)
         pair = pair_in_order if self.mode in IN_ORDER else pair_in_any_order

@@ -75,7 +75,7 @@ class Alignment(msgspec.Struct, frozen=True):
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """What the calls that were not paired are: positions; a call of either side stands in one of them."""
+    """The unpaired calls by kind of fault, as positions; each call has one fault."""
 
     missing: list[int]
     extra: list[int]
@@ -274,8 +274,8 @@ class TrajectoryMatchEvaluator(Evaluator):
             if alignment.related:
                 misplaced = self._pair_misplaced(agent, extra, reference, missing)
             mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
-            told = {*misplaced.values(), *mismatched.values()}
-            missing = [j for j in missing if j not in told]
+            paired = {*misplaced.values(), *mismatched.values()}
+            missing = [j for j in missing if j not in paired]
             extra = [i for i in extra if i not in misplaced and i not in mismatched]
         return Faults(missing, extra, mismatched, misplaced)
 
@@ -320,7 +320,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         return out
 
     def _pair_misplaced(self, agent: Calls, extra: list[int], reference: Calls, missing: list[int]) -> Pairs:
-        """Calls that match one another and stand in the wrong order."""
+        """Pair calls that match one another but are in the wrong order."""
         return pair_some(agent, extra, reference, missing, self._rule_of, exact_first=self._exact_first)
 
     def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment, faults: Faults) -> str:

@@ -153,7 +153,7 @@ class ToolCallAccuracyEvaluator(Evaluator):
     def evaluate(
         self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
     ) -> Result:
-        """Matched calls of the reference, over all of them."""
+        """Return the share of the reference's calls that are matched."""
         agent = read_calls(outputs, context)
         reference = read_reference(reference_outputs, self.key)
         if not len(reference):
@@ -173,8 +173,8 @@ class ToolCallAccuracyEvaluator(Evaluator):
         extra = [i for i in range(len(agent)) if i not in pairs]
         missing = [j for j in range(len(reference)) if j not in found]
         mismatched = pair_mismatched(agent, extra, reference, missing, {})
-        told = set(mismatched.values())
-        missing = [j for j in missing if j not in told]
+        paired = set(mismatched.values())
+        missing = [j for j in missing if j not in paired]
         extra = [i for i in extra if i not in mismatched]
         metadata: dict[str, Any] = {
             "matched": len(pairs),
@@ -297,7 +297,7 @@ class RedundantCallsEvaluator(Evaluator):
 
 
 def _failed_calls(trajectory: Trajectory) -> set[int]:
-    """Positions of the calls whose result says that they failed, found by id, else in their order."""
+    """Return the positions of the calls with a failed result, matched by id or else by order."""
     failed: set[int] = set()
     waiting: list[tuple[int, ToolCall]] = []
     position = 0

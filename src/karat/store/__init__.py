@@ -214,7 +214,7 @@ def open_store(url: str | os.PathLike[str] | Store | None = None, *, read_only: 
     """A store by its URL: `memory://`, `sqlite:///path`, `postgresql://…`; a plain path is an SQLite file.
 
     Without one, `KARAT_STORE` or `sqlite:///karat.db` in the working folder. With `read_only`, the store has to exist,
-    nothing in it can be changed, and a store of an older schema is read as it is.
+    nothing in it can be changed, and a store of an older schema is read without an upgrade.
     """
     if isinstance(url, Store):
         return url
@@ -260,7 +260,7 @@ class ReadPool:
 
 
 def safe_url(url: str) -> str:
-    """A URL as it may be shown: without the password, in whatever form it is written."""
+    """Return a URL without the password, which may be written in any form."""
     scheme, separator, rest = url.partition("://")
     if scheme in ("postgresql", "postgres"):
         try:

@@ -39,7 +39,7 @@ class Appender:
         self._timer: asyncio.TimerHandle | None = None
         self._delay = FIRST_DELAY
         self._commit: asyncio.Task[None] | None = None
-        self._untold: BaseException | None = None
+        self._unreported: BaseException | None = None
 
     async def append(self, *rows: Row) -> None:
         """Add the rows of one item and return when they are committed.
@@ -54,13 +54,13 @@ class Appender:
             return
         loop = asyncio.get_running_loop()
         # A future for each: cancelling one that is shared would cancel everyone who waits for it.
-        told = loop.create_future()
+        committed = loop.create_future()
         if not self._waiting:
             self._opened = loop.time()
-        self._waiting.append(told)
+        self._waiting.append(committed)
         if self._commit is None:
             self._commit_or_wait(loop)
-        await told
+        await committed
 
     def _is_full(self, waiting: int) -> bool:
         return waiting >= self._slots or self._bytes >= LARGEST_BYTES
@@ -81,8 +81,8 @@ class Appender:
         while self._commit is not None:
             await asyncio.wait([self._commit])
         self.flush()
-        if self._untold is not None:
-            raise self._untold
+        if self._unreported is not None:
+            raise self._unreported
 
     def _time_is_up(self) -> None:
         if not self._backend.commits_briefly:
@@ -94,7 +94,7 @@ class Appender:
             self._commit_here()
         except Exception as error:
             if all(each.cancelled() for each in waiting):
-                self._untold = error
+                self._unreported = error
 
     def _take(self) -> tuple[list[Row], list[asyncio.Future[None]]]:
         rows, waiting = self._rows, self._waiting
@@ -110,10 +110,10 @@ class Appender:
         try:
             self._backend.append(self._parent, rows, self._owner)
         except BaseException as error:
-            _tell(waiting, error)
+            _resolve(waiting, error)
             raise
         self._learn(time.perf_counter() - start)
-        _tell(waiting, None)
+        _resolve(waiting, None)
 
     def _learn(self, seconds: float) -> None:
         self._delay = min(LONGEST_DELAY, SHARE * seconds, self._delay * GROWTH)
@@ -127,16 +127,16 @@ class Appender:
             raise
         except BaseException as error:
             if all(each.cancelled() for each in waiting):
-                self._untold = error
-            _tell(waiting, error)
+                self._unreported = error
+            _resolve(waiting, error)
         else:
-            _tell(waiting, None)
+            _resolve(waiting, None)
         self._learn(time.perf_counter() - start)
         self._commit = None
         self._commit_or_wait(asyncio.get_running_loop())
 
 
-def _tell(waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
+def _resolve(waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
     for each in waiting:
         if each.done():
             continue  # cancelled while it waited

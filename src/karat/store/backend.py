@@ -138,7 +138,7 @@ class Backend(Protocol):
         """The clock that leases are measured by."""
 
     def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
-        """Commit a batch as a whole and return how many were new; an identity that exists stays as it is.
+        """Commit a batch as a whole and return the number of new rows; an existing identity is not changed.
 
         A batch for a header that has been deleted is refused, and so is one of an `owner` that no longer holds the
         lease: both are checked in the transaction of the batch. The columns of the rows (`cells`) are committed with
@@ -225,7 +225,7 @@ class Backend(Protocol):
         """The lease of a header; None when it is free."""
 
     def take_lease(self, number: int, lease: LeaseRow, from_owner: str | None) -> bool:
-        """Take a lease from `from_owner` (None: nobody); False when another process was faster."""
+        """Take a lease from `from_owner` (None: it is free); return False if another process was faster."""
 
     def beat(self, number: int, owner: str, heartbeat: float) -> bool:
         """Renew a lease; False when `owner` no longer holds it."""

@@ -209,9 +209,9 @@ else:
 
 
 def pack(rows: Sequence[Row], keys: ItemKeys) -> bytes | None:
-    """The segment of a batch of records; None where one of them comes without columns.
+    """Encode a batch of records as a segment; None if a record has no columns.
 
-    It takes most of what columns cost the writer, so it leaves the loops to `zip`, `map` and `array`.
+    This is most of the cost of columns for the writer, so it leaves the loops to `zip`, `map` and `array`.
     """
     if rows[0][6] is None:
         return None
@@ -355,9 +355,9 @@ def load_columns(
     only: Callable[[ItemName], bool] | None = None,
     statuses: Sequence[int] | None = None,
 ) -> ItemColumns:
-    """Load the columns of a run or an evaluation, or those that are named beside position, item and status.
+    """Load position, item, status and the named columns of a run or an evaluation; all columns by default.
 
-    With `only`, those of the items for which it is true; with `statuses`, of the items that have one of them.
+    With `only`, load the items for which it returns true; with `statuses`, the items with one of these statuses.
     """
     if statuses is not None:
         try:

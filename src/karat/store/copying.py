@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def copy_header(source: Store, target: Store, id: str) -> None:
     """Copy one dataset, run, evaluation or aggregation; its parents have to be in the target already.
 
-    Its header is written unfinished and with a lease, then its records, then the header as it is: another process sees
-    either nothing, something that is being worked on, or the whole.
+    Its header is written as unfinished and with a lease, then its records, then the final header: another process
+    sees nothing, something in progress, or the whole.
     """
     (header,) = [row for row in source.backend.headers(id_prefix=id) if row.id == id]
     if header.kind == "dataset":

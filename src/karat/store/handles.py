@@ -100,7 +100,7 @@ class StoredDataset(Tabular):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Whatever was recorded with it."""
+        """The metadata recorded with it."""
         return self.header.metadata
 
     @property
@@ -293,7 +293,7 @@ class Aggregation(_Handle):
     header: AggregationHeader
 
     def to_dict(self) -> dict[str, Any]:
-        """All that is known of it; every estimate has every field."""
+        """Return the whole aggregation as a dict; every estimate has every field."""
         estimates = [msgspec.structs.asdict(each) for each in self.header.estimates]
         tables = [msgspec.structs.asdict(each) for each in self.header.tables]
         return {**super().to_dict(), "estimates": estimates, "tables": tables}
@@ -323,7 +323,7 @@ class Aggregation(_Handle):
         return self.header.tables
 
     def report(self, *, whole: bool = False) -> str:
-        """Return the estimates as a table for a terminal: the first of each aggregator, or all of them."""
+        """Return the estimates as a table for a terminal: the first of each aggregator, or all."""
         return as_text(self._blocks(None if whole else MOST_NUMBERS))
 
     def _content(self) -> list[Block]:

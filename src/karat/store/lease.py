@@ -91,9 +91,9 @@ def holder_of(backend: Backend, number: int) -> Holder | None:
 
 
 class Held:
-    """A lease that a thread of its own keeps alive until it is released.
+    """A lease that a background thread renews until it is released.
 
-    A thread, because a task that blocks the event loop must not cost the run its lease.
+    It is a thread so that a task that blocks the event loop does not cost the run its lease.
     """
 
     def __init__(self, backend: Backend, number: int, lease: LeaseRow, asked: float | None = None) -> None:

@@ -114,7 +114,7 @@ class PostgresBackend(SqlBackend):
             self._redactor = Redactor(passwords_of(self._where), shortest=1)
             _refuse_misread(self._where)
         except (psycopg.Error, ValueError):
-            # What libpq says of a URL it cannot read quotes the URL, and with it perhaps the password.
+            # libpq's message about an invalid URL quotes the URL, which may contain the password.
             raise StoreRefused(
                 f"{self.url} cannot be read as a URL: write postgresql://user:password@host:5432/database, and what is"
                 " not a letter or a digit in a password percent-encoded (@ as %40)"
@@ -238,7 +238,7 @@ class PostgresBackend(SqlBackend):
         try:
             self._connection.rollback()
         except self._psycopg.Error:
-            self._connection.close()  # the error that led here is the one to tell
+            self._connection.close()  # the caller raises the original error
 
     def _fetch(self, sql: str, parameters: Sequence[Any]) -> list[Any]:
         rows: list[Any] = self._execute(sql, parameters, binary=True).fetchall()

@@ -78,7 +78,7 @@ class Repository(Generic[H, B]):
         return self._backend.headers(self.kind, **conditions)
 
     def list(self) -> list[B]:
-        """All of them, oldest first."""
+        """List all, oldest first."""
         return [self._handle(row) for row in self._rows()]
 
     def get(self, id: str) -> B:
@@ -139,7 +139,7 @@ class Repository(Generic[H, B]):
     ) -> str:
         """Add labels, metadata and a description to something that exists.
 
-        Nothing that is there is replaced: the sentence that is returned says what was not added. Without `save`, only
+        Existing values are not replaced: the returned sentence names those that were not added. Without `save`, only
         the handle is changed, for a stage that writes its header anyway.
         """
         header: Any = handle.header  # type: ignore[attr-defined]  # every handle has one
@@ -236,7 +236,7 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
         return [row for row in super()._rows(**conditions) if row.finished is not None]
 
     def list(self) -> list[StoredDataset]:
-        """All of them, oldest first, each with its name and version."""
+        """List all datasets, oldest first, each with its name and version."""
         return [self._with_version(self._handle(row)) for row in self._rows()]
 
     def put(self, dataset: Any, *, labels: Sequence[str] = ()) -> StoredDataset:

@@ -161,6 +161,6 @@ def steps_line(value: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as text: text as it is, nothing for None, anything else as JSON; bounded."""
+    """Return a value as bounded text: text unchanged, empty for None, anything else as JSON."""
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
     return text[: LONGEST_VALUE - 1] + "…" if len(text) > LONGEST_VALUE else text

@@ -1,7 +1,7 @@
-"""Rows: an example joined with its output and its results. What people look at, filter and export.
+"""Rows: examples joined with their outputs and results, for display, filters and export.
 
-Rows are read in chunks of positions from the dataset, the runs and the evaluation at once, so that a million of them
-take no more memory than a few hundred.
+Rows are read from the dataset, the runs and the evaluation in chunks of positions, so that a million rows take no more
+memory than a few hundred.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POSITIONS_AT_ONCE = 16
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What one evaluator said about a row."""
+    """The result of one evaluator for a row."""
 
     status: str
     """`ok`, `failed`, `skipped` or `pending`."""
@@ -91,8 +91,8 @@ def run_rows(
 ) -> Iterator[Row]:
     """The rows of a run, in dataset order: one for each example, attempt and unit.
 
-    They have the results of `evaluations`; where several have one evaluator, the last of them. With `positions`, only
-    the examples at these positions are read.
+    They have the results of `evaluations`; if several have the same evaluator, the last one counts. With `positions`,
+    only the examples at these positions are read.
     """
     keys = {
         spec.key: each.id for each in evaluations for spec in each.header.evaluators if spec.kind == "single"
@@ -149,9 +149,9 @@ def evaluation_rows(evaluation: Evaluation, positions: Collection[int] | None = 
 def rows_at(
     run: Run, positions: Sequence[int], sources: Mapping[str, Evaluation] | None = None
 ) -> Iterator[tuple[int, Row]]:
-    """`(position, row)` of the rows of a run at some positions, in dataset order.
+    """Yield `(position, row)` for the rows of a run at some positions, in dataset order.
 
-    `sources` says in which evaluation the results by each evaluator are.
+    `sources` maps each evaluator to the evaluation with its results.
     """
     reader, backend, data = _Reader([run]), run.store.backend, run.dataset
     sources = sources or {}
@@ -185,8 +185,8 @@ def judged_of(result: ItemResult) -> Judged:
     """A stored result as a cell of a row."""
     outcome = result.outcome
     if isinstance(outcome, Ok):
-        said = outcome.value
-        return Judged("ok", said.score, said.value, said.comment, metadata=said.metadata)
+        found = outcome.value
+        return Judged("ok", found.score, found.value, found.comment, metadata=found.metadata)
     return Judged(outcome.status, error=error_text(outcome))
 
 
@@ -230,7 +230,7 @@ def _chunk(pyarrow: Any, values: list[Any]) -> tuple[str, Any]:
 
 
 def _column(pyarrow: Any, chunks: list[tuple[str, Any]]) -> Any:
-    """The chunks of a column as one, of a type that fits all of them."""
+    """Concatenate the chunks of a column, with a type that fits all chunks."""
     kinds = {kind for kind, _ in chunks} - {"nothing"}
     if len(kinds) < 2 and "json" not in kinds:
         types = {array.type for kind, array in chunks if kind != "nothing"}

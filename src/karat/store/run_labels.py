@@ -38,7 +38,7 @@ def settings_of(header: RunHeader) -> dict[str, Any]:
     if isinstance(combination, dict):
         found |= combination
     for name, value in header.parameters.items():
-        # What a function was given stands in a mapping of its own.
+        # The parameters of a function are a nested mapping.
         if name == "parameters" and isinstance(value, dict):
             found |= value
         elif name != "task" and not (name == "models" and isinstance(value, list)):
@@ -63,7 +63,7 @@ def _models(identities: list[Any]) -> dict[str, Any]:
 
 
 def differing(headers: Sequence[RunHeader]) -> list[dict[str, Any]]:
-    """For each run, those of its settings that are not the same in all of them."""
+    """Return for each run the settings that differ between the runs."""
     return _apart([settings_of(header) for header in headers])
 
 

@@ -468,5 +468,5 @@ def _text(value: bytes) -> str:
 
 
 def as_bytes(value: str) -> bytes:
-    """A name as it is stored: a text column of PostgreSQL cannot hold NUL, nor half a surrogate pair."""
+    """Return a name in its stored form: PostgreSQL text cannot hold NUL or a lone surrogate."""
     return value.encode("utf-8", "surrogatepass")

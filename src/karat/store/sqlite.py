@@ -138,7 +138,7 @@ class SqliteBackend(SqlBackend):
             except sqlite3.OperationalError as error:
                 if _code(error) not in _NOT_WRITABLE:
                     raise
-                # The log cannot be made in its folder, so nobody writes to it either.
+                # The write-ahead log cannot be created in this folder, so no process writes to the file.
                 self._connection = _connect_to_read(path)
                 self._connection.execute("SELECT count(*) FROM karat_headers").fetchone()
             schema = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -190,7 +190,7 @@ class SqliteBackend(SqlBackend):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
-            return  # the error that led here is the one to tell
+            return  # the caller raises the original error
 
     def _fetch(self, sql: str, parameters: Sequence[Any]) -> list[Any]:
         return self._connection.execute(sql, parameters).fetchall()
@@ -289,7 +289,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 
 
 def _connect_to_read(path: Path) -> sqlite3.Connection:
-    # Without a log nobody writes to it in WAL mode: `immutable` then leaves no log and no lock behind either.
+    # Without a log no process writes in WAL mode, so `immutable` is safe and leaves no log and no lock behind.
     settled = "" if Path(f"{path}-wal").exists() else "&immutable=1"
     return _connect(_read_only_uri(path) + settled, uri=True)
 

@@ -36,7 +36,7 @@ def upgrade_aggregation(
 def _parts(
     name: str, evaluators: Collection[str], aggregators: Collection[str], runs: Collection[str]
 ) -> dict[str, Any]:
-    """The evaluator, aggregator, run, own name and group that a format 1 name stands for."""
+    """Split a format 1 name into evaluator, aggregator, run, estimate name and group."""
     evaluator, aggregator, rest = "", name, ""
     for key in sorted(aggregators, key=len, reverse=True):
         found = re.match(rf"(.+?)-{re.escape(key)}(?=$|[@.])", name)

@@ -78,7 +78,7 @@ _MOST_CLASSES = 12
 
 
 def _extreme_kinds(values: int, raters: int) -> list[tuple[int, ...]]:
-    """Items on which all raters agree, and items on which half of them say one thing and half another."""
+    """Items on which all raters agree, and items on which the raters are split evenly."""
     half = raters // 2
     every = range(values) if values <= _MOST_CLASSES else (0, values - 1)
     split = [tuple([a] * half + [b] * (raters - half)) for a in every for b in every if a < b]

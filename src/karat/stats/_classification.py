@@ -35,13 +35,13 @@ class Misused(NamedTuple):
     label: Hashable
 
 
-def class_of(said: Hashable) -> Hashable:
+def class_of(predicted: Hashable) -> Hashable:
     """Return the predicted class, also of a `Misused` one."""
-    return said.label if isinstance(said, Misused) else said
+    return predicted.label if isinstance(predicted, Misused) else predicted
 
 
 class ConfusionState:
-    """Counts of (golden, predicted), and of how often two of them fall in one cluster.
+    """Counts of (golden, predicted) cells, and of pairs of cells within a cluster.
 
     All are whole numbers, so `merge` in any grouping and order gives the same metrics to the last bit. The
     memory is that of the distinct cells, and of the distinct pairs of cells seen within clusters of several
@@ -83,7 +83,7 @@ class ConfusionState:
                     self.pairs[cell, other] += product
 
     def merge(self, other: ConfusionState) -> ConfusionState:
-        """This state with the clusters of another added; a cluster must be wholly in one of them."""
+        """Add the clusters of another state; a cluster must be wholly in one of the two states."""
         self.counts.update(other.counts)
         self.pairs.update(other.pairs)
         self.several.merge(other.several)
@@ -108,8 +108,8 @@ class ConfusionState:
     def matrix(self) -> tuple[list[Hashable], list[list[int]]]:
         """The labels and the counts: one row for each golden class, one column for each predicted."""
         labels, counts = self.labels(), Counter[Cell]()
-        for (golden, said), times in self.counts.items():
-            counts[golden, class_of(said)] += times
+        for (golden, predicted_class), times in self.counts.items():
+            counts[golden, class_of(predicted_class)] += times
         return labels, [[counts[row, column] for column in labels] for row in labels]
 
 
@@ -190,10 +190,10 @@ def _sums(tallies: Sequence[Tally], weights: Sequence[float], metric: str, missi
 
 
 def _least(parts: Sequence[tuple[float, float]], budget: float) -> float:
-    """The least Σ top / (bottom + x) over x ≥ 0 with Σ x = budget.
+    """Minimise Σ top / (bottom + x) over x ≥ 0 with Σ x = budget.
 
-    At the least one all parts with x > 0 have the same √top / (bottom + x); those join from the largest
-    √top / bottom down, for as long as theirs is larger than what the joined ones have come to.
+    At the minimum all parts with x > 0 have the same √top / (bottom + x). Parts join in descending order of
+    √top / bottom, as long as theirs is larger than the common value of the joined parts.
     """
     if not budget:
         return math.fsum(top / bottom for top, bottom in parts)
@@ -400,10 +400,10 @@ class _Table:
         """Precision, recall and F1 of one class."""
         numbers = self.numbers
         right = numbers.diagonal * (numbers.rows == k)
-        golden, said = (numbers.rows == k) * 1.0, (numbers.columns == k) * 1.0
-        precision = self.ratio(right, said, "nothing was predicted as this class")
+        golden, predicted_class = (numbers.rows == k) * 1.0, (numbers.columns == k) * 1.0
+        precision = self.ratio(right, predicted_class, "nothing was predicted as this class")
         recall = self.ratio(right, golden, "no item has this class")
-        jaccard = self.ratio(right, golden + said - right)
+        jaccard = self.ratio(right, golden + predicted_class - right)
         f1 = msgspec.structs.replace(
             jaccard, value=_dice(jaccard.value), low=_dice(jaccard.low), high=_dice(jaccard.high)
         )
@@ -458,7 +458,7 @@ class _Table:
         return self.linearised(value, (top - value * bottom) / total, total, method)
 
     def linearised(self, value: float, direction: Floats, n: int, method: str) -> Estimate:
-        """Wilson's interval on the effective sample size that the clusters' variance amounts to."""
+        """Wilson's interval on the effective sample size implied by the clusters' variance."""
         clusters = self.sizes.clusters
         if clusters < 2:
             metadata: dict[str, Any] = {"clusters": clusters, "reason": "one cluster has no spread"}

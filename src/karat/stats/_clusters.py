@@ -55,7 +55,7 @@ class Sizes(msgspec.Struct):
         return self.squares > self.items
 
     def correlation(self, design_effect: float) -> float:
-        """The intra-cluster correlation that this design effect amounts to, between 0 and 1."""
+        """The intra-cluster correlation implied by this design effect, between 0 and 1."""
         if not self.clustered:
             return 0.0
         return min(1.0, max(0.0, (design_effect - 1.0) / (self.squares / self.items - 1.0)))

@@ -180,7 +180,7 @@ class MeanState:
                 self.add_cluster(exact_sum(group), squares, len(group), min(group), max(group), times)
 
     def add_singles(self, values: NDArray[Any]) -> None:
-        """Add the values of a NumPy array, each a cluster of its own."""
+        """Add the values of a NumPy array, each as a separate cluster."""
         import numpy as np
 
         distinct, times = np.unique(values, return_counts=True)
@@ -206,7 +206,7 @@ class MeanState:
         self.several.add(size, times)
 
     def merge(self, other: MeanState) -> MeanState:
-        """This state with the clusters of another added; a cluster must be wholly in one of them."""
+        """Add the clusters of another state; a cluster must be wholly in one of the two states."""
         self.total.merge(other.total)
         self.squares.merge(other.squares)
         self.cluster_squares.merge(other.cluster_squares)
@@ -292,7 +292,7 @@ class MeanState:
         )
 
     def t(self, confidence: float = 0.95, *, of: int | None = None) -> Estimate:
-        """The mean with the t interval, whatever its bounds: too narrow for skewed, tied or sparse values."""
+        """The mean with the t interval, ignoring bounds: too narrow for skewed, tied or sparse values."""
         confidence = check_confidence(confidence)
         n, method = self.n, self._method("t")
         of = items_of(n, of)
@@ -369,9 +369,7 @@ class MeanState:
     def _design(self, effect: float) -> dict[str, Any]:
         if not self.sizes.clustered:
             return {}
-        effect = max(
-            1.0, effect
-        )  # less than 1 is chance: no two items tell more than if they were independent
+        effect = max(1.0, effect)  # less than 1 is chance: independent items carry the most information
         return {
             "design_effect": effect,
             "effective_n": self.n / effect,

@@ -1,4 +1,4 @@
-"""Two sets of scores compared pair by pair: the difference, its interval, its test and what it could have shown.
+"""Paired comparison of two sets of scores: the difference, its interval, its test and its power.
 
 The p-value is the one that inverts the interval: it is at most 1 − confidence exactly where the interval leaves out 0.
 """
@@ -292,7 +292,7 @@ def paired(
     counted (`n of of`, with the bounds they allow where the scores' range is known). `bounds` is that range: 0 to 1
     unless given or unless a score lies outside.
 
-    Scores that are all 0 or 1 are `binary` unless said otherwise: Tango's interval and McNemar's score test, which
+    Scores that are all 0 or 1 are `binary` by default: Tango's interval and McNemar's score test, which
     inverts it. Other scores, and pairs in clusters: Gaffke's interval of the mean difference within the bounds and the
     test that inverts it, which hold where most pairs tie and large losses are rare; t where there are no bounds.
 

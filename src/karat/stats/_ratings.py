@@ -377,7 +377,7 @@ def fit_strengths(
     if clusters > 1:
         free = k - len(model.components)
         scores *= clusters / (clusters - 1) * (n - 1) / max(1, n - free)
-    # Half a win and half a loss against an average run, each an observation of its own.
+    # Half a win and half a loss against an average run, each a separate observation.
     scores[np.diag_indices(model.size)] += prior * 0.5 * (pull**2 + (1.0 - pull) ** 2)
     if prior > 0.0:
         scores += _unseen(data, model, parameters)
@@ -408,9 +408,9 @@ _UNSEEN = 4.0
 def _unseen(data: Comparisons, model: _Model, parameters: Any) -> Any:
     """The share of clusters that were not drawn in the sum of the scores' outer products.
 
-    Where all comparisons tie, or rare wins decide, the clusters seen hardly differ and the sandwich says that nothing
-    can. So for each run a few clusters are added in which all its usual comparisons deviate from what is expected by
-    the standard deviation of one that ends in a win or a loss.
+    Where all comparisons tie, or rare wins decide, the observed clusters hardly differ and the sandwich estimate is
+    too small. So for each run a few clusters are added in which all its usual comparisons deviate from what is
+    expected by the standard deviation of one that ends in a win or a loss.
     """
     table, k = model.table, model.k
     games = table.games + table.games.T
@@ -432,7 +432,7 @@ def _unseen(data: Comparisons, model: _Model, parameters: Any) -> Any:
 
 
 def strengths_of(table: PairTable) -> Any:
-    """The strengths that a table of (expected) points amounts to, without a prior and without covariance."""
+    """Fit the strengths to a table of (expected) points, without a prior and without covariance."""
     model = _Model(table, 0.0, davidson=False, position=False)
     parameters = model.maximum()[0]
     return parameters - parameters.mean()

@@ -195,7 +195,7 @@ class _Target:
                 aggregate = self.aggregator.finish(self.state)
                 if not isinstance(aggregate, Aggregate):
                     raise TypeError(f"finish returned {type(aggregate).__name__}, not an Aggregate")
-                # What cannot be stored is this aggregator's failure and nobody else's; what can is given as it is read.
+                # A value that cannot be stored fails only this aggregator; others are returned as they will be read.
                 return msgspec.json.decode(encode(aggregate), type=Aggregate)
             except FAILURES as error:
                 self.failure = failure_of(error)

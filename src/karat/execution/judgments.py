@@ -124,7 +124,7 @@ class PreparedEvaluator:
         return joint_result(given, self.key, runs, self.spec.higher_is_better)
 
     def ask_many(self, judgments: Sequence[Judgment]) -> list[Result | BaseException]:
-        """Evaluate many items at once. An exception, or a wrong number of results, fails all of them."""
+        """Evaluate many items in one call. An exception, or a wrong number of results, fails every item."""
         try:
             given = list(self.evaluator.evaluate_many([arguments(judgment) for judgment in judgments]))
             if len(given) != len(judgments):
@@ -268,7 +268,7 @@ class EvaluatorWork:
         trace: list[Call] | None = None,
         reused_from: str | None = None,
     ) -> Row:
-        """The outcome of a judgment as it is stored."""
+        """Encode the outcome of a judgment as a row of the store."""
         first = judgment.outputs[0]
         record = ItemResult(
             format=FORMAT,
@@ -334,7 +334,7 @@ class BatchWork:
         raise AssertionError("a batch has no timeout")
 
     def call(self, judgments: Sequence[Judgment]) -> Done:
-        """Evaluate items of one evaluator. Its model calls are stored with the first of them."""
+        """Evaluate items with one evaluator. Its model calls are stored with the first item."""
         work = self._work
         first, last = judgments[0], judgments[-1]
         with work.record_calls(first, f"{len(judgments)} up to {last.position}") as calls:

@@ -528,9 +528,9 @@ def judges_of(evaluations: Sequence[Evaluation]) -> dict[str, tuple[list[str], l
         for _, record in islice(results_of(evaluation), LOOKED_AT):
             if record.key in open_ and record.result is not None:
                 open_.discard(record.key)
-                said = record.result.metadata
-                if {"model", "served_model", "prompt", "requests"} <= said.keys():
-                    found[record.key] = _listed(said["model"]), _listed(said["served_model"])
+                recorded = record.result.metadata
+                if {"model", "served_model", "prompt", "requests"} <= recorded.keys():
+                    found[record.key] = _listed(recorded["model"]), _listed(recorded["served_model"])
             if not open_:
                 break
     return found
@@ -543,7 +543,7 @@ def _listed(value: Any) -> list[str]:
 def _trust_note(
     store: Store, key: str, models: Sequence[str], served: Sequence[str]
 ) -> tuple[str, dict[str, str | None]]:
-    """What is known of a judge, in words and as the ids of the audit and the alignment."""
+    """Describe how a judge was validated: a note, and the ids of its audit and alignment."""
     text, audit = _audit_note(store, models, served)
     header = latest_alignment(store, key, models)
     if header is None:

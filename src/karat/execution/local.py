@@ -85,7 +85,7 @@ class LocalEngine(Generic[Item, Done]):
         done, late = await asyncio.wait(under_way, timeout=patience)
         for task in done:
             if not task.cancelled():
-                task.exception()  # retrieved: the first one is what is told
+                task.exception()  # mark as retrieved: only the first error is reported
         if late:
             await self._cancel(late)
         return len(late)
@@ -99,7 +99,7 @@ class LocalEngine(Generic[Item, Done]):
         done, _ = await asyncio.wait(workers, timeout=PATIENCE_SECONDS)
         for worker in done:
             if not worker.cancelled():
-                worker.exception()  # retrieved: the cancellation is what is told
+                worker.exception()  # mark as retrieved: only the cancellation is reported
 
     async def _async_lane(
         self,
@@ -131,7 +131,7 @@ class LocalEngine(Generic[Item, Done]):
         items: Iterator[Item],
         deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
     ) -> None:
-        """Send calls in chunks whose size depends on the duration of the last calls, the first of them alone."""
+        """Send calls in chunks sized by the duration of the last calls; the first chunk is a single call."""
         threads = Threads()
         under_way: dict[asyncio.Task[tuple[float, list[Item]]], int] = {}
         handed_back: list[Item] = []
@@ -278,7 +278,7 @@ class Threads:
             try:
                 self._loop.call_soon_threadsafe(self._done, future, result, error)
             except RuntimeError:
-                return  # the loop is closed: nobody waits for this any more
+                return  # the loop is closed, so there is no waiter
 
     def _done(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         self._idle += 1

@@ -1,8 +1,8 @@
 """The one pipeline of `run` and `evaluate`: open → missing → work → append → close.
 
 A stage opens a run or an evaluation with a lease, gives what is missing to an engine, appends each finished item (the
-slot is free again when the commit is made), and closes: it counts what is stored and writes the status. Whatever stops
-it (an error, Ctrl-C, a lost store) leaves finished items stored, and the same command continues.
+slot is free again when the commit is made), and closes: it counts what is stored and writes the status. If it is
+stopped (by an error, Ctrl-C, a lost store), finished items stay stored, and the same command continues.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Stage:
     """A run or an evaluation that this process works on.
 
     `phases` are worked on one after another. `total` is the number of items of all phases, as far as it is known at
-    the start; a subclass of the work may correct `total` while it reads what there is.
+    the start; a subclass may correct `total` while it reads the items.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Stage:
                 with suppress(
                     Exception
                 ):  # a listener that fails does so at the next commit, where it is heard
-                    self._tell()
+                    self._report_progress()
                 await asyncio.sleep(TICK_SECONDS)
 
         return asyncio.ensure_future(tick())
@@ -168,7 +168,7 @@ class Stage:
             for _, each in done:
                 count(each)
             if listens:
-                self._tell()
+                self._report_progress()
             if self._aborted is not None:
                 engine.stop()
 
@@ -192,14 +192,14 @@ class Stage:
         assert self._appender is not None
         await self._appender.append(*done.rows)
         self._count(done)
-        self._tell()
+        self._report_progress()
 
     def append_known(self, rows: list[Row]) -> None:
         """Store items that need no work: skipped, or copied from an earlier evaluation."""
         if rows:
             self.backend.append(self.handle.number, rows, self.lease.owner)
             self._count(Done(rows))
-            self._tell()
+            self._report_progress()
 
     def _count(self, done: Done) -> None:
         progress = self._progress
@@ -212,7 +212,7 @@ class Stage:
             self._usage = add_usage(self._usage, done.usage)
             progress.cost = sum(usage.cost or 0.0 for usage in self._usage.values())
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self.options.listen is not None:
             self._progress.retries = counters.retries - self._retries_before
             self._progress.waiting = counters.waiting

@@ -135,9 +135,9 @@ class ProgressLine:
             now - self._shown < HEARTBEAT_SECONDS or progress.done >= progress.total
         ):
             return
-        told = progress.note != self._note and progress.note
+        new_note = progress.note != self._note and progress.note
         self._note = progress.note
-        if told or now - self._shown >= HEARTBEAT_SECONDS:
+        if new_note or now - self._shown >= HEARTBEAT_SECONDS:
             self._shown = now
             text = ", ".join([f"{progress.done:,} of {progress.total:,}", *progress.facts])
             self._stream.write(f"karat: {progress.name}: {text}\n")

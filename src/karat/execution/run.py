@@ -255,7 +255,7 @@ class _RunWork:
     async def _call_units_async(
         self, item: _Item, context: Context, clock: _Clock, errors: list[str]
     ) -> None:
-        """Store each unit that a task yields as soon as it is complete."""
+        """Store each unit that a task yields once the unit is complete."""
         async with aclosing(self.task.call_units(context.example, context)) as parts:
             async for part in parts:
                 done = self._yielded(item, part, clock, errors)
@@ -419,7 +419,7 @@ class _Clock(msgspec.Struct):
     """The number of calls in earlier laps."""
 
     def lap(self) -> tuple[float, float, list[Call]]:
-        """Seconds, those of them spent waiting, and the calls since the last lap."""
+        """Return the seconds, the seconds spent waiting, and the calls since the last lap."""
         now = time.perf_counter()
         seconds = round(now - self.since, 6)
         self.since = now

@@ -45,14 +45,14 @@ def plain(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 def _in_words_of(name: str, function: Callable[..., Any], error: TypeError) -> str:
     """Python's message about wrong arguments, naming the function that was called and the nearest right name."""
-    said = str(error).partition(". Did you mean")[0].replace(f"{function.__name__}()", f"{name}()")
-    unexpected = re.search(r"unexpected keyword argument '(\w+)'$", said)
+    message = str(error).partition(". Did you mean")[0].replace(f"{function.__name__}()", f"{name}()")
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'$", message)
     close = nearest(unexpected[1], inspect.signature(function).parameters, 1) if unexpected else []
-    return f"{said}: did you mean {close[0]!r}?" if close else said
+    return f"{message}: did you mean {close[0]!r}?" if close else message
 
 
 def run_plain(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; in a thread of its own where a loop is running already."""
+    """Run a coroutine to completion, in a separate thread if an event loop is already running."""
     with ending_signals():
         try:
             asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What people say of outputs over what a judge says of them: whether a judge's scores can be taken at their word."""
+"""Calibration of a judge: people's labels over the judge's scores of the same outputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def calibrations(evaluation: Evaluation, confidence: float = 0.95) -> list[Calibration]:
-    """The calibration of each evaluator of an evaluation that people have labelled; none where nobody has."""
+    """Return the calibration of each evaluator of an evaluation with human labels; empty without labels."""
     labels = [
         label
         for each in label_evaluations(evaluation.store, evaluation.header.runs)
@@ -54,13 +54,13 @@ def calibrations(evaluation: Evaluation, confidence: float = 0.95) -> list[Calib
             scores[record.key, item] = record.score
     out = []
     for key in keys:
-        said: dict[Item, list[float]] = {}
+        labels_by_item: dict[Item, list[float]] = {}
         for label in labels:
             if label.evaluator == key and label.score is not None:
-                said.setdefault(label.item, []).append(label.score)
+                labels_by_item.setdefault(label.item, []).append(label.score)
         pairs = [
             (scores[key, item], sum(each) / len(each) >= 0.5, item.example)
-            for item, each in said.items()
+            for item, each in labels_by_item.items()
             if (key, item) in scores and 0.0 <= scores[key, item] <= 1.0
         ]
         if pairs:

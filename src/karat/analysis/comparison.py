@@ -127,7 +127,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """The run with the best value of a metric, and the runs that cannot be told from it."""
+    """The run with the best value of a metric, and the runs that are not significantly different from it."""
 
     evaluator: str
     aggregator: str
@@ -137,7 +137,7 @@ class Leader(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Runs against a baseline, the first of them."""
+    """A comparison of runs with a baseline, which is the first run."""
 
     runs: list[ComparedRun]
     differences: list[Difference]
@@ -210,9 +210,9 @@ def compare_runs(
     unequal: bool = False,
     **storing: Any,
 ) -> Comparison:
-    """Compare runs, or the runs of evaluations, with the first of them, by what evaluations already hold.
+    """Compare runs, or the runs of evaluations, with the first run by their stored results.
 
-    `metrics` are evaluator keys, each alone or followed by ` accuracy` or ` mean`; all that the runs share by default.
+    `metrics` are evaluator keys, each alone or followed by ` accuracy` or ` mean`; by default all that the runs share.
     `cluster` is a field of the examples' metadata; several attempts are clustered by example in any case.
     """
     check_confidence(confidence)
@@ -272,7 +272,7 @@ def compare_runs(
 def find_difference(
     store: Store, runs: Sequence[Run], evaluations: Sequence[Evaluation], key: str
 ) -> Comparison:
-    """Compare runs with the first of them by one evaluator, without storing the comparison."""
+    """Compare runs with the first run by one evaluator, without storing the comparison."""
     sources = sources_of(runs, evaluations)
     work = _Work(store, list(runs), None, "auto", 0.95, alone=True)
     return _comparison(work, work.compare(key, sources[key], ()), (), sources, 0)
@@ -537,7 +537,7 @@ class _Work:
             confidence=self.confidence,
         )
         if form != "accuracy" and spec.bounds is not None and None in spec.bounds:
-            # A missing score could be any: what 0 to 1 would say of it is wrong.
+            # A missing score could be any number: bounds of 0 to 1 would be wrong.
             unbounded = msgspec.structs.replace(compared.difference, lowest=None, highest=None)
             compared = msgspec.structs.replace(compared, difference=unbounded)
         if not spec.higher_is_better:  # wins are where the run is better
@@ -555,7 +555,7 @@ class _Work:
         )
 
     def _clusters(self, baseline: Run, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The cluster of each pair as a number; an example without the field is a cluster of its own."""
+        """Number the cluster of each pair; each example without the field is a separate cluster."""
         import numpy as np
 
         ids = example_columns(baseline.dataset)

@@ -65,7 +65,7 @@ def failure_kinds(handle: Run | Evaluation, *, skipped: bool = True) -> list[Fai
 def placed_kinds(
     handle: Run | Evaluation, *, skipped: bool = True, run: str | None = None
 ) -> list[PlacedKind]:
-    """The same, with the places of the examples; of an evaluation of several runs, those of one of them if named."""
+    """Return the kinds of failures with the positions of their examples; with `run`, only those of that run."""
     import numpy as np
 
     counts = handle.counts
@@ -100,7 +100,7 @@ def placed_kinds(
 def _grouped(
     handle: Run | Evaluation, columns: ItemColumns, chosen: NDArray[Any]
 ) -> list[tuple[tuple[str, str, str], int, list[int]]]:
-    """`(what, status, type)` with the number of items and the first of them, in the order of the first ones."""
+    """Group items by `(what, status, type)`: their number and the first items, in order of appearance."""
     import numpy as np
 
     evaluators = handle.header.evaluators if isinstance(handle, Evaluation) else []

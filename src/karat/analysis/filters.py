@@ -8,7 +8,7 @@
 - `field=value` is exact, `field:value` ignores case, `!=` is the opposite of `=`. `<`, `<=`, `>`, `>=` compare numbers.
   `field~text` is true where the field contains the text, ignoring case.
 - A quoted text, or a word alone, is searched in everything that a row shows.
-- `none` (not quoted) stands for a value that is missing: `score:none`. A missing number satisfies no `<` or `>`.
+- `none` (not quoted) matches a missing value: `score:none`. A missing number satisfies no `<` or `>`.
 
 A filter is never turned into SQL.
 """
@@ -373,7 +373,7 @@ def _number(value: Value) -> float | None:
 
 
 def as_text(value: Value) -> str:
-    """A value as it is searched and compared: text as it is, anything else as JSON."""
+    """Return the text that filters search and compare: text unchanged, anything else as JSON."""
     return value if isinstance(value, str) else encode(value).decode("utf-8", "replace")
 
 

@@ -242,7 +242,7 @@ def _report(
 
 
 def _verdict(false_accept: Estimate, false_reject: Estimate, success: Estimate) -> str:
-    """A judge whose verdicts say nothing about the answers is useless, whatever attacks do to it."""
+    """A judge whose verdicts do not depend on the answers is useless, even if it resists all attacks."""
     if false_accept.value is None or false_reject.value is None:
         return "undecided"
     lowest = 1 - float(false_accept.high or 0.0) - float(false_reject.high or 0.0)

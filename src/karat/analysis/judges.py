@@ -294,7 +294,7 @@ def _whole(value: Any, name: str) -> int:
 def _value(
     row: Mapping[str, Any], scale: tuple[float, float] | None, part: bool
 ) -> tuple[float | None, Any, bool]:
-    """Score, label and whether the person could not tell."""
+    """Return score, label and whether the person could not decide."""
     given = row["label"] if "label" in row else row["score"]
     if isinstance(given, bool):
         return float(given), given, False
@@ -326,7 +326,7 @@ class Correction(msgspec.Struct, frozen=True):
 
     evaluation: str
     kind: str
-    """`correction`, or `confirmation` where the person says what the judge said."""
+    """`correction`, or `confirmation` if the label equals the judge's verdict."""
     part: str
     judged: Any
     said: Any
@@ -380,17 +380,17 @@ def correct(
         NewLabel(
             item=item,
             score=score if place == len(changes) - 1 else None,
-            value=said,
+            value=labelled,
             part=part,
             note=note,
-            kind="confirmation" if judged == said else "correction",
+            kind="confirmation" if judged == labelled else "correction",
         )
-        for place, (part, judged, said) in enumerate(changes)
+        for place, (part, judged, labelled) in enumerate(changes)
     ]
     stored = store_labels(evaluation, spec.key, labels, annotator=annotator, sampling="selected")
     return [
-        Correction(stored.id, label.kind, label.part, judged, said, result.score, score)
-        for label, (_, judged, said) in zip(labels, changes, strict=True)
+        Correction(stored.id, label.kind, label.part, judged, labelled, result.score, score)
+        for label, (_, judged, labelled) in zip(labels, changes, strict=True)
     ]
 
 
@@ -620,12 +620,12 @@ def _agreements(
             if each:
                 served[str(each)] = None
         mine = [label for label in labels if label.item == item]
-        said = [label.score for label in mine if label.score is not None]
-        if said and result.score is not None:
-            whole.append(_Pair(result.score, sum(said) / len(said), item.example))
+        scores = [label.score for label in mine if label.score is not None]
+        if scores and result.score is not None:
+            whole.append(_Pair(result.score, sum(scores) / len(scores), item.example))
         for name, judged in judged_parts(result.metadata).items():
-            told = [_truth(label.parts[name], judged) for label in mine if name in label.parts]
-            values = [value for value in told if value is not None]
+            truths = [_truth(label.parts[name], judged) for label in mine if name in label.parts]
+            values = [value for value in truths if value is not None]
             if values and judged is not None:
                 shown = judged if isinstance(judged, bool) else True
                 group = name if name.startswith(("requirements/", "nodes/", "criteria/")) else "claims"
@@ -655,15 +655,15 @@ def judged_parts(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _truth(said: Any, judged: Any) -> float | None:
-    """What a person said of a part, as 1 or 0; of a choice, whether it is the judge's."""
-    if said is None:
+def _truth(label: Any, judged: Any) -> float | None:
+    """Return a person's label of a part as 1 or 0; for a choice, whether it equals the judge's."""
+    if label is None:
         return None
     if isinstance(judged, str):
-        return float(str(said).casefold() == judged.casefold())
-    if isinstance(said, bool):
-        return float(said)
-    text = str(said).strip().lower()
+        return float(str(label).casefold() == judged.casefold())
+    if isinstance(label, bool):
+        return float(label)
+    text = str(label).strip().lower()
     return 1.0 if text in PASS else 0.0 if text in FAIL else None
 
 

@@ -338,7 +338,7 @@ def _ranking(
     failures: Failures,
     higher_is_better: bool,
 ) -> Ranking:
-    """The ranking that comparisons amount to."""
+    """Compute the ranking from comparisons."""
     if not tally.signatures:
         if tally.error:
             raise CannotJudge(
@@ -409,7 +409,7 @@ def _notes(ranked: RankedRuns, tally: Tally, labels: Mapping[str, str]) -> list[
 def _conclusions(
     ranked: RankedRuns, places: Sequence[Place], labels: Mapping[str, str], method: Method
 ) -> list[str]:
-    """Which run is the best, and which cannot be told from it."""
+    """Name the best run, and the runs that are not significantly different from it."""
     first = places[0]
     missing = ranked.of - ranked.n
     but = ""

@@ -132,7 +132,7 @@ def _outcome(output: Output | None) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as bounded text: text as it is, anything else as JSON."""
+    """Return a value as bounded text: text unchanged, anything else as JSON."""
     if isinstance(value, str):
         text = value[: LONGEST + 1]
     else:

@@ -181,7 +181,7 @@ def _failed_positions(handle: Run | Evaluation) -> list[int]:
 
 
 def _counted(rows: Iterator[Row], first: int, count: int) -> tuple[list[Row], int]:
-    """A page of rows in their order, and how many there are."""
+    """Return a page of rows in their order, and the number of all rows."""
     page, place = [], -1
     for place, row in enumerate(rows):
         if first <= place < first + count:
@@ -216,7 +216,7 @@ def _sort_key(values: list[Any], down: bool) -> tuple[Any, ...]:
 
 
 class _Names:
-    """The fields that rows have, to name the nearest of them where a filter has an unknown one."""
+    """The field names of rows, to suggest the nearest one for an unknown field in a filter."""
 
     def __init__(self) -> None:
         self._metadata: dict[str, None] = {}

@@ -295,7 +295,7 @@ def chosen_keys(
 def _not_shared(
     key: str, by_run: dict[str, Source], runs: Sequence[Run], evaluations: Sequence[Evaluation]
 ) -> str:
-    """Why an evaluator's results cannot be compared: it differs between the runs, or has not judged some of them."""
+    """Explain why an evaluator's results cannot be compared: its settings differ, or it has not judged all runs."""
     lacking = [run.id for run in runs if run.id not in by_run]
     spec = next(iter(by_run.values())).spec
     others = _all_sources(runs, evaluations).get(key, {})
@@ -424,7 +424,7 @@ def align(first: Scores, second: Scores, shared: Shared) -> Aligned:
 
 
 def _sides(first: Scores, second: Scores) -> tuple[_Side, _Side, list[tuple[int, str]]]:
-    """The items of two runs with the same positions and names, without those that do not apply to one of them."""
+    """Return the items of two runs by position and name, without items that are not applicable in either run."""
     import numpy as np
 
     mine, theirs = _Side(first), _Side(second)
@@ -551,7 +551,7 @@ def _aligned_groups(mine: _Side, theirs: _Side, names: Sequence[tuple[int, str]]
 
 
 def _means(first: Scores, second: Scores, found: Aligned, passed: float | None, note: str) -> Paired:
-    """The mean of each example that both have, over all of a run's attempts; missing where one of them is."""
+    """Average the attempts of each example that both runs have; missing if an attempt is."""
     import numpy as np
 
     examples = list(dict.fromkeys(found.examples.tolist()))
@@ -577,7 +577,7 @@ def _same_selection(first: Run, second: Run) -> bool:
 
 
 def _mean(scores: Sequence[float]) -> float:
-    """The mean of an example's scores; NaN when one of them is missing."""
+    """Average the scores of an example; NaN if a score is missing."""
     return sum(scores) / len(scores) if scores and not any(map(math.isnan, scores)) else math.nan
 
 
@@ -639,7 +639,7 @@ class _Described(msgspec.Struct):
 
 
 def cluster_labels(store: Store, datasets: Sequence[str], field: str) -> dict[str, str]:
-    """The cluster of each example, by a field of its metadata; an example without it is a cluster of its own."""
+    """Return the cluster of each example by a metadata field; each example without it is a separate cluster."""
     decode = msgspec.json.Decoder(_Described).decode
     fields = FieldNames()
     labels: dict[str, str] = {}

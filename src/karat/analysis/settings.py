@@ -82,9 +82,9 @@ def unequal_settings(headers: Sequence[RunHeader], labels: dict[str, str]) -> li
     for name in dict.fromkeys(name for each in known for name in each):
         values = [json.dumps(each.get(name), sort_keys=True, ensure_ascii=False) for each in known]
         if len(set(values)) > 1:
-            said = ", ".join(
+            listing = ", ".join(
                 f"{value[:80]} in {labels.get(header.id, header.id)}"
                 for value, header in zip(values, headers, strict=True)
             )
-            out.append(f"{name} is not the same in all runs: {said}")
+            out.append(f"{name} is not the same in all runs: {listing}")
     return out

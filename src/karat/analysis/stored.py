@@ -62,7 +62,7 @@ def find_or_compute(
 
     A run or evaluation that has grown since, or whose failed items were tried again, gives another analysis, and so
     does a label that changes what a run is called, because the conclusions name the runs. With
-    `keep=False` it is not stored: a report leaves the store as it is.
+    `keep=False` it is not stored: a report does not change the store.
     """
     configuration = fingerprint(
         analysis=kind,

@@ -124,7 +124,7 @@ class RunTable:
         sources: Mapping[str, Source] | Sequence[Evaluation],
         examples: Callable[[], ExampleColumns] | None = None,
     ) -> None:
-        """`sources` says where the results by each evaluator are; of evaluations, the newest result counts."""
+        """Read the results of each evaluator from `sources`; for a list of evaluations, the newest result counts."""
         self.run = run
         if not isinstance(sources, Mapping):
             sources = {key: by_run[run.id] for key, by_run in sources_of([run], sources).items()}

@@ -19,7 +19,7 @@ _WORDS = re.compile(r"\w+|\s+|[^\w\s]")
 class Piece(msgspec.Struct, frozen=True):
     """A part of two texts: in both, only in the first (`removed`) or only in the second (`added`).
 
-    `left_out` stands for a part that is the same in both and not shown; its text is empty.
+    `left_out` marks a part that is the same in both and not shown; its text is empty.
     """
 
     kind: Kind

@@ -89,7 +89,7 @@ def fit(retrieved: Sequence[tuple[str, str]], budget: int | None) -> AnswerConte
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What an answerer knows of a question: no gold."""
+    """A question as an answerer sees it, without the gold answer."""
 
     question: str
     now: str | None = None
@@ -97,7 +97,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer and the numbers of the items it cites; `text` is None where there is no answering model."""
+    """An answer and the numbers of the items it cites; `text` is None without an answering model."""
 
     text: str | None
     cited: tuple[int, ...] = ()

@@ -1,7 +1,7 @@
-"""What a memory benchmark consists of, whatever file it came from: samples, sessions, turns, gold points, questions.
+"""The data model of all memory benchmarks: samples, sessions, turns, gold points, questions.
 
-A reader in `karat.memory.datasets` makes these. The ids of sessions and turns are neutral: an id in the original file
-that gives away an answer (`answer_4be1b6b4`) is kept in `source_id`, which no memory system and no prompt sees.
+The readers in `karat.memory.datasets` create these. The ids of sessions and turns are neutral: an id in the original
+file that gives away an answer (`answer_4be1b6b4`) is kept in `source_id`, which no memory system and no prompt sees.
 """
 
 from __future__ import annotations

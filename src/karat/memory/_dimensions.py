@@ -126,8 +126,8 @@ def _covered(points: Sequence[str], memories: Sequence[str], matcher: Matcher) -
     out = []
     for number, point in enumerate(points, 1):
         place = matcher.covered_by(point, memories)
-        said = "no memory states it" if place is None else f"stated by memory {place + 1}"
-        out.append(ItemVerdict(number, "missing" if place is None else "covered", said))
+        comment = "no memory states it" if place is None else f"stated by memory {place + 1}"
+        out.append(ItemVerdict(number, "missing" if place is None else "covered", comment))
     return out
 
 
@@ -218,7 +218,7 @@ class Correctness(Dimension):
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
         """A memory is supported if its sources contain its words, and relevant if it shares a gold point's.
 
-        Without gold points relevance cannot be told from words, and a supported memory counts as correct.
+        Without gold points the words do not show relevance, and a supported memory counts as correct.
         """
         gold = record["gold_state"]["cumulative_gold_memories"] + _points(record, "interference")
         points = [content_words(each["memory_content"]) for each in gold]
@@ -235,8 +235,8 @@ class Correctness(Dimension):
                 point and len(point & part) / len(point) >= 0.5 for point in points for part in parts
             )
             label = "correct" if words and related else "irrelevant"
-            said = "it has a source" + (" and a gold point" if points and related else "")
-            out.append(ItemVerdict(number, label, said if words else "it says nothing"))
+            comment = "it has a source" + (" and a gold point" if points and related else "")
+            out.append(ItemVerdict(number, label, comment if words else "it says nothing"))
         return out
 
     def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
@@ -598,7 +598,7 @@ BY_KEY = {dimension.key: dimension for dimension in DIMENSIONS}
 
 
 def refused(record: Record) -> bool | None:
-    """Whether an answer says that it does not know; None without an answer."""
+    """Whether an answer is a refusal ("I don't know"); None without an answer."""
     answer = record["generated_answer"]
     return None if answer is None else is_refusal(answer)
 
@@ -633,7 +633,7 @@ class Totals:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The block of `aggregate_metrics.json`: every rate is a number, and `applicable` says if it means anything."""
+        """The block of `aggregate_metrics.json`: every rate is a number, `applicable` is whether it is meaningful."""
         out: dict[str, Any] = {}
         for mean in self.dimension.means:
             state = self.means[mean.name]

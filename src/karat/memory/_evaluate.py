@@ -219,7 +219,7 @@ class MemoryEvaluation:
         return self._others
 
     def controls(self) -> list[dict[str, Any]]:
-        """Those of them that are controls."""
+        """Return the rows of the controls."""
         return [row for row in self.others() if row["control"]]
 
     def blocks(self) -> list[Block]:
@@ -348,7 +348,7 @@ def evaluate(
 
 
 def _audit_notices(aggregation: karat.Aggregation) -> list[str]:
-    """What is known of the judge's own errors, once for all dimensions."""
+    """Return the notes on the judge's error rates, without duplicates across dimensions."""
     notes = {
         str(each.metadata["note"]): each.metadata.get("audit")
         for each in aggregation.estimates
@@ -520,7 +520,7 @@ def _check_same_run(folder: Path, earlier: Mapping[str, Any] | None, store: kara
 def _dataset(
     given: Any, dataset_type: str | None, corrections: str | Path | None, max_samples: int | None
 ) -> tuple[karat.Dataset, dict[str, Any]]:
-    """The samples as a dataset of examples, and what is known of their source."""
+    """Return the samples as a dataset of examples, and the description of their source."""
     notes: dict[str, None] = {}
 
     def examples(samples: Iterable[Sample]) -> Iterator[Example]:
@@ -558,7 +558,7 @@ def _name(text: str) -> str:
 
 
 def _first_files(folder: Path, run: karat.Run) -> dict[str, Any]:
-    """Write the files of stage 1, and return what the manifest says of them."""
+    """Write the files of stage 1, and return their entries for the manifest."""
     spent = _Spent()
     counts: Counter[str] = Counter()
     with ExitStack() as stack:

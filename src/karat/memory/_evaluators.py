@@ -71,8 +71,8 @@ def judged(
     if dimension.key == "answer":
         more["about"] = about_question(record)
     counted = Counter(verdict.label for verdict in verdicts)
-    said = ", ".join(f"{count} {label}" for label, count in counted.items())
-    return Result(key, dimension.score(fields), fields, said, more)
+    comment = ", ".join(f"{count} {label}" for label, count in counted.items())
+    return Result(key, dimension.score(fields), fields, comment, more)
 
 
 def summary_of(verdicts: Sequence[ItemVerdict], noun: str = "item") -> str:

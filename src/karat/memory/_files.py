@@ -114,7 +114,7 @@ def check_folder(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | 
         said = ", ".join(
             f"{name} {_short(known.get(name))} and not {_short(identity[name])}" for name in names[:3]
         )
-        raise RequestError(f"{folder} belongs to another run ({said}): give another --output-dir")
+        raise RequestError(f"{folder} belongs to another run ({changes}): give another --output-dir")
     return manifest
 
 

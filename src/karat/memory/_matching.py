@@ -1,4 +1,4 @@
-"""The deterministic matcher: decides without a model whether texts say what a gold point or answer says.
+"""The deterministic matcher: decides without a model whether texts state a gold point or a gold answer.
 
 It compares words, numbers and dates, and for coverage embeddings where they are installed. It is a second opinion
 beside a judge, and the only one with `--judge deterministic`. It knows no synonyms beyond what embeddings find, so it
@@ -101,7 +101,7 @@ _REFUSALS = re.compile(
     re.IGNORECASE,
 )
 LONGEST_REFUSAL = 60
-"""Words of an answer that may be a refusal: a longer text that contains one has said more than that."""
+"""The largest number of words of a refusal: a longer text that contains one gives an answer too."""
 
 _f1 = TokenF1()
 
@@ -158,7 +158,7 @@ class Date(NamedTuple):
     day: int | None
 
     def within(self, other: Date) -> bool:
-        """Whether another date says all that this one says."""
+        """Whether another date has every part that this one has, with the same values."""
         return all(mine is None or mine == theirs for mine, theirs in zip(self, other, strict=True))
 
 
@@ -182,7 +182,7 @@ def dates(text: str) -> list[Date]:
 
 
 def is_refusal(text: str) -> bool:
-    """Whether an answer says that it does not know."""
+    """Whether an answer is a refusal ("I don't know")."""
     return not text.strip() or (
         len(_WORD.findall(text[:LONGEST])) <= LONGEST_REFUSAL and bool(_REFUSALS.search(text[:LONGEST]))
     )
@@ -204,11 +204,11 @@ class Matcher:
 
     @property
     def method(self) -> str:
-        """What every verdict says of how it was reached."""
+        """The name of the method, as stated in every verdict."""
         return "matcher: words and embeddings" if self.embeddings else "matcher: words"
 
     def covered_by(self, point: str, memories: Sequence[str], against: Iterable[str] = ()) -> int | None:
-        """The place of the first memory that says what a point says; None where no memory does.
+        """Return the position of the first memory that states a point; None if no memory does.
 
         `against` are statements that the point replaces: a passage that is nearer to one of them does not count.
         """
@@ -248,7 +248,7 @@ def _is_year(number: float) -> bool:
 
 
 def _nearer(words: frozenset[str], other: frozenset[str], passage: frozenset[str]) -> bool:
-    """Whether a passage contains more of what only a point says than of what only the other statement says."""
+    """Whether a passage shares more with the words of a point than with those of the other statement."""
     own, theirs = words - other, other - words
     if not own:
         return not theirs or not theirs <= passage
@@ -290,10 +290,10 @@ def judge_answer(
 def _compared(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
     if choices:
         return _chosen(answer, gold, choices)
-    said = dates(gold)
-    if said and _is_only_date(gold):
+    gold_dates = dates(gold)
+    if gold_dates and _is_only_date(gold):
         found = dates(answer)
-        if all(any(date.within(other) for other in found) for date in said):
+        if all(any(date.within(other) for other in found) for date in gold_dates):
             return AnswerVerdict("Correct", "the answer has the date of the gold answer")
         return AnswerVerdict("Hallucination", "the answer has another date than the gold answer, or none")
     wanted = numbers(gold)

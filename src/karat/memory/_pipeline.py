@@ -89,7 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SystemSpec(msgspec.Struct, frozen=True):
-    """A memory system as it was asked for: how to make one, and what is known of it."""
+    """A requested memory system: how to create one, and its description."""
 
     name: str
     make: Callable[[], MemorySystem]
@@ -597,7 +597,7 @@ def _retrieved(rank: int, item: RetrievedMemory) -> dict[str, Any]:
 
 
 def checked_snapshot(given: Any, who: str) -> list[StoredMemory]:
-    """A snapshot that keeps the contract; SystemFault says what does not."""
+    """Check a snapshot against the protocol; raise SystemFault with the problem."""
     if not isinstance(given, (list, tuple)):
         raise SystemFault(f"{who}: snapshot() returned {type(given).__name__}, not a list of StoredMemory")
     if len(given) > MOST_MEMORIES:
@@ -643,7 +643,7 @@ def checked_retrieval(given: Any, who: str, most: int | None) -> tuple[Retrieved
 
 
 def checked_trace(trace: Any) -> dict[str, Any]:
-    """What a system says about a retrieval; left out where it is no mapping or too long."""
+    """Return a system's trace of a retrieval, or a note if it is not a mapping or too long."""
     if not isinstance(trace, Mapping):
         return {"omitted": f"{type(trace).__name__} is not a mapping"}
     plain: dict[str, Any] = to_json_value(dict(trace), "the trace of a retrieval")

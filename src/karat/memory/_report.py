@@ -83,7 +83,7 @@ def report_blocks(made: MemoryEvaluation) -> list[Block]:
 
 
 def conclusion(made: MemoryEvaluation) -> str:
-    """What it comes to, in a sentence or two."""
+    """Summarise the evaluation in a sentence or two."""
     metrics = made.metrics
     answers, recall = metrics["question_answering"], metrics["memory_recall"]
     parts = []

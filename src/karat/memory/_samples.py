@@ -85,7 +85,7 @@ def units_of(example: Example) -> list[str]:
 
 
 def check_sample(sample: Sample) -> None:
-    """Refuse a sample whose parts cannot be told apart or whose questions are asked after no session."""
+    """Raise an error for duplicate ids in a sample, or for a question that is not asked after any session."""
     where = f"sample {sample.sample_id!r}"
     if not sample.sessions:
         raise DataError(f"{where} has no session")
@@ -116,7 +116,7 @@ def cumulative_points(sample: Sample) -> Iterator[list[MemoryPoint]]:
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """How long before a question its latest evidence was said; None where the dataset does not say."""
+    """Return the time between the latest evidence and a question; None if the dataset does not state it."""
 
     sessions: int | None
     updates: int | None

@@ -15,7 +15,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a memory system can do."""
 
     event_time: Literal["native", "text", "none"] = "text"
-    """Whether it stores when something was said: in a field, as part of the text, or not at all."""
+    """How it stores the time of a turn: in a field, as part of the text, or not at all."""
     save: bool = False
     """Whether `save` and `load` continue a sample in another process."""
     parallel: bool = True
@@ -113,9 +113,9 @@ class MemorySystem:
 
 
 class ControlSystem(MemorySystem):
-    """A control: no memory system, but a row to read those of memory systems against.
+    """A control: a reference row for the rows of memory systems, and not a memory system itself.
 
-    Controls are told more than a memory system may know, through members that a `MemorySystem` does not have. Only a
+    Controls receive more than a memory system may see, through members that a `MemorySystem` does not have. Only a
     subclass of this class is asked for them.
     """
 

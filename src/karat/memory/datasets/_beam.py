@@ -122,7 +122,7 @@ def _sample(name: str, chat: Iterator[Located], questions: Located) -> Sample:
         session_id = session_name(len(sessions) + 1)
         if isinstance(batch.value, dict):
             time = batch.time_at("time_anchor") or time
-        said = []
+        session_turns = []
         for count, message in enumerate(_messages(batch), start=1):
             time = message.time_at("time_anchor") or time
             speaker = message["role"].text()
@@ -133,7 +133,7 @@ def _sample(name: str, chat: Iterator[Located], questions: Located) -> Sample:
                 time=time,
                 session_id=session_id,
             )
-            said.append(turn)
+            session_turns.append(turn)
             number = message.value.get("id")
             if isinstance(number, int) and not isinstance(number, bool):
                 if starts_plan and count == 1:
@@ -143,7 +143,9 @@ def _sample(name: str, chat: Iterator[Located], questions: Located) -> Sample:
                 highest = max(highest, number + offset)
         sessions.append(
             Session(
-                session_id=session_id, turns=tuple(said), time=next((t.time for t in said if t.time), None)
+                session_id=session_id,
+                turns=tuple(session_turns),
+                time=next((t.time for t in session_turns if t.time), None),
             )
         )
     if not sessions:
@@ -170,7 +172,7 @@ def _batches(chat: Iterator[Located]) -> Iterator[tuple[Located, bool]]:
 
 
 def _messages(batch: Located) -> Iterator[Located]:
-    """The messages of a batch: a list of messages, or an object with lists of them in `turns`."""
+    """Return the messages of a batch: a list of messages, or an object with lists of messages in `turns`."""
     for element in batch["turns"].items() if isinstance(batch.value, dict) else batch.items():
         if isinstance(element.value, list):
             yield from element.items()

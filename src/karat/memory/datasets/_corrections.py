@@ -2,8 +2,8 @@
 
 One object per question, in JSON Lines or a JSON array: `sample_id` and `index` name the question (never its text, which
 may occur twice), `answer`, `answers`, `evidence` and `answerable` replace its labels, `exclude` removes it, `reason`
-says why.
-The public audit of LoCoMo is read as it is (`question_id: locomo_0_qa1`, `correct_answer`, `correct_evidence`).
+is the explanation.
+The public audit of LoCoMo is read in its own form (`question_id: locomo_0_qa1`, `correct_answer`, `correct_evidence`).
 """
 
 from __future__ import annotations

@@ -213,8 +213,8 @@ def _point(raw: Located, session_id: str, turns: int, taken: dict[str, int], not
         isinstance(importance.value, bool) or not isinstance(importance.value, int | float)
     ):
         importance = None
-    said = [one.value for one in raw.list_at("source_turns")]
-    if any(not isinstance(one, int) or isinstance(one, bool) or not 1 <= one <= turns for one in said):
+    numbers = [one.value for one in raw.list_at("source_turns")]
+    if any(not isinstance(one, int) or isinstance(one, bool) or not 1 <= one <= turns for one in numbers):
         raise raw["source_turns"].error(f"expected numbers of turns of the session, from 1 to {turns}")
     return MemoryPoint(
         memory_id=memory_id,
@@ -225,7 +225,7 @@ def _point(raw: Located, session_id: str, turns: int, taken: dict[str, int], not
         original=tuple(originals.texts()) if originals is not None else (),
         importance=float(importance.value) if importance is not None else None,
         time=raw.time_at("timestamp"),
-        turn_ids=tuple(turn_name(session_id, one) for one in said),
+        turn_ids=tuple(turn_name(session_id, one) for one in numbers),
     )
 
 
@@ -318,7 +318,7 @@ def _question(
 
 
 def _answerable(raw: Located, type: str, answer: str, evidence: bool) -> bool:
-    """Whether there is an answer: as the file says, otherwise by the question's type or a refusal without evidence."""
+    """Whether there is an answer: as stated in the file, else by the question's type or a refusal without evidence."""
     given = raw.get("answerable")
     if given is not None:
         return given.flag()

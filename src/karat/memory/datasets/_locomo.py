@@ -108,7 +108,7 @@ def _session(conversation: Located, number: int, turns: dict[str, Turn], notes: 
     time = conversation.time_at(f"session_{number}_date_time")
     if time is None:
         notes.append(f"session {number} has no date")
-    said = []
+    session_turns = []
     for count, raw in enumerate(conversation[f"session_{number}"].items(), start=1):
         caption = raw.text_at("blip_caption")
         attachments = (Attachment(image_id=f"{session_id}_img_{count}", caption=caption),) if caption else ()
@@ -120,10 +120,12 @@ def _session(conversation: Located, number: int, turns: dict[str, Turn], notes: 
             attachments=attachments,
             session_id=session_id,
         )
-        said.append(turn)
+        session_turns.append(turn)
         for found in _EVIDENCE.finditer(raw.text_at("dia_id", f"D{number}:{count}")):
             turns.setdefault(_plain(found), turn)
-    return Session(session_id=session_id, turns=tuple(said), time=time, source_id=f"session_{number}")
+    return Session(
+        session_id=session_id, turns=tuple(session_turns), time=time, source_id=f"session_{number}"
+    )
 
 
 def _plain(found: re.Match[str]) -> str:

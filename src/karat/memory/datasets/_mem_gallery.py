@@ -152,7 +152,7 @@ def _question(
 
 def _contains(caption: str, answer: str) -> bool:
     """Whether the words of an answer occur in a caption, in order. Yes, no and single characters do not count."""
-    words, said = (re.findall(r"\w+", text.lower()) for text in (answer, caption))
+    words, caption_words = (re.findall(r"\w+", text.lower()) for text in (answer, caption))
     if not words or words in (["yes"], ["no"]) or len("".join(words)) < 2:
         return False
-    return f" {' '.join(words)} " in f" {' '.join(said)} "
+    return f" {' '.join(words)} " in f" {' '.join(caption_words)} "

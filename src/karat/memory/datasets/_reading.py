@@ -355,7 +355,7 @@ _UNANSWERABLE_TYPES = {
 
 
 def is_refusal(answer: str) -> bool:
-    """Whether a gold answer says that there is no answer."""
+    """Whether a gold answer states that there is no answer."""
     return bool(_REFUSALS.search(answer))
 
 

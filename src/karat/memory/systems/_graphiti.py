@@ -106,8 +106,8 @@ class Graphiti(LibraryMemory):
     def _add(self, turns: Sequence[Turn], session_id: str) -> None:
         from graphiti_core.nodes import EpisodeType
 
-        said = next((moment for turn in reversed(turns) if (moment := parse_time(turn.time))), None)
-        self._last = said.replace(tzinfo=UTC) if said else self._last
+        latest = next((moment for turn in reversed(turns) if (moment := parse_time(turn.time))), None)
+        self._last = latest.replace(tzinfo=UTC) if latest else self._last
         made = self._run(
             self._graph.add_episode(
                 name=f"{session_id} {len(self._episodes)}",

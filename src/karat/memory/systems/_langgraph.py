@@ -1,4 +1,4 @@
-"""Adapters to LangGraph stores: `langgraph` stores turns as they are, `langmem` what LangMem makes of them."""
+"""Adapters to LangGraph stores: `langgraph` stores turns unchanged, `langmem` stores what LangMem extracts."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ class _Checked:
 
 
 def _checked_store(index: dict[str, Any]) -> Any:
-    """An InMemoryStore that keeps errors: LangMem writes in threads and does not look at what becomes of them."""
+    """An InMemoryStore that keeps errors: LangMem writes in threads and ignores their exceptions."""
     from langgraph.store.memory import InMemoryStore
 
     class Store(InMemoryStore, _Checked):
@@ -321,7 +321,7 @@ def _checked_store(index: dict[str, Any]) -> Any:
 
 @contextmanager
 def _untraced() -> Iterator[None]:
-    """Within it, LangChain sends nothing to LangSmith, whatever the environment says."""
+    """Keep LangChain from sending data to LangSmith, even if the environment enables it."""
     from langsmith.run_helpers import tracing_context
 
     with tracing_context(enabled=False):

@@ -27,7 +27,7 @@ from karat.serialization import storable
 
 USER = "user"
 EVERYTHING = 1_000_000
-"""`get_all` returns 20 memories unless it is told how many."""
+"""The limit for `get_all`, which returns 20 memories by default."""
 NO_DATE = "unknown"
 
 _loading = threading.Lock()
@@ -65,7 +65,7 @@ class Mem0(LibraryMemory):
         self._memory: Any = None
 
     def capabilities(self) -> Capabilities:
-        # An extracted fact comes from a batch of turns, and mem0 does not say from which of them.
+        # An extracted fact comes from a batch of turns, and mem0 does not name the turn.
         return Capabilities(event_time="text", save=True, parallel=True, provenance=not self.infer)
 
     def configuration(self) -> Any:
@@ -108,11 +108,11 @@ class Mem0(LibraryMemory):
     def _add(self, turns: Sequence[Turn], session_id: str) -> None:
         groups = [turns] if self.infer else [[turn] for turn in turns]
         for group in groups:
-            said = next((turn.time for turn in reversed(group) if turn.time), None)
-            moment = parse_time(said)
+            latest = next((turn.time for turn in reversed(group) if turn.time), None)
+            moment = parse_time(latest)
             self._batches += 1
             metadata = {
-                "created_at": moment.isoformat() if moment else said or NO_DATE,
+                "created_at": moment.isoformat() if moment else latest or NO_DATE,
                 "session_id": session_id,
                 "batch": self._batches,
                 "turn_ids": [turn.turn_id for turn in group] if not self.infer else [],
@@ -124,7 +124,7 @@ class Mem0(LibraryMemory):
                 }
                 for turn in group
             ]
-            with self._in_dialogue(time_text(said) or NO_DATE):
+            with self._in_dialogue(time_text(latest) or NO_DATE):
                 self._memory.add(messages, user_id=USER, metadata=metadata, infer=self.infer)
 
     @contextmanager
@@ -295,7 +295,7 @@ def _library() -> Any:
         from mem0.memory import main, telemetry
 
         for name in ("mem0.vector_stores.qdrant", "mem0.utils.spacy_models"):
-            # Each instance warns that optional packages are missing, which the documentation says once.
+            # Each instance warns about missing optional packages, which the documentation already mentions.
             if logging.getLogger(name).level == logging.NOTSET:
                 logging.getLogger(name).setLevel(logging.ERROR)
         # It may have been imported before, with telemetry on.

@@ -137,13 +137,13 @@ _LASTING = re.compile(
 _DETAIL = re.compile(r"\d+|(?<=[a-z,;] )[A-Z]\w+|[⺀-鿿가-힯]{2}")
 
 
-def salience(said: str) -> float:
+def salience(text: str) -> float:
     """How much a turn seems worth remembering, from 0 to 1, by its words alone: names, numbers, lasting facts."""
-    said = said[:4_000]
+    text = text[:4_000]
     points = (
-        0.25 * min(2, len(_LASTING.findall(said)))
-        + 0.15 * min(2, len(_DETAIL.findall(said)))
-        + 0.1 * bool(_OWN.search(said))
-        + 0.1 * (len(said) > 60)
+        0.25 * min(2, len(_LASTING.findall(text)))
+        + 0.15 * min(2, len(_DETAIL.findall(text)))
+        + 0.1 * bool(_OWN.search(text))
+        + 0.1 * (len(text) > 60)
     )
-    return round(max(0.0, points - 0.2 * said.rstrip().endswith("?")), 6)
+    return round(max(0.0, points - 0.2 * text.rstrip().endswith("?")), 6)

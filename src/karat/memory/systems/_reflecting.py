@@ -101,8 +101,8 @@ class GAMemory(EmbeddedMemory):
         recent = [entry for entry in self.entries[self._unreflected :] if entry.kind == "turn"]
         if sum(entry.importance for entry in recent) < self.reflect_at:
             return
-        told = sorted(recent, key=lambda entry: -entry.importance)[: _model.BATCH]
-        for statement in _model.state(self._model, _INSIGHTS, told):
+        important = sorted(recent, key=lambda entry: -entry.importance)[: _model.BATCH]
+        for statement in _model.state(self._model, _INSIGHTS, important):
             self._store(derived(self.entries, statement, session_id, "insight"))
         self._unrated = self._unreflected = len(self.entries)
 

@@ -1,6 +1,6 @@
 """Adapters to memory systems in other programs: an HTTP service (`http`), a command with JSON lines (`command`).
 
-Both speak the protocol of `docs/memory-systems.md`. What they reply is checked: its size, its time, its form.
+Both use the protocol of `docs/memory-systems.md`. Replies are checked for size, time and form.
 """
 
 from __future__ import annotations

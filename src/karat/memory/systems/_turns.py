@@ -141,7 +141,7 @@ def retrieved(entry: Entry, score: float | None) -> RetrievedMemory:
 
 
 def newest_within(entries: Sequence[Entry], budget: int) -> list[Entry]:
-    """The newest entries that fit a token budget, oldest first; the oldest of them may be cut."""
+    """Return the newest entries that fit a token budget, oldest first; the oldest entry may be cut."""
     kept: list[Entry] = []
     left = budget
     for entry in reversed(entries):

@@ -1,7 +1,7 @@
-"""Records as files for other programs: JSON, JSONL, CSV, Parquet. Streaming, and all of a file or none of it.
+"""Export records as JSON, JSONL, CSV or Parquet: streaming, and atomic for each file.
 
-A row is flat. JSON and JSONL hold values as they are; in CSV and Parquet what may be anything (inputs, outputs,
-metadata) is JSON text, except that a plain text is left as it is in CSV, where a person reads it. The JSONL of a
+A row is flat. JSON and JSONL hold the values themselves; in CSV and Parquet values of any type (inputs, outputs,
+metadata) are JSON text, except that plain text stays plain in CSV, which people read. The JSONL of a
 run can be run again as recorded outputs.
 """
 
@@ -69,7 +69,7 @@ Row = dict[str, Any]
 
 
 def format_of(path: str | None, given: str | None) -> str:
-    """The format that is asked for, or that a file's ending says; JSONL where nothing does."""
+    """Return the requested format, or that of the file's extension; JSONL by default."""
     if given is not None:
         if given not in FORMATS:
             raise RequestError(f"cannot write {given!r}: {did_you_mean(given, FORMATS)}")

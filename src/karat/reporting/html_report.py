@@ -89,7 +89,7 @@ def gather(store: Store, summary: Summary, confidence: float) -> Content:
 
 
 def _compared(store: Store, summary: Summary, confidence: float) -> list[Comparison]:
-    """The runs against the first of them, by the evaluators that judged all of them; people's labels are not one."""
+    """Compare the runs with the first run by the evaluators that judged all runs, without human labels."""
     runs = [store.runs.get(run.id) for run in summary.runs]
     sources = sources_of(runs, [store.evaluations.get(each["id"]) for each in summary.evaluations])
     keys = [
@@ -217,37 +217,37 @@ class _Report:
     # ------------------------------------------------------------ the conclusion
 
     def _conclusion(self) -> Markup:
-        said = self._sentences()
-        first, rest = said[0], said[1:]
+        sentences = self._sentences()
+        first, rest = sentences[0], sentences[1:]
         items = element("ul", *(element("li", each) for each in rest)) if rest else None
         return element("div", element("h2", "Conclusion"), element("p", first), items, class_="conclusion")
 
     def _sentences(self) -> list[str]:
-        said: list[str] = []
+        sentences: list[str] = []
         for comparison in self.content.comparisons:
-            said += [*_compared_sentences(comparison, self.labels, self.whole), *comparison.warnings]
+            sentences += [*_compared_sentences(comparison, self.labels, self.whole), *comparison.warnings]
             if comparison.verdict is not None:
-                said.insert(0, f"The gate {_GATE[comparison.verdict]}.")
+                sentences.insert(0, f"The gate {_GATE[comparison.verdict]}.")
         for ranking in self.content.rankings:
-            said += ranking.conclusions
-        if not said:
+            sentences += ranking.conclusions
+        if not sentences:
             for metric in self.main[:MOST_METRICS]:
-                said += [
+                sentences += [
                     _estimate_sentence(each, self.labels)
                     for each in self.whole
                     if each.identity == metric.identity
                 ]
-        if not said:
+        if not sentences:
             ids = " ".join(run.id for run in self.summary.runs)
-            said.append(f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME.")
+            sentences.append(f"Nothing has judged these runs yet: karat evaluate {ids} -e NAME.")
         for name in ("failed", "pending"):
             those = [run for run in self.summary.runs if getattr(run.counts, name)]
             if those:
                 named = [
                     f"{run.label} {getattr(run.counts, name):,} of {run.counts.total:,}" for run in those
                 ]
-                said.append(f"Items that {_LOST[name]} count as missing: {_enumerated(named)}.")
-        return said + self.content.notes
+                sentences.append(f"Items that {_LOST[name]} count as missing: {_enumerated(named)}.")
+        return sentences + self.content.notes
 
     def _tiles(self) -> Markup | None:
         """The headline numbers, where there is one run; several are in the table of runs."""
@@ -385,7 +385,7 @@ class _Report:
             ]
             for e in estimates
         ]
-        for place in reversed(range(len(head))):  # columns that are empty throughout say nothing
+        for place in reversed(range(len(head))):  # drop columns that are empty throughout
             if not any(row[place] for row in rows):
                 del head[place]
                 for row in rows:
@@ -860,7 +860,7 @@ def _compared_sentences(
             found.sort(key=lambda each: direction_of(each, comparison.confidence) not in ("better", "worse"))
         return _shortened([each.conclusion for each in found])
     baseline = comparison.runs[0]
-    said = []
+    sentences = []
     for leader in comparison.leaders:
         name = (leader.evaluator, leader.aggregator)
         mine = [each for each in comparison.differences if (each.evaluator, each.aggregator) == name]
@@ -889,8 +889,8 @@ def _compared_sentences(
         if worse:
             verb = "is" if len(worse) == 1 else "are"
             words += f"; {_enumerated(worse)} {verb} worse than the baseline {baseline.label}"
-        said.append(words + ".")
-    return _shortened(said)
+        sentences.append(words + ".")
+    return _shortened(sentences)
 
 
 _LOST = {"failed": "failed", "pending": "are pending"}
@@ -902,10 +902,10 @@ def _enumerated(names: Sequence[str], most: int = 4) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _shortened(said: Sequence[str]) -> list[str]:
-    more = len(said) - MOST_METRICS
+def _shortened(sentences: Sequence[str]) -> list[str]:
+    more = len(sentences) - MOST_METRICS
     end = [f"{plural(more, 'more metric')} under Paired differences."] if more > 0 else []
-    return [*said[:MOST_METRICS], *end]
+    return [*sentences[:MOST_METRICS], *end]
 
 
 def _estimate_sentence(metric: Metric, labels: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
 """Plots as marks: lines, rectangles, circles and texts at computed places, and their SVG.
 
 A plot is plain data. The HTML report writes it as SVG; the viewer gets it as JSON and draws the same marks. Colours are
-named (`tone`) and defined by the style sheet, for light and dark. Every plot says with words or shapes what it says
-with colour, and has a title and a description.
+named (`tone`) and defined by the style sheet, for light and dark. Every plot repeats in words or shapes what it
+shows by colour, and has a title and a description.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def _bounds(estimates: Iterable[Estimate], include: Iterable[float] = ()) -> tup
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row of a forest plot: an estimate under its label, or a heading where there is no estimate."""
+    """A row of a forest plot: an estimate with its label, or a heading without an estimate."""
 
     label: str
     estimate: Estimate | None = None
@@ -356,7 +356,7 @@ def _whisker(row: Row, scale: Scale, y: float) -> list[Mark]:
 
 
 def _end(x: float, y: float, direction: int, tone: Tone, *, open: bool) -> list[Mark]:
-    """The end of an interval: a stroke, or an arrow where there is no limit."""
+    """Draw the end of an interval: a stroke, or an arrow if the interval has no limit."""
     if not open:
         return [Line(x, y - 4, x, y + 4, tone, 2.5)]
     back = x - 6 * direction
@@ -531,7 +531,7 @@ def scatter(
 
 
 def _frontier(points: Sequence[Point], sign: float) -> set[int]:
-    """The points than which no other is both at least as cheap and at least as good, and one of them more so."""
+    """Return the Pareto frontier: no other point is at least as cheap and as good, and better in one of the two."""
     facts = [(point.x, sign * (point.estimate.value or 0.0)) for point in points]
     return {
         i
@@ -620,17 +620,17 @@ def confusion(title: str, names: Sequence[str], matrix: Sequence[Sequence[int]],
                 spoken.append((count, words))
     errors = [words for _, words in sorted(spoken, key=lambda each: -each[0])]
     right = sum(matrix[i][i] for i in range(len(names)))
-    said = f"{right:,} of {sum(map(sum, matrix)):,} on the diagonal. " + (
+    description = f"{right:,} of {sum(map(sum, matrix)):,} on the diagonal. " + (
         _listed(errors[:5]) if errors else ""
     )
-    return Plot(title, said, label + cell * len(names) + 2, top + high * len(names) + 4, marks)
+    return Plot(title, description, label + cell * len(names) + 2, top + high * len(names) + 4, marks)
 
 
 # ---------------------------------------------------------------- calibration
 
 
 def calibration(title: str, bins: Sequence[CalibrationBin], about: About, *, width: float = HALF) -> Plot:
-    """What people say over what the judge says. A judge whose points lie on the diagonal can be taken at its word."""
+    """Plot people's labels over the judge's scores. The points of a well calibrated judge lie on the diagonal."""
     size, left = 250.0, 52.0
     across, up = Scale(0.0, 1.0, left, left + size), Scale(0.0, 1.0, size + 20, 20.0)
     marks: list[Mark] = []

@@ -286,7 +286,7 @@ class Viewer:
         return chosen
 
     def item(self, name: str, key: str) -> dict[str, Any]:
-        """One item with everything that is known of it."""
+        """Return one item with all its stored data."""
         with self.pool.store() as store:
             run = find_run(store, name)
             found = self._item(store, run, key).document()
@@ -828,7 +828,7 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
 
 
 def _diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Piece] | None:
-    """The difference between two fields of a kind, word by word; None where one of them is missing or cut."""
+    """Compare two fields of a kind word by word; None if either is missing or cut."""
     if first["kind"] != second["kind"] or first["kind"] == "none" or first["cut"] or second["cut"]:
         return None
     return word_diff(first["text"], second["text"])

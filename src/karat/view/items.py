@@ -1,4 +1,4 @@
-"""One item with everything that is known of it; long fields are cut and can be downloaded whole."""
+"""One item with all its stored data; long fields are cut and can be downloaded whole."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_CLAIMS = 200
 
 
 def shown_text(value: Any) -> str:
-    """A value in few words: text as it is, anything else as JSON, cut."""
+    """Return a short form of a value: text unchanged, anything else as JSON, both cut."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else as_json(value, LONGEST_TEXT)

@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Write all files, or none of them."""
+    """Write all files or none."""
     folder = Path(given.folder)
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file: name a folder")

@@ -147,9 +147,9 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
             note=given.note,
         )
     lines = [
-        f"{each.kind}: {each.part or 'verdict'} {_said(each.judged)} → {_said(each.said)}"
+        f"{each.kind}: {each.part or 'verdict'} {_verdict_text(each.judged)} → {_verdict_text(each.said)}"
         if each.kind == "correction"
-        else f"{each.kind}: {each.part or 'verdict'} {_said(each.said)}"
+        else f"{each.kind}: {each.part or 'verdict'} {_verdict_text(each.said)}"
         for each in made
     ]
     last = made[-1]
@@ -160,7 +160,7 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
     return 0
 
 
-def _said(value: Any) -> str:
+def _verdict_text(value: Any) -> str:
     return (
         {True: "true", False: "false", None: "undecided"}.get(value, str(value))
         if not isinstance(value, str)

@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Remove all of them, or none."""
+    """Remove all items or none."""
     from karat.errors import RequestError
     from karat.formatting import clean, plural
     from karat.store.existing import open_existing
@@ -54,7 +54,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _agreed(doomed: list[str], count: str, terminal: Terminal) -> bool:
-    """Ask on the terminal; refuse where nobody can answer."""
+    """Ask for confirmation; raise an error if there is no terminal."""
     if terminal.as_json or not sys.stdin.isatty():
         raise UsageError(
             f"karat rm would permanently remove {count}: add --yes to confirm, or --dry-run to list them"

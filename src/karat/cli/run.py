@@ -170,8 +170,8 @@ def _suggesting(target: str | None) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        told = type(error) in (RequestError, UnknownName) and "did you mean" not in str(error)
-        close = near(target) if told and target is not None else None
+        unexplained = type(error) in (RequestError, UnknownName) and "did you mean" not in str(error)
+        close = near(target) if unexplained and target is not None else None
         if close is None:
             raise
         raise type(error)(f"{error}; did you mean {close}?") from error

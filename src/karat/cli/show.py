@@ -360,7 +360,7 @@ def _output_blocks(output: dict[str, Any]) -> list[Block]:
 
 
 def _steps(output: dict[str, Any]) -> list[list[str]]:
-    """A trajectory as steps, each with who acted and what was said or done; empty where it is none."""
+    """Return a trajectory as steps, each with its role and its text or action; empty if it is not a trajectory."""
     trajectory = trajectory_of(output["outcome"].get("value"))
     if trajectory is None:
         return []
@@ -414,8 +414,8 @@ def _compared_output(run: str, result: dict[str, Any], document: dict[str, Any])
 def _call(call: dict[str, Any]) -> tuple[str, list[str]]:
     tries = len(call.get("metadata", {}).get("attempts", ())) + (0 if call.get("error") else 1)
     retried = "" if tries < 2 else " (1 retry)" if tries == 2 else f" ({tries - 1} retries)"
-    said = clean(call["error"], 400) if call.get("error") else value_text(call.get("output"))
-    return "call", [f"{clean(call['name'], 80)}{retried}: {said}"]
+    result_text = clean(call["error"], 400) if call.get("error") else value_text(call.get("output"))
+    return "call", [f"{clean(call['name'], 80)}{retried}: {result_text}"]
 
 
 def _outcome(outcome: dict[str, Any]) -> tuple[str, list[str]]:

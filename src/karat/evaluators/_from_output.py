@@ -69,5 +69,5 @@ class FromOutput(Evaluator):
         more = {name: value_at(outputs, path, "the output") for name, path in self.metadata.items()}
         metadata = {**(given.get("metadata") or {}), **more, "golden": golden, "predicted": predicted}
         verdict = "correct" if correct else "wrong"
-        said = f"{self.field} says {verdict}: {clip(predicted)} against {clip(golden)}"
-        return Result(self.key, float(correct), correct, said, metadata)
+        comment = f"{self.field} says {verdict}: {clip(predicted)} against {clip(golden)}"
+        return Result(self.key, float(correct), correct, comment, metadata)

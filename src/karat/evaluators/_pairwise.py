@@ -91,10 +91,12 @@ class ByFunction(Evaluator):
         self.function: Callable[..., Any] = load_object(function) if isinstance(function, str) else function
         if not callable(self.function):
             raise RequestError(f"by_function: {function!r} cannot be called")
-        said = function if isinstance(function, str) else getattr(self.function, "__qualname__", "function")
+        function_name = (
+            function if isinstance(function, str) else getattr(self.function, "__qualname__", "function")
+        )
         super().__init__(getattr(self.function, "__name__", "function"))
         self.both_orders = ParameterCheck("by_function").flag("both_orders", both_orders)
-        self.params = {"function": said, "both_orders": both_orders}
+        self.params = {"function": function_name, "both_orders": both_orders}
         self._names = _asked(self.function, self.key)
         if inspect.iscoroutinefunction(self.function):
             self.compare = self._compare_async  # type: ignore[method-assign]  # it waits for the function

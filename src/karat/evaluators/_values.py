@@ -79,8 +79,8 @@ def _loads(text: str) -> Any:
     except json.JSONDecodeError as error:
         if not text.strip():
             raise NotJSON("it is empty") from None
-        said = error.msg.removesuffix(" at")  # one of Python's messages ends so
-        raise NotJSON(f"{said} at line {error.lineno}, column {error.colno}") from None
+        message = error.msg.removesuffix(" at")  # one of Python's messages ends so
+        raise NotJSON(f"{message} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         if not _is_balanced(text):
             raise NotJSON("its brackets are not closed") from None

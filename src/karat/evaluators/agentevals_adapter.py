@@ -133,10 +133,10 @@ class AgentEvalsEvaluator(Evaluator):
         score = found.get("score") if isinstance(found, Mapping) else found
         if not isinstance(score, (bool, int, float)):
             return Result(self.key, error=f"{self.package} gave no score", metadata=metadata)
-        told = found if isinstance(found, Mapping) else {}
-        if isinstance(told.get("metadata"), Mapping):
-            metadata = {**told["metadata"], **metadata}
-        comment = told.get("comment") or f"{self.package} gave {score}{self._hint(score)}"
+        details = found if isinstance(found, Mapping) else {}
+        if isinstance(details.get("metadata"), Mapping):
+            metadata = {**details["metadata"], **metadata}
+        comment = details.get("comment") or f"{self.package} gave {score}{self._hint(score)}"
         return as_result(
             {"score": float(score), "value": score, "comment": comment, "metadata": metadata}, self.key
         )

@@ -156,7 +156,7 @@ class Batches:
         self._following: dict[str, asyncio.Task[None]] = {}
         self._waiting: dict[str, list[_Waiting]] = {}
         self._logs: dict[str, BatchLog] = {}
-        self._said: set[str] = set()
+        self._announced: set[str] = set()
 
     @property
     def _log(self) -> BatchLog:
@@ -228,12 +228,12 @@ class Batches:
             self._follow(intent, next(each for each in requests if known.get(each.custom_id) == intent))
         new = [each for each in requests if each.custom_id not in known]
         allowed = [each for each in new if await self._permitted(each)]
-        if allowed and place in self._said:
+        if allowed and place in self._announced:
             _log.warning("%d follow-up requests go into another batch", len(allowed))
         for part in _parts(
             allowed, LIMITS[provider_of(allowed[0].target.endpoint).batches] if allowed else (1, 1)
         ):
-            self._said.add(place)
+            self._announced.add(place)
             intent_row = self._log.intend(place, [each.custom_id for each in part])
             if intent_row is None:  # another process was quicker
                 await self._submit(place, part)
@@ -369,8 +369,8 @@ class Batches:
     def _say_how_to_come_back(self) -> None:
         for intent in self._following:
             row = self._log.read(intent)
-            if row is not None and row.batch and row.batch not in self._said:
-                self._said.add(row.batch)
+            if row is not None and row.batch and row.batch not in self._announced:
+                self._announced.add(row.batch)
                 _log.warning(
                     "batch %s goes on at the provider: repeat the command to attach to it", row.batch
                 )

@@ -72,7 +72,7 @@ class PromptTask(Task):
             "logprobs": logprobs,
         }
         self._parameters = {key: value for key, value in given.items() if value is not None}
-        self.model.check_options(self._parameters)  # what the model refuses is said before the first record
+        self.model.check_options(self._parameters)  # report refused options before the first record
 
     def variables(self) -> list[str]:
         """The variables the prompt asks for, each once, in their order."""

@@ -106,16 +106,16 @@ class RecordedOutputs(Task):
         here = set(ids)
         strange = [id for id, _ in self._where if id not in here]
         later = sum(attempt > attempts for id, attempt in self._where if id in here)
-        said = []
+        problems = []
         if strange:
             named = ", ".join(list(dict.fromkeys(strange))[:SHOWN])
             more = ", …" if len(set(strange)) > SHOWN else ""
             verb = "belongs" if len(strange) == 1 else "belong"
-            said.append(f"{self._share(len(strange))} {verb} to no example ({named}{more})")
+            problems.append(f"{self._share(len(strange))} {verb} to no example ({named}{more})")
         if later:
             verb = "is of a later attempt" if later == 1 else "are of later attempts"
-            said.append(f"{self._share(later)} {verb} than attempts={attempts} asks for")
-        return f"{self.path.name}: {'; '.join(said)}" if said else ""
+            problems.append(f"{self._share(later)} {verb} than attempts={attempts} asks for")
+        return f"{self.path.name}: {'; '.join(problems)}" if problems else ""
 
     def _share(self, count: int) -> str:
         return f"{count:,} of {len(self._where):,} records"

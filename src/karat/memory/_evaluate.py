@@ -277,7 +277,7 @@ def evaluate(
     folder = Path(output_dir)
     chosen = choose_judge(judge)
     with _suggesting("judge", judge, DETERMINISTIC):
-        evaluators = evaluators_for(chosen.model)  # what is wrong with the judge is said before stage 1
+        evaluators = evaluators_for(chosen.model)  # report a wrong judge setting before stage 1
     common: dict[str, Any] = {"progress": progress, **options}
     opened = karat.open_store(store)
     if eval_only:

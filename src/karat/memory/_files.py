@@ -111,7 +111,7 @@ def check_folder(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | 
         names = [name for name in identity if known.get(name) != identity[name]]
         if "baseline" in names:
             names = ["baseline"]  # the parameters and the code of another system differ too
-        said = ", ".join(
+        changes = ", ".join(
             f"{name} {_short(known.get(name))} and not {_short(identity[name])}" for name in names[:3]
         )
         raise RequestError(f"{folder} belongs to another run ({changes}): give another --output-dir")

@@ -273,3 +273,26 @@ def test_the_store_is_not_changed(tmp_path, serve):
     assert path.read_bytes() == before
     with open_store(path) as store:
         assert len(store.aggregations.list()) == 1  # the comparison was not stored
+
+
+def test_a_store_that_is_deleted_or_replaced_while_it_is_viewed(tmp_path, serve):
+    path, other = tmp_path / "karat.db", tmp_path / "other.db"
+    for place in (path, other):
+        with open_store(place) as store:
+            world = World(store)
+            if place == path:
+                old = world.first.id
+            else:
+                store.tag(world.first.id, ["replaced"])
+    viewer = serve(f"sqlite:///{path}")
+    viewer.get(f"/api/r/{old}/rows")
+    for each in tmp_path.glob("karat.db*"):
+        each.unlink()
+    answer = viewer.ask("/api/runs")
+    assert (answer.status, list(answer.json)) == (503, ["error"])
+    other.rename(path)
+    runs = [run for data in viewer.get("/api/runs")["datasets"] for run in data["runs"]]
+    assert len(runs) == 2
+    assert any("replaced" in run["labels"] for run in runs)
+    assert viewer.ask(f"/api/r/{old}/rows").status == 404
+    assert viewer.get("/api/r/replaced/rows")["total"] > 0

@@ -237,6 +237,8 @@ class ReadPool:
         self._url = url
         self._free: queue.LifoQueue[Store | None] = queue.LifoQueue()
         self._opened: list[Store] = []
+        self.generation = 0
+        """How many times the file was found replaced; what was read before is of another store."""
         for _ in range(1 if isinstance(url, Store) else size):
             self._free.put(None)
 
@@ -245,6 +247,9 @@ class ReadPool:
         """A store that no other thread uses meanwhile; waits until one is free. Connections are made when needed."""
         found = self._free.get()
         try:
+            if found is not None and found is not self._url and found.backend.is_replaced():
+                found = None  # it stays open until the end: what was read from it may still use it
+                self.generation += 1
             if found is None:
                 found = open_store(self._url, read_only=True)
                 self._opened.append(found)

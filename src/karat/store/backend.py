@@ -131,6 +131,9 @@ class Backend(Protocol):
     def damaged(self) -> list[str]:
         """Headers and records whose content does not match its checksum; reads everything."""
 
+    def is_replaced(self) -> bool:
+        """Whether the file that was opened is no longer the one at its path: deleted, or another."""
+
     def ensure_present(self) -> None:
         """Raise where the store was deleted or replaced since it was opened."""
 

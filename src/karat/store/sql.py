@@ -109,6 +109,9 @@ class SqlBackend:
     def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
         raise AssertionError("a dialect provides this")
 
+    def is_replaced(self) -> bool:
+        return False
+
     def ensure_present(self) -> None:
         """A server reports by itself that a database is gone."""
 

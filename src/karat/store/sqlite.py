@@ -235,8 +235,11 @@ class SqliteBackend(SqlBackend):
         if self._log is not None and _identity_of(self._log_path) != self._log:
             raise StoreError(f"{self._log_path}, the log of the store, was deleted or replaced: start again")
 
+    def is_replaced(self) -> bool:
+        return self.path is not None and _identity_of(self.path) != self._identity
+
     def _ensure_file(self) -> None:
-        if self.path is not None and _identity_of(self.path) != self._identity:
+        if self.is_replaced():
             raise StoreError(f"{self.path} was deleted or replaced while it was in use: start again")
 
     def _reason(self, error: Exception) -> str:

@@ -53,7 +53,7 @@ class Viewer:
         self._lock = threading.RLock()
         self._tables: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._examples: OrderedDict[str, ExampleColumns] = OrderedDict()
-        self._live: dict[str, StatusCounts] = {}
+        self._live: dict[tuple[int, str], StatusCounts] = {}
         self._made: dict[tuple[Any, ...], tuple[float, float]] = {}
         with self.pool.store() as opened:
             self.url = opened.url
@@ -155,7 +155,7 @@ class Viewer:
         counts = run.counts
         if run.header.finished is None:
             with self._lock:
-                done = self._live.setdefault(run.id, StatusCounts()).update(run)
+                done = self._live.setdefault((self.pool.generation, run.id), StatusCounts()).update(run)
             total = max(counts.total, sum(done))
             counts = msgspec.structs.replace(
                 counts,
@@ -205,6 +205,7 @@ class Viewer:
             run.id,
             *((key, source.evaluation.id, _state(source.evaluation)) for key, source in sources.items()),
             _state(run),
+            self.pool.generation,
         )
         with self._lock:
             table = self._tables.get(state)

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import web
 
-from karat.errors import KaratError, Stopped, TookTooLong, UnknownName
+from karat.errors import KaratError, Stopped, StoreRefused, TookTooLong, UnknownName
 from karat.view.names import Download
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class Server:
                 return _error(503, str(error) or f"the answer took more than {SECONDS:g} s")
             except UnknownName as error:
                 return _error(404, str(error))
-            except Stopped as error:  # the store cannot be read now
+            except (Stopped, StoreRefused) as error:  # the store cannot be read now
                 return _error(503, str(error))
             except KaratError as error:
                 return _error(400, str(error))

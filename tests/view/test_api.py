@@ -341,3 +341,36 @@ def test_a_filter_of_a_comparison_names_the_side(viewer, world):
     assert chosen(viewer, path, "first.output~word25") == ["q25"]
     assert chosen(viewer, path, "first.input~word25") == chosen(viewer, path, "input~word25") == ["q25"]
     assert viewer.ask(f"{path}?filter=first.nothing~x").status == 400
+
+
+def test_every_slice_opens_exactly_its_rows(tmp_path, serve):
+    values = [
+        None,
+        "(none)",
+        "none",
+        1,
+        1.0,
+        "1",
+        True,
+        "true",
+        "x" * 3000,
+        [],
+        ["a", "(none)"],
+        'a"b\\',
+        "<b>",
+    ]
+    data = karat.Dataset.from_examples(
+        [
+            {"id": f"e{i}", "input": str(i), "metadata": {'odd "name"': value}}
+            for i, value in enumerate(values)
+        ]
+    )
+    with open_store(tmp_path / "karat.db") as store:
+        run = karat.run(answering(0), data, store=store)
+        karat.evaluate(run, ["exact_match"])
+        viewer = serve(f"sqlite:///{tmp_path}/karat.db")
+    groups = viewer.get("/api/s", runs=run.id, by='odd "name"')["groups"]
+    assert len(groups) > 6
+    for group in groups:
+        found = viewer.get(f"/api/r/{run.id}/rows", filter=group["filter"])
+        assert (group["value"], found["matching"]) == (group["value"], group["of"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from karat.aggregators._grouping import labels_of
 from karat.analysis import filters
 from karat.analysis.scores import Source, listed_items, sources_of
 from karat.errors import TookTooLong, did_you_mean
@@ -56,6 +57,11 @@ def named_positions(examples: ExampleColumns, condition: filters.Condition) -> M
             found[position] = True
         return ~found if condition.op == "!=" else found
     return np.fromiter((filters.holds(condition, (id,)) for id in examples.ids()), bool, len(examples))
+
+
+def slice_labels(alternatives: Sequence[Any]) -> list[str]:
+    """The slices that a value of a metadata field belongs to, as `karat aggregate --by` names them."""
+    return labels_of(list(alternatives) if len(alternatives) != 1 else alternatives[0])
 
 
 class Results:
@@ -322,6 +328,10 @@ class RunTable:
             mine = self.results[key]
             kinds: NDArray[Any] = mine.kind_codes if len(mine.kind_codes) else np.zeros(len(self), np.int8)
             return kinds, [(kind or None,) for kind in mine.kinds]
+        if field.startswith("slice.") and field not in self.examples.fields:
+            sliced = self._metadata(field.removeprefix("slice."))
+            if sliced is not None and sliced.codes is not None:
+                return sliced.codes[self.positions], [slice_labels(each) for each in sliced.values]
         if field in filters.FIELDS:
             return None  # not a field of the metadata that has the same name
         values = self.examples.fields.get(field.removeprefix("metadata."))

@@ -13,14 +13,13 @@ import msgspec
 import numpy as np
 
 import karat
-from karat.aggregators._grouping import labels_of
 from karat.analysis import filters
 from karat.analysis.comparison import find_difference
 from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored import is_analysis
-from karat.analysis.tables import ComparedTable, RunTable, joined_rows
+from karat.analysis.tables import ComparedTable, RunTable, joined_rows, slice_labels
 from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.records import Estimate, to_builtins
@@ -783,7 +782,7 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
     codes_of = [labels for labels in (table.labels(field) for table in tables) if labels is not None]
     members: dict[str, list[int]] = {}
     for code, value in enumerate(found[1]):
-        for label in labels_of(list(value) if len(value) != 1 else value[0]):
+        for label in slice_labels(value):
             members.setdefault(label, []).append(code)
     pair = ComparedTable(tables[0], tables[1], key) if len(tables) == 2 else None
     compared = ~np.isnan(pair.differences) if pair is not None else None
@@ -810,7 +809,7 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
             "value": label,
             "of": size,
             "share": size / max(1, len(tables[0])),
-            "filter": f"{quoted(field)}:none" if label == "(none)" else f'{quoted(field)}="{escaped(label)}"',
+            "filter": _slice_filter(field, label, found[1], set(members[label])),
             "runs": runs,
             "difference": None,
             "contribution": None,
@@ -826,6 +825,16 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
         groups.append(group)
     whole = math.fsum(pair.differences[compared].tolist()) / total if pair is not None and total else None
     return groups, whole
+
+
+def _slice_filter(field: str, label: str, values: Sequence[Sequence[Any]], members: set[int]) -> str:
+    """A filter that selects exactly the values of a slice: by the value, else by the name of the slice."""
+    plain = f"{quoted(field)}:none" if label == "(none)" else f'{quoted(field)}="{escaped(label)}"'
+    if len(plain) <= filters.LONGEST:
+        (condition,) = filters.parse(plain).conditions
+        if {code for code, value in enumerate(values) if filters.holds(condition, value)} == members:
+            return plain
+    return f'{quoted(f"slice.{field}")}="{escaped(label)}"'
 
 
 def _diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Piece] | None:

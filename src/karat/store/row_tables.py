@@ -127,14 +127,14 @@ def _why(row: Row) -> str:
     if row.error and row.status == "failed":
         return row.error
     reasons = {key: judged.comment or judged.error or "" for key, judged in row.results.items()}
-    told = {key: reason for key, reason in reasons.items() if reason}
+    given = {key: reason for key, reason in reasons.items() if reason}
     if not all(_skipped(judged) for judged in row.results.values()):
-        told = {key: reason for key, reason in told.items() if not _skipped(row.results[key])}
-    imperfect = {key: reason for key, reason in told.items() if row.results[key].score != 1.0}
-    told = imperfect or told
-    if len(reasons) == 1 or len(set(told.values())) == 1:
-        return next(iter(told.values()), "")
-    return "; ".join(f"{key}: {reason}" for key, reason in told.items())
+        given = {key: reason for key, reason in given.items() if not _skipped(row.results[key])}
+    imperfect = {key: reason for key, reason in given.items() if row.results[key].score != 1.0}
+    given = imperfect or given
+    if len(reasons) == 1 or len(set(given.values())) == 1:
+        return next(iter(given.values()), "")
+    return "; ".join(f"{key}: {reason}" for key, reason in given.items())
 
 
 def trajectory_of(value: Any) -> Trajectory | None:

@@ -1,4 +1,4 @@
-"""Documentation is checked: the examples of README and docs run, in the order they stand in.
+"""Documentation is checked: the examples of README and docs run, in their order.
 
 A block of Python is executed; one of Python or YAML that begins with the name of its file (`# mine.py`) is written
 there for those after it; of a block called `console` each `$ karat …` is run, and has to end well.

@@ -1,4 +1,4 @@
-"""YAML files: what makes one unreadable is told with its line."""
+"""YAML files: syntax errors are reported with their line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Names → parts: decorator, look-ups, plug-ins, dotted paths, files, and what an unknown name says."""
+"""Names → parts: decorator, look-ups, plug-ins, dotted paths, files, and the errors for unknown names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each aggregator says what it promises, with an interval and a denominator."""
+"""Each aggregator returns its documented value, with an interval and a denominator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store with runs of a task that is right as often as its parameter says."""
+"""A store with runs of a task whose accuracy is a parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison says before its statistics: what differs, how many examples changed, and which."""
+"""The summary of a comparison before its statistics: differing settings and changed examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons, rankings, reports and lists of failures say the same from columns as from records.
+"""Comparisons, rankings, reports and lists of failures are the same from columns as from records.
 
 Random runs with failures, attempts, units, skips, retries, interrupted runs, selections and several datasets.
 """

@@ -1,4 +1,4 @@
-"""What runs are called: each differently, by what differs between them, in few words."""
+"""Run labels: unique, short, and made of the settings that differ."""
 
 from __future__ import annotations
 

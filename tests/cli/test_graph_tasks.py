@@ -1,4 +1,4 @@
-"""Graph tasks on the command line: drawings without a model, names that are nearly right, runs told apart."""
+"""Graph tasks on the command line: drawings without a model, names that are nearly right, distinct labels of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help, and what karat says to a command line it cannot read."""
+"""Help, and the messages for invalid command lines."""
 
 import io
 import subprocess

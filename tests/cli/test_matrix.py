@@ -1,4 +1,4 @@
-"""The runs of a matrix are told apart wherever they are listed: by what differs between them, and shortly."""
+"""The runs of a matrix have short, distinct labels in every list, made of the settings that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile values: every evaluator judges or refuses them, says the same in every way, and stays small."""
+"""Hostile values: every evaluator scores or rejects them, consistently and with bounded results."""
 
 from __future__ import annotations
 

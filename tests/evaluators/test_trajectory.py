@@ -1,4 +1,4 @@
-"""Trajectory match: the tables cell by cell, the laws of matching, and what is said about a failure."""
+"""Trajectory match: the tables cell by cell, the laws of matching, and the comment of a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages accept: files, prepared evaluators, ids; and what they say about the wrong kind of thing."""
+"""Arguments of the stages: files, prepared evaluators, ids; and the errors for wrong types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local engine: every item is done once and delivered, whatever the sizes of the chunks."""
+"""The local engine: every item is done once and delivered, for any chunk size."""
 
 from __future__ import annotations
 

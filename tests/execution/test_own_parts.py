@@ -1,4 +1,4 @@
-"""Parts of somebody's own: other code, or another object, is another judgment and another number."""
+"""User-defined parts: changed code, or another object, gives another result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain twins of async functions: wrong arguments are told of the function that was called."""
+"""The sync versions of async functions: errors about arguments name the called function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment file may say, and what is said about one that is wrong."""
+"""The contents of experiment files, and the errors for invalid ones."""
 
 import json
 import sys

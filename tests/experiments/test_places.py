@@ -1,4 +1,4 @@
-"""Every mistake of an experiment is told at once, at the line of the value that is wrong."""
+"""All mistakes in an experiment are reported together, each with the line of the wrong value."""
 
 from __future__ import annotations
 

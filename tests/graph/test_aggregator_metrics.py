@@ -1,4 +1,4 @@
-"""Aggregator metrics as graph tasks use them: names, parameters, output keys, and what stands beside a number."""
+"""Aggregator metrics as graph tasks use them: names, parameters, output keys, and the fields beside a number."""
 
 from __future__ import annotations
 

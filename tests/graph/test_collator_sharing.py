@@ -1,4 +1,4 @@
-"""Aggregators that fold alike share one state and one resampling, and say what each would say alone."""
+"""Aggregators with the same fold share one state and one resampling, with the same results as alone."""
 
 from __future__ import annotations
 

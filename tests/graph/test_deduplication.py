@@ -1,4 +1,4 @@
-"""Output records without those that say what another says."""
+"""Deduplication of output records."""
 
 from __future__ import annotations
 

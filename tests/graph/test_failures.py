@@ -1,4 +1,4 @@
-"""Records that fail: what is said of them, and that the reports count them, also after a resume."""
+"""Failed records: their errors, and their count in the reports, also after a resume."""
 
 from __future__ import annotations
 

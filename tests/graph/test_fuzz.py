@@ -1,4 +1,4 @@
-"""Whatever stands in a file, loading it gives a task or says what is wrong: never a traceback."""
+"""Loading any graph file gives a task or an error message, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be used here, what each needs, and whether it answers."""
+"""The catalogue of usable models: what each needs, and whether it answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each way of failing is a type of its own, asked again or not as it deserves."""
+"""Each kind of failure has its own type, with its own retry policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concurrency, rates and backing off, on a clock that takes no time."""
+"""Concurrency, rate limits and back-off, on a fake clock."""
 
 from __future__ import annotations
 

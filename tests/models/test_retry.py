@@ -1,4 +1,4 @@
-"""Asking again: back-off, jitter, and what providers ask for, on a clock that takes no time."""
+"""Retries: back-off, jitter, and waits requested by providers, on a fake clock."""
 
 from __future__ import annotations
 

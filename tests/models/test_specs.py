@@ -1,4 +1,4 @@
-"""What a person writes for a model, and what it means."""
+"""Model specs and their meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a given form: the provider's own way, the prompt's, one repair, and an error with the raw text."""
+"""Structured output: native support, the prompt, one repair, and an error with the raw text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTML report: complete, self-contained, small, and safe whatever the texts in it say."""
+"""The HTML report: complete, self-contained, small, and safe for hostile texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend whose nth write fails: before it is made, or after it was made but before anybody is told."""
+"""A backend whose nth write fails: before the commit, or after the commit but before it is reported."""
 
 from __future__ import annotations
 

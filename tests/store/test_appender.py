@@ -1,4 +1,4 @@
-"""Commits in groups: an append returns when committed, everyone is told, nothing is lost at the end."""
+"""Group commits: an append returns when committed, every waiter is notified, nothing is lost at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns: the same as what the records say, for every kind of store and every state of a run."""
+"""Columns equal the records, for every kind of store and every state of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thing and everything it was made from, copied to another store as it is."""
+"""Copying an item with its parents to another store, unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to an SQLite file: each time one clear sentence, and all that was committed is intact."""
+"""Faults of an SQLite file: each gives one clear error, and all committed data is intact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded outputs: what of them a run does not use is said, and nothing vanishes."""
+"""Recorded outputs: a run reports those that it does not use, and loses none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of a LangGraph thread repeat one another; what they tell is told once."""
+"""States of a LangGraph thread repeat messages; each message is read once."""
 
 from __future__ import annotations
 

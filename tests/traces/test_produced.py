@@ -1,4 +1,4 @@
-"""One story, told by the real SDKs, frameworks and tracers, is read as the same calls, results and messages."""
+"""One conversation, recorded by the real SDKs, frameworks and tracers, gives the same calls and messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def is_malformed_told(name: str) -> bool:
+def reports_malformed(name: str) -> bool:
     return not any(word in name for word in WELL_FORMED)
 
 
@@ -71,14 +71,14 @@ def test_every_call_is_there_once_with_its_arguments(name: str) -> None:
     told = [(call.name, call.arguments) for call in calls if not call.malformed]
     assert told == CALLS
     malformed = [(call.name, call.raw) for call in calls if call.malformed]
-    assert malformed == ([MALFORMED] if is_malformed_told(name) and name not in LEAVES_OUT else [])
+    assert malformed == ([MALFORMED] if reports_malformed(name) and name not in LEAVES_OUT else [])
 
 
 def test_every_result_is_there_once(name: str) -> None:
     found = contents(normalize(DOCUMENTS[name]))
     failed = [part for part in found if part.startswith(NO_JSON)]
     assert [part for part in found if part not in failed] == RESULTS
-    assert len(failed) == is_malformed_told(name)
+    assert len(failed) == reports_malformed(name)
 
 
 def test_results_are_of_the_calls_that_were_asked_for(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Spans come flat, nested, half of each, as rows of a dataframe and as log records, and read alike."""
+"""Spans are read alike from flat, nested and mixed attributes, rows of a dataframe and log records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tracers say of a tool's run is joined with the call that the model asked for, however they wrote it."""
+"""Recorded tool executions are joined with the calls that the model requested, in every notation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the endpoints answer, on SQLite and PostgreSQL: the same as the records say."""
+"""The replies of the endpoints equal the records, on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

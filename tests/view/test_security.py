@@ -1,4 +1,4 @@
-"""Who is answered: only the user's own browser, at the exact address, with the cookie."""
+"""Access control: only the user's browser, at the exact address, with the cookie."""
 
 from __future__ import annotations
 

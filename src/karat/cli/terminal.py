@@ -150,7 +150,8 @@ class Terminal:
         lines = text[:LONGEST_ERROR].splitlines() or [""]
         shown = [clean(line, 1000) for line in lines]
         try:
-            self._err.write(f"karat: {shown[0]}\n" + "".join(f"{line}\n" for line in shown[1:]))
+            start = "" if shown[0].startswith("karat ") else "karat: "  # a usage error names its command
+            self._err.write(f"{start}{shown[0]}\n" + "".join(f"{line}\n" for line in shown[1:]))
             self._err.flush()
         except BrokenPipeError:
             return

@@ -113,6 +113,9 @@ def test_a_wide_interval_over_few_samples_is_explained_after_the_conclusion(tmp_
     few = run(tmp_path / "few")
     shown = [block.text for block in few.blocks() if isinstance(block, Paragraph)]
     assert shown[1].startswith("2 samples are too few for a useful interval")
+    [_, one, *_] = run(tmp_path / "one", samples=[sample()]).blocks()
+    assert isinstance(one, Paragraph)
+    assert one.text.startswith("1 sample is too few for an interval")
     many = run(tmp_path / "many", samples=[sample(f"s{number}") for number in range(30)])
     assert not any("too few" in getattr(block, "text", "") for block in many.blocks())
 

@@ -32,6 +32,7 @@ NAMES = {
     "hit_rate": "hit rate",
 }
 NA = "n/a"
+DEPENDENT = "questions on one sample depend on each other"
 WIDE = 0.5
 """An interval of a rate that is at least this wide says little."""
 
@@ -115,14 +116,17 @@ def few_samples(made: MemoryEvaluation) -> str:
     ]
     rates = [each for each in rates if each.evaluator == "answer"] or rates
     for rate in rates:
-        samples = rate.metadata.get("clusters")
-        if samples is None or rate.low is None or rate.high is None:
+        if rate.value is None or not rate.n:
             continue
-        if rate.high - rate.low < WIDE:
+        if rate.low is None or rate.high is None:
+            one = sum(count for _, count in made.run.header.units or ()) == 1
+            return f"1 sample is too few for an interval: {DEPENDENT}." if one else ""
+        samples = rate.metadata.get("clusters")
+        if samples is None or rate.high - rate.low < WIDE:
             return ""
         return (
             f"{plural(samples, 'sample')} {'is' if samples == 1 else 'are'} too few for a useful interval:"
-            " questions on one sample depend on each other, so the intervals count samples."
+            f" {DEPENDENT}, so the intervals count samples."
         )
     return ""
 

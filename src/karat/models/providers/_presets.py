@@ -114,6 +114,7 @@ PRESETS = (
         key_env="MISTRAL_API_KEY",
         quirks=Quirks(max_tokens="max_tokens", seed="random_seed", required_tool="any"),
         source="https://docs.mistral.ai/api",
+        checked="2026-11-16",
     ),
     Preset(
         name="openrouter",
@@ -187,6 +188,7 @@ PRESETS = (
         free=True,
         quirks=Quirks(max_tokens="max_tokens", several=False),
         source="https://docs.ollama.com/api/openai-compatibility",
+        checked="2026-11-16",
     ),
     Preset(
         name="vllm",

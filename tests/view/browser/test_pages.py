@@ -209,9 +209,8 @@ def test_an_item_shows_output_beside_expected_with_a_diff_results_and_raw(tab, s
     run = sample.runs[1]
     page = tab.open(f"/r/{run.id}?filter=judged%3C0.5", ".row a")
     page.click(".row a >> nth=0")
-    page.wait_for_selector(".item h2")
-    assert page.locator(".item del").count() >= 1
-    assert page.locator(".item ins").count() >= 1
+    page.wait_for_selector(".item del")
+    page.wait_for_selector(".item ins")
     text = page.inner_text(".item")
     for expected in ("Expected", "Output", "Reasoning", "contradicts the reference", "judged", "Raw record"):
         assert expected in text

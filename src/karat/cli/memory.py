@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 
-from karat.cli.options import cache_mode, import_from_here, parameter, positive, whole
+from karat.cli.options import add_call_options, cache_mode, import_from_here, parameter, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
@@ -70,15 +70,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--retry-failed", action="store_true", help="retry failed sessions, questions and judgments"
     )
-    parser.option("--wait", action="store_true", help="wait if another process is doing the same work")
-    parser.option("--no-cache", action="store_true", help="do not read or write the cache of model replies")
-    parser.option("--refresh", action="store_true", help="call models again and replace the cached replies")
-    parser.option(
-        "--budget",
-        type=positive,
-        metavar="DOLLARS",
-        help="stop before model calls cost more than this; resumable",
-    )
+    add_call_options(parser)
 
 
 def _share(text: str) -> float:

@@ -94,6 +94,19 @@ def add_stage_options(parser: Parser) -> None:
     parser.option("--new", action="store_true", help="start again even if the same work is already stored")
 
 
+def add_call_options(parser: Parser) -> None:
+    """Add the options of commands that share work with other processes and call models."""
+    parser.option("--wait", action="store_true", help="wait if another process is doing the same work")
+    parser.option("--no-cache", action="store_true", help="do not read or write the cache of model replies")
+    parser.option("--refresh", action="store_true", help="call models again and replace the cached replies")
+    parser.option(
+        "--budget",
+        type=positive,
+        metavar="DOLLARS",
+        help="stop before model calls cost more than this; resumable",
+    )
+
+
 def add_work_options(parser: Parser) -> None:
     """Add the options of the stages that call tasks or judges."""
     parser.option(
@@ -104,15 +117,7 @@ def add_work_options(parser: Parser) -> None:
     parser.option(
         "--retry-failed", action="store_true", help="retry failed items; earlier failures stay in the history"
     )
-    parser.option("--wait", action="store_true", help="wait if another process is doing the same work")
-    parser.option("--no-cache", action="store_true", help="do not read or write the cache of model replies")
-    parser.option("--refresh", action="store_true", help="call models again and replace the cached replies")
-    parser.option(
-        "--budget",
-        type=positive,
-        metavar="DOLLARS",
-        help="stop before model calls cost more than this; resumable",
-    )
+    add_call_options(parser)
     parser.option(
         "--batch",
         action="store_true",

@@ -201,7 +201,7 @@ carry_out = plain(carry_out_async)
 
 
 def _of_variant(progress: Listener | None, number: int, count: int) -> Listener | None:
-    """The listener of one run among several: it is told which one."""
+    """The progress listener of one run among several, with the number of that run."""
     if progress is None or count < 2:
         return progress
 

@@ -47,6 +47,26 @@ def test_an_input_that_does_not_fit_is_found_before_the_run(karat, project):
     assert not (project / "karat.db").exists()
 
 
+def test_a_whole_row_does_not_fit_a_parameter_named_like_a_field(karat, project):
+    (project / "untyped.py").write_text("def untyped(question):\n    return question.upper()\n")
+    refused = karat("run", "untyped.py:untyped", "--data", "qa.jsonl")
+    assert refused.code == 2
+    assert "--input" in refused.err
+    assert not (project / "karat.db").exists()
+    (project / "row.py").write_text("def row(example_row):\n    return example_row['question']\n")
+    assert karat("run", "row.py:row", "--data", "qa.jsonl").code == 0
+
+
+def test_a_missing_expected_output_is_found_before_the_run(karat, project):
+    command = ["run", "task.py:shout", "--data", "good.jsonl", "--input", "question"]
+    refused = karat(*command, "-e", "exact_match")
+    assert refused.code == 2
+    assert "--expected" in refused.err
+    assert "answer" in refused.err, "the fields it may be"
+    assert not (project / "karat.db").exists()
+    assert karat(*command, "-e", '{"name": "contains", "params": {"substring": "A"}}').code == 0, "needs none"
+
+
 def test_help_is_a_command(karat):
     assert karat("help").out == karat("--help").out
     assert karat("help", "run").out == karat("run", "--help").out

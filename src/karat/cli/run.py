@@ -36,6 +36,7 @@ from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName
 
 if TYPE_CHECKING:
+    from karat.evaluators._base import ResolvedEvaluator
     from karat.experiments.plan import Plan
 
 DATA_OPTIONS = ("data", "input", "expected", "id", "skip_bad_rows", "output", "evaluator", "aggregator")
@@ -223,10 +224,12 @@ def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
         raise UsageError("-a needs results to aggregate: add -e NAME, such as -e exact_match")
     dataset, runs = _dataset(given), runs_for(task(), given.model)
     _check_input(given, dataset, runs[0].task)
+    evaluators = [resolve_evaluator(each) for each in given.evaluator]
+    _check_expected(given, dataset, evaluators)
     return Plan(
         dataset=dataset,
         runs=runs,
-        evaluators=[resolve_evaluator(each) for each in given.evaluator],
+        evaluators=evaluators,
         aggregators=[resolve_aggregator(each) for each in given.aggregator],
         store=given.store,
         options=_options(given),
@@ -248,6 +251,22 @@ def _check_input(given: argparse.Namespace, dataset: Any, task: Any) -> None:
         else "check --input"
     )
     raise UsageError(f"{given.data}: example {first.id!r}: {problem}; {fix}")
+
+
+def _check_expected(given: argparse.Namespace, dataset: Any, evaluators: list[ResolvedEvaluator]) -> None:
+    """Refuse evaluators that need an expected output where no example has one, before anything runs."""
+    needing = [each.evaluator.key for each in evaluators if getattr(each.evaluator, "needs_reference", False)]
+    if isinstance(dataset, str) or not needing or any(example.expected is not None for example in dataset):
+        return
+    first = next(iter(dataset), None)
+    if first is None:
+        return
+    fields = [*(first.input if isinstance(first.input, dict) else ()), *first.metadata]
+    names = f", one of {', '.join(str(name)[:40] for name in fields[:10])}" if fields else ""
+    raise UsageError(
+        f"{needing[0]} needs an expected output and no example of {given.data} has one:"
+        f" name its field with --expected{names}"
+    )
 
 
 def _function(given: argparse.Namespace, target: Target) -> Any:

@@ -79,8 +79,14 @@ class FunctionTask(Task):
                 raise RequestError(f"task {self.name!r} has no parameter {name!r}")
 
     def misfit(self, example: Example) -> str | None:
-        """Why the example's input does not fit the annotation of the first parameter; None where it fits."""
+        """Why the example's input does not fit the first parameter; None where it fits.
+
+        A whole row does not fit a parameter without annotation that is named like one of the row's fields.
+        """
         wanted = annotations_of(self.function).get(self._first or "")
+        row = example.input
+        if wanted is None and isinstance(row, dict) and len(row) > 1 and self._first in row:
+            return f"{self.name}() takes {self._first!r}, and its input is the whole row"
         try:
             if self._convert is not None:
                 self._convert(example.input)

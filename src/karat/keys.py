@@ -52,7 +52,7 @@ def content_hash(value: Any) -> str:
 
 def fingerprint(**parts: Any) -> str:
     """A hash of named parts, each JSON-able."""
-    return content_hash(parts)
+    return digest(canonical(parts))
 
 
 # ---------------------------------------------------------------- identities
@@ -215,12 +215,14 @@ def _sources_of_function(function: types.FunctionType, seen: set[int]) -> list[s
 def _sources_of_definition(part: Any, seen: set[int]) -> list[str]:
     """Source of a function or class, of its module, and of the project modules that one imports."""
     name = part.__module__ or ""  # exec'd code may have none
-    if name.partition(".")[0] == "karat" and _is_karats_own(part):
-        return [_qualified(part)]
     module = sys.modules.get(name)
-    out = [part.__qualname__]
     file = _file(module)
-    if file is not None and _is_definition_in(part, file):
+    if name.partition(".")[0] == "karat" and file is not None and file.is_relative_to(_KARAT):
+        return [_qualified(part)]
+    out = [part.__qualname__]
+    # A function that was exec'd under the name of a module does not stand in the file of that module.
+    written_in = Path(part.__code__.co_filename).name if isinstance(part, types.FunctionType) else None
+    if file is not None and written_in in (None, file.name):
         if isinstance(part, types.FunctionType) and part.__name__ == "<lambda>":
             out.append(_source_text(part))  # several lambdas of one module share a name
         out += _module_sources(module, set())
@@ -233,18 +235,6 @@ def _sources_of_definition(part: Any, seen: set[int]) -> list[str]:
             if isinstance(used, types.FunctionType) and used.__module__ == part.__module__:
                 out += _sources(used, seen)
     return out
-
-
-def _is_karats_own(part: Any) -> bool:
-    file = _file(sys.modules.get(part.__module__))
-    return file is not None and file.is_relative_to(_KARAT)
-
-
-def _is_definition_in(part: Any, file: Path) -> bool:
-    """Whether a function really stands in its module's file (not exec'd under the module's name)."""
-    if isinstance(part, types.FunctionType):
-        return Path(part.__code__.co_filename).name == file.name
-    return True
 
 
 def _source_text(part: Any) -> str:
@@ -284,10 +274,12 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
     source = file.read_text(encoding="utf-8", errors="surrogateescape")
     out = [file.name, source]
     used: dict[str, types.ModuleType] = {}
-    named = [
-        value if isinstance(value, types.ModuleType) else sys.modules.get(_module_name(value))
-        for value in vars(module).values()
-    ]
+    named: list[types.ModuleType | None] = []
+    for value in vars(module).values():
+        if isinstance(value, types.ModuleType):
+            named.append(value)
+        elif isinstance(value, (types.FunctionType, type)) and isinstance(value.__module__, str):
+            named.append(sys.modules.get(value.__module__))
     # A module of which only constants are used, such as prompts, has left no trace but its import.
     imported = [sys.modules.get(name) for name in _imports(source, module.__package__ or "")]
     for found in (*named, *imported):
@@ -297,11 +289,6 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
     for _, found in sorted(used.items()):
         out += _module_sources(found, seen)
     return out
-
-
-def _module_name(value: Any) -> str:
-    name = getattr(value, "__module__", "") if isinstance(value, (types.FunctionType, type)) else ""
-    return name if isinstance(name, str) else ""
 
 
 def _parsed(source: str) -> ast.Module | None:

@@ -604,11 +604,6 @@ class AggregationHeader(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
 Header = DatasetHeader | RunHeader | EvaluationHeader | AggregationHeader
 
 
-def to_builtins(value: Any) -> Any:
-    """Any record as JSON-able dicts and lists."""
-    return msgspec.to_builtins(value)
-
-
 def usage_of(trace: Iterable[Call]) -> dict[str, Usage]:
     """Usage per model of the calls of a trace."""
     total: dict[str, Usage] = {}

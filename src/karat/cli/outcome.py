@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from karat.analysis.grid import grid_blocks
 from karat.formatting import (
     Block,
     Details,
@@ -119,6 +118,8 @@ def outcome_blocks(outcome: Outcome) -> list[Block]:
         title = (
             f"{len(outcome.runs)} variants of {name} on {dataset.label} ({plural(len(dataset), 'example')})"
         )
+        from karat.analysis.grid import grid_blocks
+
         usage = {run.id: run.header.usage for run in outcome.runs}
         blocks = [Heading(title, 1), *blocks, *grid_blocks(outcome.grid, comparison, usage)]
         blocks += [Paragraph(Styled(f"warning: {each}", "warning")) for each in comparison.warnings]

@@ -15,8 +15,7 @@ The same command resumes an interrupted run, and returns a finished one from the
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from karat.cli.commands import UsageError
@@ -30,7 +29,7 @@ from karat.cli.options import (
     whole,
 )
 from karat.cli.parser import Parser
-from karat.cli.run_graph import add_graph_arguments, execute_graph, graph_target
+from karat.cli.run_graph import ONLY_GRAPHS, add_graph_arguments, execute_graph
 from karat.cli.target import Target, near, recognise
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName
@@ -115,14 +114,15 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
     import_from_here()
     cache = cache_mode(given)
-    with _suggesting(given.target):
-        graph = graph_target(given)
-    if graph is not None:
-        return execute_graph(given, graph, terminal)
-    plan = _plan(given)
+    target = _target(given)
+    if target is not None and target.kind == "graph":
+        return execute_graph(given, target.name, terminal)
+    plan = _plan(given, target)
     plan.labels = [*plan.labels, *given.label]
     plan.description = plan.description if given.description is None else given.description
-    _tell_skipped(plan.dataset, terminal)
+    skipped = getattr(plan.dataset, "skipped_count", 0)
+    if skipped:
+        terminal.notice(_skipped_notice(plan.dataset))
     for note in dict.fromkeys(note for planned in plan.runs for note in getattr(planned.task, "notes", ())):
         terminal.notice(note)
     if given.check:
@@ -144,7 +144,12 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             notify=lambda handle: terminal.notice(handle.notice),
         )
         terminal.notice(_beyond(plan, len(outcome.dataset)))
-        document = {"name": plan.name, **outcome.to_dict(), **_left_out(plan.dataset)}
+        document = {"name": plan.name, **outcome.to_dict()}
+        if skipped:
+            document["bad_rows"] = {
+                "count": skipped,
+                "first": [{"line": bad.line, "reason": bad.reason} for bad in plan.dataset.skipped],
+            }
         terminal.show(document, lambda: outcome_blocks(outcome))
         return exit_code(outcome.status)
 
@@ -165,28 +170,38 @@ def show_estimate(plan: Any, sample: int, terminal: Terminal) -> int:
     return 0
 
 
-@contextmanager
-def _suggesting(target: str | None) -> Iterator[None]:
-    """Add the nearest name in the folder to the error for an unknown target."""
-    try:
-        yield
-    except RequestError as error:
-        unexplained = type(error) in (RequestError, UnknownName) and "did you mean" not in str(error)
-        close = near(target) if unexplained and target is not None else None
-        if close is None:
-            raise
-        raise type(error)(f"{error}; did you mean {close}?") from error
+def _target(given: argparse.Namespace) -> Target | None:
+    """What to run; None where no target is named."""
+    if given.task is not None:
+        if given.target is not None:
+            raise UsageError(f"{given.target} and --task {given.task} are both tasks: remove one of them")
+        return Target("graph", given.task)
+    target = None
+    if given.target is not None and given.recorded is None:
+        try:
+            target = recognise(given.target)
+        except RequestError as error:
+            unexplained = type(error) in (RequestError, UnknownName) and "did you mean" not in str(error)
+            close = near(given.target) if unexplained else None
+            if close is None:
+                raise
+            raise type(error)(f"{error}; did you mean {close}?") from error
+    for name in ONLY_GRAPHS if target is None or target.kind != "graph" else ():
+        if getattr(given, name) not in (None, ""):
+            raise UsageError(
+                f"--{name} applies to graph tasks only, and {given.target or given.recorded} is not one"
+            )
+    return target
 
 
-def _plan(given: argparse.Namespace) -> Plan:
+def _plan(given: argparse.Namespace, target: Target | None) -> Plan:
     """The plan for the arguments."""
     if given.target is not None and given.recorded is not None:
         raise UsageError(f"{given.target} and --recorded are both tasks: remove one of them")
     if given.recorded is not None:
         return _task_plan(given, lambda: _recorded(given))
-    if given.target is None:
+    if target is None:
         raise UsageError("name what to run: karat run experiment.yaml, file.py:function, or --recorded FILE")
-    target = recognise(given.target)
     if target.kind == "experiment":
         return _experiment_plan(given, target)
     return _task_plan(given, lambda: _function(given, target))
@@ -287,7 +302,7 @@ def _recorded(given: argparse.Namespace) -> Any:
 def _dataset(given: argparse.Namespace) -> Any:
     from pathlib import Path
 
-    from karat.datasets import Dataset
+    from karat.datasets.dataset import Dataset
     from karat.datasets.readers.rows import FORMATS
     from karat.store.existing import open_existing
 
@@ -308,13 +323,6 @@ def _fields(given: list[str] | None) -> str | list[str] | None:
     return given[0] if given is not None and len(given) == 1 else given
 
 
-def _left_out(dataset: Any) -> dict[str, Any]:
-    """The rows skipped by --skip-bad-rows, for the JSON document."""
-    count = getattr(dataset, "skipped_count", 0)
-    listed = [{"line": bad.line, "reason": bad.reason} for bad in dataset.skipped] if count else []
-    return {"bad_rows": {"count": count, "first": listed}} if count else {}
-
-
 def _beyond(plan: Plan, count: int) -> str:
     """The notice for an empty selection."""
     offset = plan.options.get("offset", 0)
@@ -323,14 +331,12 @@ def _beyond(plan: Plan, count: int) -> str:
     return f"offset {offset:,} is beyond the end of the dataset ({count:,} examples): the status is no_data"
 
 
-def _tell_skipped(dataset: Any, terminal: Terminal) -> None:
-    count = getattr(dataset, "skipped_count", 0)
-    if count:
-        first = "; ".join(f"line {bad.line}: {bad.reason}" for bad in dataset.skipped[:5])
-        more = f"; and {count - 5:,} more" if count > 5 else ""
-        terminal.notice(
-            f"skipped {count:,} invalid {'row' if count == 1 else 'rows'} of {dataset.name}: {first}{more}"
-        )
+def _skipped_notice(dataset: Any) -> str:
+    """The notice for rows skipped by --skip-bad-rows."""
+    count = dataset.skipped_count
+    first = "; ".join(f"line {bad.line}: {bad.reason}" for bad in dataset.skipped[:5])
+    more = f"; and {count - 5:,} more" if count > 5 else ""
+    return f"skipped {count:,} invalid {'row' if count == 1 else 'rows'} of {dataset.name}: {first}{more}"
 
 
 def _checked(plan: Plan, terminal: Terminal) -> int:

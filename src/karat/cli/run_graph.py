@@ -37,11 +37,7 @@ NOT_GRAPHS = ("recorded", "input", "expected", "id", "skip_bad_rows")
 
 def add_graph_arguments(parser: Parser) -> None:
     """Add the options of graph tasks, spelled as in SyGra."""
-    group = parser.add_argument_group("options of graph tasks")
-
-    def option(*names: str, **settings: Any) -> None:
-        group.add_argument(*names, **settings)
-
+    option = parser.add_argument_group("options of graph tasks").add_argument
     option("--task", "-t", metavar="TASK", help="the task: tasks.eval.x.y, eval/x/y, or a path")
     option(
         "--num_records",
@@ -99,24 +95,6 @@ def add_graph_arguments(parser: Parser) -> None:
         metavar="BOOL",
         help="print the source location of failures",
     )
-
-
-def graph_target(given: argparse.Namespace) -> str | None:
-    """The graph task of a command line, or None."""
-    from karat.cli.target import recognise
-
-    if given.task is not None:
-        if given.target is not None:
-            raise UsageError(f"{given.target} and --task {given.task} are both tasks: remove one of them")
-        return str(given.task)
-    if given.target is not None and given.recorded is None and recognise(given.target).kind == "graph":
-        return str(given.target)
-    for name in ONLY_GRAPHS:
-        if getattr(given, name) not in (None, ""):
-            raise UsageError(
-                f"--{name} applies to graph tasks only, and {given.target or given.recorded} is not one"
-            )
-    return None
 
 
 def yes(text: str) -> bool:

@@ -29,7 +29,7 @@ from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text, plural
 from karat.layout import Styled
-from karat.records import EvaluatorSpec, ItemResult, Output, to_builtins
+from karat.records import EvaluatorSpec, ItemResult, Output
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import output_decoder, result_decoder
 from karat.store.row_tables import LONGEST_CELL, row_tables, trajectory_of, value_text
@@ -92,7 +92,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         elif not given.details or picks:
             page = _page(handle, given)
             document |= {
-                "rows": [to_builtins(row) for row in page.rows],
+                "rows": [msgspec.to_builtins(row) for row in page.rows],
                 "page": given.page,
                 "matched": page.matched,
             }
@@ -282,12 +282,14 @@ def example_of(store: Store, handle: Any, id: str) -> dict[str, Any]:
     dataset = handle if isinstance(handle, StoredDataset) else runs[0].dataset
     position, example = _find(dataset, id)
     return {
-        "example": to_builtins(example),
+        "example": msgspec.to_builtins(example),
         "outputs": [
-            {"run": run.id, **to_builtins(output)} for run in runs for output in _outputs(run, position)
+            {"run": run.id, **msgspec.to_builtins(output)}
+            for run in runs
+            for output in _outputs(run, position)
         ],
         "results": [
-            {"evaluation": each.id, **to_builtins(result)}
+            {"evaluation": each.id, **msgspec.to_builtins(result)}
             for each in evaluations
             for result in _results(each, position)
             if not isinstance(handle, Run) or handle.id in result.runs
@@ -472,7 +474,7 @@ def failures_of(handle: Any) -> list[dict[str, Any]]:
                 "kind": failure.error.type,
                 "status": "failed",
                 "count": 1,
-                "examples": [{"of": failure.label, **to_builtins(failure.error)}],
+                "examples": [{"of": failure.label, **msgspec.to_builtins(failure.error)}],
             }
             for failure in handle.header.failures
         ]

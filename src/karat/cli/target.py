@@ -22,7 +22,7 @@ class Target(NamedTuple):
 def recognise(text: str) -> Target:
     """Classify X: a graph task, an experiment file or folder, `file.py:function` or a dotted path."""
     from karat.experiments.plan import refuse_missing
-    from karat.graph import find_task, names_graph
+    from karat.graph._lookup import find_task, names_graph
 
     path = Path(text)
     if names_graph(text):

@@ -47,8 +47,10 @@ class Terminal:
     def show(self, document: Any, text: str | Sequence[Block] | Callable[[], str | Sequence[Block]]) -> None:
         """Print the result of a command: the document with --json, else the text or blocks, laid out to fit."""
         if self.as_json:
+            import msgspec
+
             # ASCII, so that nothing in it can steer the terminal it is shown on.
-            self.write(json.dumps(_plain(document), indent=2, allow_nan=False) + "\n")
+            self.write(json.dumps(msgspec.to_builtins(document), indent=2, allow_nan=False) + "\n")
         else:
             shown = text() if callable(text) else text
             if not isinstance(shown, str):
@@ -163,9 +165,3 @@ def _tolerant(stream: TextIO) -> TextIO:
     if reconfigure is not None and (getattr(stream, "encoding", "") or "").lower() not in ("utf-8", "utf8"):
         reconfigure(errors="replace")
     return stream
-
-
-def _plain(document: Any) -> Any:
-    import msgspec
-
-    return msgspec.to_builtins(document)

@@ -94,15 +94,13 @@ class Dataset:
         `(input, expected, metadata)` of which the last two may be left out. Each is encoded at once:
         changing the objects afterwards changes nothing.
         """
-        from karat.datasets.dataset import MemoryExamples
-
         kept = MemoryExamples(examples)
         return cls(
             name=checked_name(name),
             id=kept.dataset_id,
             count=kept.count,
             read=kept.read,
-            metadata=_checked_metadata(metadata),
+            metadata=to_json_value(dict(metadata or {}), "metadata"),
             labels=list(labels),
         )
 
@@ -127,8 +125,6 @@ class Dataset:
         input and nothing for `expected`. `id` names the field of the id (default: `id`, where a row has
         it; False for none). `metadata` lists the fields to keep; default is every field that is not used.
         """
-        from karat.datasets.dataset import FileExamples
-
         selection = Selection(input, expected, id, metadata)
         if not isinstance(path, (str, PathLike)):
             raise RequestError(f"from_file takes the path of a file, not a {type(path).__qualname__}")
@@ -157,13 +153,6 @@ def checked_name(name: str) -> str:
     except UnicodeEncodeError:
         raise RequestError(f"name={name!r:.60} is not Unicode text: say name=…") from None
     return name
-
-
-def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    from karat.serialization import to_json_value
-
-    kept: dict[str, Any] = to_json_value(dict(metadata or {}), "metadata")
-    return kept
 
 
 IN_MEMORY = 8 << 20
@@ -216,9 +205,11 @@ class MemoryExamples:
     """The examples of an iterable, which is gone through once."""
 
     def __init__(self, examples: Iterable[Example | Mapping[str, Any] | tuple[Any, ...]]) -> None:
+        if isinstance(examples, (str, bytes, Mapping, Example)) or not isinstance(examples, Iterable):
+            raise DataError(f"from_examples takes a list of examples, not a {type(examples).__qualname__}")
         self._spool = Spool()
         identities = Identities("examples", "example", self._look_back)
-        for place, given in enumerate(_iterable(examples), 1):
+        for place, given in enumerate(examples, 1):
             self._spool.append(_taken_in(given, place, identities))
         self.dataset_id = identities.dataset_id
         self.count = identities.total
@@ -233,12 +224,6 @@ class MemoryExamples:
             if earlier == id:
                 return place
         return None
-
-
-def _iterable(examples: Any) -> Iterable[Any]:
-    if isinstance(examples, (str, bytes, Mapping, Example)) or not isinstance(examples, Iterable):
-        raise DataError(f"from_examples takes a list of examples, not a {type(examples).__qualname__}")
-    return examples
 
 
 def _taken_in(given: Any, place: int, identities: Identities) -> bytes:
@@ -268,7 +253,13 @@ def _parts(given: Any) -> Parts:
     if isinstance(given, Example):
         id, input, expected, metadata = given.id, given.input, given.expected, given.metadata
     elif isinstance(given, Mapping):
-        _refuse_unknown(given)
+        unknown = [key for key in given if key not in _FIELDS]
+        if unknown:
+            raise RowProblem(
+                f"an example has no field {unknown[0]!r:.60}: {did_you_mean(str(unknown[0]), _FIELDS)}"
+            )
+        if "input" not in given:
+            raise RowProblem(f"it has no 'input': {_FORMS}")
         id, input = given.get("id"), given["input"]
         expected, metadata = given.get("expected"), given.get("metadata")
     elif isinstance(given, tuple) and 1 <= len(given) <= 3:
@@ -281,16 +272,6 @@ def _parts(given: Any) -> Parts:
         raise RowProblem(f"metadata is a {type(metadata).__qualname__}, not a mapping")
     checked = None if id is None else checked_id(to_json_value(id, "id"))
     return checked, to_json_value(input, "input"), to_json_value(expected, "expected"), kept
-
-
-def _refuse_unknown(given: Mapping[str, Any]) -> None:
-    unknown = [key for key in given if key not in _FIELDS]
-    if unknown:
-        raise RowProblem(
-            f"an example has no field {unknown[0]!r:.60}: {did_you_mean(str(unknown[0]), _FIELDS)}"
-        )
-    if "input" not in given:
-        raise RowProblem(f"it has no 'input': {_FORMS}")
 
 
 SKIPPED_KEPT = 1000

@@ -434,12 +434,10 @@ class ResolvedEvaluator(NamedTuple):
 
 def resolve_evaluator(spec: Any) -> ResolvedEvaluator:
     """Build the evaluator of a name, a mapping of SPEC_FIELDS, a function, a class or an instance."""
-    return spec if isinstance(spec, ResolvedEvaluator) else ResolvedEvaluator(*_resolve_evaluator(spec))
-
-
-def _resolve_evaluator(spec: Any) -> tuple[str, dict[str, Any], Any]:
+    if isinstance(spec, ResolvedEvaluator):
+        return spec
     if isinstance(spec, str):
-        return spec, {}, build_evaluator(spec)
+        return ResolvedEvaluator(spec, {}, build_evaluator(spec))
     if isinstance(spec, Mapping):
         if "from_output" in spec and not {"name", "params"} & set(spec):  # the short form: only its field
             rest = {key: value for key, value in spec.items() if key != "from_output"}
@@ -453,23 +451,20 @@ def _resolve_evaluator(spec: Any) -> tuple[str, dict[str, Any], Any]:
             )
             raise RequestError(f"evaluator {dict(spec)!r:.200}: {problem}")
         built = build_evaluator(**{field: spec[field] for field in SPEC_FIELDS if field in spec})
-        return spec["name"], dict(spec.get("params") or {}), built
+        return ResolvedEvaluator(spec["name"], dict(spec.get("params") or {}), built)
     if isinstance(spec, type):
-        return spec.__name__, {}, _construct(spec, spec.__name__, {}, None)
+        return ResolvedEvaluator(spec.__name__, {}, _construct(spec, spec.__name__, {}, None))
     if any(callable(getattr(spec, method, None)) for method in ("evaluate", "compare", "evaluate_runs")):
         if not getattr(spec, "key", None):
             spec.key = getattr(spec, "name", None) or type(spec).__name__
-        return (
-            getattr(spec, "name", None) or type(spec).__name__,
-            dict(getattr(spec, "params", {}) or {}),
-            spec,
-        )
+        name = getattr(spec, "name", None) or type(spec).__name__
+        return ResolvedEvaluator(name, dict(getattr(spec, "params", {}) or {}), spec)
     if callable(spec):
         from karat.evaluators import agentevals_adapter
 
         foreign = agentevals_adapter.is_foreign(spec)
         function = agentevals_adapter.adapt(spec) if foreign else FunctionEvaluator(spec)
-        return function.key, {}, function
+        return ResolvedEvaluator(function.key, {}, function)
     raise RequestError(
         f"{spec!r} is not an evaluator: give a name, {{name, params, key}}, a function or an object"
     )

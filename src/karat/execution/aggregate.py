@@ -27,7 +27,7 @@ from karat.errors import FAILURES, RequestError, did_you_mean
 from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
 from karat.execution.environment import environment
-from karat.execution.expected import Together, end_of, groups_of
+from karat.execution.expected import Together, groups_of
 from karat.execution.failures import failure_of
 from karat.execution.labels import corrected_estimates, label_evaluations, with_audits
 from karat.execution.local import in_thread
@@ -77,7 +77,8 @@ async def aggregate_async(
     if not 0 < confidence < 1:
         raise RequestError(f"confidence is {confidence}: it lies between 0 and 1, such as 0.95")
     the_store = store_of(store, given)
-    handles = list({h.id: h for h in [handle_of(the_store.evaluations, each) for each in given]}.values())
+    every = [handle_of(the_store.evaluations, each) for each in given]
+    handles = list({handle.header.id: handle for handle in every}.values())
     parts = [resolve_aggregator(spec, confidence) for spec in as_list(aggregators)]
     parts = parts or _default_aggregators(handles, confidence)
     keys = [part.key for part in parts]
@@ -89,9 +90,10 @@ async def aggregate_async(
     people = label_evaluations(
         the_store, dict.fromkeys(run for handle in handles for run in handle.header.runs)
     )
-    people = [each for each in people if each.id not in {handle.id for handle in handles}]
+    ids = [handle.header.id for handle in handles]
+    people = [each for each in people if each.id not in ids]
     configuration = fingerprint(
-        evaluations=[[handle.id, handle.header.finished] for handle in handles],
+        evaluations=[[handle.header.id, handle.header.finished] for handle in handles],
         **({"labels": [[each.id, each.header.finished] for each in people]} if people else {}),
         aggregators=[[part.key, part.name, part.params, part.of] for part in parts],
         confidence=confidence,
@@ -122,7 +124,7 @@ async def aggregate_async(
     header = AggregationHeader(
         format=FORMAT,
         id="",
-        evaluations=[handle.id for handle in handles],
+        evaluations=ids,
         aggregators=specs,
         configuration=configuration,
         estimates=estimates,
@@ -206,7 +208,7 @@ class _AggregationStage:
     def __init__(self, evaluations: list[Evaluation], parts: list[Resolved]) -> None:
         self.evaluations = evaluations
         self.store = evaluations[0].store
-        self.runs = {run.id: run for evaluation in evaluations for run in evaluation.runs}
+        self.runs = {run.header.id: run for evaluation in evaluations for run in evaluation.runs}
         self.specs: dict[str, EvaluatorSpec] = {}
         self.runs_of: dict[str, dict[str, None]] = {}
         self.cancelled = False
@@ -256,15 +258,21 @@ class _AggregationStage:
         for dataset in dict.fromkeys(evaluation.header.dataset for evaluation in self.evaluations):
             members = [e for e in self.evaluations if e.header.dataset == dataset]
             data = self.store.datasets.get(dataset)
-            ends = [(run.header.offset, end_of(run, len(data))) for e in members for run in e.runs]
-            first, last = min(e[0] for e in ends), max(e[1] for e in ends)
-            unjudged = self._unjudged(members, len(data))
+            count = len(data)
+            items = {
+                id: Together([run], count) for id, run in self.runs.items() if run.header.dataset == dataset
+            }
+            first, last = (
+                min(each.first for each in items.values()),
+                max(each.last for each in items.values()),
+            )
+            unjudged = self._unjudged(members, count)
             progress = Progress("aggregate", last - first, started=time.monotonic())
             chunks = Chunks(first, last)
             for start, stop in chunks:
                 if self.cancelled:
                     return
-                self._fold_chunk(members, data, unjudged, chunks, start, stop)
+                self._fold_chunk(members, data, items, unjudged, chunks, start, stop)
                 progress.done = stop - first
                 if listen is not None:
                     listen(progress)
@@ -273,6 +281,7 @@ class _AggregationStage:
         self,
         members: list[Evaluation],
         data: StoredDataset,
+        items: dict[str, Together],
         unjudged: list[_Expected],
         chunks: Chunks,
         start: int,
@@ -285,7 +294,9 @@ class _AggregationStage:
         for key, targets in self.targets.items():
             found = results[key]
             expected = [each for each in unjudged if key == (each.key, None)]
-            counts = self._items(key[1], data, start, stop)
+            # The items of a run at each position, judged one by one; of comparisons see `_unjudged`.
+            own = items.get(key[1]) if key[1] is not None else None
+            counts = [0] * (stop - start) if own is None else own.between(start, stop)
             groups: list[Group] = []
             for position, example in examples:
                 here = found.get(position) or []
@@ -306,9 +317,10 @@ class _AggregationStage:
         decode, several = result_decoder.decode, len(members) > 1
         singles = {key for key, spec in self.specs.items() if spec.kind == "single"}
         joint = {key for key, spec in self.specs.items() if spec.kind == "joint"}
-        for evaluation in sorted(members, key=_when, reverse=True):  # the latest evaluation's word counts
+        latest_first = sorted(members, key=lambda e: e.header.finished or e.header.created, reverse=True)
+        for evaluation in latest_first:  # the latest evaluation's word counts
             rows = list(latest(chunks.saw(self.store.backend.scan(evaluation.number, start, stop))))
-            self._rows[evaluation.id] += len(rows)
+            self._rows[evaluation.header.id] += len(rows)
             if not several:
                 self._statuses.update(map(_status, rows))
             for row in rows:
@@ -333,17 +345,11 @@ class _AggregationStage:
                     here.append(result)
         return out
 
-    def _items(self, run: str | None, data: StoredDataset, start: int, stop: int) -> list[int]:
-        """How many items a run has at each position, to be judged one by one; of comparisons see `_unjudged`."""
-        if run is None or self.runs[run].header.dataset != data.id:
-            return [0] * (stop - start)
-        return Together([self.runs[run]], len(data)).between(start, stop)
-
     def _unjudged(self, members: list[Evaluation], count: int) -> list[_Expected]:
         """The comparisons of evaluations with pending items: the missing ones belong in the denominator."""
         out = []
         for evaluation in members:
-            if evaluation.header.finished is not None and not evaluation.counts.pending:
+            if evaluation.header.finished is not None and not evaluation.header.counts.pending:
                 continue
             ids = evaluation.header.runs
             for spec in evaluation.header.evaluators:
@@ -357,7 +363,8 @@ class _AggregationStage:
 
     def counts(self) -> Counts:
         """The items folded, each once; what an evaluation has no result of is pending."""
-        pending = [max(0, each.counts.total - self._rows[each.id]) for each in self.evaluations]
+        headers = [each.header for each in self.evaluations]
+        pending = [max(0, each.counts.total - self._rows[each.id]) for each in headers]
         return count_items(self._statuses, sum(pending))
 
     def finish(self) -> tuple[list[Estimate], list[AggregateTable], list[AggregatorFailure]]:
@@ -414,10 +421,6 @@ def _of_run(result: ItemResult, run: str) -> ItemResult:
 
 
 _status = attrgetter("status")
-
-
-def _when(evaluation: Evaluation) -> float:
-    return evaluation.header.finished or evaluation.header.created
 
 
 def _not_judged(

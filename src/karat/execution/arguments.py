@@ -148,12 +148,12 @@ def read_options(
 
         budget = as_budget(budget)
     described = {"labels": list(values.get("labels", ())), "metadata": dict(values.get("metadata") or {})}
-    cache = cache_mode(values.get("cache", "use"))
+    cache = values.get("cache", "use")
     return Options(
         **{
             **values,
             **described,
-            "cache": cache,
+            "cache": "use" if cache == "use" else cache_mode(cache),
             "budget": budget,
             "concurrency": BATCH_CONCURRENCY
             if values.get("batch") and concurrency == DEFAULT_CONCURRENCY
@@ -174,6 +174,8 @@ def as_list(given: Any) -> list[Any]:
 
 def store_of(store: StoreLike | None, *groups: Sequence[Any]) -> Store:
     """The store that is named, else the store of the first handle given."""
+    if isinstance(store, Store):
+        return store
     for group in groups:
         for each in group:
             if store is None and isinstance(getattr(each, "store", None), Store):
@@ -218,7 +220,7 @@ def _article(kind: str) -> str:
 
 def dataset_of(given: Any, store: Store) -> Any:
     """A dataset from a dataset, the name of a stored one, the path of a file, or examples."""
-    from karat.datasets import Dataset
+    from karat.datasets.dataset import Dataset
 
     if isinstance(given, (Dataset, StoredDataset)):
         return given
@@ -236,7 +238,7 @@ def dataset_of(given: Any, store: Store) -> Any:
 
 def _named_dataset(text: str, store: Store) -> Any:
     """A file with a known extension, else a stored dataset, else any file."""
-    from karat.datasets import Dataset
+    from karat.datasets.dataset import Dataset
     from karat.datasets.readers.rows import FORMATS
 
     path = Path(text)

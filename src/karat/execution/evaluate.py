@@ -21,7 +21,7 @@ from karat.execution.arguments import (
 )
 from karat.execution.engines import engines
 from karat.execution.environment import environment
-from karat.execution.expected import Together, end_of, groups_of
+from karat.execution.expected import Together, groups_of
 from karat.execution.judgments import BatchWork, EvaluatorWork, Judgment, PreparedEvaluator
 from karat.execution.local import InlineEngine
 from karat.execution.pipeline import Phase, Stage, open_or_wait
@@ -77,7 +77,7 @@ async def evaluate_async(
     if comparing and len(handles) < 2:
         raise RequestError(f"evaluator {comparing[0]!r} compares runs, and there is one: give two or more")
     data = handles[0].dataset
-    ids = [run.id for run in handles]
+    ids = [run.header.id for run in handles]
     configuration = fingerprint(
         runs=ids,
         evaluators=[
@@ -114,7 +114,7 @@ async def evaluate_async(
         decision = Decision("continue", evaluation.id, evaluation.header.replicate, why)
         evaluation.notice = why
     pairing = _Pairing(handles, data, prepared)
-    stage = Stage(evaluation, lease, decision, how, total=pairing.total(), name="evaluate")
+    stage = Stage(evaluation, lease, decision, how, total=pairing.total, name="evaluate")
     await stage.work(_Phases(stage, pairing, amended))
     return evaluation
 
@@ -124,9 +124,9 @@ evaluate = plain(evaluate_async)
 
 def _runs(store: Store, given: Sequence[RunLike], amended: list[Evaluation]) -> list[Run]:
     """The runs of amended evaluations first, in their order, then the new ones; each once."""
-    ids = [run for evaluation in amended for run in evaluation.header.runs]
-    ids += [handle_of(store.runs, each).id for each in given]
-    handles = [store.runs.get(each) for each in dict.fromkeys(ids)]
+    earlier = dict.fromkeys(run for evaluation in amended for run in evaluation.header.runs)
+    every = [*map(store.runs.get, earlier), *(handle_of(store.runs, each) for each in given)]
+    handles = list({run.header.id: run for run in every}.values())
     if not handles:
         raise RequestError("no run to evaluate: give one or more runs, or evaluations to amend")
     first = handles[0].header.dataset
@@ -174,18 +174,20 @@ class _Pairing:
         self.runs = runs
         self.data = data
         self.evaluators = evaluators
-        self.run_ids = [run.id for run in runs]
-        self.first = min(run.header.offset for run in runs)
-        self.last = max(end_of(run, len(data)) for run in runs)
-
-    def groups(self, evaluator: PreparedEvaluator) -> list[tuple[tuple[int, ...], Together]]:
-        """The groups of runs that an evaluator sees together, by their indices."""
-        groups = groups_of(evaluator.kind, evaluator.both_orders, len(self.runs))
-        return [(group, Together([self.runs[index] for index in group], len(self.data))) for group in groups]
-
-    def total(self) -> int:
+        self.run_ids = [run.header.id for run in runs]
+        self.groups = {
+            each.index: list(groups_of(each.kind, each.both_orders, len(runs))) for each in evaluators
+        }
+        """The groups of runs that each evaluator sees together, by their indices."""
+        count = len(data)
+        together = [
+            Together([runs[i] for i in group], count) for each in self.groups.values() for group in each
+        ]
+        self.total = sum(each.total() for each in together)
         """The number of items of the evaluation."""
-        return sum(each.total() for evaluator in self.evaluators for _, each in self.groups(evaluator))
+        selected = [run.selection(count) for run in runs]
+        self.first = min(each.start for each in selected)
+        self.last = max(each.stop for each in selected)
 
 
 class _Phases:
@@ -198,21 +200,18 @@ class _Phases:
         self._reuse = Reuse(stage.backend, pairing.evaluators, pairing.run_ids, amended)
 
     def __iter__(self) -> Iterator[Phase]:
-        evaluators, options = self._pairing.evaluators, self._stage.options
+        evaluators, runs, options = self._pairing.evaluators, self._pairing.run_ids, self._stage.options
         batched = [each for each in evaluators if each.batched]
         if batched:
-            work = self._work()
+            work = EvaluatorWork(evaluators, runs, self._stage)
             items = self._batches(work, batched, options.concurrency)
             yield Phase(BatchWork(work), items, InlineEngine())
         for is_async in (True, False):
             chosen = [each for each in evaluators if not each.batched and each.is_async == is_async]
             if chosen:
-                work = self._work(is_async)
+                work = EvaluatorWork(evaluators, runs, self._stage, is_async=is_async)
                 engine = engines.get(options.engine)(options.concurrency, options.timeout)
                 yield Phase(work, self._items(work, chosen), engine)
-
-    def _work(self, is_async: bool = False) -> EvaluatorWork:
-        return EvaluatorWork(self._pairing.evaluators, self._pairing.run_ids, self._stage, is_async=is_async)
 
     def _batches(
         self, work: EvaluatorWork, evaluators: list[PreparedEvaluator], size: int
@@ -240,7 +239,7 @@ class _Phases:
         """What is missing of some evaluators, a chunk of positions at a time."""
         pairing = self._pairing
         fresh = self._stage.action == "create"
-        together = [(each, [group for group, _ in pairing.groups(each)]) for each in evaluators]
+        together = [(each, pairing.groups[each.index]) for each in evaluators]
         decode = example_decoder.decode
         reuse = any(each.reuse for each in evaluators)
         chunks = Chunks(pairing.first, pairing.last)

@@ -11,11 +11,6 @@ from karat.records import RunHeader
 from karat.store.handles import Run
 
 
-def end_of(run: Run, count: int) -> int:
-    """The end of a run's selection: one more than the last position of its dataset."""
-    return run.selection(count).stop
-
-
 def run_lengths(counts: Iterable[int]) -> list[tuple[int, int]]:
     """Numbers of units of examples as a header stores them: `(units, examples in a row)`."""
     out: list[tuple[int, int]] = []
@@ -48,7 +43,7 @@ class Together:
     def __init__(self, runs: Sequence[Run], count: int) -> None:
         """`count` is the number of examples of their dataset."""
         self.first = max(run.header.offset for run in runs)
-        self.last = min(end_of(run, count) for run in runs)
+        self.last = min(run.selection(count).stop for run in runs)
         self.attempts = min(run.header.attempts for run in runs)
         self._units = [_Units(run.header) for run in runs if run.header.units]
         if len(self._units) < len(runs):

@@ -94,14 +94,11 @@ class PreparedEvaluator:
             bool(getattr(evaluator, "higher_is_better", True)),
         )
         self.batched = self.kind == "single" and bool(getattr(evaluator, "batched", False))
-        self.is_async = self._is_async()
-
-    def _is_async(self) -> bool:
-        if self.kind == "pair":
-            return inspect.iscoroutinefunction(self.evaluator.compare)
-        if self.kind == "joint":
-            return inspect.iscoroutinefunction(self.evaluator.evaluate_runs)
-        return bool(getattr(self.evaluator, "is_async", False))
+        if self.kind == "single":
+            self.is_async = bool(getattr(evaluator, "is_async", False))
+        else:
+            method = evaluator.compare if self.kind == "pair" else evaluator.evaluate_runs
+            self.is_async = inspect.iscoroutinefunction(method)
 
     async def ask_async(self, judgment: Judgment, runs: tuple[str, ...]) -> Result:
         """Evaluate on the event loop. `runs` are the ids of the judgment's runs."""
@@ -128,28 +125,30 @@ class PreparedEvaluator:
         try:
             given = list(self.evaluator.evaluate_many([arguments(judgment) for judgment in judgments]))
             if len(given) != len(judgments):
-                results = f"{len(given)} {'result' if len(given) == 1 else 'results'}"
-                raise ValueError(f"evaluator {self.key!r} returned {results} for {len(judgments)} items")
+                count = f"{len(given)} {'result' if len(given) == 1 else 'results'}"
+                raise ValueError(f"evaluator {self.key!r} returned {count} for {len(judgments)} items")
         except STOPPING:
             raise
         except BaseException as error:
             return [error] * len(judgments)
-        return [self._one_of_many(each) for each in given]
-
-    def _one_of_many(self, given: Any) -> Result | BaseException:
-        if isinstance(given, BaseException):
-            return given
-        try:
-            return as_result(given, self.key)
-        except (TypeError, ValueError) as error:
-            return error
+        results: list[Result | BaseException] = []
+        for each in given:
+            if isinstance(each, BaseException) or (type(each) is Result and each.key == self.key):
+                results.append(each)
+                continue
+            try:
+                results.append(as_result(each, self.key))
+            except (TypeError, ValueError) as error:
+                results.append(error)
+        return results
 
 
 def arguments(judgment: Judgment) -> dict[str, Any]:
     """The keyword arguments of `evaluate`."""
     example, output = judgment.example, judgment.outputs[0]
+    outcome = output.outcome
     return {
-        "outputs": output.value,
+        "outputs": outcome.value if isinstance(outcome, Ok) else None,
         "reference_outputs": example.expected,
         "inputs": example.input,
         "example": example,

@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from karat.errors import CredentialsRefused, Stopped
-from karat.execution.abandoned import abandon
 from karat.execution.engines import Done, Item, Work, engines
+from karat.execution.sync import abandon
 
 CHUNK_SECONDS = 0.005
 """Sync work is sent to threads in chunks of about this duration: crossing to a thread costs about 100 µs."""

@@ -229,7 +229,7 @@ class Stage:
         """Write to the header that work is under way, and count what an earlier process stored."""
         if self.action == "create":
             counts = Counts(pending=self.total)
-            if self.handle.counts != counts:
+            if self.handle.header.counts != counts:
                 self._save(None, counts=counts)
             return
         counts = self._repository.count(self.handle.number, self.total)
@@ -246,6 +246,10 @@ class Stage:
         Only the holder of the lease writes it: another process that took over has its own status to write.
         """
         finished = None
+        metadata = self.handle.header.metadata
+        if self._abandoned:
+            abandoned = metadata.get("abandoned_threads", 0) + self._abandoned
+            metadata = {**metadata, "abandoned_threads": abandoned}
         try:
             counts = self._repository.count(self.handle.number, self.total)
             stopped = str(error) if isinstance(error, Stopped) else None
@@ -256,7 +260,7 @@ class Stage:
                 error=stopped,
                 status=counts.status if error is None else "fatal_error" if stopped else "running",
                 finished=time.time() if error is None else None,
-                metadata=self._metadata(),
+                metadata=metadata,
             )
             finished = self.handle.header.finished
         except Stopped:
@@ -265,15 +269,6 @@ class Stage:
         finally:
             if finished is None:  # a finished header releases its lease in the same transaction
                 self.lease.release()
-
-    def _metadata(self) -> dict[str, Any]:
-        metadata: dict[str, Any] = self.handle.header.metadata
-        if not self._abandoned:
-            return metadata
-        return {
-            **metadata,
-            "abandoned_threads": metadata.get("abandoned_threads", 0) + self._abandoned,
-        }
 
     def _save(self, lease: Held | None, **changes: Any) -> None:
         header = msgspec.structs.replace(self.handle.header, **changes)

@@ -21,10 +21,11 @@ from karat.execution.arguments import (
     dataset_of,
     notice_of,
     read_options,
+    store_of,
 )
 from karat.execution.engines import engines
 from karat.execution.environment import defaults, environment
-from karat.execution.expected import Together, end_of, run_lengths
+from karat.execution.expected import Together, run_lengths
 from karat.execution.failures import failure_of, item_failure
 from karat.execution.pipeline import Done, Phase, Stage, open_or_wait
 from karat.execution.progress import Listener
@@ -45,7 +46,6 @@ from karat.records import (
     usage_of,
 )
 from karat.serialization import encode, encode_record
-from karat.store import open_store
 from karat.store.backend import FAILED, OK, Mark, Row
 from karat.store.columns import cells_of_output
 from karat.store.handles import Chunks, Run, StoredDataset
@@ -89,7 +89,7 @@ async def run_async(
     )
     check_numbers(attempts=attempts, limit=limit, offset=offset)
     the_task = as_task(task)
-    the_store = open_store(store if store is not None else getattr(dataset, "store", None))
+    the_store = store_of(store, [dataset])
     data = the_store.datasets.put(dataset_of(dataset, the_store))
     described = the_task.configuration()
     configuration = fingerprint(
@@ -128,11 +128,12 @@ async def run_async(
         return run
     if the_task.units_declared:
         run.header = msgspec.structs.replace(run.header, units=run_lengths(_units(the_task, data, run)))
-    stage = Stage(run, lease, decision, how, total=Together([run], len(data)).total(), name="run")
+    expected = Together([run], len(data))
+    stage = Stage(run, lease, decision, how, total=expected.total(), name="run")
     work = _RunWork(the_task, data, run, stage, wanted.code)
     engine = engines.get(how.engine)(how.concurrency, how.timeout)
     try:
-        await stage.work([Phase(work, work.missing(), engine)])
+        await stage.work([Phase(work, work.missing(expected.last), engine)])
     finally:
         the_task.close()
     return run
@@ -143,7 +144,8 @@ run = plain(run_async)
 
 def _units(task: Task, data: StoredDataset, run: Run) -> Iterator[int]:
     """The number of units of each example that a run selects."""
-    chunks = Chunks(run.header.offset, end_of(run, len(data)))
+    selected = run.selection(len(data))
+    chunks = Chunks(selected.start, selected.stop)
     for start, stop in chunks:
         for row in chunks.saw(run.store.backend.scan(data.number, start, stop)):
             yield len(task.units(example_decoder.decode(row.payload)))
@@ -368,13 +370,13 @@ class _RunWork:
 
     # What is missing ----------------------------------------------------------
 
-    def missing(self) -> Iterator[_Item]:
-        """The items that have to be computed, in dataset order, read a chunk at a time."""
+    def missing(self, last: int) -> Iterator[_Item]:
+        """The items before the position `last` that have to be computed, in dataset order, read a chunk at a time."""
         header, backend, recording = self.run.header, self.stage.backend, self.stage.recording
         decode = example_decoder.decode
         fresh = self.stage.action == "create"
         attempts = range(1, header.attempts + 1)
-        chunks = Chunks(header.offset, end_of(self.run, len(self.data)))
+        chunks = Chunks(header.offset, last)
         for start, stop in chunks:
             self.stage.lease.check()
             marks = {} if fresh else _by_item(backend.marks(self.run.number, start, stop))

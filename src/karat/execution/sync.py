@@ -8,11 +8,10 @@ import functools
 import inspect
 import re
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from karat.errors import nearest
-from karat.execution.abandoned import abandon, any_abandoned
 from karat.execution.signals import ending_signals
 
 T = TypeVar("T")
@@ -68,8 +67,15 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     """
     runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
     loop = runner.get_loop()
+    result: list[T] = []
+
+    async def main() -> None:
+        # Not returned: `signal.signal`, which the runner calls at its end, formats the task with what it returned.
+        result.append(await work)
+
     try:
-        return runner.run(work)
+        runner.run(main())
+        return result[0]
     finally:
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
@@ -86,10 +92,34 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:
     if tasks:
         await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
     abandon(tasks)
-    if not any_abandoned():  # what is left may be inside of its generators, which then cannot be closed
+    if not _abandoned:  # what is left may be inside of its generators, which then cannot be closed
         closing = asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens())
         await asyncio.wait([closing], timeout=PATIENCE_SECONDS)
         abandon([closing])
+
+
+_abandoned: set[asyncio.Task[Any]] = set()
+"""Tasks that ignore cancellation. Like stuck threads, they are not waited for."""
+
+
+def abandon(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Let the event loop end without these tasks; each is dropped if it ends after all."""
+    for task in tasks:
+        if not task.done():
+            _hold()
+            _abandoned.add(task)
+            task.add_done_callback(_abandoned.discard)
+            asyncio.tasks._unregister_task(task)  # or `asyncio.run` would wait for it for ever
+
+
+@functools.cache
+def _hold() -> None:
+    """Keep a reference beyond the end of the interpreter, in the frame of a thread that is never joined.
+
+    A coroutine without a reference is closed when it is collected, and closing one that ignores cancellation never
+    ends.
+    """
+    threading.Thread(target=lambda _: threading.Event().wait(), args=(_abandoned,), daemon=True).start()
 
 
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:

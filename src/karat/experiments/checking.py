@@ -108,7 +108,7 @@ class _Check:
             raise ConfigError(
                 ["line 1: an experiment is a mapping with dataset: and task:"], str(self.document.path)
             )
-        found, bad = check_schema(value)
+        file, found, bad = check_schema(value)
         self.problems += [(self.document.line(place), text) for place, text in found]
         for key in ("dataset", "task"):
             brought = key == "dataset" and says_graph(value.get("task"), self.folder)
@@ -119,7 +119,7 @@ class _Check:
             if isinstance(readable.get(key), list):
                 self.places[key] = [i for i in range(len(readable[key])) if (key, i) not in bad]
                 readable[key] = [readable[key][i] for i in self.places[key]]
-        return ExperimentFile.model_validate(readable)
+        return file or ExperimentFile.model_validate(readable)
 
     def _try(self, place: Place, step: Callable[[], T], params: Mapping[str, Any] | None = None) -> T | None:
         """Run a step; record an error as a problem at `place` or at the parameter that it quotes."""
@@ -153,7 +153,7 @@ class _Check:
     # The dataset and the task -----------------------------------------------------
 
     def _dataset(self) -> Any:
-        from karat.datasets import Dataset
+        from karat.datasets.dataset import Dataset
         from karat.datasets.readers.rows import RowSource
 
         entry = self.file.dataset
@@ -176,7 +176,7 @@ class _Check:
         return dataset
 
     def _named_dataset(self, name: str) -> Any:
-        from karat.datasets import Dataset
+        from karat.datasets.dataset import Dataset
         from karat.datasets.readers.rows import FORMATS
 
         path = self._path(name)

@@ -34,14 +34,14 @@ _FORMS_OF = {
 }
 
 
-def check_schema(value: dict[str, Any]) -> tuple[list[tuple[Place, str]], set[Place]]:
-    """All errors with their places, and the invalid top-level keys (in lists: the invalid entries)."""
+def check_schema(
+    value: dict[str, Any],
+) -> tuple[ExperimentFile | None, list[tuple[Place, str]], set[Place]]:
+    """The valid file, or all errors with their places and the invalid top-level keys (in lists: entries)."""
     try:
-        ExperimentFile.model_validate(value)
+        return ExperimentFile.model_validate(value), [], set()
     except ValidationError as error:
         found = [_read(each, value) for each in error.errors(include_url=False)]
-    else:
-        return [], set()
     # A value that matches none of several forms has an error in each; the deepest one is the most specific.
     places = [place for place, _, _ in found]
     merged: dict[Place, list[str]] = {}
@@ -53,9 +53,8 @@ def check_schema(value: dict[str, Any]) -> tuple[list[tuple[Place, str]], set[Pl
             merged.setdefault(place, []).append(text)
     for place, words in merged.items():
         sentences.append((place, f"{written(place)}: must be {' or '.join(dict.fromkeys(words))}"))
-    return sentences, {
-        place[: 2 if place[0] in ("evaluators", "aggregators") else 1] for place in places if place
-    }
+    bad = {place[: 2 if place[0] in ("evaluators", "aggregators") else 1] for place in places if place}
+    return None, sentences, bad
 
 
 def _read(error: Any, value: Any) -> tuple[Place, str, str]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
-from karat.analysis.comparison import Comparison, compare_runs
-from karat.analysis.grid import Grid, make_grid
 from karat.errors import RequestError, did_you_mean
 from karat.execution.aggregate import aggregate_async
 from karat.execution.evaluate import evaluate_async
@@ -21,6 +19,10 @@ from karat.experiments.plan import Plan
 from karat.records import Status
 from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
+
+if TYPE_CHECKING:
+    from karat.analysis.comparison import Comparison
+    from karat.analysis.grid import Grid
 
 Notify = Callable[[Any], None]
 """Called with each handle when its stage ends."""
@@ -191,6 +193,8 @@ async def carry_out_async(
     if outcome.evaluation is not None and len(outcome.runs) > 1:
         outcome.comparison = _compared(outcome.evaluation, plan.confidence)
     if outcome.comparison is not None and outcome.aggregation is not None:
+        from karat.analysis.grid import make_grid
+
         specs = outcome.evaluation.header.evaluators if outcome.evaluation is not None else []
         lower = {spec.key for spec in specs if not spec.higher_is_better}
         outcome.grid = make_grid(outcome.comparison, outcome.aggregation.estimates, lower)
@@ -217,6 +221,8 @@ def _compared(evaluation: Evaluation, confidence: float) -> Comparison | None:
     keys = [spec.key for spec in evaluation.header.evaluators if spec.kind == "single"]
     if not keys:
         return None
+    from karat.analysis.comparison import compare_runs
+
     try:
         return compare_runs(evaluation.store, [evaluation], metrics=keys, examples=3, confidence=confidence)
     except RequestError:  # no example that both were judged on; the estimates are still reported

@@ -134,10 +134,9 @@ class TaskPlace:
 
 def find_task(name: str) -> TaskPlace:
     """The task a name means."""
-    for path in _candidates(name):
-        file = _file(path)
-        if file is not None:
-            return TaskPlace(file)
+    file = _task_file(name)
+    if file is not None:
+        return TaskPlace(file)
     raise UnknownName(
         f"no task {name!r}: there is no {FILE} in it in the working folder, in tasks/, or among the shipped tasks;"
         f" {did_you_mean(name.removeprefix('tasks.').replace('.', '/'), known_tasks())}"
@@ -146,30 +145,25 @@ def find_task(name: str) -> TaskPlace:
 
 def names_graph(name: str) -> bool:
     """Whether a name or path leads to a graph task; any other YAML file is an experiment."""
-    try:
-        file = find_task(name).file
-    except UnknownName:
-        return False
-    if file.name in NAMES:
-        return True
+    file = _task_file(name)
+    if file is None or file.name in NAMES:
+        return file is not None
     return _GRAPH.search(file.read_text(encoding="utf-8", errors="replace")) is not None
 
 
-def _candidates(name: str) -> list[Path]:
-    given = Path(name).expanduser()
-    if given.is_absolute():
-        return [given]
-    forms = [given]
+def _task_file(name: str) -> Path | None:
+    """The YAML file that a name or path leads to; None where there is none."""
+    forms = [Path(name).expanduser()]
     if "/" not in name and not name.endswith((".yaml", ".yml")):
         forms.append(Path(*[part for part in name.split(".") if part]))
     bases = [Path.cwd(), Path.cwd() / "tasks", SHIPPED, SHIPPED / "tasks"]
-    return [base / form for base in bases for form in forms]
-
-
-def _file(path: Path) -> Path | None:
-    if path.is_file() and path.suffix in (".yaml", ".yml"):
-        return path
-    return next((path / name for name in NAMES if (path / name).is_file()), None)
+    for path in (base / form for base in bases for form in forms):  # an absolute path hides its base
+        if path.is_file() and path.suffix in (".yaml", ".yml"):
+            return path
+        for file in NAMES:
+            if (path / file).is_file():
+                return path / file
+    return None
 
 
 def is_shipped(folder: Path) -> bool:

@@ -36,7 +36,7 @@ from karat.memory._evaluators import (
 from karat.memory._pipeline import MemoryTask, Settings, SystemSpec, system_spec
 from karat.memory._samples import as_example, units_of
 from karat.memory._system import MemorySystem
-from karat.records import Call, Example, Failed, ItemResult, Ok, Output, to_builtins
+from karat.records import Call, Example, Failed, ItemResult, Ok, Output
 from karat.registry import parameters_of
 from karat.stats import cohen_kappa, percent_agreement
 
@@ -204,7 +204,7 @@ class MemoryEvaluation:
             "metrics": self.metrics,
             "efficiency": self.manifest.get("efficiency"),
             "others": self.others(),
-            "estimates": [to_builtins(each) for each in self.aggregation.estimates],
+            "estimates": [msgspec.to_builtins(each) for each in self.aggregation.estimates],
             "notices": self.notices,
             "problems": self.problems,
             "ok": not self.problems,
@@ -444,7 +444,7 @@ def _first_stage(
         "seed": settings.seed,
         "samples": max_samples,
     }
-    earlier = files.check_folder(folder, to_builtins(identity))
+    earlier = files.check_folder(folder, msgspec.to_builtins(identity))
     _check_same_run(folder, earlier, store)
     manifest: dict[str, Any] = {
         "format": files.FORMAT,
@@ -463,7 +463,7 @@ def _first_stage(
         "seed": settings.seed,
         "models": {"answer": answerer.identity()},
         "prompts": {"answer": prompt_identity(), "judge": prompt_hashes()},
-        "identity": to_builtins(identity),
+        "identity": msgspec.to_builtins(identity),
         "run": (earlier or {}).get("run"),
         "pipeline": {},
     }
@@ -767,7 +767,7 @@ def _second_files(
         "named_by": chosen.named_by,
         "evaluation": evaluation.id,
         "evaluators": {each.key: each.fingerprint for each in evaluation.header.evaluators},
-        "usage": to_builtins(evaluation.header.usage),
+        "usage": msgspec.to_builtins(evaluation.header.usage),
     }
     stage.manifest.setdefault("efficiency", {})["judge"] = _judge_spent(evaluation)
     if (folder / files.MANIFEST).exists():

@@ -15,7 +15,6 @@ import msgspec
 
 from karat.datasets.writers import ANY, FORMATS, NUMBER, TEXT, WHOLE, record_writer, whole_file
 from karat.errors import RequestError, did_you_mean
-from karat.records import to_builtins
 from karat.reporting.files import unwritable
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 
@@ -107,7 +106,7 @@ def write(handle: Handle, file: IO[bytes], format: str) -> int:
 def rows(handle: Handle) -> Iterator[Row]:
     """The records of a dataset, run, evaluation or aggregation, flat, in dataset order."""
     if isinstance(handle, StoredDataset):
-        yield from (to_builtins(each) | _nothing(each) for each in handle)
+        yield from (msgspec.to_builtins(each) | _nothing(each) for each in handle)
     elif isinstance(handle, (Run, Evaluation)):
         yield from (row.flat() for row in handle.rows())
     else:

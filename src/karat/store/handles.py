@@ -32,7 +32,6 @@ from karat.records import (
     Output,
     RunHeader,
     Status,
-    to_builtins,
 )
 from karat.store.backend import Row, latest
 from karat.store.lease import holder_of
@@ -132,7 +131,12 @@ class StoredDataset(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """All fields of its header."""
-        return {"kind": "dataset", **to_builtins(self.header), "name": self.name, "version": self.version}
+        return {
+            "kind": "dataset",
+            **msgspec.to_builtins(self.header),
+            "name": self.name,
+            "version": self.version,
+        }
 
     def __repr__(self) -> str:
         return f"<dataset {self.label} {self.id}: {len(self):,} examples>"
@@ -201,8 +205,8 @@ class _Handle(Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """All fields of its header."""
-        header = to_builtins(self.header)
-        return {"kind": self.kind, **header, "status": self.status, "counts": self.counts.to_dict()}
+        header = msgspec.to_builtins(self.header)
+        return {"kind": self.kind, **header, "status": self.status, "counts": self.header.counts.to_dict()}
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.id}: {self.status}, {self.counts.ok} ok of {self.counts.total}>"

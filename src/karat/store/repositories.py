@@ -64,12 +64,9 @@ class Repository(Generic[H, B]):
     handle_type: type[B]
 
     def __init__(self, store: Store) -> None:
-        self.store = store
+        self.store: Store = store
+        self._backend: Backend = store.backend
         self._decoder: msgspec.json.Decoder[H] = msgspec.json.Decoder(self.header_type)
-
-    @property
-    def _backend(self) -> Backend:
-        return self.store.backend
 
     def _handle(self, row: HeaderRow) -> B:
         return self.handle_type(self.store, row.number, self._decoder.decode(row.payload))  # type: ignore[call-arg]  # every handle is made so

@@ -22,7 +22,7 @@ from karat.analysis.stored import is_analysis
 from karat.analysis.tables import ComparedTable, RunTable, joined_rows, slice_labels
 from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, UnknownName, did_you_mean
-from karat.records import Estimate, to_builtins
+from karat.records import Estimate
 from karat.reporting import marks
 from karat.stats._means import MeanState
 from karat.store import ReadPool, Store
@@ -755,7 +755,7 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
         "highest",
     )
     found = {name: getattr(estimate, name) for name in (*fields, "method", "confidence")}
-    return {**to_builtins(found), "label": estimate.label}
+    return {**msgspec.to_builtins(found), "label": estimate.label}
 
 
 def _number(value: Any) -> float | None:

@@ -28,8 +28,8 @@ SHIPPED = Path(__file__).resolve().parents[2] / "shipped"
 class _TasksFinder(importlib.abc.MetaPathFinder):
     """Finds the package `tasks` itself; what is inside it is found in its folders as usual."""
 
-    def __init__(self) -> None:
-        self.root: Path | None = None
+    root: Path | None = None
+    """The folder that holds the `tasks` folder of the task loaded last."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -6,12 +6,12 @@ import asyncio
 import subprocess
 import sys
 
-from karat.execution import abandoned as left_behind
-from karat.execution.abandoned import abandon, any_abandoned
+from karat.execution import sync
+from karat.execution.sync import abandon
 
 
-def test_a_loop_ends_without_what_is_left_behind(monkeypatch):
-    monkeypatch.setattr(left_behind, "_left", set())  # other tests have nothing to do with it
+def test_a_loop_ends_without_abandoned_tasks(monkeypatch):
+    monkeypatch.setattr(sync, "_abandoned", set())  # other tests have nothing to do with it
 
     async def main() -> asyncio.Task[None]:
         async def for_ever() -> None:
@@ -28,21 +28,21 @@ def test_a_loop_ends_without_what_is_left_behind(monkeypatch):
 
     task = asyncio.run(main())
     assert not task.done()
-    assert any_abandoned()
+    assert sync._abandoned
 
 
-async def test_what_ends_after_all_is_forgotten():
+async def test_an_abandoned_task_that_ends_is_dropped():
     task = asyncio.ensure_future(asyncio.sleep(0))
     abandon([task])
-    assert task in left_behind._left
+    assert task in sync._abandoned
     await task
     await asyncio.sleep(0)
-    assert task not in left_behind._left
+    assert task not in sync._abandoned
 
 
 SCRIPT = """
 import asyncio
-from karat.execution.abandoned import abandon
+from karat.execution.sync import abandon
 
 async def for_ever():
     while True:

@@ -4,17 +4,30 @@ The memory system keeps every turn in a list and searches nothing, so nearly all
 dataset, deltas, snapshots, commits, and the files. The time that the system itself takes is measured and taken off.
 
     python bench/memory.py [--samples 100] [--sessions 10] [--turns 20]
+
+With --compare it evaluates instead every built-in system and control, mem0 and langmem on a dataset, offline, and
+writes one report. mem0 and langmem ask a model on loopback that extracts each turn as one memory by rule. The same
+command continues an interrupted comparison.
+
+    python bench/memory.py --compare --dataset demo --output-dir compared [--max-samples N]
 """
+
+# ruff: noqa: E402 - this folder leaves the path before anything else is imported
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import resource
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+# The folder of this script has a module `statistics`, which must not hide the standard library's.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
 
 from karat import memory
 from karat.memory import (
@@ -106,6 +119,59 @@ def samples(count: int, sessions: int, turns: int) -> Iterator[Sample]:
         )
 
 
+CONTROLS = ("no_memory", "always_refuse", "full_context", "oracle")
+BUILT_IN = ("FUMemory", "STMemory", "LTMemory", "BM25Memory", "GAMemory", "MGMemory", "RFMemory")
+WITH_MODEL = ("mem0", "langmem")
+
+
+def compare(dataset: str, folder: Path, max_samples: int | None, port: int) -> int:
+    """Evaluate every system and control on a dataset and write one report; return the exit code."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.memory.systems.scripted import extracting
+
+    from karat.cli import main as karat
+    from karat.testing import only_loopback
+
+    absent = [name for name in WITH_MODEL if importlib.util.find_spec(name) is None]
+    store = f"sqlite:///{folder / 'results.db'}"
+    folder.mkdir(parents=True, exist_ok=True)
+    made: dict[str, memory.MemoryEvaluation] = {}
+    with extracting(port) as provider, only_loopback() as attempts:
+        for name in (*CONTROLS, *BUILT_IN, *(each for each in WITH_MODEL if each not in absent)):
+            start = time.perf_counter()
+            made[name] = memory.evaluate(
+                dataset,
+                name,
+                output_dir=folder / name,
+                judge="deterministic",
+                model="extractive",
+                store=store,
+                params={"model": provider.spec("extracting")} if name in WITH_MODEL else None,
+                max_samples=max_samples,
+                snapshots="checkpoints",
+                progress=False,
+            )
+            print(f"{name}: {time.perf_counter() - start:.1f} s, run {made[name].run.id}", flush=True)
+    last = list(made.values())[-1]
+    (folder / "report.txt").write_text(last.report() + "\n")
+    runs = [each.run.id for each in made.values()]
+    karat(["report", *runs, "--store", store, "-o", str(folder / "report.html")])
+    problems = {name: each.problems for name, each in made.items() if each.problems}
+    summary = {
+        "dataset": dataset,
+        "samples": len(last.run.dataset),
+        "questions": last.metrics["question_answering"]["num_total"],
+        "systems": list(made),
+        "not_installed": absent,
+        "connections_off_loopback": attempts,
+        "problems": problems,
+        "reports": [str(folder / "report.txt"), str(folder / "report.html")],
+        "ok": not (problems or attempts or absent),
+    }
+    print(json.dumps(summary, indent=2))
+    return 0 if summary["ok"] else 1
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -114,7 +180,16 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=10)
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--snapshots", choices=("all", "checkpoints"), default="all")
+    parser.add_argument("--compare", action="store_true", help="compare all systems on a dataset instead")
+    parser.add_argument("--dataset", default="demo")
+    parser.add_argument("--output-dir", type=Path, default=Path("memory-compared"))
+    parser.add_argument("--max-samples", type=int)
+    parser.add_argument(
+        "--port", type=int, default=18765, help="of the model on loopback; part of the identity of a run"
+    )
     given = parser.parse_args()
+    if given.compare:
+        sys.exit(compare(given.dataset, given.output_dir, given.max_samples, given.port))
     from karat.memory import _evaluate as evaluating
 
     with tempfile.TemporaryDirectory() as folder:

@@ -170,6 +170,13 @@ def _headline(estimates: Sequence[Estimate], runs: Mapping[str, str]) -> str:
     return f"{each.label} is {number(each.value)} {interval_text(each)}".rstrip() + f", over {items}."
 
 
+def direction_arrow(estimate: Estimate, lower_is_better: Collection[str]) -> str:
+    """` ↑` or ` ↓`; empty where every metric of a report is better when higher, or this one has no direction."""
+    if not lower_is_better or not estimate.evaluator:
+        return ""
+    return {"higher": " ↑", "lower": " ↓", None: ""}[estimate.better(lower_is_better)]
+
+
 def estimate_table(
     estimates: Sequence[Estimate], runs: Mapping[str, str], lower_is_better: Collection[str] = ()
 ) -> Table:
@@ -179,9 +186,7 @@ def estimate_table(
     """
 
     def evaluator(each: Estimate) -> str:
-        if not lower_is_better or not each.evaluator:
-            return each.evaluator
-        return f"{each.evaluator} {'↓' if each.evaluator in lower_is_better else '↑'}"
+        return each.evaluator + direction_arrow(each, lower_is_better)
 
     several = len({each.run for each in estimates}) > 1
     columns: list[tuple[str, Callable[[Estimate], str]]] = [

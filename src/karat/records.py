@@ -7,7 +7,7 @@ succeeded, failed or was skipped is a tag (`Ok`, `Failed`, `Skipped`), never gue
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
 import msgspec
@@ -113,6 +113,10 @@ NOT_QUEUED = 0.0
 """No waiting. msgspec leaves a field out where it is the very object of the default, which another 0.0 is not."""
 
 
+SUMMARY = "summary"
+"""The key in the metadata of an output under which the texts are that `Task.summarize` gives."""
+
+
 class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the task gave for one (example, attempt, unit), or its failure."""
 
@@ -140,6 +144,21 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def value(self) -> Any:
         """What the task gave; None unless ok."""
         return self.outcome.value if isinstance(self.outcome, Ok) else None
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """Texts that tables show in place of `input`, `expected` and `output`; see `Task.summarize`."""
+        return summary_of(self.metadata)
+
+
+def summary_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The summary in the metadata of an output; empty where there is none."""
+    found = metadata.get(SUMMARY)
+    return (
+        {name: text for name, text in found.items() if isinstance(text, str)}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -249,6 +268,16 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
         if group:
             changes["group"] = {**(self.group or {}), **group}
         return msgspec.structs.replace(self, **changes)
+
+    def better(self, lower_is_better: Collection[str]) -> Literal["higher", "lower"] | None:
+        """The better direction of this number; None where it has none.
+
+        It is that of its evaluator (`lower_is_better` are evaluator keys), unless its metadata has `better`.
+        """
+        if "better" in self.metadata:
+            stated = self.metadata["better"]
+            return stated if stated in ("higher", "lower") else None
+        return "lower" if self.evaluator in lower_is_better else "higher"
 
     @property
     def metric(self) -> str:

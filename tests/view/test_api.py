@@ -108,10 +108,10 @@ def test_a_comparison_counts_what_changed(viewer, world):
     assert found["difference"]["value"] == difference.difference.value
     assert (found["difference"]["low"], found["p_value"]) == (difference.difference.low, difference.p_value)
     assert found["conclusion"] == made.differences[0].conclusion
-    assert found["counts"] == {"better": 0, "worse": 2, "same": COUNT - 4, "missing": 2}
+    assert found["counts"] == {"better": 0, "worse": 2, "same": COUNT - 4, "missing": 2, "not applicable": 0}
     assert found["differs"] == [{"name": "variant", "first": "0", "second": "1"}]
     for change, count in found["counts"].items():
-        rows = viewer.get(f"{pair}/rows", evaluator="exact_match", filter=f"changed:{change}", count=500)
+        rows = viewer.get(f"{pair}/rows", evaluator="exact_match", filter=f'changed:"{change}"', count=500)
         assert rows["matching"] == count == len(rows["rows"])
         assert {row["changed"] for row in rows["rows"]} <= {change}
     worse = viewer.get(f"{pair}/rows", evaluator="exact_match", filter="changed:worse")["rows"]

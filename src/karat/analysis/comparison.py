@@ -798,7 +798,9 @@ def _changed(each: ChangedExample, direction: str) -> Details:
     if each.calls:
         fields.append(("tool calls", [each.calls]))
     return Details(
-        f"{each.example}: {short_number(each.first)} → {short_number(each.second)} ({direction})", fields
+        f"{each.example}: {short_number(each.first)} → {short_number(each.second)} ({direction})"
+        + (f", most in {each.unit}" if each.unit else ""),
+        fields,
     )
 
 

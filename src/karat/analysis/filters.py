@@ -39,7 +39,7 @@ MOST_CONDITIONS = 100
 DEEPEST = 20
 
 STATUSES = ("ok", "failed", "skipped", "pending")
-CHANGES = ("better", "worse", "same", "missing")
+CHANGES = ("better", "worse", "same", "missing", "not applicable")
 
 FIELDS: dict[str, str] = {
     "id": "the example's id",

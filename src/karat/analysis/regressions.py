@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -13,8 +13,7 @@ from karat.store.repositories import latest, output_decoder
 from karat.traces import TraceError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    pass
 
 LONGEST = 2000
 """Characters that are kept of an input or an output; reports show fewer."""
@@ -27,9 +26,11 @@ class ChangedExample(msgspec.Struct, frozen=True):
     example: str
     baseline: str
     run: str
-    first: float
-    """The baseline's score, the mean of its attempts."""
-    second: float
+    unit: str = ""
+    """The unit that changed by most, whose outputs are shown; empty for examples without units."""
+    first: float = 0.0
+    """The baseline's score, the mean of its attempts and units."""
+    second: float = 0.0
     input: str = ""
     expected: str = ""
     first_output: str = ""
@@ -70,39 +71,60 @@ class Changes:
         better, worse = int((changes > 0).sum()), int((changes < 0).sum())
         self.counts = ExampleChanges(better, worse, len(n) - better - worse, count - len(n))
 
-        def largest(falls: NDArray[np.float64]) -> list[tuple[int, float, float]]:
+        def largest(direction: int) -> list[_Changed]:
+            falls = direction * changes
             chosen = np.flatnonzero(falls < 0)
             order = chosen[np.lexsort((examples[chosen], falls[chosen]))][:most]
             columns = (examples[order].tolist(), first[order].tolist(), second[order].tolist())
-            return list(zip(*columns, strict=True))
+            units = [unit_of(example, direction) for example in columns[0]]
+            return [_Changed(*each) for each in zip(*columns, units, strict=True)]
 
-        self._worse, self._better = largest(changes), largest(-changes)
+        def unit_of(example: int, direction: int) -> str:
+            """The unit of an example that changed by most."""
+            if pairs.units is None:
+                return ""
+            here = np.flatnonzero((pairs.examples == example) & complete)
+            return pairs.units(int(here[np.argmin(direction * sign * (pairs.second - pairs.first)[here])]))
+
+        self._worse, self._better = largest(1), largest(-1)
 
     def examples(self, baseline: Run, run: Run, most: int, *, better: bool) -> list[ChangedExample]:
         """The examples that changed by most in one direction, at most so many, then in dataset order."""
         return [
-            _side_by_side(self._spec.key, baseline, run, position, first, second)
-            for position, first, second in (self._better if better else self._worse)[:most]
+            _side_by_side(self._spec.key, baseline, run, each)
+            for each in (self._better if better else self._worse)[:most]
         ]
 
 
-def _side_by_side(
-    key: str, baseline: Run, run: Run, position: int, first: float, second: float
-) -> ChangedExample:
+class _Changed(NamedTuple):
+    """The position of an example, its mean scores in both runs, and the unit that changed by most."""
+
+    position: int
+    first: float
+    second: float
+    unit: str
+
+
+def _side_by_side(key: str, baseline: Run, run: Run, changed: _Changed) -> ChangedExample:
+    position = changed.position
     known = example_at(baseline.store, baseline.header.dataset, position)
     example = known.id if known else ""
     # In another dataset the same example may have another position.
     there = position if run.header.dataset == baseline.header.dataset else _position(run, example)
-    mine, theirs = _output(baseline, position), _output(run, there)
+    mine, theirs = _output(baseline, position, changed.unit), _output(run, there, changed.unit)
+    summary = mine.summary if mine is not None else {}
     return ChangedExample(
         metric=key,
         example=example,
         baseline=baseline.id,
         run=run.id,
-        first=first,
-        second=second,
-        input=shown(known.input) if known else "",
-        expected=shown(known.expected) if known and known.expected is not None else "",
+        unit=changed.unit,
+        first=changed.first,
+        second=changed.second,
+        input=shown(summary.get("input", known.input)) if known else "",
+        expected=shown(summary.get("expected", known.expected))
+        if known and known.expected is not None
+        else "",
         first_output=_outcome(mine),
         second_output=_outcome(theirs),
         calls=call_differences(mine, theirs),
@@ -113,10 +135,11 @@ def _position(run: Run, example: str) -> int:
     return next((place for place, each in enumerate(run.dataset) if each.id == example), -1)
 
 
-def _output(run: Run, position: int) -> Output | None:
-    """The first attempt of a run at the example at a position."""
-    rows = list(latest(run.store.backend.scan(run.number, position, position + 1))) if position >= 0 else []
-    return output_decoder.decode(rows[0].payload) if rows else None
+def _output(run: Run, position: int, unit: str) -> Output | None:
+    """The first attempt of a run at a unit of the example at a position."""
+    rows = latest(run.store.backend.scan(run.number, position, position + 1)) if position >= 0 else ()
+    outputs = (output_decoder.decode(row.payload) for row in rows)
+    return next((output for output in outputs if output.unit == unit), None)
 
 
 def _outcome(output: Output | None) -> str:
@@ -124,7 +147,7 @@ def _outcome(output: Output | None) -> str:
         return ""
     outcome = output.outcome
     if isinstance(outcome, Ok):
-        return shown(outcome.value)
+        return shown(output.summary.get("output", outcome.value))
     if isinstance(outcome, Failed):
         return f"failed: {outcome.error.type}: {outcome.error.message[:LONGEST]}"
     assert isinstance(outcome, Skipped)

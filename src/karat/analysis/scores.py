@@ -7,7 +7,7 @@ the tables without one, so that comparisons, gates and rankings count it. Scores
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -65,6 +65,10 @@ class Scores:
     def has_units(self) -> bool:
         """Whether its examples have several outputs."""
         return any(unit for _, unit in self.names)
+
+    def unit_of(self, place: int) -> str:
+        """The unit of the item at a place; empty for a negative one."""
+        return self.names[self.codes[place]][1] if place >= 0 else ""
 
 
 class _Arrays(NamedTuple):
@@ -346,6 +350,8 @@ class Paired(NamedTuple):
     """Whether examples have several pairs."""
     note: str
     """What could not be paired."""
+    units: Callable[[int], str] | None = None
+    """The unit of a pair by its place; None for examples without units, and for means of examples."""
 
 
 class Aligned(NamedTuple):
@@ -385,6 +391,7 @@ def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float 
         np.concatenate([b, nothing]),
         several,
         _joined(notes),
+        (lambda pair: first.unit_of(int(found.first[pair]))) if first.has_units else None,
     )
 
 

@@ -515,6 +515,12 @@ class ComparedTable:
         changes[better] = filters.CHANGES.index("better")
         changes[~better & (self.differences != 0)] = filters.CHANGES.index("worse")
         changes[np.isnan(self.differences)] = filters.CHANGES.index("missing")
+        if (
+            key
+        ):  # as in a comparison: an item that the evaluator does not apply to in either run is not counted
+            for table, rows in ((first, self.first_rows), (second, self.second_rows)):
+                statuses = self._taken(table.results[key].statuses, rows, PENDING)
+                changes[statuses == NOT_APPLICABLE] = filters.CHANGES.index("not applicable")
         self.changes = changes
 
     def _align(self) -> None:
@@ -572,11 +578,11 @@ class ComparedTable:
         return None
 
     def change(self, row: int) -> str:
-        """`better`, `worse`, `same` or `missing`."""
+        """`better`, `worse`, `same`, `missing` or `not applicable`."""
         return filters.CHANGES[self.changes[row]]
 
     def counts(self, chosen: NDArray[Any] | None = None) -> dict[str, int]:
-        """How many rows are better, worse, the same and missing."""
+        """How many rows are better, worse, the same, missing and not applicable."""
         changes = self.changes if chosen is None else self.changes[chosen]
         counts = np.bincount(changes, minlength=len(filters.CHANGES)).tolist()
         return dict(zip(filters.CHANGES, counts, strict=True))

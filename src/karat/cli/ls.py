@@ -166,7 +166,9 @@ def _age(handle: Any) -> str:
 
 def _counts(handle: Any) -> str:
     counts = handle.counts
-    return f"{counts.ok:,} of {counts.total:,}" + (f", {counts.failed:,} failed" if counts.failed else "")
+    return f"{counts.ok:,} of {counts.total - counts.not_applicable:,}" + (
+        f", {counts.failed:,} failed" if counts.failed else ""
+    )
 
 
 def _status(handle: Any) -> str:

@@ -35,6 +35,7 @@ from karat.models._recording import recording
 from karat.records import (
     FORMAT,
     NOT_QUEUED,
+    SUMMARY,
     Call,
     Counts,
     Example,
@@ -186,6 +187,7 @@ class _RunWork:
         self._code = code if code != header.code else None
         self._units_declared = task.units_declared
         self._yields = type(task).call_units is not Task.call_units
+        self._summarizes = type(task).summarize is not Task.summarize
         self._loop = asyncio.get_running_loop()
 
     # The work on an item ------------------------------------------------------
@@ -334,6 +336,10 @@ class _RunWork:
         errors: list[str],
     ) -> tuple[Row, tuple[str, Failure] | None]:
         try_number = item.tries.get(unit, 1) if item.tries else 1
+        metadata: dict[str, Any] = {"retried": errors} if errors else {}
+        if unit and self._summarizes:
+            value = outcome.value if isinstance(outcome, Ok) else None
+            metadata[SUMMARY] = dict(self.task.summarize(item.example, unit, value))
         output = Output(
             format=FORMAT,
             example=item.example.id,
@@ -345,7 +351,7 @@ class _RunWork:
             queue_seconds=queue,
             trace=trace,
             code=self._code,
-            metadata={"retried": errors} if errors else {},
+            metadata=metadata,
         )
         try:
             if trace or not isinstance(outcome, Ok):

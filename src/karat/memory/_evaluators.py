@@ -17,7 +17,6 @@ from karat.errors import CannotJudge, NotApplicable
 from karat.evaluators import Evaluator, ItemJudge, ItemVerdict
 from karat.memory._dimensions import (
     BY_KEY,
-    DIMENSIONS,
     SETTLED,
     Dimension,
     Record,
@@ -313,13 +312,18 @@ def about_question(record: Record) -> dict[str, Any]:
     }
 
 
+SHOWN = ("answer", "evidence", "recall", "correctness", "update", "interference")
+"""The dimensions in the order of their evaluators: lists and reports of runs take the first one for their headline."""
+
+
 def evaluators_for(judge: Any, embeddings: bool | None = None) -> list[Any]:
     """The evaluators of stage 2: with a judge, and the matcher beside it; or the matcher alone."""
     if judge is None:
-        decide: list[Any] = [MatchedDimension(each.key, embeddings=embeddings) for each in DIMENSIONS]
+        decide: list[Any] = [MatchedDimension(key, embeddings=embeddings) for key in SHOWN]
         return [*decide, RetrievalQuality(), ContextSize()]
-    beside = [MatchedDimension(each.key, f"{MATCHED}{each.key}", embeddings) for each in DIMENSIONS]
-    return [*(kind(judge) for kind in JUDGED), *beside, RetrievalQuality(), ContextSize()]
+    judged = {kind.dimension.key: kind for kind in JUDGED}
+    beside = [MatchedDimension(key, f"{MATCHED}{key}", embeddings) for key in SHOWN]
+    return [*(judged[key](judge) for key in SHOWN), *beside, RetrievalQuality(), ContextSize()]
 
 
 # ---------------------------------------------------------------- the aggregator
@@ -339,6 +343,16 @@ GROUPS = {
     "session_distance": "session_distance",
     "updates_since": "updates_since",
 }
+
+
+BETTER = {
+    **dict.fromkeys(
+        ("accuracy_answerable", "correct_refusal_rate", "accuracy_without_leaking_captions"), "higher"
+    ),
+    **dict.fromkeys(("false_refusal_rate", "retrieved_but_not_used", "context_tokens"), "lower"),
+    **dict.fromkeys(("recall_at_k", "mrr", "ndcg"), "higher"),
+}
+"""The better direction of figures beside the rates of the dimensions; the others have none."""
 
 
 class MemoryDimensions(Aggregator[_State]):
@@ -429,6 +443,13 @@ class MemoryDimensions(Aggregator[_State]):
         a.of += b.of
         return a
 
+    def _better(self, name: str) -> str | None:
+        """The better direction of a rate; None where neither end is better."""
+        for mean in self.dimension.means if self.dimension is not None else ():
+            if mean.name == name:
+                return "higher" if mean.higher_is_better else "lower"
+        return BETTER.get(name)
+
     def finish(self, state: _State) -> Aggregate:
         out = Aggregate()
         means: dict[str, MeanState] = {}
@@ -437,13 +458,19 @@ class MemoryDimensions(Aggregator[_State]):
             means = {name: mean for name, mean in state.totals.means.items() if mean.n}
         shown = {**means, **{name: mean for name, mean in state.means.items() if mean.n}}
         main = self.dimension.means[0].name if self.dimension is not None else ""
+        kind = "accuracy" if self.key == "answer" else "mean"
         for name, mean in shown.items():
             bounded = (0.0, 1.0) if mean.least >= 0.0 and mean.most <= 1.0 else None
             estimate = mean.estimate(self.confidence, bounds=bounded)
-            out.add(estimate, "" if name == main else name)
+            estimate.metadata["better"] = self._better(name)
+            if name == main:
+                out.add(estimate.about(aggregator=kind))
+            else:
+                out.add(estimate.about(aggregator=name), name)
         for name, groups in state.groups.items():
             for value in sorted(groups, key=_group_order):
-                out.add(groups[value].estimate(self.confidence, bounds=(0.0, 1.0)), group={name: value})
+                estimate = groups[value].estimate(self.confidence, bounds=(0.0, 1.0))
+                out.add(estimate.about(aggregator=kind), group={name: value})
         if state.counts:
             out.add_table(dict(state.counts), "counts")
         return out

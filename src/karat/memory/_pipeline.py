@@ -29,6 +29,7 @@ from karat.memory._answering import (
     prompt_identity,
 )
 from karat.memory._dialogue import MemoryPoint, Question, Sample, Session
+from karat.memory._rows import summary_of_unit
 from karat.memory._samples import (
     as_sample,
     cumulative_points,
@@ -168,6 +169,9 @@ class MemoryTask(Task):
 
     def units(self, example: Example) -> list[str]:
         return units_of(example)
+
+    def summarize(self, example: Example, unit: str, output: Any) -> dict[str, str]:
+        return summary_of_unit(example, unit, output)
 
     def configuration(self) -> Any:
         system = self.system

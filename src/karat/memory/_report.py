@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import karat
 from karat.formatting import Block, Heading, Paragraph, Table, plural
-from karat.memory._dimensions import DIMENSIONS
+from karat.memory._dimensions import BY_KEY, DIMENSIONS
 from karat.memory._evaluators import CONTEXT
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ def conclusion(made: MemoryEvaluation) -> str:
 
 def few_samples(made: MemoryEvaluation) -> str:
     """A sentence for an interval over so few samples that it says little; empty for any other."""
-    rates = [
-        each for each in made.aggregation.estimates if each.aggregator == "memory" and each.group is None
-    ]
+    rates = [each for each in made.aggregation.estimates if each.evaluator in BY_KEY and each.group is None]
     rates = [each for each in rates if each.evaluator == "answer"] or rates
     for rate in rates:
         if rate.value is None or not rate.n:
@@ -264,7 +262,7 @@ def _other_row(store: karat.Store, run: karat.Run, judges: dict[str, str]) -> di
             continue
         for child in reversed(store.children(found.id)):
             made = store.get(child)
-            if isinstance(made, karat.Aggregation) and any(e.aggregator == "memory" for e in made.estimates):
+            if isinstance(made, karat.Aggregation) and any(t.aggregator == "memory" for t in made.tables):
                 return _figures(run, made)
     return None
 

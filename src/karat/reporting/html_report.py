@@ -25,7 +25,16 @@ from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.analysis.text_diff import Piece, excerpt, word_diff
 from karat.errors import RequestError
 from karat.execution.labels import HUMAN
-from karat.formatting import counts_text, interval, number, percent, plural, probability, short_number
+from karat.formatting import (
+    counts_text,
+    direction_arrow,
+    interval,
+    number,
+    percent,
+    plural,
+    probability,
+    short_number,
+)
 from karat.html import Child, Markup, element, join
 from karat.records import AggregateTable, Estimate, group_text, interval_text, missing_text
 from karat.reporting import marks
@@ -40,6 +49,8 @@ MOST_ROWS = 40
 """Rows of a plot of slices."""
 MOST_PLOTS = 4
 """Plots of slices, and confusion matrices."""
+MOST_SLICES = 8
+"""Plots of slices: of metrics and fields."""
 MOST_CLASSES = 20
 MOST_KINDS = 15
 LONGEST = 400
@@ -258,7 +269,7 @@ class _Report:
         for metric in self.main[:3]:
             each = metric.estimate
             note = f"{interval_text(each, marks.digits_of(each))} · {_of(each)}".removeprefix(" · ")
-            tiles.append((each.label + _arrow(each.evaluator, self.lower), _value(each), note))
+            tiles.append((each.label + direction_arrow(each, self.lower), _value(each), note))
         counts = run.counts
         tiles.append(("items", f"{counts.total:,}", counts_text(counts).partition(": ")[2]))
         cost = _run_cost(run)
@@ -292,7 +303,7 @@ class _Report:
         head = [
             "run",
             "items",
-            *(m.estimate.label + _arrow(m.estimate.evaluator, self.lower) for m in columns),
+            *(m.estimate.label + direction_arrow(m.estimate, self.lower) for m in columns),
         ]
         priced, timed = any(run.usage for run in runs), any(run.service_seconds for run in runs)
         head += [*(["cost"] if priced else []), *(["seconds, median"] if timed else [])]
@@ -347,7 +358,7 @@ class _Report:
         plots: list[Plot] = []
         if len(self.summary.runs) == 1:
             for family in _families([each[0] for each in by_identity.values()]):
-                rows = [Row(e.label + _arrow(e.evaluator, self.lower), e, about=_about(e)) for e in family]
+                rows = [Row(e.label + direction_arrow(e, self.lower), e, about=_about(e)) for e in family]
                 plots.append(marks.forest("Estimates with their intervals", rows))
         else:
             for estimates in by_identity.values():
@@ -364,7 +375,7 @@ class _Report:
                     for e in estimates
                 ]
                 narrow = len(by_identity) > 1
-                title = first.label + _arrow(first.evaluator, self.lower)
+                title = first.label + direction_arrow(first, self.lower)
                 plots.append(marks.forest(title, rows, width=HALF if narrow else WIDE, notes=not narrow))
         return join(
             self._figures(plots), self._estimate_table([e for each in by_identity.values() for e in each])
@@ -765,22 +776,31 @@ class _Report:
 
 
 def slice_plots(summary: Summary, labels: Mapping[str, str]) -> tuple[list[Plot], int]:
-    """The estimates of groups, one plot for each metric, and how many estimates were left out."""
-    grouped: dict[tuple[str, str], list[Estimate]] = {}
+    """The estimates of groups, a plot for each metric and field, and how many estimates were left out.
+
+    A field whose values are whole numbers (a distance, a count) is an axis, and every run a line over it.
+    """
+    grouped: dict[tuple[str, str, tuple[str, ...]], list[Estimate]] = {}
     for metric in summary.metrics:
         each = metric.estimate
         if each.group:
-            grouped.setdefault((each.evaluator, each.metric), []).append(each)
+            grouped.setdefault((each.evaluator, each.metric, tuple(each.group)), []).append(each)
     plots, left_out = [], 0
-    for place, ((evaluator, metric_name), estimates) in enumerate(grouped.items()):
-        if place >= MOST_PLOTS:
+    for place, ((evaluator, metric_name, fields), estimates) in enumerate(grouped.items()):
+        if place >= MOST_SLICES:
             left_out += len(estimates)
             continue
-        several = len({each.run for each in estimates}) > 1
-        rows: list[Row] = []
+        title = f"{evaluator} {metric_name}".strip() + direction_arrow(estimates[0], summary.lower_is_better)
+        if len(grouped) > 1:
+            title += f" by {', '.join(fields)}"
         by_group: dict[str, list[Estimate]] = {}
         for each in estimates:
             by_group.setdefault(group_text(each.group), []).append(each)
+        if len(fields) == 1 and len(by_group) > 1 and all(_is_count(e.group or {}) for e in estimates):
+            plots.append(_line_plot(title, fields[0], estimates, labels))
+            continue
+        several = len({each.run for each in estimates}) > 1
+        rows: list[Row] = []
         shown = 0
         for group, found in by_group.items():
             if len(rows) + len(found) > MOST_ROWS:
@@ -792,9 +812,21 @@ def slice_plots(summary: Summary, labels: Mapping[str, str]) -> tuple[list[Plot]
             else:
                 rows += [Row(group, e, about=_about(e)) for e in found]
         left_out += len(estimates) - shown
-        title = f"{evaluator} {metric_name}{_arrow(evaluator, summary.lower_is_better)}".strip()
         plots.append(marks.forest(title, rows))
     return plots, left_out
+
+
+def _is_count(group: Mapping[str, str]) -> bool:
+    return all(value.isascii() and value.isdigit() and len(value) < 10 for value in group.values())
+
+
+def _line_plot(title: str, field: str, estimates: Sequence[Estimate], labels: Mapping[str, str]) -> Plot:
+    runs: dict[str, list[Point]] = {}
+    for each in estimates:
+        label = labels.get(each.run or "", each.run or "")
+        point = Point(label, float((each.group or {})[field]), each, _about(each))
+        runs.setdefault(each.run or "", []).append(point)
+    return marks.lines(title, list(runs.values()), field)
 
 
 def confusion_plots(summary: Summary, labels: Mapping[str, str]) -> tuple[list[Plot], list[str]]:
@@ -962,8 +994,10 @@ def _best(estimates: Mapping[str, Estimate], lower: set[str]) -> set[str]:
     known = {run: e.value for run, e in estimates.items() if e.value is not None}
     if len(known) < 2:
         return set()
-    worse_first = next(iter(estimates.values())).evaluator in lower
-    best = min(known.values()) if worse_first else max(known.values())
+    better = next(iter(estimates.values())).better(lower)
+    if better is None:
+        return set()
+    best = min(known.values()) if better == "lower" else max(known.values())
     return {run for run, value in known.items() if value == best}
 
 
@@ -996,12 +1030,6 @@ def _about(estimate: Estimate) -> dict[str, str]:
     if estimate.group:
         found |= {f"group.{name}": value for name, value in estimate.group.items()}
     return found
-
-
-def _arrow(evaluator: str, lower: set[str]) -> str:
-    if not lower or not evaluator:
-        return ""
-    return " ↓" if evaluator in lower else " ↑"
 
 
 def _value(estimate: Estimate) -> str:

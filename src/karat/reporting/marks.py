@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -528,6 +529,50 @@ def scatter(
         )
         spoken.append(words)
     return Plot(title, f"{y_label} over {x_label}. " + _listed(spoken), width, height, marks)
+
+
+def lines(title: str, series: Sequence[Sequence[Point]], x_label: str, *, width: float = WIDE) -> Plot:
+    """One line for each series. A single series has its intervals; several have numbers and a list beside them."""
+    known = [[point for point in each if point.estimate.value is not None] for each in series]
+    known = [sorted(each, key=lambda point: point.x) for each in known if each]
+    one = len(known) == 1
+    height, left, bottom = max(220.0, 60.0 + (0 if one else 20 * len(known))), 58.0, 44.0
+    names = [each[0].label for each in known]
+    beside = 0.0 if one else min(width * 0.36, max([text_width(name) for name in names] or [0.0]) + 80)
+    points = [point for each in known for point in each]
+    if one:
+        low, high = _bounds([point.estimate for point in points])
+    else:
+        low, high = _bounds([Estimate(point.estimate.value) for point in points])
+    xs = [point.x for point in points] or [0.0, 1.0]
+    across = Scale(min(xs), max(xs), left + 12, width - beside - 24)
+    up = Scale(low, high, height - bottom, 18.0)
+    marks: list[Mark] = []
+    for x, text in across.labels():
+        marks.append(Line(x, up.end, x, up.start, "grid"))
+        marks.append(Text(x, up.start + 15, text, "middle", "muted", small=True))
+    for y, text in up.labels():
+        marks.append(Line(left, y, across.end, y, "grid"))
+        marks.append(Text(left - 6, y + 4, text, "end", "muted", small=True))
+    middle = (across.start + across.end) / 2
+    marks.append(Text(middle, height - 8, fitted(x_label, width / 2), "middle", "muted", small=True))
+    spoken = []
+    for place, each in enumerate(known):
+        places = [(across(point.x), up(point.estimate.value or 0.0)) for point in each]
+        for (x1, y1), (x2, y2) in pairwise(places):
+            marks.append(Line(x1, y1, x2, y2, "accent", 1.5))
+        for point, (x, y) in zip(each, places, strict=True):
+            words = f"{point.label}: {_in_words(Row('', point.estimate), signed=False)} at {point.x:g}"
+            low_end, high_end = point.estimate.low, point.estimate.high
+            if one and low_end is not None and high_end is not None:
+                marks.append(Line(x, up(low_end), x, up(high_end), "muted", 1.5, title=words))
+            marks.append(Circle(x, y, 4, "accent", filled=True, title=words, about=point.about))
+            spoken.append(f"{words}, {_of(point.estimate)}")
+        if not one:
+            row = 30.0 + 20 * place
+            marks.append(Text(places[-1][0] + 8, places[-1][1] + 4, str(place + 1), bold=True, small=True))
+            marks.append(Text(across.end + 32, row, fitted(f"{place + 1}  {names[place]}", beside - 16)))
+    return Plot(title, _listed(spoken), width, height, marks)
 
 
 def _frontier(points: Sequence[Point], sign: float) -> set[int]:

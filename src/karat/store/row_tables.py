@@ -59,8 +59,8 @@ class _Tables:
             cells = {"run": row.run_label, "attempt": str(row.attempt), "unit": row.unit}
             line = [row.id, *(cells[name] for name in cells if several[name])]
             line += [value_text(row.metadata.get(field)) for field in extra]
-            line.append(value_text(row.input))
-            line += [value_text(row.expected)] if several["expected"] else []
+            line.append(value_text(row.shown("input")))
+            line += [value_text(row.shown("expected"))] if several["expected"] else []
             line += [_output(row)] if several["output"] else []
             line += [self._score(key, row.results.get(key)) for key in keys]
             table.append(
@@ -114,7 +114,8 @@ class _Tables:
 
 def _output(row: Row) -> str:
     if row.status == "ok":
-        return steps_line(row.output) or value_text(row.output)
+        shown = row.shown("output")
+        return steps_line(shown) or value_text(shown)
     return Styled(row.status, "bad" if row.status == "failed" else "warning")
 
 

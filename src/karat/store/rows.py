@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from karat.errors import MissingDependency
-from karat.records import Example, Failed, ItemResult, Ok, Output, Skipped, usage_of
+from karat.records import Example, Failed, ItemResult, Ok, Output, Skipped, summary_of, usage_of
 from karat.serialization import encode
 from karat.store.backend import latest
 from karat.store.columns import cost_of
@@ -71,6 +71,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """By evaluator key."""
     others: list[Row] = []
     """Of a comparison: the outputs that were compared with this one, in the order in which they were shown."""
+
+    def shown(self, field: Literal["input", "expected", "output"]) -> Any:
+        """What tables show of a field: the task's summary of the unit, or the value itself without one."""
+        return summary_of(self.output_metadata).get(field, getattr(self, field))
 
     def flat(self) -> dict[str, Any]:
         """One level of names: results as `KEY.score`, a comparison's second output as `second.output`."""

@@ -58,6 +58,13 @@ class Task:
         """The named parts an example's output consists of; one unnamed part for most tasks."""
         return [""]
 
+    def summarize(self, example: Example, unit: str, output: Any) -> Mapping[str, str]:
+        """Texts that tables show for a unit in place of `input`, `expected` and `output`, for any of these names.
+
+        For a task whose values are too long to read in a table. `output` is None for a unit that failed.
+        """
+        return {}
+
     def timeout_error(self, example: Example, attempt: int, seconds: float) -> BaseException | None:
         """The failure of an example whose time is up, where the task knows more of it than that."""
         return None

@@ -455,10 +455,8 @@ class Viewer:
                         "id": known.id if known else "",
                         "attempt": attempt,
                         "unit": unit,
-                        "input": shown_text(known.input) if known else "",
-                        "expected": shown_text(known.expected)
-                        if known and known.expected is not None
-                        else "",
+                        "input": shown_text(known.shown("input")) if known else "",
+                        "expected": shown_text(known.shown("expected")) if known else "",
                         "changed": table.change(row),
                         "difference": _number(table.differences[row]),
                         "first": _side(one, table.key),
@@ -672,9 +670,9 @@ def _row_document(table: RunTable, row: int, index: int, joined: Row | None) -> 
         "id": joined.id,
         "status": joined.status,
         "error": shown_text(joined.error) if joined.error else "",
-        "input": shown_text(joined.input),
-        "expected": "" if joined.expected is None else shown_text(joined.expected),
-        "output": "" if joined.output is None else shown_text(joined.output),
+        "input": shown_text(joined.shown("input")),
+        "expected": shown_text(joined.shown("expected")),
+        "output": shown_text(joined.shown("output")),
         "seconds": joined.service_seconds,
         "cost": joined.cost,
         "tokens": int(table.tokens[row]),
@@ -705,7 +703,7 @@ def _side(row: Row | None, key: str | None) -> dict[str, Any]:
     judged = row.results.get(key or "")
     return {
         "status": row.status,
-        "output": "" if row.output is None else shown_text(row.output),
+        "output": shown_text(row.shown("output")),
         "error": shown_text(row.error) if row.error else "",
         "score": judged.score if judged else None,
         "comment": shown_text(judged.comment) if judged else "",

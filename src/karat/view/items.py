@@ -106,8 +106,8 @@ class Item:
             "example": {
                 "id": self.example.id,
                 "position": self.position,
-                "input": self._field("input", self.example.input),
-                "expected": self._field("expected", self.example.expected),
+                "input": self._field("input", self._shown("input", self.example.input)),
+                "expected": self._field("expected", self._shown("expected", self.example.expected)),
                 "metadata": self._field("metadata", self.example.metadata or None),
             },
             "attempt": self.attempt,
@@ -185,6 +185,10 @@ class Item:
             "download": self._download_url(name) if cut else None,
         }
 
+    def _shown(self, name: str, value: Any) -> Any:
+        """The task's summary of a field, or its value without one; `raw` has the whole output."""
+        return value if self.output is None else self.output.summary.get(name, value)
+
     def _download_url(self, name: str) -> str:
         from urllib.parse import quote
 
@@ -198,7 +202,7 @@ class Item:
         metadata = {**output.metadata, **(error.metadata if error is not None else {})}
         return {
             "status": output.outcome.status,
-            "value": self._field("output", output.value),
+            "value": self._field("output", self._shown("output", output.value)),
             "error": error_text(output.outcome),
             "where": error.where if error is not None else "",
             "seconds": output.service_seconds,

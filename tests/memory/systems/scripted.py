@@ -12,9 +12,9 @@ LINE = re.compile(
 )
 
 
-def extracting():
+def extracting(port: int = 0):
     """A provider that answers mem0's and langmem's prompts."""
-    return FakeProvider(answer, strict=False)
+    return FakeProvider(answer, strict=False, port=port)
 
 
 def answer(body):

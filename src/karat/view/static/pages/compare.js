@@ -5,7 +5,9 @@ import {
 import { Choice, Field, FilterBox, Output, Plot, Results, Rows, Status, Steps, side } from "../parts.js";
 import { siblings } from "./run.js";
 
-const CHANGES = ["better", "worse", "same", "missing"];
+const CHANGES = ["better", "worse", "same", "missing", "not applicable"];
+/** @param {string} name */
+const changed = (name) => `changed:${name.includes(" ") ? `"${name}"` : name}`;
 
 export class ComparePage extends Component {
   /** @param {any} props */
@@ -70,8 +72,8 @@ export class ComparePage extends Component {
           ${data.notes.map((/** @type {string} */ note) => html`<p class="muted">${note}</p>`)}
           <div class="facts">
             ${data.evaluators.length ? html`<${Choice} name="evaluator" label="Metric" value=${data.evaluator} options=${data.evaluators} />` : null}
-            <span class="chips" role="group" aria-label="Changes">${CHANGES.map((name) => html`<a class="chip" aria-current=${query.filter === `changed:${name}` ? "true" : undefined}
-              href=${address(path, { evaluator: query.evaluator, filter: query.filter === `changed:${name}` ? "" : `changed:${name}` })}><${Status} status=${name} /> ${whole(data.counts[name] ?? 0)}</a> `)}</span>
+            <span class="chips" role="group" aria-label="Changes">${CHANGES.filter((name) => name !== "not applicable" || data.counts[name]).map((name) => html`<a class="chip" aria-current=${query.filter === changed(name) ? "true" : undefined}
+              href=${address(path, { evaluator: query.evaluator, filter: query.filter === changed(name) ? "" : changed(name) })}><${Status} status=${name} /> ${whole(data.counts[name] ?? 0)}</a> `)}</span>
             ${data.difference ? html`<span>difference <strong>${data.difference.value > 0 ? "+" : ""}${number(data.difference.value)}</strong> <span class="muted">${interval(data.difference)}${data.p_value === null ? "" : `, p ${probability(data.p_value)}`}</span></span>` : null}
           </div>
           <${Plot} plot=${data.plot} />

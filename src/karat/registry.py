@@ -104,7 +104,7 @@ class Registry(Generic[T]):
 
     def _find(self, name: str | None) -> bool:
         """Whether a name is known; imports built-in modules and plug-ins until it is. None imports all."""
-        while not self._is_known(name):
+        while self._aliases.get(name or "", name) not in self._parts:
             if self._builtin:
                 module = self._builtin[0]
                 importlib.import_module(module)
@@ -112,11 +112,9 @@ class Registry(Generic[T]):
                 with contextlib.suppress(ValueError):
                     self._builtin.remove(module)
             elif not load_plugins():
-                return self._is_known(name)  # another thread may have registered it
+                # Another thread may have registered it.
+                return self._aliases.get(name or "", name) in self._parts
         return True
-
-    def _is_known(self, name: str | None) -> bool:
-        return self._aliases.get(name or "", name) in self._parts
 
 
 _plugins_loaded = False

@@ -185,36 +185,28 @@ def resolve_aggregator(spec: Any, confidence: float = 0.95) -> Resolved:
         given = spec.get("of")
         of = [given] if isinstance(given, str) else list(given) if given else None
     else:
-        name, built = _given_object(spec)
-        return Resolved(name, name, dict(getattr(built, "params", {}) or {}), built)
+        name, given = _given_object(spec)
+        return Resolved(name, name, dict(getattr(given, "params", {}) or {}), given)
     part = aggregators.get(name)
-    if "confidence" not in params and "confidence" in parameters_of(part):
+    takes = parameters_of(part)
+    if "confidence" not in params and "confidence" in takes:
         params = {**params, "confidence": confidence}
-    return Resolved(key, name, params, _built(part, name, params), of)
-
-
-def _built(part: Any, name: str, params: dict[str, Any]) -> Any:
-    own, by = dict(params), None
-    if "by" not in parameters_of(part):
-        by = own.pop("by", None)
+    own = dict(params)
+    by = None if "by" in takes else own.pop("by", None)
     if inspect.isfunction(part):
         if own:
             raise RequestError(f"aggregator {name!r} is a function and takes no parameters but 'by'")
-        built: Any = FunctionAggregator(part)
     else:
         check_parameters(part, own, f"aggregator {name!r}")
-        try:
-            built = as_aggregator(part(**own))
-        except (TypeError, ValueError) as error:
-            raise RequestError(f"aggregator {name!r}: {error}") from error
-    if by is None:
-        return built
-    from karat.aggregators._grouping import Grouped
-
     try:
-        return Grouped(built, by)
-    except ValueError as error:
+        built: Any = FunctionAggregator(part) if inspect.isfunction(part) else as_aggregator(part(**own))
+        if by is not None:
+            from karat.aggregators._grouping import Grouped
+
+            built = Grouped(built, by)
+    except (TypeError, ValueError) as error:
         raise RequestError(f"aggregator {name!r}: {error}") from error
+    return Resolved(key, name, params, built, of)
 
 
 def _given_object(spec: Any) -> tuple[str, Any]:

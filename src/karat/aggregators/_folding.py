@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from karat import paths
 from karat.errors import did_you_mean
+from karat.paths import get
 from karat.records import Estimate
 from karat.stats._classification import ConfusionState
 from karat.stats._exact import ExactSum
@@ -104,7 +104,7 @@ class Values:
         if cluster is None:
             self.mean.add(values)
             return
-        label = paths.get(metadata, cluster)
+        label = get(metadata, cluster)
         self.fields.note(metadata, label)
         if label is None:
             self.mean.add(values)

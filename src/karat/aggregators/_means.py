@@ -74,7 +74,9 @@ class _Scores(Aggregator[_State]):
 
     def _total(self, state: _State) -> tuple[MeanState, int]:
         """All scores, and of how many items."""
-        mean = MeanState().merge(state.values.total(self.cluster))
+        mean, graded = MeanState(), state.values.total(self.cluster)
+        if graded.n:
+            mean.merge(graded)
         mean.add_one(0.0, state.zeros)
         mean.add_one(1.0, state.ones)
         if state.unscored and not mean.n:

@@ -54,7 +54,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             labels=given.label,
             description=given.description or "",
             new=given.new,
-            progress=terminal.progress,
+            progress=terminal.listener,
         )
         terminal.notice(made.notice)
         terminal.show({**made.to_dict(), "notice": made.notice}, made.report)

@@ -63,16 +63,13 @@ def find_command(given: Sequence[str]) -> tuple[str | None, list[str]]:
     words = iter(enumerate(given))
     for place, word in words:
         if not word.startswith("-"):
-            return _longest(word, list(given[place + 1 :]), before)
+            if word not in COMMANDS:
+                raise UsageError(f"unknown command {word!r}: {did_you_mean(word, COMMANDS)}")
+            rest = list(given[place + 1 :])
+            if rest and f"{word} {rest[0]}" in COMMANDS:
+                word = f"{word} {rest.pop(0)}"
+            return word, [*before, *rest]
         before.append(word)
         if word in WITH_VALUE:
             before += [value for _, value in [next(words, (0, ""))] if value]
     return None, before
-
-
-def _longest(word: str, rest: list[str], before: list[str]) -> tuple[str, list[str]]:
-    if word not in COMMANDS:
-        raise UsageError(f"unknown command {word!r}: {did_you_mean(word, COMMANDS)}")
-    if rest and f"{word} {rest[0]}" in COMMANDS:
-        return f"{word} {rest[0]}", [*before, *rest[1:]]
-    return word, [*before, *rest]

@@ -91,7 +91,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             confidence=given.confidence,
             unequal=given.unequal,
             store=store,
-            progress=terminal.progress,
+            progress=terminal.listener,
         )
     terminal.as_json = terminal.as_json or given.format == "json"
     terminal.show(

@@ -66,7 +66,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             new=given.new,
             retry_failed=given.retry_failed,
             wait=given.wait,
-            progress=terminal.progress,
+            progress=terminal.listener,
             **options,
         )
         terminal.show({**made.to_dict(), "notice": made.notice}, lambda: stage_blocks(made))

@@ -306,7 +306,7 @@ def _judges(given: Sequence[str]) -> list[Any]:
 
 
 def _options(given: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
-    options: dict[str, Any] = {"progress": terminal.progress}
+    options: dict[str, Any] = {"progress": terminal.listener}
     if given.concurrency is not None:
         options["concurrency"] = given.concurrency
     return options

@@ -110,7 +110,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             params=dict(given.param),
             controls=given.controls,
             store=store,
-            progress=terminal.progress,
+            progress=terminal.listener,
             retry_failed=given.retry_failed,
             wait=given.wait,
             cache=cache_mode(given),

@@ -91,7 +91,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             seed=given.seed,
             confidence=given.confidence,
             store=store,
-            progress=terminal.progress,
+            progress=terminal.listener,
         )
     terminal.show(
         made.to_dict(), made.markdown if given.format == "markdown" else lambda: ranking_blocks(made)

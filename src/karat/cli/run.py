@@ -140,7 +140,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             cache=cache,
             budget=given.budget,
             batch=given.batch,
-            progress=terminal.progress,
+            progress=terminal.listener,
             notify=lambda handle: terminal.notice(handle.notice),
         )
         terminal.notice(_beyond(plan, len(outcome.dataset)))

@@ -163,7 +163,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
             cache=cache_mode(given),
             budget=given.budget,
             batch=given.batch,
-            progress=terminal.progress,
+            progress=terminal.listener,
             notify=lambda handle: terminal.notice(handle.notice),
         )
         written = _files(task, outcome, given)

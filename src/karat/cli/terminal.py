@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 if TYPE_CHECKING:
     from karat.errors import KaratError
-    from karat.execution.progress import Progress
+    from karat.execution.progress import Listener, Progress
     from karat.formatting import Block
     from karat.layout import Layout
 
@@ -27,6 +27,8 @@ class Terminal:
         self._err = _tolerant(sys.stderr)
         if as_json:
             sys.stdout = self._err  # text printed by a task must not end up in the document
+        self.listener: Listener | None = None if quiet else self.progress
+        """The listener for the progress of stages; None with --quiet."""
         self._line: Any = None
         self._last: Progress | None = None
 

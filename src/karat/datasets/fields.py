@@ -65,6 +65,7 @@ class Selection:
             raise RequestError(f"metadata= takes a list of fields, not {metadata!r:.60}")
         self._metadata = None if metadata is None else [_field("metadata", name) for name in metadata]
         self._shaped: bool | None = None if input is None or input == "input" else False
+        self._own_input = Field("input")
         named = [*_each(self._input), *_each(self._expected), *_each(self._id)]
         self._names = {field.name for field in named if not field.is_path}
         self._paths = [field for field in named if field.is_path]
@@ -81,7 +82,7 @@ class Selection:
         if self._input is not None:
             input = _value(self._input, row)
         elif shaped:
-            input = _INPUT.of(row)
+            input = self._own_input.of(row)
         else:
             input = row
         if self._expected is not None:
@@ -133,9 +134,6 @@ class Selection:
         if not self._paths:
             return self._names
         return self._names | {field.used(row) for field in self._paths}
-
-
-_INPUT = Field("input")
 
 
 def checked_id(value: Any) -> str:

@@ -241,21 +241,17 @@ def checked_bounds(bounds: Any, who: str) -> Bounds | None:
     """Return bounds as `(low, high)`, where an infinite limit is None; None for bounds that are not declared."""
     if bounds is None:
         return None
-
-    def limit(value: Any) -> float | None:
+    limits: list[float | None] = []
+    for value in bounds if isinstance(bounds, (list, tuple)) else ():
         if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            raise RequestError(
-                f"{who}: bounds are [lowest, highest] as numbers, or null for no limit, not {bounds!r:.60}"
-            )
-        return None if math.isinf(value) else float(value)
-
-    if not isinstance(bounds, (list, tuple)) or len(bounds) != 2:
+            limits.append(None)
+        elif not isinstance(value, bool) and isinstance(value, (int, float)) and not math.isnan(value):
+            limits.append(None if math.isinf(value) else float(value))
+    if len(limits) != 2 or len(bounds) != 2:
         raise RequestError(
             f"{who}: bounds are [lowest, highest] as numbers, or null for no limit, not {bounds!r:.60}"
         )
-    low, high = limit(bounds[0]), limit(bounds[1])
+    low, high = limits
     if low is not None and high is not None and low >= high:
         raise RequestError(f"{who}: bounds are [lowest, highest], and {low:g} is not below {high:g}")
     return low, high

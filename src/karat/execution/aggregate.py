@@ -249,16 +249,11 @@ class _AggregationStage:
     def compute(
         self, listen: Listener | None
     ) -> tuple[list[Estimate], list[AggregateTable], list[AggregatorFailure]]:
-        """All estimates, tables and failures; of a cancelled stage nothing."""
-        self.fold(listen)
-        return ([], [], []) if self.cancelled else self.finish()
-
-    def fold(self, listen: Listener | None) -> None:
-        """Reads every result once, grouped by example, in dataset order."""
+        """Read every result once, grouped by example, in dataset order; of a cancelled stage return nothing."""
         for dataset in dict.fromkeys(evaluation.header.dataset for evaluation in self.evaluations):
             members = [e for e in self.evaluations if e.header.dataset == dataset]
             data = self.store.datasets.get(dataset)
-            count = len(data)
+            count = data.header.count
             items = {
                 id: Together([run], count) for id, run in self.runs.items() if run.header.dataset == dataset
             }
@@ -271,11 +266,12 @@ class _AggregationStage:
             chunks = Chunks(first, last)
             for start, stop in chunks:
                 if self.cancelled:
-                    return
+                    return [], [], []
                 self._fold_chunk(members, data, items, unjudged, chunks, start, stop)
                 progress.done = stop - first
                 if listen is not None:
                     listen(progress)
+        return self.finish()
 
     def _fold_chunk(
         self,

@@ -91,7 +91,7 @@ async def evaluate_async(
     header = EvaluationHeader(
         format=FORMAT,
         id="",
-        dataset=data.id,
+        dataset=data.header.id,
         runs=ids,
         evaluators=[each.spec for each in prepared],
         configuration=configuration,
@@ -179,7 +179,7 @@ class _Pairing:
             each.index: list(groups_of(each.kind, each.both_orders, len(runs))) for each in evaluators
         }
         """The groups of runs that each evaluator sees together, by their indices."""
-        count = len(data)
+        count = data.header.count
         together = [
             Together([runs[i] for i in group], count) for each in self.groups.values() for group in each
         ]
@@ -232,7 +232,8 @@ class _Phases:
         """What has to be computed, a chunk at a time; items that need no work are stored on the way."""
         for chunk in self._missing(evaluators):
             rows, remaining = self._reuse.split(work, chunk)
-            self._stage.append_known(rows)
+            if rows:
+                self._stage.append_known(rows)
             yield remaining
 
     def _missing(self, evaluators: Sequence[PreparedEvaluator]) -> Iterator[list[Judgment]]:

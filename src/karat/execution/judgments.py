@@ -75,8 +75,9 @@ class PreparedEvaluator:
         self.evaluator = evaluator
         self.kind: Kind = kind_of(evaluator)
         self.key: str = evaluator.key
-        code = _code_of(evaluator)
+        bounds = checked_bounds(getattr(evaluator, "bounds", None), f"evaluator {self.key!r}")
         configuration = evaluator.configuration() if hasattr(evaluator, "configuration") else params
+        code = _code_of(evaluator)
         self.known = code is not None
         variables = {} if asks_no_model(evaluator) else defaults(evaluator, JUDGE_DEFAULTS)
         print_ = fingerprint(name=name, configuration=configuration, code=code, environment=variables)
@@ -86,11 +87,11 @@ class PreparedEvaluator:
         self.spec = EvaluatorSpec(
             self.key,
             name,
-            _described(params),
+            _described(params) if params else {},
             print_ if self.known else "",
             self.kind,
             self.both_orders,
-            checked_bounds(getattr(evaluator, "bounds", None), f"evaluator {self.key!r}"),
+            bounds,
             bool(getattr(evaluator, "higher_is_better", True)),
         )
         self.batched = self.kind == "single" and bool(getattr(evaluator, "batched", False))
@@ -318,13 +319,11 @@ class EvaluatorWork:
         return None
 
 
-class BatchWork:
+class BatchWork(msgspec.Struct):
     """The same for evaluators that take many items at once: the engine's item is a list of judgments."""
 
-    is_async = False
-
-    def __init__(self, work: EvaluatorWork) -> None:
-        self._work = work
+    each: EvaluatorWork
+    is_async: bool = False
 
     async def call_async(self, judgments: Sequence[Judgment]) -> Done:
         return self.call(judgments)
@@ -334,7 +333,7 @@ class BatchWork:
 
     def call(self, judgments: Sequence[Judgment]) -> Done:
         """Evaluate items with one evaluator. Its model calls are stored with the first item."""
-        work = self._work
+        work = self.each
         first, last = judgments[0], judgments[-1]
         with work.record_calls(first, f"{len(judgments)} up to {last.position}") as calls:
             start = time.perf_counter()

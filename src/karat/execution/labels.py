@@ -524,6 +524,8 @@ def judges_of(evaluations: Sequence[Evaluation]) -> dict[str, tuple[list[str], l
     """The evaluators that ask a judge, by their first results: the models they asked, and those that were served."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for evaluation in evaluations:
+        if not evaluation.header.usage and not evaluation.header.counts.reused:
+            continue  # no model was asked, now or for a result that was copied
         open_ = {spec.key for spec in evaluation.header.evaluators if spec.kind == "single"} - found.keys()
         for _, record in islice(results_of(evaluation), LOOKED_AT):
             if record.key in open_ and record.result is not None:

@@ -219,9 +219,7 @@ class InlineEngine(Generic[Item, Done]):
 
     concurrency = 1
     abandoned = 0
-
-    def __init__(self) -> None:
-        self._stop = False
+    _stop = False
 
     def stop(self) -> None:
         """Start no further item."""
@@ -233,12 +231,15 @@ class InlineEngine(Generic[Item, Done]):
         items: Iterator[Item],
         deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
     ) -> None:
-        """Do the work of every item; other tasks of the loop get their turn after each."""
+        """Do the work of every item; other tasks of the loop get their turn every CHUNK_SECONDS."""
+        since = time.perf_counter()
         for item in items:
             await deliver(((item, work.call(item)),))
             if self._stop:
                 return
-            await asyncio.sleep(0)
+            if time.perf_counter() - since > CHUNK_SECONDS:
+                await asyncio.sleep(0)
+                since = time.perf_counter()
 
 
 T = TypeVar("T")

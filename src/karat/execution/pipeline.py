@@ -123,7 +123,8 @@ class Stage:
         try:
             with fewer_collections():
                 self._begin()
-                ticking = self._start_ticking()
+                if self.options.listen is not None and self._progress.done < self._progress.total:
+                    ticking = asyncio.ensure_future(self._tick())
                 for phase in phases:
                     await self._work_phase(phase)
                     if self._aborted is not None:
@@ -138,20 +139,12 @@ class Stage:
                 ticking.cancel()
             self._close(error)
 
-    def _start_ticking(self) -> asyncio.Task[None] | None:
+    async def _tick(self) -> None:
         """Report progress also while nothing is committed: requests wait for a retry, or a model is loaded."""
-        if self.options.listen is None or self._progress.done >= self._progress.total:
-            return None
-
-        async def tick() -> None:
-            while self._progress.done < self._progress.total:
-                with suppress(
-                    Exception
-                ):  # a listener that fails does so at the next commit, where it is heard
-                    self._report_progress()
-                await asyncio.sleep(TICK_SECONDS)
-
-        return asyncio.ensure_future(tick())
+        while self._progress.done < self._progress.total:
+            with suppress(Exception):  # a listener that fails raises again at the next commit
+                self._report_progress()
+            await asyncio.sleep(TICK_SECONDS)
 
     async def _work_phase(self, phase: Phase) -> None:
         engine = phase.engine
@@ -196,10 +189,9 @@ class Stage:
 
     def append_known(self, rows: list[Row]) -> None:
         """Store items that need no work: skipped, or copied from an earlier evaluation."""
-        if rows:
-            self.backend.append(self.handle.number, rows, self.lease.owner)
-            self._count(Done(rows))
-            self._report_progress()
+        self.backend.append(self.handle.number, rows, self.lease.owner)
+        self._count(Done(rows))
+        self._report_progress()
 
     def _count(self, done: Done) -> None:
         progress = self._progress

@@ -92,21 +92,22 @@ async def run_async(
     the_task = as_task(task)
     the_store = store_of(store, [dataset])
     data = the_store.datasets.put(dataset_of(dataset, the_store))
+    data_id, count = data.header.id, data.header.count
     described = the_task.configuration()
     configuration = fingerprint(
         task=described,
-        dataset=data.id,
+        dataset=data_id,
         environment=defaults(the_task),
         attempts=attempts,
         offset=offset,
         limit=limit,
     )
     wanted = Wanted(configuration, the_task.code(), how.new, how.retry_failed, how.accept_code_change)
-    selected = len(range(len(data))[offset : None if limit is None else offset + limit])
+    selected = len(range(count)[offset : None if limit is None else offset + limit])
     header = RunHeader(
         format=FORMAT,
         id="",
-        dataset=data.id,
+        dataset=data_id,
         task=the_task.name,
         configuration=configuration,
         code=wanted.code,
@@ -122,14 +123,14 @@ async def run_async(
     )
     remark = the_task.remark((id for id, _ in data.encoded()), attempts)
     run, decision, lease = await open_or_wait(
-        lambda: the_store.runs.open(header, wanted, [data.id]), how.wait
+        lambda: the_store.runs.open(header, wanted, [data_id]), how.wait
     )
     run.notice = notice_of(the_store.runs, run, decision, how, remark)
     if lease is None:
         return run
     if the_task.units_declared:
         run.header = msgspec.structs.replace(run.header, units=run_lengths(_units(the_task, data, run)))
-    expected = Together([run], len(data))
+    expected = Together([run], count)
     stage = Stage(run, lease, decision, how, total=expected.total(), name="run")
     work = _RunWork(the_task, data, run, stage, wanted.code)
     engine = engines.get(how.engine)(how.concurrency, how.timeout)

@@ -18,7 +18,7 @@ from karat.evaluators._base import ResolvedEvaluator, evaluators, kind_of, resol
 from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
 from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for
 from karat.experiments.problems import PlacedError, at, blamed, check_schema, problems_of
-from karat.experiments.schema import ExampleEntry, ExperimentFile, FunctionEntry, PromptEntry, RecordedEntry
+from karat.experiments.schema import ExperimentFile, FunctionEntry, PromptEntry, RecordedEntry
 from karat.paths import MISSING, find
 from karat.records import Example
 from karat.store.existing import open_existing
@@ -72,7 +72,8 @@ class _Check:
             sys.path.append(str(self.folder))
         dataset = self._try(("dataset",), self._dataset)
         runs = self._try(("task",), self._runs) or []
-        self._check_prompt(runs)
+        if isinstance(file.task, PromptEntry):
+            self._check_prompt(runs)
         own: list[Any] = []
         evaluators: list[Any] = list(self._evaluators())
         if runs and graph_of(file.task, self.folder) is not None:
@@ -111,8 +112,9 @@ class _Check:
         file, found, bad = check_schema(value)
         self.problems += [(self.document.line(place), text) for place, text in found]
         for key in ("dataset", "task"):
-            brought = key == "dataset" and says_graph(value.get("task"), self.folder)
-            if value.get(key) is None and (key,) not in bad and not brought:
+            if value.get(key) is not None or (key,) in bad:
+                continue
+            if key == "task" or not says_graph(value.get("task"), self.folder):  # a graph has a dataset
                 self.problems.append((self.document.line(()), f"{key}: is missing"))
         readable = {key: item for key, item in value.items() if (key,) not in bad}
         for key in LISTS:
@@ -161,7 +163,8 @@ class _Check:
             return None
         if isinstance(entry, list):
             name = self.file.name or self.folder.name
-            return self._seen(Dataset.from_examples([_example(each) for each in entry], name=name))
+            examples = [each.model_dump(exclude_unset=True) for each in entry]
+            return self._seen(Dataset.from_examples(examples, name=name))
         if isinstance(entry, str):
             return self._named_dataset(entry)
         fields = entry.model_dump(exclude={"path"}, exclude_unset=True)
@@ -189,7 +192,7 @@ class _Check:
 
     def _runs(self) -> list[PlannedRun]:
         entry, matrix = self.file.task, self.file.matrix
-        models = self.given_models or self._known_models()
+        models = self.given_models or (self._known_models() if self.file.models else [])
         if entry is None or (self.file.models and not models):
             return []
         if not matrix:
@@ -303,14 +306,17 @@ class _Check:
     # Evaluators and aggregators -----------------------------------------------------
 
     def _evaluator(self, entry: Any) -> Any:
+        spec = self._part(entry)
+        return spec if self.file.judge is None else self._judged(spec, self.file.judge)
+
+    def _part(self, entry: Any) -> Any:
+        """The name of an evaluator or aggregator, or its fields; a file is relative to the experiment's."""
         if isinstance(entry, str):
             return file_beside(entry, self.folder)
         fields = entry.model_dump(exclude_none=True)
         if "name" in fields:
             fields["name"] = file_beside(fields["name"], self.folder)
         return fields
-
-    _aggregator = _evaluator
 
     def _evaluators(self) -> Iterator[ResolvedEvaluator]:
         """Build every evaluator."""
@@ -319,7 +325,7 @@ class _Check:
             place = ("evaluators", index)
             built = self._try(
                 place,
-                lambda entry=entry: resolve_evaluator(self._judged(self._evaluator(entry))),  # type: ignore[misc]  # bound now
+                lambda entry=entry: resolve_evaluator(self._evaluator(entry)),  # type: ignore[misc]  # bound now
                 getattr(entry, "params", None),
             )
             if built is None:
@@ -336,11 +342,10 @@ class _Check:
                 )
             yield built
 
-    def _judged(self, spec: Any) -> Any:
+    def _judged(self, spec: Any, judge: str | dict[str, Any]) -> Any:
         """An evaluator that asks a judge, with the judge of the file where it names none; its own settings win."""
-        judge = self.file.judge
         name = spec if isinstance(spec, str) else spec.get("name")
-        if judge is None or name is None or not evaluators.has(name):
+        if name is None or not evaluators.has(name):
             return spec
         if not getattr(evaluators.get(name), "names_models", False):
             return spec
@@ -368,9 +373,11 @@ class _Check:
 
     def _aggregators(self, evaluators: list[ResolvedEvaluator]) -> Iterator[Resolved]:
         """Build every aggregator, and check that it has something to aggregate."""
-        graph = says_graph(self.document.value.get("task"), self.folder)
-        from_where = ("evaluators", "task") if graph else ("evaluators",)
-        whole = not any(text.startswith(from_where) for _, text in self.problems)
+        whole = not self.problems
+        if self.problems:
+            graph = says_graph(self.document.value.get("task"), self.folder)
+            from_where = ("evaluators", "task") if graph else ("evaluators",)
+            whole = not any(text.startswith(from_where) for _, text in self.problems)
         if self.file.aggregators and not self.file.evaluators and not evaluators and whole:
             self._problem(("aggregators",), "no evaluators, so no results to aggregate: add evaluators:")
             return
@@ -379,7 +386,7 @@ class _Check:
             place = ("aggregators", index)
             built = self._try(
                 place,
-                lambda entry=entry: resolve_aggregator(self._aggregator(entry), self.file.confidence),  # type: ignore[misc]  # bound now
+                lambda entry=entry: resolve_aggregator(self._part(entry), self.file.confidence),  # type: ignore[misc]  # bound now
                 getattr(entry, "params", None),
             )
             if built is None:
@@ -389,7 +396,8 @@ class _Check:
                     place, f"duplicate key {built.key!r}: give it another, as {{name, params, key, of}}"
                 )
             seen.add(built.key)
-            self._check_fields(place, built)
+            if "by" in built.params or "cluster" in built.params:
+                self._check_fields(place, built)
             if whole:
                 self._check_fits(place, built, {each.evaluator.key: each.evaluator for each in evaluators})
             yield built
@@ -440,10 +448,3 @@ class _Check:
         if isinstance(self.dataset, StoredDataset) and len(self.dataset) > LOOKED_AT:
             return True
         return any(find(example.metadata, field) is not MISSING for example in self.dataset)
-
-
-def _example(entry: ExampleEntry) -> dict[str, Any]:
-    out = entry.model_dump(exclude_unset=True)
-    if isinstance(entry.id, int):
-        out["id"] = str(entry.id)
-    return out

@@ -67,17 +67,15 @@ class Exported(msgspec.Struct, kw_only=True):
     notice: str
 
 
-def export(made: Any, planned: PlannedRun) -> Exported | None:
-    """Write the files of a run if the experiment sets `output_dir`.
+def export(made: Any, planned: PlannedRun, folder: Path) -> Exported:
+    """Write the files of a run of a graph to a folder.
 
     File names contain the run id, not a timestamp: a matrix has several runs, and repeating the command overwrites the
     same files.
     """
-    if planned.output_dir is None:
-        return None
     from karat.graph import write_files
 
-    written = write_files(made, planned.task, planned.output_dir, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
+    written = write_files(made, planned.task, folder, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
     paths = [str(path) for path in written.paths()]
     failed = [f"{name} failed: {error}" for name, error in written.errors.items()]
     return Exported(files=paths, notice="; ".join([f"wrote {', '.join(paths)}", *failed, *written.notes]))

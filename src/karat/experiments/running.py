@@ -62,16 +62,14 @@ class Outcome(msgspec.Struct, kw_only=True):
             "status": self.status,
             "dataset": self.dataset.to_dict(),
             "runs": runs,
-            "evaluation": _dict(self.evaluation),
-            "aggregation": _dict(self.aggregation),
+            **{
+                kind: None if handle is None else {**handle.to_dict(), "notice": handle.notice}
+                for kind, handle in (("evaluation", self.evaluation), ("aggregation", self.aggregation))
+            },
             **({"files": self.files} if self.files else {}),
             **({"comparison": self.comparison.to_dict()} if self.comparison is not None else {}),
             **({"grid": self.grid.to_dict()} if self.grid is not None else {}),
         }
-
-
-def _dict(handle: Evaluation | Aggregation | None) -> dict[str, Any] | None:
-    return None if handle is None else {**handle.to_dict(), "notice": handle.notice}
 
 
 class ExperimentOptions(TypedDict, total=False):
@@ -158,7 +156,8 @@ async def carry_out_async(
         if planned.matrix:
             metadata["matrix"] = planned.matrix
         options: dict[str, Any] = {**plan.options, **again, **about, "metadata": metadata, "new": new}
-        options["progress"] = _of_variant(progress, number, len(plan.runs))
+        if progress is not None and len(plan.runs) > 1:
+            options["progress"] = _of_variant(progress, number, len(plan.runs))
         made = await run_async(
             planned.task, data, store=store, accept_code_change=accept_code_change, **options
         )
@@ -166,8 +165,8 @@ async def carry_out_async(
         outcome.models.append(planned.model)
         if notify is not None:
             notify(made)
-        exported = export(made, planned)
-        if exported is not None:
+        if planned.output_dir is not None:
+            exported = export(made, planned, planned.output_dir)
             outcome.files += exported.files
             if notify is not None:
                 notify(exported)
@@ -204,10 +203,8 @@ async def carry_out_async(
 carry_out = plain(carry_out_async)
 
 
-def _of_variant(progress: Listener | None, number: int, count: int) -> Listener | None:
+def _of_variant(progress: Listener, number: int, count: int) -> Listener:
     """The progress listener of one run among several, with the number of that run."""
-    if progress is None or count < 2:
-        return progress
 
     def listen(of: Progress) -> None:
         of.variant, of.variants = number, count

@@ -27,11 +27,10 @@ _RESETS = (
 class RetryCounters:
     """Retries of this process so far, how many requests wait for one now, and which model is loaded: for progress."""
 
-    def __init__(self) -> None:
-        self.retries = 0
-        self.waiting = 0
-        self.loading = ""
-        """The local model that is being loaded now."""
+    retries = 0
+    waiting = 0
+    loading = ""
+    """The local model that is being loaded now."""
 
 
 counters = RetryCounters()

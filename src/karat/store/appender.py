@@ -49,7 +49,8 @@ class Appender:
         self._rows.extend(rows)
         for row in rows:
             self._bytes += len(row.payload)
-        if self._backend.commits_briefly and self._is_full(len(self._waiting) + 1):
+        full = len(self._waiting) + 1 >= self._slots or self._bytes >= LARGEST_BYTES
+        if full and self._backend.commits_briefly:
             self._commit_here()
             return
         loop = asyncio.get_running_loop()
@@ -62,25 +63,18 @@ class Appender:
             self._commit_or_wait(loop)
         await committed
 
-    def _is_full(self, waiting: int) -> bool:
-        return waiting >= self._slots or self._bytes >= LARGEST_BYTES
-
     def _commit_or_wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._is_full(len(self._waiting)):
+        if len(self._waiting) >= self._slots or self._bytes >= LARGEST_BYTES:
             self._time_is_up()
         elif self._waiting and self._timer is None:
             self._timer = loop.call_at(self._opened + self._delay, self._time_is_up)
-
-    def flush(self) -> None:
-        """Commit everything at once: at the end of a stage, also of a cancelled one."""
-        if self._rows:
-            self._commit_here()
 
     async def close(self) -> None:
         """Wait for the commit in progress and commit the rest; raise an error that reached no caller."""
         while self._commit is not None:
             await asyncio.wait([self._commit])
-        self.flush()
+        if self._rows:
+            self._commit_here()
         if self._unreported is not None:
             raise self._unreported
 
@@ -112,11 +106,9 @@ class Appender:
         except BaseException as error:
             _resolve(waiting, error)
             raise
-        self._learn(time.perf_counter() - start)
-        _resolve(waiting, None)
-
-    def _learn(self, seconds: float) -> None:
-        self._delay = min(LONGEST_DELAY, SHARE * seconds, self._delay * GROWTH)
+        self._delay = min(LONGEST_DELAY, SHARE * (time.perf_counter() - start), self._delay * GROWTH)
+        if waiting:
+            _resolve(waiting, None)
 
     async def _commit_in_thread(self, rows: list[Row], waiting: list[asyncio.Future[None]]) -> None:
         start = time.perf_counter()
@@ -131,7 +123,7 @@ class Appender:
             _resolve(waiting, error)
         else:
             _resolve(waiting, None)
-        self._learn(time.perf_counter() - start)
+        self._delay = min(LONGEST_DELAY, SHARE * (time.perf_counter() - start), self._delay * GROWTH)
         self._commit = None
         self._commit_or_wait(asyncio.get_running_loop())
 

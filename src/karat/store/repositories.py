@@ -246,7 +246,8 @@ class Datasets(Repository[DatasetHeader, StoredDataset]):
                 self._write(dataset)
             version = self._backend.name_dataset(dataset.name, dataset.id)
             stored = self._named(dataset.name, version, dataset.id)
-        self.describe(stored, labels=labels)
+        if labels:
+            self.describe(stored, labels=labels)
         return stored
 
     def _with_version(self, stored: StoredDataset) -> StoredDataset:

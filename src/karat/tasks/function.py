@@ -48,10 +48,9 @@ class FunctionTask(Task):
         self._first: str | None = None
         self._wants_model = False
         self._asked: list[str] = []
-        annotations = annotations_of(function)
         if signature is not None:
             self._read_signature(signature)
-        self._convert = converter(annotations.get(self._first or ""))
+        self._convert = converter(annotations_of(function).get(self._first or ""))
 
     def _read_signature(self, signature: inspect.Signature) -> None:
         for parameter in signature.parameters.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,9 @@ def ppi(
     judged_labels: Numbers,
     judged_all: Numbers,
     *,
+    clusters: Sequence[Hashable] | None = None,
+    judged_clusters: Sequence[Hashable] | None = None,
+    probabilities: Sequence[float] | None = None,
     power_tuning: bool = True,
     bounds: tuple[float, float] | None = None,
     confidence: float = 0.95,
@@ -34,6 +38,10 @@ def ppi(
     so that a useless judge does no harm; `power_tuning=False` takes λ = 1, the plain method of 2023. Its
     standard error is √(λ²·var(judged_all)/N + var(labels − λ·judged_labels)/n).
 
+    `clusters` and `judged_clusters` say which items belong together, such as the attempts at one example; a cluster
+    may have labelled and other items. `probabilities` are the inclusion probabilities of the labelled items where
+    these differ: see `_weighted`.
+
     `bounds` is the range of the scores: 0 to 1 unless given or unless a score lies outside. Within bounds the limits
     combine Gaffke's for the two means (see `_bounded_mean`), so that labels that are all alike give no interval
     without width; without bounds they are t's, with Welch's degrees of freedom. In the metadata: λ, and
@@ -45,6 +53,11 @@ def ppi(
     judged = finite_values(judged_labels, "judged_labels")
     others = finite_values(judged_all, "judged_all")
     n, big = len(truth), len(others)
+    if (clusters is None) != (judged_clusters is None):
+        raise StatisticsError("ppi: give clusters and judged_clusters, or neither")
+    if clusters is not None and judged_clusters is not None:
+        same_length("ppi", labels=labels, clusters=clusters)
+        same_length("ppi", judged_all=judged_all, judged_clusters=judged_clusters)
     method = "ppi++" if power_tuning else "ppi"
     if n == 0:
         metadata: dict[str, Any] = {"reason": "no human labels: a judge's word alone is not corrected"}
@@ -53,30 +66,57 @@ def ppi(
         raise StatisticsError(f"bounds are {bounds}: the first must not be the larger")
     if bounds is None and all(0.0 <= each <= 1.0 for each in (*truth, *judged, *others)):
         bounds = (0.0, 1.0)
-    alone = mean_interval(truth, confidence=confidence, bounds=bounds)
+    if probabilities is not None:
+        same_length("ppi", labels=labels, probabilities=probabilities)
+        return _weighted(
+            truth, judged, others, clusters, judged_clusters, probabilities, power_tuning, bounds, confidence
+        )
+    alone = mean_interval(truth, clusters, confidence=confidence, bounds=bounds)
     if n < 2 or big < 2:
         metadata = {"reason": "labels alone: two labelled and two other items are needed for a correction"}
         return msgspec.structs.replace(alone, of=n + big, lowest=None, highest=None, metadata=metadata)
     tuned = _tuning(truth, judged, others) if power_tuning else 1.0
     gaps = [y - tuned * f for y, f in zip(truth, judged, strict=True)]
     value = tuned * _mean(others) + _mean(gaps)
-    imputed, rectified = tuned**2 * _variance(others) / big, _variance(gaps) / n
-    error = math.sqrt(imputed + rectified)
     metadata = {
         "lambda": tuned,
-        "standard_error": error,
         "labels": n,
         "judged": big,
         "labels_only": {"value": alone.value, "low": alone.low, "high": alone.high},
     }
+    low, high = bounds or (-math.inf, math.inf)
+    within = (low - tuned * high, high - tuned * low) if bounds is not None else None
+    of_gaps = mean_interval(gaps, clusters, confidence=confidence, bounds=within)
+    of_judged = mean_interval(others, judged_clusters, confidence=confidence, bounds=bounds)
+    correlation = 0.0
+    if clusters is not None and judged_clusters is not None:
+        correlation = _correlation(
+            _centred_sums(gaps, clusters), _centred_sums(others, judged_clusters), tuned
+        )
+        metadata["clusters"] = len({*clusters, *judged_clusters})
+        method += ", clustered"
     if bounds is not None:
-        low, high = _within_bounds(value, gaps, others, tuned, bounds, confidence)
+        metadata["standard_error"] = _together(_error(of_gaps), tuned * _error(of_judged), correlation)
+        low = value - _together(_distance(of_gaps, "low"), tuned * _distance(of_judged, "low"), correlation)
+        high = value + _together(
+            _distance(of_gaps, "high"), tuned * _distance(of_judged, "high"), correlation
+        )
+        if of_gaps.low is None or of_gaps.high is None:
+            metadata["reason"] = "one labelled cluster: the spread cannot be estimated"
+            return Estimate(
+                value, n=n + big, of=n + big, method=method, confidence=confidence, metadata=metadata
+            )
         value, low, high = (min(max(each, bounds[0]), bounds[1]) for each in (value, low, high))
         return Estimate(value, low, high, n + big, n + big, method, confidence, metadata=metadata)
-    if error == 0.0:
+    rectified, imputed = _error(of_gaps), tuned * _error(of_judged)
+    error = _together(rectified, imputed, correlation)
+    metadata["standard_error"] = error
+    if error == 0.0 or "df" not in of_gaps.metadata:
         metadata["reason"] = "nothing varies: no limit can be given without bounds"
         return Estimate(value, n=n + big, of=n + big, method=method, confidence=confidence, metadata=metadata)
-    df = (imputed + rectified) ** 2 / (imputed**2 / (big - 1) + rectified**2 / (n - 1))
+    # Welch–Satterthwaite
+    degrees = [of_gaps.metadata["df"], of_judged.metadata.get("df", math.inf)]
+    df = (rectified**2 + imputed**2) ** 2 / (rectified**4 / degrees[0] + imputed**4 / degrees[1])
     half = critical(confidence, df) * error
     metadata["df"] = df
     return Estimate(
@@ -84,29 +124,104 @@ def ppi(
     )
 
 
-def _within_bounds(
-    value: float,
-    gaps: list[float],
+def _weighted(
+    truth: list[float],
+    judged: list[float],
     others: list[float],
-    tuned: float,
-    bounds: tuple[float, float],
+    clusters: Sequence[Hashable] | None,
+    judged_clusters: Sequence[Hashable] | None,
+    probabilities: Sequence[float],
+    power_tuning: bool,
+    bounds: tuple[float, float] | None,
     confidence: float,
-) -> tuple[float, float]:
-    """Limits from those of the two means, whose errors are independent: value ∓ √(distance² + distance²)."""
-    low, high = bounds
-    of_gaps = mean_interval(gaps, confidence=confidence, bounds=(low - tuned * high, high - tuned * low))
-    of_judged = mean_interval(others, confidence=confidence, bounds=bounds)
+) -> Estimate:
+    """The same with unequal inclusion probabilities: λ·mean(judge) over all items + weighted mean(labels − λ·judge).
 
-    def distance(side: str) -> float:
-        parts = []
-        for factor, part in ((1.0, of_gaps), (tuned, of_judged)):
-            limit = getattr(part, side)
-            parts.append(
-                factor * abs(limit - part.value) if limit is not None and part.value is not None else 0.0
-            )
-        return math.hypot(*parts)
+    This is the generalised difference estimator (Särndal, Swensson & Wretman 1992, ch. 6.3) with weights 1/p.
+    """
+    import numpy as np
 
-    return value - distance("low"), value + distance("high")
+    from karat.stats._survey import WeightedSample
+
+    n, big = len(truth), len(truth) + len(others)
+    method = "difference estimator"
+    known = clusters if clusters is not None else list(range(n))
+    sample = WeightedSample(probabilities, known)
+    if sample.clusters < 2:
+        reason = {"reason": "two labelled items or clusters with inclusion probabilities are needed"}
+        return Estimate(None, n=n, of=big, method=method, confidence=confidence, metadata=reason)
+    y, f, w = np.array(truth), np.array(judged), sample.weights / sample.weights.sum()
+    everything = [*judged, *others]
+    spread = _variance(everything)
+    tuned = 1.0
+    if power_tuning:
+        shared = float((w * (y - w @ y) * (f - w @ f)).sum())
+        tuned = min(1.0, max(0.0, shared / spread)) if spread > 0.0 else 0.0
+    gaps = y - tuned * f
+    gap = float(w @ gaps)
+    value = tuned * _mean(everything) + gap
+    all_clusters = [*known, *(judged_clusters or range(n, big))]
+    of_judged = mean_interval(everything, all_clusters, confidence=confidence, bounds=bounds)
+    rows = sample.sums(np.stack([gaps - gap, np.ones(n)], axis=1))
+    residuals = rows[:, 0] / sample.weights.sum()
+    g = sample.clusters
+    error = math.sqrt(float((residuals**2).sum()) * g / (g - 1))
+    names = list(dict.fromkeys(known))
+    correlation = _correlation(
+        dict(zip(names, residuals.tolist(), strict=True)), _centred_sums(everything, all_clusters), tuned
+    )
+    metadata: dict[str, Any] = {
+        "lambda": tuned,
+        "labels": n,
+        "effective_labels": sample.effective,
+        "standard_error": _together(error, tuned * _error(of_judged), correlation),
+    }
+    if bounds is None:
+        half = critical(confidence, max(1.0, min(g, sample.effective) - 1)) * metadata["standard_error"]
+        low, high = (value - half, value + half) if half > 0.0 else (None, None)
+        return Estimate(value, low, high, big, big, method, confidence, metadata=metadata)
+    least, most = bounds[0] - tuned * bounds[1], bounds[1] - tuned * bounds[0]
+    extremes = np.array([[least, 1.0], [most, 1.0]])
+    limits = sample.limits(np.stack([gaps, np.ones(n)], axis=1), _ratio, extremes, confidence)
+    assert limits is not None  # the sum of weights is never 0
+    low = value - _together(max(0.0, gap - limits[0]), tuned * _distance(of_judged, "low"), correlation)
+    high = value + _together(max(0.0, limits[1] - gap), tuned * _distance(of_judged, "high"), correlation)
+    value, low, high = (min(max(each, bounds[0]), bounds[1]) for each in (value, low, high))
+    return Estimate(value, low, high, big, big, method, confidence, metadata=metadata)
+
+
+def _ratio(sums: Any) -> Any:
+    return sums[:, 0] / sums[:, 1]
+
+
+def _together(first: float, second: float, correlation: float) -> float:
+    """The error of a sum from those of its parts."""
+    return math.sqrt(max(0.0, first**2 + second**2 + 2.0 * correlation * first * second))
+
+
+def _distance(estimate: Estimate, side: str) -> float:
+    """How far a limit is from the value; 0 where there is no limit."""
+    limit = getattr(estimate, side)
+    return abs(limit - estimate.value) if limit is not None and estimate.value is not None else 0.0
+
+
+def _error(estimate: Estimate) -> float:
+    return float(estimate.metadata.get("standard_error", 0.0))
+
+
+def _centred_sums(values: Sequence[float], clusters: Sequence[Hashable]) -> dict[Hashable, float]:
+    """Each cluster's part in the error of a mean."""
+    centre, out = _mean(list(values)), dict[Hashable, float]()
+    for value, name in zip(values, clusters, strict=True):
+        out[name] = out.get(name, 0.0) + (value - centre) / len(values)
+    return out
+
+
+def _correlation(first: dict[Hashable, float], second: dict[Hashable, float], tuned: float) -> float:
+    """The correlation of two errors through clusters that are in both; a negative one is not relied on."""
+    shared = math.fsum(part * second.get(name, 0.0) for name, part in first.items())
+    size = math.sqrt(math.fsum(v * v for v in first.values()) * math.fsum(v * v for v in second.values()))
+    return min(1.0, max(0.0, shared / size)) if size > 0.0 and tuned > 0.0 else 0.0
 
 
 def _tuning(truth: list[float], judged: list[float], others: list[float]) -> float:

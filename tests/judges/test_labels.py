@@ -299,8 +299,8 @@ def test_a_corrected_branch_continues_from_there_and_asks_only_what_follows(stor
     assert (server.count, same.kind, same.score) == (0, "confirmation", 0.0)
     with pytest.raises(RequestError, match="did you mean 'partially'"):
         correct(evaluation, "q1", nodes={"answers": "partialy"})
-    with pytest.raises(RequestError, match="no node"):
-        correct(evaluation, "q1", nodes={"grounded": "yes"})
+    with pytest.raises(RequestError, match="does not come to node"):
+        correct(evaluation, "q1", nodes={"grounded": "yes"}, annotator="dee")
 
 
 def test_scores_per_criterion_pair_with_a_rubrics_nodes(store, serve, folder):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import time
@@ -13,8 +11,11 @@ from typing import Any
 
 import msgspec
 
+from karat.datasets.readers.rows import BadRow, RowSource, describe
 from karat.errors import ConfigError, DataError, RequestError, did_you_mean
 from karat.evaluators._base import build_evaluator
+from karat.evaluators.judges._choices import choice_name
+from karat.evaluators.judges.rubric import RUBRIC_PRESETS, Rubric, choice_worths, read_rubric
 from karat.execution.evaluate import evaluate
 from karat.execution.labels import (
     HUMAN,
@@ -27,7 +28,10 @@ from karat.execution.labels import (
     label_evaluations,
     labels_in,
     latest_alignment,
+    one_design,
     results_of,
+    sampled_ratio,
+    sampled_share,
     store_labels,
 )
 from karat.keys import fingerprint
@@ -55,7 +59,7 @@ SKIP = frozenset(
     {"", "cannot tell", "can't tell", "skip", "unsure", "n/a", "na", "?", "don't know", "unclear"}
 )
 MOST_PROBLEMS = 20
-LARGEST_FILE = 200_000_000
+LONGEST_NAME = 1000
 ANNOTATOR = "person"
 
 
@@ -130,6 +134,53 @@ def find_result(
     return found[0]
 
 
+# ---------------------------------------------------------------- parts of a judge's result
+
+
+def judged_parts(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The judge's verdict on every part of a result, by its address: true, false, a choice, or None if undecided."""
+    out: dict[str, Any] = {}
+    for number, claim in enumerate(metadata.get("claims") or (), 1):
+        out[f"claims/{number}"] = claim.get("supported")
+    for number, verdict in enumerate(metadata.get("verdicts") or (), 1):
+        if "satisfied" in verdict:
+            out[f"requirements/{number}"] = verdict["satisfied"]
+    for step in metadata.get("path") or ():
+        out[f"nodes/{step.get('node')}"] = step.get("choice")
+    for name, each in (metadata.get("criteria") or {}).items():
+        out[f"criteria/{name}"] = _passes(each.get("verdict"), each.get("score"))
+    return out
+
+
+def part_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What each part of a result is about. Claims are numbered anew whenever an output is judged again."""
+    out: dict[str, str] = {}
+    for number, claim in enumerate(metadata.get("claims") or (), 1):
+        out[f"claims/{number}"] = str(claim.get("claim"))
+    for number, verdict in enumerate(metadata.get("verdicts") or (), 1):
+        if "satisfied" in verdict:
+            out[f"requirements/{number}"] = str(verdict.get("requirement"))
+    for step in metadata.get("path") or ():
+        out[f"nodes/{step.get('node')}"] = str(step.get("question"))
+    for name in metadata.get("criteria") or {}:
+        out[f"criteria/{name}"] = str(name)
+    return out
+
+
+def _passes(verdict: Any, score: float | None) -> bool | None:
+    """Whether a judge passes: by its own word, which knows its pass mark, else by its score."""
+    if verdict in ("pass", "fail"):
+        return bool(verdict == "pass")
+    return None if score is None else score >= 0.5
+
+
+def _rubric_of(spec: EvaluatorSpec) -> Rubric | None:
+    if spec.name != "rubric_dag":
+        return None
+    dag = spec.params.get("dag", RUBRIC_PRESETS.get(str(spec.params.get("preset"))))
+    return None if dag is None else read_rubric(dag)
+
+
 # ---------------------------------------------------------------- importing labels
 
 
@@ -143,28 +194,40 @@ def import_labels(
     scale: tuple[float, float] | None = None,
     question: str = "",
 ) -> list[Evaluation]:
-    """Store the labels of a JSONL or CSV file: one evaluation for each annotator and evaluator."""
-    rows = list(_read_rows(Path(path)))
-    if not rows:
-        raise DataError(f"{path} has no labels")
-    runs = evaluation.header.runs
+    """Store the labels of a JSONL or CSV file: one evaluation for each annotator and evaluator.
+
+    Everything is checked before the first label is stored: a file with one wrong line stores nothing.
+    """
     problems: list[str] = []
+    reader = _LabelReader(evaluation, evaluator, scale)
     grouped: dict[tuple[str, str], list[NewLabel]] = {}
     words: dict[tuple[str, str], dict[str, None]] = {}
-    nodes = _nodes(evaluation)
-    for number, row in rows:
+    seen: dict[tuple[str, str, Item, str], tuple[int, NewLabel]] = {}
+    for number, row in _read_rows(Path(path)):
         try:
-            key, label = _label(row, evaluation, evaluator, runs, scale, nodes)
+            key, label = reader.read(row)
+            who = _text(row, "annotator") or annotator or ANNOTATOR
+            place = who, key, label.item, label.part
+            line, earlier = seen.setdefault(place, (number, label))
+            if earlier != label:
+                raise ValueError(f"another label for the same output is in line {line}: keep one of them")
         except (RequestError, ValueError) as error:
             problems.append(f"line {number}: {error}")
             continue
-        who = str(row.get("annotator") or annotator or ANNOTATOR)
+        if line != number:
+            continue  # the same label twice
         grouped.setdefault((who, key), []).append(label)
         words.setdefault((who, key), {})[str(label.value)] = None
     if problems:
         more = len(problems) - MOST_PROBLEMS
         problems = [*problems[:MOST_PROBLEMS], *([f"… and {more} more"] if more > 0 else [])]
         raise ConfigError(problems, str(path))
+    if not grouped:
+        raise DataError(f"{path} has no labels")
+    if sampling == "uniform" and len({label.probability for each in grouped.values() for label in each}) > 1:
+        raise RequestError(
+            f"{path}: probabilities differ, so the sample is not uniform: leave out --sampling uniform, or the column"
+        )
     return [
         store_labels(
             evaluation,
@@ -180,124 +243,180 @@ def import_labels(
 
 
 def _read_rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise DataError(f"{path} is larger than {LARGEST_FILE:,} bytes")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {type(error).__name__}") from None
-    if path.suffix.lower() in (".csv", ".tsv"):
-        reader = csv.DictReader(
-            io.StringIO(text, newline=""), delimiter="\t" if path.suffix == ".tsv" else ","
-        )
-        unknown = [name for name in reader.fieldnames or () if name not in COLUMNS]
-        if unknown:
-            raise DataError(
-                f"{path}: unknown column {unknown[0]!r}: {did_you_mean(str(unknown[0]), COLUMNS)}"
-            )
-        try:
-            for row in reader:
-                yield reader.line_num, {name: value for name, value in row.items() if value not in (None, "")}
-        except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: {error}") from None
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            raise DataError(f"{path}, line {number}: not JSON") from None
+    """The rows of a file with their lines; an empty cell of a CSV file is a column that was not given."""
+    source = RowSource(path)
+    if source.format not in ("csv", "tsv", "jsonl"):
+        raise DataError(f"{path} is a {source.format} file: labels are read from JSONL or CSV")
+    for number, row in source.read():
+        if isinstance(row, BadRow):
+            raise DataError(describe(str(path), "line", row))
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: a label is an object, not {type(row).__name__}")
         unknown = [name for name in row if name not in COLUMNS]
         if unknown:
             raise DataError(
-                f"{path}, line {number}: unknown field {unknown[0]!r}: {did_you_mean(unknown[0], COLUMNS)}"
+                f"{path}, line {number}: unknown column {unknown[0][:80]!r}: {did_you_mean(unknown[0], COLUMNS)}"
             )
+        if source.format != "jsonl":
+            row = {name: value for name, value in row.items() if value != ""}
         yield number, row
 
 
-def _nodes(evaluation: Evaluation) -> dict[str, str]:
-    """The nodes of rubrics and the criteria of judges → the key of their evaluator."""
-    out: dict[str, str] = {}
-    for _, record in results_of(evaluation):
-        metadata = record.result.metadata if record.result is not None else {}
-        for step in metadata.get("path") or ():
-            out.setdefault(str(step.get("node")), record.key)
-        for name in metadata.get("criteria") or ():
-            out.setdefault(str(name), record.key)
-    return out
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """A field as text; numbers are written out, and anything else is refused."""
+    value = row.get(name)
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError(f"{name} has to be text, not {type(value).__name__}")
+    text = str(value).strip() if name != "note" else str(value)
+    if name != "note" and (len(text) > LONGEST_NAME or not text.isprintable()):
+        raise ValueError(f"{name} has to be printable text of at most {LONGEST_NAME} characters")
+    return text
 
 
-def _label(
-    row: Mapping[str, Any],
-    evaluation: Evaluation,
-    default: str | None,
-    runs: Sequence[str],
-    scale: tuple[float, float] | None,
-    nodes: Mapping[str, str],
-) -> tuple[str, NewLabel]:
-    if row.get("example") in (None, ""):
-        raise ValueError("there is no example")
-    if ("label" in row) == ("score" in row):
-        raise ValueError("give either label or score")
-    part = str(row.get("part") or "")
-    named = str(row["evaluator"]) if row.get("evaluator") is not None else default
-    if named is not None and named in nodes and named not in [s.key for s in evaluation.header.evaluators]:
-        part, named = part or f"nodes/{named}", nodes[named]
-    key = judged_key(evaluation, named).key
-    if part and "/" not in part:
-        part = f"nodes/{part}" if part in nodes else part
-    run = str(row["run"]) if row.get("run") is not None else None
-    matching = [each for each in runs if run is None or each.startswith(run)]
-    if len(matching) != 1:
+class _LabelReader:
+    """Reads the rows of a label file against the results of an evaluation."""
+
+    def __init__(
+        self, evaluation: Evaluation, evaluator: str | None, scale: tuple[float, float] | None
+    ) -> None:
+        self.evaluation, self.default, self.scale = evaluation, evaluator, scale
+        self.runs = evaluation.header.runs
+        self.keys = [spec.key for spec in evaluation.header.evaluators]
+        self.rubrics = {spec.key: _rubric_of(spec) for spec in evaluation.header.evaluators}
+        self.results: dict[tuple[str, Item], Mapping[str, Any]] = {}
+        self.named: dict[str, tuple[str, str]] = {}
+        """The names of nodes and criteria → the key of their evaluator, and the address of the part."""
+        for key, rubric in self.rubrics.items():
+            for node in rubric.nodes if rubric is not None else ():
+                self.named.setdefault(node, (key, f"nodes/{node}"))
+        for _, record in results_of(evaluation):
+            if len(record.runs) != 1:
+                continue
+            metadata = record.result.metadata if record.result is not None else {}
+            self.results[record.key, Item(record.runs[0], record.example, record.attempt, record.unit)] = (
+                metadata
+            )
+            for name in metadata.get("criteria") or ():
+                self.named.setdefault(str(name), (record.key, f"criteria/{name}"))
+
+    def read(self, row: Mapping[str, Any]) -> tuple[str, NewLabel]:
+        """The key of the evaluator, and the label; ValueError or RequestError with the problem."""
+        example = _text(row, "example")
+        if not example:
+            raise ValueError("there is no example")
+        if ("label" in row) == ("score" in row):
+            given = "both label and score are given" if "label" in row else "there is no label"
+            raise ValueError(f"{given}: give either label or score; write cannot tell for a label left open")
+        part, named = _text(row, "part"), _text(row, "evaluator") or self.default
+        if named is not None and named in self.named and named not in self.keys:
+            named, address = self.named[named]
+            part = part or address
+        spec = judged_key(self.evaluation, named)
+        if part and "/" not in part and part in self.named and self.named[part][0] == spec.key:
+            part = self.named[part][1]
+        item = Item(
+            self._run(_text(row, "run")),
+            example,
+            _whole(row.get("attempt", 1), "attempt"),
+            _text(row, "unit"),
+        )
+        metadata = self.results.get((spec.key, item))
+        if metadata is None:
+            where = f", unit {item.unit!r}" if item.unit else ""
+            raise ValueError(
+                f"example {example[:80]!r} has no result of {spec.key!r} for run {item.run}, attempt"
+                f" {item.attempt}{where}"
+            )
+        texts = part_texts(metadata)
+        if part:
+            self._check_part(part, spec.key, texts)
+        score, value, skip = _value(row, self.scale)
+        if part and not skip:
+            score, value = None, self._part_value(part, spec.key, score, value)
+        elif not skip and score is None:
+            raise ValueError(f"{str(value)[:40]!r} is no label: write pass or fail, a score, or cannot tell")
+        return spec.key, NewLabel(
+            item=item,
+            score=score,
+            value=value,
+            part=part,
+            about=texts.get(part, ""),
+            probability=_probability(row.get("probability")),
+            note=_text(row, "note"),
+            skip=skip,
+        )
+
+    def _run(self, given: str) -> str:
+        matching = [each for each in self.runs if each.startswith(given)]
+        if len(matching) == 1:
+            return matching[0]
+        if not given:
+            raise ValueError(f"the evaluation has {len(self.runs)} runs: say which with run")
         raise ValueError(
-            f"the evaluation has {len(runs)} runs: say which with run"
-            if run is None
-            else f"{run!r} is no run of it"
+            f"{given[:80]!r} is no run of {self.evaluation.id}: {did_you_mean(given, self.runs)}"
         )
-    item = Item(
-        matching[0], str(row["example"]), _whole(row.get("attempt", 1), "attempt"), str(row.get("unit") or "")
-    )
-    score, value, skip = _value(row, scale, bool(part))
-    probability = row.get("probability")
-    if probability is not None:
-        probability = float(probability)
-        if not 0 < probability <= 1:
-            raise ValueError(f"probability has to be above 0 and at most 1, not {probability:g}")
-    return key, NewLabel(
-        item=item,
-        score=None if part else score,
-        value=(
-            bool(score) if score in (0.0, 1.0) and part.startswith(("claims/", "requirements/")) else value
-        )
-        if part
-        else value,
-        part=part,
-        probability=probability,
-        note=str(row.get("note") or ""),
-        skip=skip,
-    )
+
+    def _check_part(self, part: str, key: str, texts: Mapping[str, str]) -> None:
+        if part in texts:
+            return
+        kind, _, name = part.partition("/")
+        rubric = self.rubrics.get(key)
+        if kind == "nodes" and rubric is not None and name in rubric.nodes:
+            return  # a node that the judge did not come to
+        known = list(texts) or ["none"]
+        shown = ", ".join(known[:6]) + (", …" if len(known) > 6 else "")
+        raise ValueError(f"there is no part {part[:80]!r} in this result: its parts are {shown}")
+
+    def _part_value(self, part: str, key: str, score: float | None, value: Any) -> Any:
+        """The label of a part: true or false, a choice of a node, or a score from 0 to 1."""
+        kind, _, name = part.partition("/")
+        rubric = self.rubrics.get(key)
+        if kind == "nodes" and rubric is not None:
+            choices = {choice.casefold(): choice for choice in rubric.nodes[name].choices}
+            said = choice_name("label", value) if isinstance(value, bool) else str(value)
+            if said.casefold() in choices:
+                return choices[said.casefold()]
+            if not isinstance(value, float):
+                raise ValueError(
+                    f"{said[:40]!r} is no choice of {name!r}: {did_you_mean(said, rubric.nodes[name].choices)}"
+                )
+            return value
+        if score is None:
+            raise ValueError(f"{str(value)[:40]!r} is no label of {part}: write true or false, or a score")
+        return bool(score) if score in (0.0, 1.0) else score
+
+
+def _probability(value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = math.nan if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= 1:
+        raise ValueError(f"probability has to be a number above 0 and at most 1, not {str(value)[:40]!r}")
+    return number
 
 
 def _whole(value: Any, name: str) -> int:
     try:
         number = int(str(value))
     except ValueError:
-        raise ValueError(f"{name} has to be a whole number, not {value!r}") from None
-    if number < 1:
+        raise ValueError(f"{name} has to be a whole number, not {str(value)[:40]!r}") from None
+    if not 1 <= number < 1 << 31:
         raise ValueError(f"{name} has to be 1 or more")
     return number
 
 
-def _value(
-    row: Mapping[str, Any], scale: tuple[float, float] | None, part: bool
-) -> tuple[float | None, Any, bool]:
-    """Return score, label and whether the person could not decide."""
+def _value(row: Mapping[str, Any], scale: tuple[float, float] | None) -> tuple[float | None, Any, bool]:
+    """Return score, label and whether the person could not decide; a word that is no label has no score."""
     given = row["label"] if "label" in row else row["score"]
     if isinstance(given, bool):
         return float(given), given, False
+    if not isinstance(given, (str, int, float, type(None))):
+        raise ValueError(f"a label is a word or a number, not {type(given).__name__}")
     text = "" if given is None else str(given).strip()
     if text.lower() in SKIP:
         return None, "cannot tell", True
@@ -309,13 +428,14 @@ def _value(
     try:
         number = float(text)
     except ValueError:
-        if part:
-            return None, text, False
-        raise ValueError(f"{text[:40]!r} is no label: write pass or fail, a score, or cannot tell") from None
+        if "score" in row:
+            raise ValueError(f"{text[:40]!r} is no score") from None
+        return None, text, False
     low, high = scale or (0.0, 1.0)
     if not math.isfinite(number) or not low <= number <= high:
         raise ValueError(f"the score {text[:20]} is outside {low:g} to {high:g}: give --scale LOW:HIGH")
-    return (number - low) / (high - low), given, False
+    score = (number - low) / (high - low)
+    return score, score, False
 
 
 # ---------------------------------------------------------------- correcting a verdict
@@ -349,7 +469,10 @@ def correct(
     annotator: str = ANNOTATOR,
     note: str = "",
 ) -> list[Correction]:
-    """Store a person's verdicts on parts of a judge's result beside it, with the score that follows from them."""
+    """Store a person's verdicts on parts of a judge's result beside it, with the score that follows from them.
+
+    Earlier corrections of the same result by the same person stay.
+    """
     spec = judged_key(evaluation, evaluator)
     record = find_result(evaluation, spec.key, example, run=run, attempt=attempt, unit=unit)
     if not isinstance(record.outcome, Ok):
@@ -358,19 +481,18 @@ def correct(
         )
     result = record.outcome.value
     item = Item(record.runs[0], record.example, record.attempt, record.unit)
-    earlier = _earlier_parts(evaluation, item, spec.key, annotator)
+    texts = part_texts(result.metadata)
+    earlier = _earlier_parts(evaluation, item, spec.key, annotator, texts)
     changes: list[tuple[str, Any, Any]] = []
     score: float | None = result.score
     if claims:
         score = _with_parts(result.metadata, "claims", "supported", claims, earlier, changes)
     if requirements:
         score = _with_parts(result.metadata, "verdicts", "satisfied", requirements, earlier, changes)
-    for node, choice in (nodes or {}).items():
-        score, judged, chosen = _with_node(evaluation, spec, record, node, choice)
-        changes.append((f"nodes/{node}", judged, chosen))
+    if nodes:
+        score = _with_nodes(evaluation, spec, record, nodes, earlier, changes)
     if verdict is not None:
-        judged_pass = None if result.score is None else result.score >= 0.5
-        changes.append(("", judged_pass, verdict))
+        changes.append(("", _passes(result.metadata.get("verdict"), result.score), verdict))
         score = float(verdict)
     if not changes:
         raise RequestError(
@@ -382,6 +504,7 @@ def correct(
             score=score if place == len(changes) - 1 else None,
             value=labelled,
             part=part,
+            about=texts.get(part, ""),
             note=note,
             kind="confirmation" if judged == labelled else "correction",
         )
@@ -394,12 +517,19 @@ def correct(
     ]
 
 
-def _earlier_parts(evaluation: Evaluation, item: Item, key: str, annotator: str) -> dict[str, Any]:
+def _earlier_parts(
+    evaluation: Evaluation, item: Item, key: str, annotator: str, texts: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the same person said before about parts of this result."""
     for each in label_evaluations(evaluation.store, [item.run]):
         for label in labels_in(each):
             same = (label.item, label.evaluator, label.annotator) == (item, key, annotator)
             if same and label.sampling == "selected":
-                return dict(label.parts)
+                return {
+                    part: value
+                    for part, value in label.parts.items()
+                    if part not in texts or label.about.get(part, "") == texts[part]
+                }
     return {}
 
 
@@ -414,30 +544,38 @@ def _with_parts(
     earlier: Mapping[str, Any],
     changes: list[tuple[str, Any, Any]],
 ) -> float | None:
-    """The share with some parts decided by a person; earlier corrections of the same person stay."""
+    """The score with some parts decided by a person; earlier corrections of the same person stay."""
+    from karat.evaluators.judges.rag import claims_score
+
     listed = metadata.get(field)
-    if not isinstance(listed, list) or not listed:
-        raise RequestError(f"this result has no {_PART[field]}")
-    values = [part.get(name) for part in listed]
-    for number in range(1, len(values) + 1):
-        if isinstance(earlier.get(f"{_PART[field]}/{number}"), bool):
-            values[number - 1] = earlier[f"{_PART[field]}/{number}"]
+    what = _PART[field]
+    if not isinstance(listed, list) or not listed or name not in listed[0]:
+        raise RequestError(f"this result has no {what}")
+    parts = [dict(part) for part in listed]
+    for number, part in enumerate(parts, 1):
+        if isinstance(earlier.get(f"{what}/{number}"), bool):
+            part[name] = earlier[f"{what}/{number}"]
     for number, value in given.items():
-        if not 1 <= number <= len(values):
-            raise RequestError(
-                f"there is no {_PART[field][:-1]} {number}: they are numbered 1 to {len(values)}"
-            )
-        changes.append((f"{_PART[field]}/{number}", listed[number - 1].get(name), value))
-        values[number - 1] = value
-    if any(value is None for value in values):
+        if not 1 <= number <= len(parts):
+            raise RequestError(f"there is no {what[:-1]} {number}: they are numbered 1 to {len(parts)}")
+        changes.append((f"{what}/{number}", listed[number - 1].get(name), value))
+        parts[number - 1][name] = value
+    if field == "claims":
+        return claims_score(parts, metadata.get("reference_claims"))
+    if any(part[name] is None for part in parts):
         return None
-    return sum(map(bool, values)) / len(values)
+    return sum(bool(part[name]) for part in parts) / len(parts)
 
 
-def _with_node(
-    evaluation: Evaluation, spec: EvaluatorSpec, record: ItemResult, node: str, choice: str
-) -> tuple[float | None, Any, str]:
-    """The score when a person decides a node: what follows it is asked, what came before it stays."""
+def _with_nodes(
+    evaluation: Evaluation,
+    spec: EvaluatorSpec,
+    record: ItemResult,
+    given: Mapping[str, str],
+    earlier: Mapping[str, Any],
+    changes: list[tuple[str, Any, Any]],
+) -> float | None:
+    """The score when a person decides nodes: the judge is asked only about nodes that nobody has decided."""
     from karat.evaluators.judges._base import Case
     from karat.evaluators.judges._core import run_sync
     from karat.evaluators.judges.rubric import RubricDagEvaluator
@@ -458,9 +596,17 @@ def _with_node(
     )
     found = next(each for each in evaluation.dataset if each.id == record.example)
     case = Case(output.value, found.expected, found.input, MISSING, found, output)
-    corrected = run_sync(built.corrected(case, path, node, choice))
-    step = next(each for each in corrected.metadata["path"] if each["node"] == node)
-    return corrected.score, step.get("judged"), step["choice"]
+    before = {
+        part.removeprefix("nodes/"): str(value)
+        for part, value in earlier.items()
+        if part.startswith("nodes/") and isinstance(value, str)
+    }
+    corrected = run_sync(built.corrected(case, path, given, before))
+    judged = {step["node"]: step.get("choice") for step in path}
+    for step in corrected.metadata["path"]:
+        if step["node"] in given:
+            changes.append((f"nodes/{step['node']}", judged.get(step["node"]), step["choice"]))
+    return corrected.score
 
 
 # ---------------------------------------------------------------- agreement
@@ -494,9 +640,14 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pair(msgspec.Struct, frozen=True):
-    judge: float
-    person: float
+    """A judge's and a person's verdict on the same output, or part of it."""
+
+    judge: bool
+    person: bool
     example: str
+    probability: float | None
+    choices: tuple[str, str] | None = None
+    """Both choices at a node of a rubric."""
 
 
 def alignment(
@@ -504,28 +655,44 @@ def alignment(
 ) -> list[Agreement]:
     """Agreement of every judge of an evaluation with people's labels: overall, and for each requirement or claim.
 
-    The figures are stored as an Aggregation, so that they are shown beside the scores of the same judge; with
-    `keep=False` they are not.
+    Each label is compared with the judge's verdict, so that an output with two labels counts twice. Labels with
+    different inclusion probabilities are weighted by them. The figures are stored as an Aggregation, so that they are
+    shown beside the scores of the same judge; with `keep=False` they are not.
     """
     store = evaluation.store
     labels = [label for each in label_evaluations(store, evaluation.header.runs) for label in labels_in(each)]
+    if evaluator is not None:
+        judged_key(evaluation, evaluator)
+        labels = [label for label in labels if label.evaluator == evaluator]
     if not labels:
+        what = f"results of {evaluator!r} in" if evaluator is not None else "the runs of"
         raise RequestError(
-            f"there are no labels on the runs of {evaluation.id}: karat judge import FILE {evaluation.id}"
+            f"there are no labels on {what} {evaluation.id}: karat judge import FILE {evaluation.id}"
         )
-    keys = [evaluator] if evaluator is not None else list(dict.fromkeys(label.evaluator for label in labels))
     out: list[Agreement] = []
     records: dict[tuple[str, Item], ItemResult] = {
         (r.key, Item(r.runs[0], r.example, r.attempt, r.unit)): r
         for _, r in results_of(evaluation)
         if len(r.runs) == 1
     }
-    for key in keys:
+    worths = {
+        spec.key: choice_worths(rubric)
+        for spec in evaluation.header.evaluators
+        if (rubric := _rubric_of(spec)) is not None
+    }
+    for key in dict.fromkeys(label.evaluator for label in labels):
         mine = [label for label in labels if label.evaluator == key]
         for kind in ("sampled", "selected"):
             chosen = [label for label in mine if is_sample(label) == (kind == "sampled")]
+            if kind == "sampled":
+                chosen, _ = one_design(chosen)
             if chosen:
-                out += _agreements(key, kind, chosen, records, confidence)
+                out += _agreements(key, kind, chosen, records, worths.get(key, {}), confidence)
+    if not out:
+        raise RequestError(
+            f"none of the {len(labels)} labels is on a verdict of {evaluation.id}: its results are others, failed or"
+            " undecided"
+        )
     out = _with_judges(evaluation, out)
     for key in dict.fromkeys(each.evaluator for each in out if each.judge and keep):
         _store_alignment(evaluation, key, [each for each in out if each.evaluator == key], confidence)
@@ -605,13 +772,14 @@ def _agreements(
     kind: str,
     labels: Sequence[Label],
     records: Mapping[tuple[str, Item], ItemResult],
+    worths: Mapping[str, Mapping[str, float]],
     confidence: float,
 ) -> list[Agreement]:
     whole: list[_Pair] = []
     parts: dict[str, list[_Pair]] = {}
     served: dict[str, None] = {}
-    for item in dict.fromkeys(label.item for label in labels):
-        record = records.get((key, item))
+    for label in labels:
+        record = records.get((key, label.item))
         result = record.result if record is not None else None
         if result is None:
             continue
@@ -619,19 +787,18 @@ def _agreements(
         for each in model if isinstance(model, list) else [model]:
             if each:
                 served[str(each)] = None
-        mine = [label for label in labels if label.item == item]
-        scores = [label.score for label in mine if label.score is not None]
-        if scores and result.score is not None:
-            whole.append(_Pair(result.score, sum(scores) / len(scores), item.example))
-        for name, judged in judged_parts(result.metadata).items():
-            truths = [_truth(label.parts[name], judged) for label in mine if name in label.parts]
-            values = [value for value in truths if value is not None]
-            if values and judged is not None:
-                shown = judged if isinstance(judged, bool) else True
-                group = name if name.startswith(("requirements/", "nodes/", "criteria/")) else "claims"
-                parts.setdefault(group, []).append(
-                    _Pair(float(shown), sum(values) / len(values), item.example)
-                )
+        passes = _passes(result.metadata.get("verdict"), result.score)
+        chance = label.probability if kind == "sampled" else None
+        if label.score is not None and passes is not None:
+            whole.append(_Pair(passes, label.score >= 0.5, label.item.example, chance))
+        judged, texts = judged_parts(result.metadata), part_texts(result.metadata)
+        for name, said in label.parts.items():
+            # The same number is another claim where an output was judged again.
+            if name in judged and label.about.get(name, "") == texts[name]:
+                node = worths.get(name.removeprefix("nodes/"), {}) if name.startswith("nodes/") else {}
+                pair = _pair(judged[name], said, node, label.item.example, chance)
+                if pair is not None:
+                    parts.setdefault("claims" if name.startswith("claims/") else name, []).append(pair)
     people = sorted({label.annotator for label in labels})
     return [
         _measured(key, part, kind, pairs, confidence, list(served), people)
@@ -640,31 +807,22 @@ def _agreements(
     ]
 
 
-def judged_parts(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The judge's verdict on every part of a result, by its address."""
-    out: dict[str, Any] = {}
-    for number, claim in enumerate(metadata.get("claims") or (), 1):
-        out[f"claims/{number}"] = claim.get("supported")
-    for number, verdict in enumerate(metadata.get("verdicts") or (), 1):
-        if "satisfied" in verdict:
-            out[f"requirements/{number}"] = verdict["satisfied"]
-    for step in metadata.get("path") or ():
-        out[f"nodes/{step.get('node')}"] = step.get("choice")
-    for name, each in (metadata.get("criteria") or {}).items():
-        out[f"criteria/{name}"] = {"pass": True, "fail": False}.get(each.get("verdict"))
-    return out
-
-
-def _truth(label: Any, judged: Any) -> float | None:
-    """Return a person's label of a part as 1 or 0; for a choice, whether it equals the judge's."""
-    if label is None:
+def _pair(
+    judged: Any, said: Any, worths: Mapping[str, float], example: str, chance: float | None
+) -> _Pair | None:
+    """Both verdicts on a part; None where one of them is open."""
+    if judged is None or said is None:
         return None
-    if isinstance(judged, str):
-        return float(str(label).casefold() == judged.casefold())
-    if isinstance(label, bool):
-        return float(label)
-    text = str(label).strip().lower()
-    return 1.0 if text in PASS else 0.0 if text in FAIL else None
+    if isinstance(judged, bool):
+        person = said if isinstance(said, bool) else float(said) >= 0.5
+        return _Pair(judged, person, example, chance)
+    if judged not in worths:
+        return None
+    if isinstance(said, str):
+        if said not in worths:
+            return None
+        return _Pair(worths[judged] >= 0.5, worths[said] >= 0.5, example, chance, (judged, said))
+    return _Pair(worths[judged] >= 0.5, float(said) >= 0.5, example, chance)
 
 
 def _measured(
@@ -676,31 +834,73 @@ def _measured(
     served: list[str],
     people: list[str],
 ) -> Agreement:
-    from karat.stats import cohen_kappa, mean_interval, percent_agreement, proportion
-
-    judge = [pair.judge >= 0.5 for pair in pairs]
-    person = [pair.person >= 0.5 for pair in pairs]
+    """The figures of one part; at a node of a rubric, agreement and kappa are about the choices themselves."""
+    judge, person = [pair.judge for pair in pairs], [pair.person for pair in pairs]
+    chosen = [pair.choices for pair in pairs if pair.choices is not None]
+    both: Sequence[tuple[Any, Any]] = (
+        chosen if len(chosen) == len(pairs) else list(zip(judge, person, strict=True))
+    )
     clusters = [pair.example for pair in pairs]
-    hits = [(j, c) for j, p, c in zip(judge, person, clusters, strict=True) if p]
-    rejects = [(not j, c) for j, p, c in zip(judge, person, clusters, strict=True) if not p]
-    gaps = [float(j) - float(p) for j, p in zip(judge, person, strict=True)]
+    chances = [pair.probability or 1.0 for pair in pairs]
+
+    def overall(values: Sequence[bool]) -> Estimate:
+        return sampled_share(values, clusters, chances, confidence)
+
+    def among(wanted: Sequence[bool], values: Sequence[bool]) -> Estimate | None:
+        places = [n for n in range(len(pairs)) if wanted[n]]
+        if not places:
+            return None
+        chosen = [(values[n], clusters[n], chances[n]) for n in places]
+        return sampled_share(
+            [v for v, _, _ in chosen], [c for _, c, _ in chosen], [p for *_, p in chosen], confidence
+        )
+
     return Agreement(
         evaluator=key,
         part=part,
         labels=kind,
         n=len(pairs),
-        base_rate=proportion(person, clusters, confidence),
-        judge_rate=proportion(judge, clusters, confidence),
-        agreement=percent_agreement(judge, person, clusters, confidence),
-        kappa=cohen_kappa(judge, person, clusters=clusters, confidence=confidence),
-        sensitivity=proportion([h for h, _ in hits], [c for _, c in hits], confidence) if hits else None,
-        specificity=proportion([r for r, _ in rejects], [c for _, c in rejects], confidence)
-        if rejects
-        else None,
-        bias=mean_interval(gaps, clusters, confidence=confidence, bounds=(-1.0, 1.0)),
+        base_rate=overall(person),
+        judge_rate=overall(judge),
+        agreement=overall([a == b for a, b in both]),
+        kappa=_kappa(both, clusters, chances, confidence),
+        sensitivity=among(person, judge),
+        specificity=among([not each for each in person], [not each for each in judge]),
+        bias=_mean_gap(judge, person, clusters, chances, confidence),
         served_models=served,
         annotators=people,
     )
+
+
+def _kappa(
+    both: Sequence[tuple[Any, Any]], clusters: Sequence[str], chances: Sequence[float], confidence: float
+) -> Estimate:
+    from karat.stats import cohen_kappa
+
+    first, second = [a for a, _ in both], [b for _, b in both]
+    if len(set(chances)) <= 1:
+        return cohen_kappa(first, second, clusters=clusters, confidence=confidence)
+    from karat.stats._survey import weighted_kappa
+
+    return weighted_kappa(first, second, chances, clusters, confidence)
+
+
+def _mean_gap(
+    judge: Sequence[bool],
+    person: Sequence[bool],
+    clusters: Sequence[str],
+    chances: Sequence[float],
+    confidence: float,
+) -> Estimate:
+    from karat.stats import mean_interval
+
+    gaps = [float(j) - float(p) for j, p in zip(judge, person, strict=True)]
+    if len(set(chances)) <= 1:
+        return mean_interval(gaps, clusters, confidence=confidence, bounds=(-1.0, 1.0))
+    import numpy as np
+
+    rows = np.stack([np.array(gaps), np.ones(len(gaps))], axis=1)
+    return sampled_ratio(rows, clusters, chances, confidence, np.array([[-1.0, 1.0], [1.0, 1.0]]))
 
 
 # ---------------------------------------------------------------- one judge against another

@@ -118,7 +118,7 @@ async def aggregate_async(
             estimates, tables, failures = await in_thread(lambda: stage.compute(listener(progress)))
         finally:
             stage.cancelled = True
-        estimates += corrected_estimates(handles, people, confidence) if people else []
+        estimates += corrected_estimates(handles, people, confidence, estimates) if people else []
         estimates = with_audits(handles, estimates)
     counts = stage.counts()
     header = AggregationHeader(

@@ -7,8 +7,10 @@ random sample correct a judge's estimate: people correct what looks wrong, and s
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +31,7 @@ from karat.records import (
     Skipped,
 )
 from karat.serialization import encode
+from karat.stats._bounds import with_bounds
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, OK, Row
 from karat.store.columns import cells_of_result
@@ -42,9 +45,6 @@ HUMAN = "human"
 Sampling = Literal["uniform", "selected"]
 LOOKED_AT = 2000
 """Results among which the first of each evaluator is looked for."""
-
-FEWEST = 2
-"""Labelled items of a run that a corrected estimate needs."""
 
 
 class Item(NamedTuple):
@@ -65,6 +65,8 @@ class NewLabel(msgspec.Struct, frozen=True, kw_only=True):
     """The label in the person's own word."""
     part: str = ""
     """`claims/3`, `requirements/1`, `nodes/grounded`, `criteria/tone`; empty for the whole output."""
+    about: str = ""
+    """The claim, requirement or question that the part is."""
     probability: float | None = None
     note: str = ""
     skip: bool = False
@@ -81,6 +83,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None
     value: Any
     parts: dict[str, Any]
+    about: dict[str, str]
+    """What each part is about: claims are numbered anew when an output is judged again."""
     probability: float | None
     kind: str
     evaluation: str
@@ -219,11 +223,12 @@ def _merged(key: str, old: Result | None, labels: Iterable[NewLabel]) -> Result:
     score = old.score if old is not None else None
     value = old.value if old is not None else None
     metadata: dict[str, Any] = dict(old.metadata) if old is not None else {}
-    parts = dict(metadata.get("parts", {}))
+    parts, about = dict(metadata.get("parts", {})), dict(metadata.get("about", {}))
     note = old.comment if old is not None else ""
     for label in labels:
         if label.part:
             parts[label.part] = None if label.skip else label.value
+            about[label.part] = label.about
         if not label.part or label.score is not None:
             score, value = (None, "cannot tell") if label.skip else (label.score, label.value)
         note = label.note or note
@@ -231,7 +236,7 @@ def _merged(key: str, old: Result | None, labels: Iterable[NewLabel]) -> Result:
             metadata["probability"] = label.probability
         metadata["kind"] = label.kind
     if parts:
-        metadata["parts"] = parts
+        metadata |= {"parts": parts, "about": about}
     return Result(key, score, value, note, metadata)
 
 
@@ -263,6 +268,7 @@ def labels_in(evaluation: Evaluation) -> Iterator[Label]:
             score=result.score,
             value=result.value,
             parts=result.metadata.get("parts", {}),
+            about=result.metadata.get("about", {}),
             probability=result.metadata.get("probability"),
             kind=str(result.metadata.get("kind", "label")),
             evaluation=evaluation.id,
@@ -278,120 +284,104 @@ def is_sample(label: Label) -> bool:
 
 
 def corrected_estimates(
-    evaluations: Sequence[Evaluation], people: Sequence[Evaluation], confidence: float
+    evaluations: Sequence[Evaluation],
+    people: Sequence[Evaluation],
+    confidence: float,
+    raw: Sequence[Estimate] = (),
 ) -> list[Estimate]:
-    """PPI++ for each evaluator and run that a random sample of labels exists for; borrowed labels are named."""
+    """PPI++ for each evaluator and run that a random sample of labels exists for; borrowed labels are named.
+
+    `raw` are the estimates without labels, which know how many items a run has.
+    """
     labels = [
         label for each in people for label in labels_in(each) if label.score is not None and is_sample(label)
     ]
     if not labels:
         return []
     scores: dict[tuple[str, str], dict[Item, float]] = {}
+    sizes: Counter[tuple[str, str]] = Counter()
     for evaluation in evaluations:
         singles = {
             spec.key for spec in evaluation.header.evaluators if spec.kind == "single" and spec.name != HUMAN
         }
         for _, record in results_of(evaluation):
-            if record.key in singles and record.score is not None:
+            if record.key not in singles:
+                continue
+            place = record.key, record.runs[0]
+            if not isinstance(record.outcome, Skipped) or record.outcome.applicable:
+                sizes[place] += 1
+            if record.score is not None:
                 item = Item(record.runs[0], record.example, record.attempt, record.unit)
-                scores.setdefault((record.key, record.runs[0]), {})[item] = record.score
+                scores.setdefault(place, {})[item] = record.score
+    for each in raw:
+        if each.aggregator in ("accuracy", "mean") and each.group is None and each.run is not None:
+            sizes[each.evaluator, each.run] = max(sizes[each.evaluator, each.run], each.of)
     out = []
     for (key, run), judged in scores.items():
         mine = [label for label in labels if label.evaluator == key and label.item in judged]
-        if mine:
-            out.append(_ppi(key, run, judged, mine, confidence))
-            continue
         others = [label for label in labels if label.evaluator == key and label.item.run != run]
-        if others:
-            out.append(_borrowed(key, run, judged, others, scores, confidence))
+        if mine:
+            found = _ppi(key, run, judged, mine, confidence)
+        elif others:
+            found = _borrowed(key, run, judged, others, scores, confidence)
+        else:
+            continue
+        of = max(sizes[key, run], len(judged))
+        if found.value is not None and of > len(judged):
+            low, high = found.metadata.get("bounds", (0.0, 1.0))
+            found = with_bounds(msgspec.structs.replace(found, n=len(judged)), of, low, high)
+        out.append(found)
     return out
 
 
 def _ppi(
     key: str, run: str, judged: Mapping[Item, float], labels: Sequence[Label], confidence: float
 ) -> Estimate:
-    """Few labels of this run correct the mean of the judge's scores; attempts and units are averaged per example."""
+    """Correct the mean of the judge's scores by labels of this run.
+
+    The mean is that of all judged outputs, as in the raw estimate: an example with several attempts or units counts
+    as often as it has them. Its outputs form a cluster. Several people's labels on one output are averaged.
+    """
     from karat.stats import ppi
 
-    truth = _by_example([(label.item, label.score or 0.0) for label in labels])
-    same = _by_example(
-        [(label.item, judged[label.item]) for label in {each.item: each for each in labels}.values()]
+    used, left_out = one_design(labels)
+    given: dict[Item, list[Label]] = {}
+    for label in used:
+        given.setdefault(label.item, []).append(label)
+    truth = [sum(label.score or 0.0 for label in each) / len(each) for each in given.values()]
+    rest = [item for item in judged if item not in given]
+    shares = [max(label.probability or 0.0 for label in each) for each in given.values()]
+    raw = sum(judged.values()) / len(judged)
+    unit = all(0.0 <= value <= 1.0 for value in (*truth, *judged.values()))
+    clustered = len({item.example for item in judged}) < len(judged)
+    estimate = ppi(
+        truth,
+        [judged[item] for item in given],
+        [judged[item] for item in rest],
+        clusters=[item.example for item in given] if clustered else None,
+        judged_clusters=[item.example for item in rest] if clustered else None,
+        probabilities=shares if len(set(shares)) > 1 else None,
+        bounds=(0.0, 1.0) if unit else None,
+        confidence=confidence,
     )
-    everything = _by_example(list(judged.items()))
-    rest = [score for example, score in everything.items() if example not in truth]
-    raw = sum(everything.values()) / len(everything)
-    probabilities = {
-        label.item.example: label.probability for label in labels if label.probability is not None
-    }
-    examples = list(truth)
-    if len(set(probabilities.values())) > 1 or (probabilities and len(probabilities) < len(examples)):
-        estimate = _weighted(truth, same, everything, probabilities, confidence)
-    else:
-        estimate = ppi(
-            [truth[e] for e in examples],
-            [same[e] for e in examples],
-            rest,
-            bounds=(0.0, 1.0) if _unit_interval(truth, everything) else None,
-            confidence=confidence,
-        )
-    about = {
-        "raw": raw,
-        "labels_from": sorted({label.evaluation for label in labels}),
-        "note": f"{len(truth)} sampled labels; raw {raw:.3f}",
-    }
+    note = f"{len(truth)} sampled {'label' if len(truth) == 1 else 'labels'}; raw {raw:.3f}"
+    if left_out:
+        note += f"; {left_out} of another sampling design not used"
+    if not unit:
+        values = [*truth, *judged.values()]
+        estimate.metadata["bounds"] = (min(values), max(values))
+    about = {"raw": raw, "labels_from": sorted({label.evaluation for label in used}), "note": note}
     estimate = msgspec.structs.replace(estimate, metadata={**estimate.metadata, **about})
     return estimate.about(evaluator=key, aggregator="corrected", run=run)
 
 
-def _unit_interval(*scores: Mapping[str, float]) -> bool:
-    return all(0.0 <= value <= 1.0 for each in scores for value in each.values())
-
-
-def _by_example(pairs: Sequence[tuple[Item, float]]) -> dict[str, float]:
-    grouped: dict[str, list[float]] = {}
-    for item, score in pairs:
-        grouped.setdefault(item.example, []).append(score)
-    return {example: sum(scores) / len(scores) for example, scores in grouped.items()}
-
-
-def _weighted(
-    truth: Mapping[str, float],
-    same: Mapping[str, float],
-    everything: Mapping[str, float],
-    probabilities: Mapping[str, float],
-    confidence: float,
-) -> Estimate:
-    """The difference estimator for unequal inclusion probabilities (Särndal, Swensson & Wretman 1992, ch. 6.3)."""
-    import math
-
-    from karat.stats._distributions import critical
-
-    used = [example for example in truth if example in probabilities]
-    n, of = len(used), len(everything)
-    if n < FEWEST:
-        reason = {"reason": "two labels with inclusion probabilities are needed"}
-        return Estimate(
-            None, n=n, of=of, method="difference estimator", confidence=confidence, metadata=reason
-        )
-    weights = [1.0 / probabilities[example] for example in used]
-    gaps = [truth[example] - same[example] for example in used]
-    total = math.fsum(weights)
-    gap = math.fsum(w * g for w, g in zip(weights, gaps, strict=True)) / total
-    value = sum(everything.values()) / of + gap
-    spread = math.fsum((w * (g - gap)) ** 2 for w, g in zip(weights, gaps, strict=True)) * n / (n - 1)
-    error = math.sqrt(spread) / total
-    half = critical(confidence, n - 1) * error
-    low, high = (value - half, value + half) if error > 0 else (None, None)
-    return Estimate(
-        value,
-        low,
-        high,
-        of,
-        of,
-        "difference estimator",
-        confidence,
-        metadata={"labels": n, "standard_error": error},
-    )
+def one_design(labels: Sequence[Label]) -> tuple[list[Label], int]:
+    """Labels drawn in one way, and the number of others: a uniform sample and one with probabilities do not mix."""
+    drawn = [label for label in labels if label.probability is not None]
+    uniform = [label for label in labels if label.probability is None]
+    used, other = (drawn, uniform) if len(drawn) >= len(uniform) else (uniform, drawn)
+    known = {label.item for label in used}
+    return used, len({label.item for label in other} - known)
 
 
 def _borrowed(
@@ -403,15 +393,22 @@ def _borrowed(
     confidence: float,
 ) -> Estimate:
     """Rogan–Gladen with sensitivity and specificity from other runs' labels, which are named."""
+    used, _ = one_design(labels)
     pairs = [
-        (found[label.item] >= 0.5, (label.score or 0.0) >= 0.5, label.item.example)
-        for label in labels
+        (found[label.item] >= 0.5, (label.score or 0.0) >= 0.5, label.item.example, label.probability or 1.0)
+        for label in used
         if (found := scores.get((key, label.item.run), {})) and label.item in found
     ]
-    passed = [score >= 0.5 for score in judged.values()]
-    estimate = rogan_gladen(pairs, passed, confidence)
-    runs = sorted({label.item.run for label in labels})
-    raw = sum(passed) / len(passed)
+    passed = [(score >= 0.5, item.example) for item, score in judged.items()]
+    estimate = rogan_gladen(
+        [pair[:3] for pair in pairs],
+        [each for each, _ in passed],
+        confidence,
+        clusters=[example for _, example in passed],
+        probabilities=[pair[3] for pair in pairs],
+    )
+    runs = sorted({label.item.run for label in used})
+    raw = sum(each for each, _ in passed) / len(passed)
     note = estimate.metadata.get("reason") or f"labels borrowed from {', '.join(runs)}; raw {raw:.3f}"
     about = {"borrowed_from": runs, "raw": raw, "note": note}
     estimate = msgspec.structs.replace(estimate, metadata={**estimate.metadata, **about})
@@ -419,27 +416,36 @@ def _borrowed(
 
 
 def rogan_gladen(
-    pairs: Sequence[tuple[bool, bool, str]], judged: Sequence[bool], confidence: float = 0.95
+    pairs: Sequence[tuple[bool, bool, str]],
+    judged: Sequence[bool],
+    confidence: float = 0.95,
+    *,
+    clusters: Sequence[str] | None = None,
+    probabilities: Sequence[float] | None = None,
 ) -> Estimate:
     """The share of true passes from the judge's share and its sensitivity and specificity (Rogan & Gladen 1978).
 
-    `pairs` are (judge, person, example). It is refused where the lower limit of sensitivity + specificity − 1 is not
-    above 0: the judge's verdicts then say nothing about people's.
+    `pairs` are (judge, person, example), `clusters` the examples of the `judged` outputs, `probabilities` the inclusion
+    probabilities of the pairs. It is refused where the lower limit of sensitivity + specificity − 1 is not above 0:
+    the judge's verdicts then say nothing about people's.
     """
-    import math
-
-    from karat.stats import proportion
     from karat.stats._distributions import critical
 
     n = len(judged)
-    hits = [judge for judge, person, _ in pairs if person]
-    rejects = [not judge for judge, person, _ in pairs if not person]
+    examples = list(range(n)) if clusters is None else list(clusters)
+    chances = [1.0] * len(pairs) if probabilities is None else list(probabilities)
+    hits = [(judge, e, p) for (judge, person, e), p in zip(pairs, chances, strict=True) if person]
+    rejects = [(not judge, e, p) for (judge, person, e), p in zip(pairs, chances, strict=True) if not person]
     method = "rogan-gladen"
     if not hits or not rejects or not n:
         reason = {"reason": "labels of both kinds, pass and fail, are needed"}
         return Estimate(None, n=0, of=n, method=method, confidence=confidence, metadata=reason)
-    sensitivity = proportion(hits, [e for _, person, e in pairs if person], confidence)
-    specificity = proportion(rejects, [e for _, person, e in pairs if not person], confidence)
+    sensitivity, specificity = (
+        sampled_share(
+            [value for value, _, _ in each], [e for _, e, _ in each], [p for *_, p in each], confidence
+        )
+        for each in (hits, rejects)
+    )
     # A sum of two independent limits is wider than needed and never too narrow.
     low = (sensitivity.low or 0.0) + (specificity.low or 0.0) - 1.0
     about: dict[str, Any] = {
@@ -451,31 +457,94 @@ def rogan_gladen(
     if low <= 0.0:
         about["reason"] = "refused: the lower limit of sensitivity + specificity - 1 is not above 0"
         return Estimate(None, n=0, of=n, method=method, confidence=confidence, metadata=about)
-    se, sp = float(sensitivity.value or 0.0), float(specificity.value or 0.0)
-    j, share = se + sp - 1.0, sum(judged) / n
-    value = (share + sp - 1.0) / j
-    bounded = min(1.0, max(0.0, value))
-    # The delta method over the three independent shares (Lang & Reiczigel 2014 adjust the counts as here).
-    share_, se_, sp_ = (n * share + 2) / (n + 4), _adjusted(se, len(hits)), _adjusted(sp, len(rejects))
-    j_ = se_ + sp_ - 1.0
-    if j_ <= 0:
+    share = sum(judged) / n
+    parts = [
+        _ErrorParts([(float(value), e, 1.0) for value, e in zip(judged, examples, strict=True)]),
+        _ErrorParts([(float(value), e, 1.0 / p) for value, e, p in hits]),
+        _ErrorParts([(float(value), e, 1.0 / p) for value, e, p in rejects]),
+    ]
+    se, sp = parts[1].mean, parts[2].mean
+    value = min(1.0, max(0.0, (share + sp - 1.0) / (se + sp - 1.0)))
+    # The delta method over three shares (Lang & Reiczigel 2014 adjust the counts as here).
+    share_, se_, sp_ = parts[0].adjusted(2), parts[1].adjusted(1), parts[2].adjusted(1)
+    j = se_ + sp_ - 1.0
+    if j <= 0:
         about["reason"] = "refused: too few labels"
         return Estimate(None, n=0, of=n, method=method, confidence=confidence, metadata=about)
-    p_ = min(1.0, max(0.0, (share_ + sp_ - 1.0) / j_))
-    variance = (
-        share_ * (1 - share_) / (n + 4)
-        + p_**2 * se_ * (1 - se_) / (len(hits) + 2)
-        + (1 - p_) ** 2 * sp_ * (1 - sp_) / (len(rejects) + 2)
-    ) / j_**2
+    p_ = min(1.0, max(0.0, (share_ + sp_ - 1.0) / j))
+    slopes = (1.0, -p_, 1.0 - p_)
+    variance = sum(
+        slope**2 * at * (1.0 - at) / (part.effective + more)
+        for slope, at, part, more in zip(slopes, (share_, se_, sp_), parts, (4, 2, 2), strict=True)
+    )
+    # Outputs of one example are alike, in the run and among the labels: how much that widens the errors seen.
+    variance *= _widened(slopes, parts) / j**2
     half = critical(confidence) * math.sqrt(variance)
     limits = max(0.0, p_ - half), min(1.0, p_ + half)
     return Estimate(
-        bounded, min(limits[0], bounded), max(limits[1], bounded), n, n, method, confidence, metadata=about
+        value, min(limits[0], value), max(limits[1], value), n, n, method, confidence, metadata=about
     )
 
 
-def _adjusted(share: float, count: int) -> float:
-    return (share * count + 1) / (count + 2)
+class _ErrorParts:
+    """A weighted share, and each cluster's part in its error."""
+
+    def __init__(self, values: Sequence[tuple[float, Hashable, float]]) -> None:
+        self.weight = math.fsum(weight for *_, weight in values)
+        self.mean = math.fsum(value * weight for value, _, weight in values) / self.weight
+        self.effective = self.weight**2 / math.fsum(weight**2 for *_, weight in values)
+        self.singles = [(value - self.mean) * weight / self.weight for value, _, weight in values]
+        self.by_cluster: dict[Hashable, float] = {}
+        for (_, name, _), part in zip(values, self.singles, strict=True):
+            self.by_cluster[name] = self.by_cluster.get(name, 0.0) + part
+
+    def adjusted(self, more: int) -> float:
+        """The share with `more` successes and as many failures added."""
+        return (self.mean * self.effective + more) / (self.effective + 2 * more)
+
+
+def _widened(slopes: Sequence[float], parts: Sequence[_ErrorParts]) -> float:
+    """The variance with clusters over the one without, at least 1."""
+    together: dict[Hashable, float] = {}
+    for slope, part in zip(slopes, parts, strict=True):
+        for name, each in part.by_cluster.items():
+            together[name] = together.get(name, 0.0) + slope * each
+    clustered = math.fsum(each * each for each in together.values())
+    alone = math.fsum(
+        (slope * each) ** 2 for slope, p in zip(slopes, parts, strict=True) for each in p.singles
+    )
+    g = len(together)
+    return max(1.0, clustered / alone * g / (g - 1)) if alone > 0.0 and g > 1 else 1.0
+
+
+def sampled_share(
+    values: Sequence[bool], clusters: Sequence[str], probabilities: Sequence[float], confidence: float
+) -> Estimate:
+    """The share of true values in a sample with inclusion probabilities, clustered by example."""
+    from karat.stats import proportion
+
+    if len(set(probabilities)) <= 1:
+        return proportion(values, clusters, confidence)
+    import numpy as np
+
+    numbers = np.array(values, dtype=np.float64)
+    rows = np.stack([numbers, np.ones(len(numbers))], axis=1)
+    return sampled_ratio(rows, clusters, probabilities, confidence, np.array([[0.0, 1.0], [1.0, 1.0]]))
+
+
+def sampled_ratio(
+    rows: Any, clusters: Sequence[str], probabilities: Sequence[float], confidence: float, extremes: Any
+) -> Estimate:
+    """The ratio of two weighted sums; `rows` has both terms of each item."""
+    from karat.stats._survey import WeightedSample
+
+    def ratio(sums: Any) -> Any:
+        import numpy as np
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(sums[:, 1] > 0.0, sums[:, 0] / sums[:, 1], np.nan)
+
+    return WeightedSample(probabilities, clusters).estimate(rows, ratio, extremes, confidence)
 
 
 # ---------------------------------------------------------------- audits beside scores

@@ -282,7 +282,7 @@ class GroundednessEvaluator(_Claims):
             comment = f"{supported} of {len(claims)} claims are supported, {open_} undecided"
             return Result(self.key, None, UNDECIDED, comment, metadata)
         comment = f"{supported} of {len(claims)} claims are supported by the context"
-        return Result(self.key, supported / len(claims), supported, comment, metadata)
+        return Result(self.key, claims_score(claims), supported, comment, metadata)
 
 
 @register_evaluator("answer_correctness")
@@ -331,15 +331,31 @@ class AnswerCorrectnessEvaluator(_Claims):
         if not wanted:
             raise CannotJudge(f"{self.key}: the reference makes no claim that can be checked")
         metadata = self._metadata(case, ledger, [*votes, *more], claims=claims, reference_claims=wanted)
-        if any(claim["supported"] is None for claim in [*claims, *wanted]):
+        f1 = claims_score(claims, wanted)
+        if f1 is None:
             return Result(self.key, None, UNDECIDED, "the votes on a claim are split", metadata)
-        precision = sum(claim["supported"] for claim in claims) / len(claims)
-        recall = sum(claim["supported"] for claim in wanted) / len(wanted)
-        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        precision, recall = _share(claims), _share(wanted)
         metadata |= {"precision": precision, "recall": recall, "f1": f1}
         return Result(
             self.key, f1, None, f"precision {precision:.2f}, recall {recall:.2f}, F1 {f1:.2f}", metadata
         )
+
+
+def claims_score(
+    claims: Sequence[Mapping[str, Any]], reference_claims: Sequence[Mapping[str, Any]] | None = None
+) -> float | None:
+    """The share of supported claims; with claims of a reference, F1 of both shares. None while one is undecided."""
+    if any(claim["supported"] is None for claim in [*claims, *(reference_claims or ())]):
+        return None
+    precision = _share(claims)
+    if reference_claims is None:
+        return precision
+    recall = _share(reference_claims)
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def _share(claims: Sequence[Mapping[str, Any]]) -> float:
+    return sum(bool(claim["supported"]) for claim in claims) / len(claims)
 
 
 def rag_triad(

@@ -418,39 +418,49 @@ class RubricDagEvaluator(JudgeEvaluator):
             self.params["use_reference"] = False
 
     async def _judge(self, case: Case) -> Result:
-        return await self.walk(case, self.rubric.root, [])
+        return await self.walk(case, {})
 
-    async def walk(self, case: Case, start: str, path: list[dict[str, Any]]) -> Result:
-        """Follow the rubric from a node on; `path` is what was decided before it."""
+    async def walk(self, case: Case, decided: Mapping[str, Mapping[str, Any]]) -> Result:
+        """Follow the rubric from its root; the judge is asked about nodes that have no step in `decided`."""
         parts = self._material(case, self.use_reference)
         ledger, votes = Ledger(), list[Any]()
-        path, name = list(path), start
+        path: list[dict[str, Any]] = []
+        name = self.rubric.root
         while True:
             node = self.rubric.nodes[name]
-            contract = Contract("choice", node.choices, recover=True)
-            planned = self.judge.votes
-            asked = self._ask(contract, parts, criterion=node.question)
-            cast = await self.judge.ask(asked, ledger, is_decided(self.settings.majority, planned))
-            votes += cast
-            decision = decide(cast, planned, self.settings.majority)
-            step = {
-                "node": name,
-                "question": node.question,
-                "choice": decision.value,
-                "reasoning": _why(cast, decision.value),
-            }
-            if len(cast) > 1:
-                step["share"] = decision.share
+            if name in decided:
+                step = dict(decided[name])
+            else:
+                step, cast = await self._step(name, node, parts, ledger)
+                votes += cast
             path.append(step)
-            if decision.value is None:
+            if step["choice"] is None:
                 metadata = self._metadata(case, ledger, votes, path=path, leaf=None, verdict=UNDECIDED)
-                return Result(
-                    self.key, None, UNDECIDED, f"undecided at {name!r}: {decision.counts}", metadata
-                )
-            branch = node.branches[decision.value]
+                return Result(self.key, None, UNDECIDED, f"undecided at {name!r}", metadata)
+            branch = node.branches[step["choice"]]
             if isinstance(branch, Leaf):
                 return self._reached(case, ledger, votes, path, branch)
             name = branch
+
+    async def _step(
+        self, name: str, node: Node, parts: Mapping[str, str], ledger: Ledger
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Ask the judge about a node."""
+        planned = self.judge.votes
+        asked = self._ask(Contract("choice", node.choices, recover=True), parts, criterion=node.question)
+        cast = await self.judge.ask(asked, ledger, is_decided(self.settings.majority, planned))
+        decision = decide(cast, planned, self.settings.majority)
+        step = {
+            "node": name,
+            "question": node.question,
+            "choice": decision.value,
+            "reasoning": _why(cast, decision.value),
+        }
+        if len(cast) > 1:
+            step["share"] = decision.share
+        if decision.value is None:
+            step["counts"] = decision.counts
+        return step, list(cast)
 
     def _reached(
         self, case: Case, ledger: Ledger, votes: list[Any], path: list[dict[str, Any]], leaf: Leaf
@@ -463,30 +473,40 @@ class RubricDagEvaluator(JudgeEvaluator):
         return Result(self.key, leaf.score, leaf.label or leaf.score, f"{steps_taken}{label}", metadata)
 
     async def corrected(
-        self, case: Case, path: Sequence[Mapping[str, Any]], node: str, choice: str
+        self,
+        case: Case,
+        path: Sequence[Mapping[str, Any]],
+        choices: Mapping[str, str],
+        earlier: Mapping[str, str] | None = None,
     ) -> Result:
-        """The result when a person decides one node: what follows it is asked, what came before stays."""
-        at = [step["node"] for step in path]
-        if node not in at:
-            raise RequestError(f"the path has no node {node!r}: {did_you_mean(node, at)}")
-        place = at.index(node)
-        choices = self.rubric.nodes[node].choices
+        """The result when a person decides nodes: the judge's other steps stay, and only new nodes are asked about.
+
+        Each question is asked alone, so a step of the judge holds wherever the path comes from. `earlier` are choices
+        that the person made before; they count where the path still comes to their node.
+        """
+        decided = {str(step["node"]): dict(step) for step in path}
+        said = {name: self._choice(name, choice) for name, choice in choices.items()}
+        for name, choice in {**(earlier or {}), **said}.items():
+            node = self.rubric.nodes.get(name)
+            if node is None or choice not in node.choices:
+                continue
+            before = decided.get(name, {"node": name, "question": node.question, "reasoning": ""})
+            decided[name] = {**before, "choice": choice, "corrected": True, "judged": before.get("choice")}
+        found = await self.walk(case, decided)
+        reached = [step["node"] for step in found.metadata["path"]]
+        for name in choices:
+            if name not in reached:
+                raise RequestError(f"the path does not come to node {name!r}: it is {' → '.join(reached)}")
+        return found
+
+    def _choice(self, name: str, choice: str) -> str:
+        if name not in self.rubric.nodes:
+            raise RequestError(f"the rubric has no node {name!r}: {did_you_mean(name, self.rubric.nodes)}")
+        choices = self.rubric.nodes[name].choices
         chosen = next((each for each in choices if each.casefold() == choice.casefold()), None)
         if chosen is None:
-            raise RequestError(f"node {node!r} has no choice {choice!r}: {did_you_mean(choice, choices)}")
-        step = {**path[place], "choice": chosen, "corrected": True, "judged": path[place].get("choice")}
-        before = [dict(each) for each in path[:place]]
-        branch = self.rubric.nodes[node].branches[chosen]
-        if isinstance(branch, Leaf):
-            return self._reached(case, Ledger(), [], [*before, step], branch)
-        if (
-            path[place].get("choice") == chosen and len(path) > place + 1
-        ):  # a confirmation: the rest stays valid
-            last = self.rubric.nodes[path[-1]["node"]].branches.get(str(path[-1].get("choice")))
-            if isinstance(last, Leaf):
-                rest = [dict(each) for each in path[place + 1 :]]
-                return self._reached(case, Ledger(), [], [*before, step, *rest], last)
-        return await self.walk(case, branch, [*before, step])
+            raise RequestError(f"node {name!r} has no choice {choice!r}: {did_you_mean(choice, choices)}")
+        return chosen
 
 
 def _why(votes: Sequence[Any], value: Any) -> str:
@@ -494,6 +514,38 @@ def _why(votes: Sequence[Any], value: Any) -> str:
     cast = [vote for vote in votes if isinstance(vote, Vote)]
     same = [vote for vote in cast if vote.value == value]
     return (same or cast)[0].analysis if cast else ""
+
+
+def choice_worths(rubric: Rubric) -> dict[str, dict[str, float]]:
+    """How good each choice of each node is: 1 for the best and 0 for the worst, by the best leaf that it can lead to.
+
+    Choices that all lead equally high are ranked by their order, the first being the best.
+    """
+    highest: dict[str, float] = {}
+
+    def best(branch: str | Leaf) -> float:
+        return branch.score if isinstance(branch, Leaf) else highest[branch]
+
+    stack = [rubric.root]
+    while stack:  # without recursion, since a rubric may be a long chain
+        name = stack[-1]
+        open_ = [each for each in _next(rubric.nodes[name]) if each not in highest]
+        if open_:
+            stack += open_
+            continue
+        highest[name] = max(best(branch) for branch in rubric.nodes[name].branches.values())
+        stack.pop()
+    out = {}
+    for name, node in rubric.nodes.items():
+        values = [best(node.branches[choice]) for choice in node.choices]
+        low, high = min(values), max(values)
+        if high <= low:
+            values = [1.0 - place / (len(values) - 1) for place in range(len(values))]
+            low, high = 0.0, 1.0
+        out[name] = {
+            choice: (value - low) / (high - low) for choice, value in zip(node.choices, values, strict=True)
+        }
+    return out
 
 
 def make_rubric_dag(

@@ -5,6 +5,7 @@ Random runs with failures, attempts, units, skips, retries, interrupted runs, se
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -207,7 +208,7 @@ def test_columns_and_records_give_the_same_failures_times_and_rows(seed: int) ->
         seconds = [output.service_seconds for output in run.outputs()]
         latency = latency_of(run)
         if seconds:
-            assert latency.service["mean"] == sum(sorted(seconds)) / len(seconds)
+            assert latency.service["mean"] == pytest.approx(math.fsum(seconds) / len(seconds))
             assert latency.service["max"] == max(seconds)
         else:
             assert latency.service == {}

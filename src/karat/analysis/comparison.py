@@ -338,6 +338,11 @@ def _leaders(
         if not known:
             continue
         best = max(known, key=lambda run: known[run])
+        if best != mine[0].baseline and len(mine) == 1:  # the same pair, seen from the other side
+            p = mine[0].compared.p_value
+            same = [mine[0].baseline] if p is None or p > 1.0 - work.confidence else []
+            leaders.append(Leader(evaluator, aggregator, best, same))
+            continue
         if best != mine[0].baseline:
             order = sorted(work.runs, key=lambda run: run.id != best)
             again = _Work(work.store, order, work.cluster, work.test, work.confidence)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,21 +37,8 @@ def _spread(values: NDArray[np.float64]) -> Spread:
 
     if not len(values):
         return {}
-    ordered = np.sort(values).tolist()
-    return {
-        "mean": sum(ordered) / len(ordered),
-        "median": _quantile(ordered, 0.5),
-        "p95": _quantile(ordered, 0.95),
-        "max": ordered[-1],
-    }
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile by linear interpolation between the values beside it, as NumPy has it."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    median, p95 = np.quantile(values, (0.5, 0.95)).tolist()
+    return {"mean": float(values.mean()), "median": median, "p95": p95, "max": float(values.max())}
 
 
 def seconds_text(seconds: float) -> str:

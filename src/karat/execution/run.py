@@ -47,7 +47,7 @@ from karat.records import (
     usage_of,
 )
 from karat.serialization import encode, encode_record
-from karat.store.backend import FAILED, OK, Mark, Row
+from karat.store.backend import FAILED, OK, Cells, Mark, Row
 from karat.store.columns import cells_of_output
 from karat.store.handles import Chunks, Run, StoredDataset
 from karat.store.repositories import example_decoder, latest, output_decoder
@@ -366,12 +366,8 @@ class _RunWork:
         failure = (item.example.id, outcome.error) if isinstance(outcome, Failed) else None
         status = OK if failure is None else FAILED
         # Most outputs are plain: a call for each would cost as much as packing it.
-        plain = failure is None and not trace
-        cells = (
-            (None, seconds, queue, None, 0, 0, "")
-            if plain
-            else cells_of_output(outcome, seconds, queue, trace)
-        )
+        plain = failure is None and not trace and not queue
+        cells: Cells = (None, seconds) if plain else cells_of_output(outcome, seconds, queue, trace)
         place = output_item(item.attempt, unit)
         return Row(item.position, place, try_number, status, None, payload, cells), failure
 

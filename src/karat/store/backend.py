@@ -20,9 +20,10 @@ OK, FAILED, SKIPPED, NOT_APPLICABLE, REUSED = range(5)
 """The status of an item in its row; `REUSED` is ok, copied from an earlier evaluation."""
 
 
-Cells: TypeAlias = tuple[float | None, float, float, float | None, int, int, str]
+Cells: TypeAlias = tuple[float | None, float] | tuple[float | None, float, float, float | None, int, int, str]
 """The columns of a record: score, seconds, seconds of them spent waiting, cost, input tokens, output tokens, and the
-kind of its failure or the reason of its skip. A plain tuple, because one is made for every record."""
+kind of its failure or the reason of its skip. A plain tuple, because one is made for every record; of a record that
+succeeded without model calls it has the first two alone, so that a batch of such records is packed as two columns."""
 
 
 class Row(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -26,7 +25,6 @@ _SPARSE = 16
 """Positions further apart than this are looked up one by one; nearer ones are read together."""
 MOST_PROBLEMS = 20
 """Damaged records that are listed one by one."""
-_position = itemgetter(0)
 
 T = TypeVar("T")
 
@@ -150,7 +148,9 @@ class SqlBackend:
             # schema 1 has none.
             if c != crc32(d, (start + 64 * p + 8 * t + s) & 0xFFFFFFFF) and c is not None:
                 damaged.append(rows[-1])
-        if len(set(map(_position, rows))) < len(rows):
+        # The database orders items by their bytes, which is `item_order` unless their numbers differ in length.
+        names = [text for _, (text, _) in sorted(items.items())]
+        if names != sorted(names, key=item_order):
             rows.sort(key=lambda row: (row.position, item_order(row.item), row.try_number))
         return rows, damaged
 

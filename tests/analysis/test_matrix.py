@@ -9,7 +9,7 @@ import pytest
 from karat.cli import main
 from karat.errors import ConfigError, RequestError
 from karat.experiments import read_experiment
-from karat.experiments.matrix import combinations_of
+from karat.experiments.checking import combinations_of
 
 TASK = """
 def answer(word, times=1, shout=False):

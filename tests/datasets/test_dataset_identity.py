@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from karat.datasets import Dataset
-from karat.datasets.identity import Identities, KeySet, content_of, hash_of
+from karat.datasets.dataset import Identities, KeySet, content_of, hash_of
 from karat.errors import DataError
 from karat.keys import content_hash
 

@@ -700,7 +700,7 @@ def test_memory_does_not_grow_with_the_dataset(store):
 
 
 async def test_code_that_swallows_its_cancellation_does_not_keep_a_stage_from_ending(store, monkeypatch):
-    from karat.execution import local
+    from karat.execution import engines as local
 
     monkeypatch.setattr(local, "PATIENCE_SECONDS", 0)
     let_go = asyncio.Event()

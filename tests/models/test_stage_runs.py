@@ -210,7 +210,7 @@ def test_a_caught_stop_inside_a_recording_of_the_task_itself_still_stops(quick):
 
 @both
 def test_a_refused_key_does_not_wait_long_for_calls_that_are_never_answered(quick, how, monkeypatch):
-    monkeypatch.setattr("karat.execution.local.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("karat.execution.engines.PATIENCE_SECONDS", 0.05)
     with FakeProvider(rates={"401": 1.0}) as server, FakeProvider(latency=600) as silent:
         refused, patient = asking(quick(server))[how], asking(models.get(silent.spec()))[how]
 

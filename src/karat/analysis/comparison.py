@@ -36,8 +36,8 @@ from karat.execution.arguments import (
     read_options,
     store_of,
 )
+from karat.execution.engines import in_thread
 from karat.execution.evaluate import evaluate_async
-from karat.execution.local import in_thread
 from karat.execution.progress import Listener
 from karat.execution.sync import plain
 from karat.formatting import (

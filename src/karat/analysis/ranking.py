@@ -53,10 +53,10 @@ from karat.execution.arguments import (
     read_options,
     store_of,
 )
+from karat.execution.engines import in_thread
 from karat.execution.evaluate import evaluate_async
 from karat.execution.expected import Together, groups_of
 from karat.execution.judgments import PreparedEvaluator
-from karat.execution.local import in_thread
 from karat.execution.progress import Listener
 from karat.execution.sync import plain
 from karat.formatting import (

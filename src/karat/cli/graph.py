@@ -33,8 +33,8 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Draw a task from its file alone: its code is not imported."""
+    from karat.datasets.writers import unwritable
     from karat.graph import arrows, load_outline, mermaid, svg
-    from karat.reporting.files import unwritable
 
     wanted = given.format or _form(given.out)
     name, plan = load_outline(given.task)

@@ -43,8 +43,8 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Write the report."""
     from karat.analysis.summary import summarise
+    from karat.datasets.writers import unwritable
     from karat.formatting import clean, plural
-    from karat.reporting.files import unwritable
     from karat.reporting.html_report import html_report
     from karat.reporting.rendering import FORMATS as ENDINGS
     from karat.reporting.rendering import render, summary_blocks

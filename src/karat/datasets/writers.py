@@ -210,3 +210,10 @@ class _Parquet:
 
 def _typed(value: Any, kind: str) -> Any:
     return encode(value).decode() if kind is ANY and value is not None else value
+
+
+def unwritable(path: str | Path, error: OSError) -> RequestError:
+    """The error to raise in place of one that the system raised."""
+    folder = Path(path).parent
+    reason = f"there is no folder {folder}" if not folder.is_dir() else error.strerror
+    return RequestError(f"{path} cannot be written: {reason}")

@@ -26,11 +26,11 @@ from karat.datasets.garbage import fewer_collections
 from karat.errors import FAILURES, RequestError, did_you_mean
 from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
+from karat.execution.engines import in_thread
 from karat.execution.environment import environment
 from karat.execution.expected import Together, groups_of
 from karat.execution.failures import failure_of
 from karat.execution.labels import corrected_estimates, label_evaluations, with_audits
-from karat.execution.local import in_thread
 from karat.execution.progress import Listener, Progress, listener
 from karat.execution.sync import plain
 from karat.keys import code_fingerprint, fingerprint

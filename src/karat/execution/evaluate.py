@@ -19,11 +19,10 @@ from karat.execution.arguments import (
     read_options,
     store_of,
 )
-from karat.execution.engines import engines
+from karat.execution.engines import InlineEngine, engines
 from karat.execution.environment import environment
 from karat.execution.expected import Together, groups_of
 from karat.execution.judgments import BatchWork, EvaluatorWork, Judgment, PreparedEvaluator
-from karat.execution.local import InlineEngine
 from karat.execution.pipeline import Phase, Stage, open_or_wait
 from karat.execution.progress import Listener
 from karat.execution.reuse import Reuse

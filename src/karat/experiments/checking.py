@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from itertools import islice, product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from pydantic import ValidationError
 
 from karat.aggregators._base import Resolved, fits, folding_part, kinds_text, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
 from karat.evaluators._base import ResolvedEvaluator, evaluators, kind_of, resolve_evaluator
 from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
-from karat.experiments.plan import Plan, PlannedRun, file_beside, function_task, refuse_absent, runs_for
-from karat.experiments.problems import PlacedError, at, blamed, check_schema, problems_of
-from karat.experiments.schema import ExperimentFile, FunctionEntry, PromptEntry, RecordedEntry
+from karat.experiments.plan import (
+    Plan,
+    PlannedRun,
+    file_beside,
+    function_at,
+    function_task,
+    refuse_absent,
+    refuse_unknown,
+    runs_for,
+)
+from karat.experiments.schema import (
+    ExperimentFile,
+    FunctionEntry,
+    PlacedError,
+    PromptEntry,
+    RecordedEntry,
+    at,
+    blamed,
+    check_schema,
+    problems_of,
+)
 from karat.paths import MISSING, find
 from karat.records import Example
 from karat.store.existing import open_existing
 from karat.store.handles import StoredDataset
+from karat.tasks import Task
 
 T = TypeVar("T")
 
@@ -197,8 +217,6 @@ class _Check:
             return []
         if not matrix:
             return self._runs_of(entry, self.params, models)
-        from karat.experiments.matrix import expand, problems_in
-
         if models and "model" in matrix:
             raise RequestError("both matrix: and models: (or --model) name models: remove one of them")
         entry = graph_of(entry, self.folder) or entry
@@ -448,3 +466,103 @@ class _Check:
         if isinstance(self.dataset, StoredDataset) and len(self.dataset) > LOOKED_AT:
             return True
         return any(find(example.metadata, field) is not MISSING for example in self.dataset)
+
+
+MOST_RUNS = 1000
+
+
+class Combination(NamedTuple):
+    """One cell of the matrix: its values and its task."""
+
+    values: dict[str, Any]
+    entry: Any
+    params: dict[str, Any]
+    """Parameters of the function, variables of the graph."""
+    model: str | None
+
+
+def combinations_of(matrix: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination, the last key changing fastest."""
+    count = 1
+    for values in matrix.values():
+        count *= len(values)
+    if count > MOST_RUNS:
+        raise RequestError(f"{count:,} combinations exceed the limit of {MOST_RUNS:,}: list fewer values")
+    return [dict(zip(matrix, values, strict=True)) for values in product(*matrix.values())]
+
+
+def expand(entry: Any, matrix: Mapping[str, Sequence[Any]]) -> list[Combination]:
+    """The combinations of a task and a matrix."""
+    if isinstance(entry, RecordedEntry):
+        raise RequestError(
+            "recorded outputs take no matrix: a matrix applies to functions, prompts and graphs"
+        )
+    return [_combined(entry, values) for values in combinations_of(matrix)]
+
+
+def problems_in(
+    entry: Any, matrix: Mapping[str, Sequence[Any]], folder: Path
+) -> tuple[list[PlacedError], dict[str, list[Any]]]:
+    """All errors of a matrix with their places, and the valid values."""
+    check = _checker(entry, folder)
+    found: list[PlacedError] = []
+    good: dict[str, list[Any]] = {}
+    for name, values in matrix.items():
+        good[name] = []
+        for index, value in enumerate(values):
+            try:
+                check(name, index, value)
+                good[name].append(value)
+            except PlacedError as error:
+                found += [error] if all(error.place != each.place for each in found) else []
+    return found, good
+
+
+def _checker(entry: Any, folder: Path) -> Callable[[str, int, Any], None]:
+    """Return a function that raises a PlacedError for an invalid value of the matrix."""
+    function: tuple[str, Any] | None = None
+    if isinstance(entry, FunctionEntry):
+        with suppress(KaratError):  # reported with the task
+            function = function_at(entry.function, folder)
+
+    def check(name: str, index: int, value: Any) -> None:
+        if name == "model":
+            with at("matrix", name, index):
+                if not isinstance(value, str):
+                    raise RequestError(f"{value!r} is not a model: model names are strings")
+                refuse_absent(value)
+        elif isinstance(entry, PromptEntry):
+            with at("matrix", name):
+                _refuse_unknown_field(name)
+            with at("matrix", name, index):
+                _prompt(entry, {name: value}, None)
+        elif function is not None and callable(function[1]) and not isinstance(function[1], Task):
+            with at("matrix", name):
+                refuse_unknown(*function, name)
+
+    return check
+
+
+def _combined(entry: Any, values: dict[str, Any]) -> Combination:
+    model = values.get("model")
+    rest = {name: value for name, value in values.items() if name != "model"}
+    if isinstance(entry, PromptEntry):
+        return Combination(values, _prompt(entry, rest, model), {}, model)
+    return Combination(values, entry, rest, model)
+
+
+def _refuse_unknown_field(name: str) -> None:
+    known = [field.alias or field_name for field_name, field in PromptEntry.model_fields.items()]
+    if name not in known:
+        raise RequestError(f"a prompt has no field {name!r}: {did_you_mean(name, known)}")
+
+
+def _prompt(entry: PromptEntry, values: dict[str, Any], model: str | None) -> PromptEntry:
+    given = {**entry.model_dump(by_alias=True, exclude_unset=True), **values}
+    if model is not None:
+        given.pop("model", None)
+    try:
+        return PromptEntry.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise RequestError(first["msg"].replace("Input should be", "must be")) from error

@@ -96,7 +96,7 @@ class TaskPlace:
 
         They are beside it, in the folders around it up to `tasks` itself, or in a tree like SyGra's.
         """
-        from karat.graph.metrics._discovery import BESIDE, registers_metrics
+        from karat.graph.metrics._unit import BESIDE, registers_metrics
 
         task_imports(self.root)
         for around in self._folders():

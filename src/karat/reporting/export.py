@@ -13,9 +13,8 @@ from typing import IO, Any
 
 import msgspec
 
-from karat.datasets.writers import ANY, FORMATS, NUMBER, TEXT, WHOLE, record_writer, whole_file
+from karat.datasets.writers import ANY, FORMATS, NUMBER, TEXT, WHOLE, record_writer, unwritable, whole_file
 from karat.errors import RequestError, did_you_mean
-from karat.reporting.files import unwritable
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 
 COLUMNS: dict[str, dict[str, str]] = {

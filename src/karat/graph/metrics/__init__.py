@@ -16,12 +16,12 @@ from karat.graph.metrics._aggregator import (
     aggregator_metric,
     aggregator_metrics,
 )
-from karat.graph.metrics._discovery import discover
 from karat.graph.metrics._unit import (
     BaseUnitMetric,
     MetricMetadata,
     UnitMetricRegistry,
     UnitMetricResult,
+    discover,
     unit_metric,
     unit_metrics,
 )

@@ -1,4 +1,4 @@
-"""The small functions that the Python files of SyGra tasks import beside the classes."""
+"""The functions and the answer schema that the Python files of SyGra tasks import beside the classes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, Field
 
 from karat.errors import RequestError
 from karat.graph._state import Message, as_message
@@ -154,3 +155,10 @@ def convert_messages_from_langchain_to_chat_format(messages: Iterable[Any]) -> l
 def convert_messages_from_chat_format_to_langchain(messages: Iterable[Any]) -> list[Message]:
     """`{role, content}` as messages with attributes."""
     return [Message(m["content"], m["role"]) for m in map(as_message, messages)]
+
+
+class SimpleResponse(BaseModel):
+    """A text, and whether it worked."""
+
+    message: str = Field(description="the answer")
+    success: bool = Field(default=True, description="whether it could be given")

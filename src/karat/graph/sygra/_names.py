@@ -70,7 +70,7 @@ TABLE: dict[str, dict[str, str]] = {
         "BaseTaskExecutor": _UTILS,
         "DefaultTaskExecutor=BaseTaskExecutor": _UTILS,
     },
-    "sygra.core.models.structured_output.schemas_factory": {"SimpleResponse": "karat.graph.sygra._schemas"},
+    "sygra.core.models.structured_output.schemas_factory": {"SimpleResponse": "karat.graph.sygra._functions"},
     "sygra.core.graph.graph_postprocessor": {
         "GraphPostProcessor": "karat.graph._postprocess",
         "SemanticDedupPostProcessor": "karat.graph._deduplication",

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from karat.errors import Stopped
-from karat.execution import local
+from karat.execution import engines as local
 
 
 class Doubling:

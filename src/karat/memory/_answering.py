@@ -125,10 +125,10 @@ class ExtractiveAnswerer(Answerer):
     method = "extractive"
 
     def identity(self) -> Any:
-        return {"extractive": 1}
+        return {"extractive": 2}
 
     def answer(self, asked: Asked, context: AnswerContext) -> Answer:
-        from karat.memory._matching import content_words, sentences
+        from karat.memory._language import content_words, sentences
 
         wanted = content_words(asked.question)
         best: tuple[float, int, str] | None = None

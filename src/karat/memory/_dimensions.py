@@ -12,7 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from karat.errors import CannotJudge
 from karat.evaluators import ItemVerdict
-from karat.memory._matching import SUPPORTED, Matcher, content_words, is_refusal, judge_answer, sentences
+from karat.memory._language import content_words, is_refusal, sentences
+from karat.memory._matching import SUPPORTED, Matcher, judge_answer
 from karat.stats import MeanState
 
 Record = Mapping[str, Any]

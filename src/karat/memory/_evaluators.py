@@ -85,7 +85,7 @@ def summary_of(verdicts: Sequence[ItemVerdict], noun: str = "item") -> str:
 class MatchedDimension(Evaluator):
     """A dimension judged by the deterministic matcher."""
 
-    version = "1"
+    version = "2"
 
     def __init__(self, dimension: str, key: str | None = None, embeddings: bool | None = None) -> None:
         super().__init__(key or dimension)

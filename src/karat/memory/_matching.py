@@ -1,22 +1,34 @@
 """The deterministic matcher: decides without a model whether texts state a gold point or a gold answer.
 
-It compares words, numbers and dates, and for coverage embeddings where they are installed. It is a second opinion
-beside a judge, and the only one with `--judge deterministic`. It knows no synonyms beyond what embeddings find, so it
-is strict about paraphrases.
+It compares words, numbers, dates, times and negation, and for coverage embeddings where they are installed. It is a
+second opinion beside a judge, and the only one with `--judge deterministic`. It knows few synonyms beyond what
+embeddings find, so it is strict about paraphrases. `tests/memory/matching_cases.jsonl` has labelled cases.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from karat.evaluators import TokenF1
+from karat.memory._language import (
+    Said,
+    content_words,
+    dates,
+    is_refusal,
+    said,
+    sentences,
+    statements,
+    subject_of,
+    without_dates,
+)
 
 COVERED = 0.6
 """The share of a point's words that one passage has to contain."""
+JOINED = 0.75
+"""The share that a passage over several memories has to contain."""
 NEAR = 0.3
 """The share that is enough where the embedding of the passage is close as well."""
 CLOSE = 0.7
@@ -27,165 +39,13 @@ F1_CORRECT = 0.6
 RECALL_CORRECT = 0.8
 PRECISION_PARTIAL = 0.75
 WINDOW = 3
-"""Adjacent sentences that are read as one passage."""
-LONGEST = 200_000
-"""Characters of a text that are compared."""
-
-_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W\d_]+)?")
-_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-_SENTENCE = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+|(?<=[\u3002\uff01\uff1f])")
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\w.])[-+]?\d+(?:\.\d+)?")
-_STOP_WORDS = """
-a an the and or but if then so of in on at to for from by with about into over as is are was were be been being am do
-does did has have had having will would can could should may might must shall it its this that these those he she they
-them his her their we us our i me my mine you your yours user assistant who whom which what when where why how there
-here also just very really not no
-"""
-_STOP = frozenset(_STOP_WORDS.split())
-_NUMERALS = """
-zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
-nineteen twenty
-"""
-_NUMBER_WORDS = {word: number for number, word in enumerate(_NUMERALS.split())}
-_MONTH_NAMES = """
-january jan
-february feb
-march mar
-april apr
-may
-june jun
-july jul
-august aug
-september sep sept
-october oct
-november nov
-december dec
-"""
-_MONTHS = {
-    name: number for number, line in enumerate(_MONTH_NAMES.split("\n")[1:-1], 1) for name in line.split()
-}
-_MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
-_DATES = (
-    re.compile(r"\b(?P<y>\d{4})[-/](?P<m>\d{1,2})[-/](?P<d>\d{1,2})\b"),
-    re.compile(
-        rf"\b(?P<d>\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+(?P<n>{_MONTH})\b\.?(?:,?\s+(?P<y>\d{{4}}))?", re.I
-    ),
-    re.compile(rf"\b(?P<n>{_MONTH})\b\.?\s+(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,?\s+(?P<y>\d{{4}}))?", re.I),
-    re.compile(rf"\b(?P<n>{_MONTH})\b\.?,?\s+(?P<y>\d{{4}})\b", re.I),
-    re.compile(r"\b(?P<y>\d{4})[-/](?P<m>\d{1,2})\b"),
-    re.compile(r"\b(?P<y>(?:19|20)\d{2})\b"),
-)
-_CANNOT = (
-    r"\b(?:do(?:es)? not|do(?:es)?n['\u2019]?t|did(?: not|n['\u2019]?t)|cannot|can['\u2019]?t"
-    r"|could(?: not|n['\u2019]?t)|unable to|no way to)"
-)
-_TO_SAY = (
-    r"(?:know|say|tell|answer|determine|find|recall|remember|mention|specify|contain|provide|state"
-    r"|have (?:any |enough |that |the |this )?(?:information|memory|record))"
-)
-_NOTHING = r"\b(?:no|not enough|insufficient|without)"
-_SOURCE = r"(?:information|mention|record|evidence|memory|memories|details)"
-_NEVER = r"\b(?:not|never|isn['\u2019]?t|wasn['\u2019]?t)"
-_SAID = r"(?:mentioned|specified|stated|known|provided|discussed|given|available|answerable)"
-_BETWEEN = r"\s+(?:\w+\s+){0,2}?"
-_REFUSALS = re.compile(
-    "|".join(
-        [
-            _CANNOT + _BETWEEN + _TO_SAY,
-            _NOTHING + _BETWEEN + _SOURCE,
-            _NEVER + _BETWEEN + _SAID,
-            r"\bunanswerable\b|\bunknown\b|\bnot sure\b|\bI have no idea\b",
-            "\u4e0d\u77e5\u9053|\u65e0\u6cd5\u56de\u7b54|\u6ca1\u6709\u63d0\u5230|\u672a\u63d0\u53ca",
-        ]
-    ),
-    re.IGNORECASE,
-)
-LONGEST_REFUSAL = 60
-"""The largest number of words of a refusal: a longer text that contains one gives an answer too."""
+"""Adjacent sentences of a memory that are read as one passage."""
+ACROSS = 6
+"""Adjacent sentences of several memories that are read as one passage."""
+MOST_NUMBERS = 3
+"""An answer with more numbers than this names none in particular."""
 
 _f1 = TokenF1()
-
-
-def _stem(word: str) -> str:
-    for ending in ("ing", "ies", "ed", "es", "s", "e"):
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            return word[: -len(ending)] + ("y" if ending == "ies" else "")
-    return word
-
-
-@functools.lru_cache(maxsize=20_000)
-def content_words(text: str) -> frozenset[str]:
-    """The words of a text that carry meaning: folded, without endings; characters for scripts without spaces."""
-    out: set[str] = set()
-    for match in _WORD.finditer(text[:LONGEST].casefold()):
-        word = re.sub(r"['\u2019]\w*$", "", match[0])
-        if _WIDE.search(word):
-            out.update(word)
-        elif word and word not in _STOP:
-            out.add(str(_NUMBER_WORDS[word]) if word in _NUMBER_WORDS else _stem(word))
-    return frozenset(out)
-
-
-@functools.lru_cache(maxsize=5_000)
-def sentences(text: str) -> tuple[str, ...]:
-    """The sentences and lines of a text."""
-    return tuple(part.strip() for part in _SENTENCE.split(text[:LONGEST]) if part and part.strip())
-
-
-def passages(text: str) -> list[str]:
-    """What is compared with a point: one to three adjacent sentences."""
-    parts = sentences(text)
-    out = [
-        " ".join(parts[at : at + size])
-        for size in range(1, WINDOW + 1)
-        for at in range(len(parts) - size + 1)
-    ]
-    return out or [text]
-
-
-def numbers(text: str) -> set[float]:
-    """The numbers in a text, also in words up to twenty."""
-    found = {float(match[0].replace(",", "")) for match in _NUMBER.finditer(text[:LONGEST])}
-    words = (match[0] for match in _WORD.finditer(text[:LONGEST].casefold()))
-    return found | {float(_NUMBER_WORDS[word]) for word in words if word in _NUMBER_WORDS}
-
-
-class Date(NamedTuple):
-    """A date, or the part of one that a text gives."""
-
-    year: int | None
-    month: int | None
-    day: int | None
-
-    def within(self, other: Date) -> bool:
-        """Whether another date has every part that this one has, with the same values."""
-        return all(mine is None or mine == theirs for mine, theirs in zip(self, other, strict=True))
-
-
-def dates(text: str) -> list[Date]:
-    """The dates in a text, in any of the usual forms."""
-    out: list[Date] = []
-    taken: list[tuple[int, int]] = []
-    for pattern in _DATES:
-        for match in pattern.finditer(text[:LONGEST]):
-            if any(start < match.end() and match.start() < end for start, end in taken):
-                continue
-            parts = match.groupdict()
-            month = _MONTHS[parts["n"].casefold()] if parts.get("n") else parts.get("m")
-            year, day = parts.get("y"), parts.get("d")
-            date = Date(int(year) if year else None, int(month) if month else None, int(day) if day else None)
-            if not 1 <= (date.month or 1) <= 12 or not 1 <= (date.day or 1) <= 31:
-                continue
-            taken.append(match.span())
-            out.append(date)
-    return out
-
-
-def is_refusal(text: str) -> bool:
-    """Whether an answer is a refusal ("I don't know")."""
-    return not text.strip() or (
-        len(_WORD.findall(text[:LONGEST])) <= LONGEST_REFUSAL and bool(_REFUSALS.search(text[:LONGEST]))
-    )
 
 
 # ---------------------------------------------------------------- coverage of points by memories
@@ -193,6 +53,57 @@ def is_refusal(text: str) -> bool:
 
 def _recall(words: frozenset[str], passage: str) -> float:
     return len(words & content_words(passage)) / len(words) if words else 0.0
+
+
+class _Point:
+    """A gold point, and what a passage has to contain to state it."""
+
+    def __init__(self, text: str, against: Iterable[str]) -> None:
+        self.text = text
+        self.said = said(text)
+        self.words = _without_numbers(self.said.words) or self.said.words
+        self.subject = subject_of(text) & self.words
+        spelled_one = {1.0} if not re.search(r"(?<!\d)1(?!\d)", text) else set()
+        self.numbers = self.said.numbers - spelled_one
+        self.list = _last_words(text)
+        self.against = [content_words(each) for each in against]
+
+    def share(self, passage: Said) -> float:
+        """The share of the words that a passage has. Who says `I` need not say the name."""
+        words = self.words
+        if passage.first_person and not self.subject <= passage.words and words - self.subject:
+            words = words - self.subject
+        return len(words & passage.words) / len(words)
+
+    def allowed(self, passage: Said) -> bool:
+        """Whether a passage has the numbers, dates and times of the point and does not say the opposite."""
+        return (
+            self.numbers <= passage.numbers
+            and all(any(date.within(other) for other in passage.dates) for date in self._dates())
+            and all(any(time.same(other) for other in passage.times) for time in self.said.times)
+            and (not self.list & passage.words or 2 * len(self.list - passage.words) < len(self.list))
+            and not self.said.contradicts(passage)
+            and all(_nearer(self.said.words, old, passage.words) for old in self.against)
+        )
+
+    def _dates(self) -> list[Any]:
+        """The dates that have to be there: a gold point spells out a year that a dialogue leaves out."""
+        return [date for date in self.said.dates if date.month is not None]
+
+
+_LIST = re.compile(r"(\w+)(?:, (?:the |an? )?(\w+))*,? and (?:the |an? )?(\w+)\W*$")
+
+
+def _last_words(text: str) -> frozenset[str]:
+    """The single words of a list at the end of a statement: a passage has all of them, or is about something else."""
+    found = _LIST.search(text)
+    return (
+        frozenset().union(*(content_words(each) for each in found.groups() if each)) if found else frozenset()
+    )
+
+
+def _without_numbers(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(word for word in words if not word.isdigit())
 
 
 class Matcher:
@@ -210,24 +121,22 @@ class Matcher:
     def covered_by(self, point: str, memories: Sequence[str], against: Iterable[str] = ()) -> int | None:
         """Return the position of the first memory that states a point; None if no memory does.
 
+        A point may also be stated by adjacent memories together; the position is that of the first of them.
         `against` are statements that the point replaces: a passage that is nearer to one of them does not count.
         """
-        words = content_words(point)
-        wanted = {number for number in numbers(point) if not _is_year(number)}
-        if not words:
+        wanted = _Point(point, against)
+        if not wanted.words:
             return None
-        other = [content_words(each) for each in against]
         near: list[tuple[int, str]] = []
-        for place, memory in enumerate(memories):
-            for passage in passages(memory):
-                share = _recall(words, passage)
-                if share < NEAR or not wanted <= numbers(passage):
-                    continue
-                if any(not _nearer(words, old, content_words(passage)) for old in other):
-                    continue
-                if share >= COVERED:
-                    return place
-                near.append((place, passage))
+        parts = [(place, each) for place, memory in enumerate(memories) for each in statements(memory)]
+        for place, start, end, passage in _passages(parts, wanted.words):
+            share = wanted.share(passage)
+            several = parts[end - 1][0] != place
+            if share < (JOINED if several else NEAR) or not wanted.allowed(passage):
+                continue
+            if share >= COVERED:
+                return place
+            near.append((place, _text_of(memories[place], start - _first(parts, start), end - start)))
         return self._close(point, near) if self.embeddings and near else None
 
     def _close(self, point: str, near: list[tuple[int, str]]) -> int | None:
@@ -242,9 +151,37 @@ class Matcher:
         return next((place for (place, _), value in zip(near, similar, strict=True) if value >= CLOSE), None)
 
 
-def _is_year(number: float) -> bool:
-    """Whether a number may be a year, which a gold point spells out and a dialogue leaves out."""
-    return 1900 <= number <= 2100 and number == int(number)
+def _passages(
+    parts: Sequence[tuple[int, Said]], words: frozenset[str]
+) -> Iterator[tuple[int, int, int, Said]]:
+    """One to three adjacent sentences of a memory, then up to six over several, that begin with a shared word.
+
+    Yields the position of the memory, the range of sentences, and what they say.
+    """
+    starts = [start for start, (_, each) in enumerate(parts) if words & each.words]
+    for longest, across in ((WINDOW, False), (ACROSS, True)):
+        for start in starts:
+            place, passage = parts[start]
+            if not across:
+                yield place, start, start + 1, passage
+            for end in range(start + 1, min(len(parts), start + longest)):
+                if not across and parts[end][0] != place:
+                    break
+                passage = passage + parts[end][1]
+                if not across or parts[end][0] != place:
+                    yield place, start, end + 1, passage
+
+
+def _first(parts: Sequence[tuple[int, Said]], start: int) -> int:
+    """Where the sentences of the memory begin that the sentence at `start` is of."""
+    while start and parts[start - 1][0] == parts[start][0]:
+        start -= 1
+    return start
+
+
+def _text_of(memory: str, start: int, count: int) -> str:
+    """Some sentences of a memory, for its embedding."""
+    return " ".join(sentences(memory)[start : start + count]) or memory
 
 
 def _nearer(words: frozenset[str], other: frozenset[str], passage: frozenset[str]) -> bool:
@@ -279,6 +216,13 @@ def judge_answer(
             "Hallucination", "the question cannot be answered, and the answer does not say so"
         )
     if refuses and not any(is_refusal(each) for each in gold):
+        guess = re.split(r"\b(?:but|however)\b", answer, maxsplit=1, flags=re.IGNORECASE)[-1]
+        if guess != answer and not is_refusal(guess):
+            right = [
+                each for each in gold if each.strip() and _compared(guess, each, choices).label == "Correct"
+            ]
+            if right:
+                return AnswerVerdict("Correct", "the answer expresses a doubt and gives the gold answer")
         return AnswerVerdict("Omission", "the answer says that it does not know")
     verdicts = [_compared(answer, each, choices) for each in gold if each.strip()]
     if not verdicts:
@@ -287,20 +231,33 @@ def judge_answer(
     return min(verdicts, key=lambda verdict: order.index(verdict.label))
 
 
+_YES_NO = re.compile(r"\W*(yes|yeah|no|nope)\b(?:\W+|$)", re.IGNORECASE)
+
+
 def _compared(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
     if choices:
         return _chosen(answer, gold, choices)
-    gold_dates = dates(gold)
-    if gold_dates and _is_only_date(gold):
-        found = dates(answer)
-        if all(any(date.within(other) for other in found) for date in gold_dates):
+    decided = _yes_or_no(answer, gold)
+    if decided is not None:
+        return decided
+    told = statements(answer) or (said(answer),)
+    found = sum(told[1:], told[0])
+    wanted = said(gold)
+    if wanted.dates and _is_only_date(gold):
+        stated = dates(answer)
+        if all(any(date.within(other) for other in stated) for date in wanted.dates):
             return AnswerVerdict("Correct", "the answer has the date of the gold answer")
         return AnswerVerdict("Hallucination", "the answer has another date than the gold answer, or none")
-    wanted = numbers(gold)
-    if wanted and len(content_words(gold)) <= len(wanted) + 1:
-        if wanted <= numbers(answer):
+    if wanted.times and len(wanted.words) <= 1:
+        if all(any(time.same(other) for other in found.times) for time in wanted.times):
+            return AnswerVerdict("Correct", "the answer has the time of the gold answer")
+        return AnswerVerdict("Hallucination", "the answer has another time than the gold answer, or none")
+    if wanted.numbers and len(_without_numbers(wanted.words)) <= 1:
+        if wanted.numbers <= found.numbers and len(found.numbers) <= len(wanted.numbers) + MOST_NUMBERS - 1:
             return AnswerVerdict("Correct", "the answer has the numbers of the gold answer")
         return AnswerVerdict("Hallucination", "the answer has other numbers than the gold answer, or none")
+    if wanted.contradicts(found):
+        return AnswerVerdict("Hallucination", "the answer says the opposite of the gold answer")
     items = _list_items(gold)
     if len(items) > 1:
         present = [item for item in items if _recall(content_words(item), answer) >= RECALL_CORRECT]
@@ -311,8 +268,8 @@ def _compared(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
                 "Omission", f"the answer has {len(present)} of the {len(items)} items of the gold answer"
             )
     scored = _f1.evaluate(outputs=answer, reference_outputs=gold)
-    recall, words = _recall(content_words(gold), answer), content_words(answer)
-    numbers_agree = wanted <= numbers(answer)
+    recall, words = _recall(_needed(gold, answer), answer), content_words(answer)
+    numbers_agree = wanted.numbers <= found.numbers
     if numbers_agree and ((scored.score or 0.0) >= F1_CORRECT or recall >= RECALL_CORRECT):
         return AnswerVerdict("Correct", f"token F1 {scored.score or 0.0:.2f}, {recall:.0%} of the gold words")
     precision = len(words & content_words(gold)) / len(words) if words else 0.0
@@ -321,6 +278,30 @@ def _compared(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
     return AnswerVerdict(
         "Hallucination", f"token F1 {scored.score or 0.0:.2f}, {recall:.0%} of the gold words"
     )
+
+
+_PRONOUN = re.compile(r"\b(?:I|we|he|she|they)\b", re.IGNORECASE)
+
+
+def _needed(gold: str, answer: str) -> frozenset[str]:
+    """The words that an answer has to contain: without the name of whom it calls `she`."""
+    words = content_words(gold)
+    name = subject_of(gold) - content_words(answer)
+    return words - name if len(words) > 2 and words - name and _PRONOUN.search(answer) else words
+
+
+def _yes_or_no(answer: str, gold: str) -> AnswerVerdict | None:
+    """The verdict where the gold answer begins with yes or no and that alone decides; None otherwise."""
+    wanted, given = _YES_NO.match(gold), _YES_NO.match(answer)
+    if wanted is None or given is None:
+        return None
+    if (wanted[1].casefold()[0] == "y") != (given[1].casefold()[0] == "y"):
+        return AnswerVerdict(
+            "Hallucination", f"the answer is {given[1].casefold()}, the gold answer {wanted[1].casefold()}"
+        )
+    if not content_words(gold[wanted.end() :]):
+        return AnswerVerdict("Correct", f"both say {wanted[1].casefold()}")
+    return None
 
 
 def _chosen(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
@@ -340,10 +321,10 @@ def _chosen(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
 
 
 def _is_only_date(text: str) -> bool:
-    rest = text
-    for pattern in _DATES:
-        rest = pattern.sub(" ", rest)
-    return not (content_words(rest) - {"day", "dat", "date", "around", "since", "during"})
+    return not (content_words(without_dates(text)) - _AROUND_DATES)
+
+
+_AROUND_DATES = content_words("day date around since during")
 
 
 def _list_items(text: str) -> list[str]:

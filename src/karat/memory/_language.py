@@ -1,0 +1,523 @@
+"""What a text says, read by rules: words, numbers, dates, times of day, what is negated, and whether it is a refusal.
+
+The rules are for English. Other scripts are compared by characters, numbers and dates alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from datetime import date as CalendarDate
+from datetime import timedelta
+from typing import NamedTuple
+
+LONGEST = 200_000
+"""Characters of a text that are read."""
+
+_WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W\d_]+)?")
+_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_SENTENCE = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+|(?<=[\u3002\uff01\uff1f])")
+
+
+def _listed(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_STOP = _listed("""
+a an the and or but if then so of in on at to for from by with about into over as is are was were be been being am do
+does did has have had having will would can could should may might must shall it its this that these those he she they
+them his her their we us our i me my mine you your yours user assistant who whom which what when where why how there
+here also just very really not no
+""")
+
+# ---------------------------------------------------------------- words
+
+_FORMS = """
+took:take taken:take bought:buy went:go gone:go ran:run met:meet got:get gave:give given:give made:make told:tell
+thought:think began:begin begun:begin won:win lost:lose sold:sell paid:pay spent:spend wrote:write written:write
+drove:drive driven:drive flew:fly flown:fly ate:eat eaten:eat drank:drink slept:sleep taught:teach built:build
+broke:break broken:break chose:choose chosen:choose grew:grow grown:grow knew:know kept:keep sent:send sang:sing
+swam:swim wore:wear left:leave brought:bring caught:catch fought:fight found:find held:hold led:lead rode:ride
+rose:rise said:say saw:see seen:see spoke:speak stood:stand children:child feet:foot people:person wives:wife
+km:kilometre kilometer:kilometre kilometers:kilometre kg:kilogram mum:mother mom:mother dad:father kid:child
+kids:child euro:eur euros:eur dollars:usd dollar:usd percent:pct colour:color favourite:favorite
+love:like loved:like loves:like loving:like enjoy:like enjoys:like enjoyed:like enjoying:like adore:like adores:like
+teacher:teach
+"""
+_IRREGULAR = dict(pair.split(":") for pair in _FORMS.split())
+"""Forms that a stemmer misses, and a few words that mean the same."""
+_UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+)
+_TEENS = "seventeen eighteen nineteen"
+_NUMERALS = {word: number for number, word in enumerate(f"{_UNITS} {_TEENS}".split())}
+_TENS = {
+    word: 10 * number
+    for number, word in enumerate(
+        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2
+    )
+}
+_MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 1_000_000, "dozen": 12}
+
+
+def _stem(word: str) -> str:
+    for ending, instead in (
+        ("ied", "y"),
+        ("ies", "y"),
+        ("ing", ""),
+        ("ed", ""),
+        ("es", ""),
+        ("s", ""),
+        ("e", ""),
+    ):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word[: -len(ending)] + instead
+            break
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiou":
+        word = word[:-1]
+    return word
+
+
+def _word(token: str) -> str:
+    """A token in the form in which words are compared; empty for one without meaning."""
+    word = re.sub(r"['\u2019]\w*$", "", token)
+    if not word or word in _STOP:
+        return ""
+    numeral = _NUMERALS.get(word, _TENS.get(word))
+    return str(numeral) if numeral is not None else _stem(_IRREGULAR.get(word, word))
+
+
+@functools.lru_cache(maxsize=20_000)
+def content_words(text: str) -> frozenset[str]:
+    """The words of a text that carry meaning: folded, without endings; characters for scripts without spaces."""
+    out: set[str] = set()
+    for match in _WORD.finditer(text[:LONGEST].casefold()):
+        out.update(_forms(match[0]))
+    return frozenset(out)
+
+
+def _forms(token: str) -> Iterable[str]:
+    if _WIDE.search(token):
+        return token
+    word = _word(token)
+    return (word,) if word else ()
+
+
+@functools.lru_cache(maxsize=5_000)
+def sentences(text: str) -> tuple[str, ...]:
+    """The sentences and lines of a text."""
+    return tuple(part.strip() for part in _SENTENCE.split(text[:LONGEST]) if part and part.strip())
+
+
+# ---------------------------------------------------------------- dates and times
+
+_MONTH_NAMES = """
+january jan
+february feb
+march mar
+april apr
+may
+june jun
+july jul
+august aug
+september sep sept
+october oct
+november nov
+december dec
+"""
+_MONTHS = {
+    name: number for number, line in enumerate(_MONTH_NAMES.split("\n")[1:-1], 1) for name in line.split()
+}
+_MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_DATES = (
+    re.compile(r"\b(?P<y>\d{4})[-/](?P<m>\d{1,2})[-/](?P<d>\d{1,2})(?!\d)"),
+    re.compile(
+        rf"\b(?P<d>\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+(?P<n>{_MONTH})\b\.?(?:,?\s+(?P<y>\d{{4}}))?", re.I
+    ),
+    re.compile(rf"\b(?P<n>{_MONTH})\b\.?\s+(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,?\s+(?P<y>\d{{4}}))?", re.I),
+    re.compile(rf"\b(?P<n>{_MONTH})\b\.?,?\s+(?P<y>\d{{4}})\b", re.I),
+    re.compile(
+        rf"\b(?:in|from|since|until|till|by|during|last|next|this|early|late|mid|of) (?P<n>{_MONTH})\b(?! \d)",
+        re.I,
+    ),
+    re.compile(r"\b(?P<y>\d{4})[-/](?P<m>\d{1,2})\b"),
+    re.compile(r"\b(?P<y>(?:19|20)\d{2})\b"),
+)
+_RELATIVE = re.compile(
+    r"\b(today|tonight|this (?:morning|afternoon|evening)|yesterday|last night|tomorrow)\b", re.I
+)
+_SHIFTS = {"yesterday": -1, "last night": -1, "tomorrow": 1}
+_TIME = re.compile(
+    r"(?<![\d.,:])(?P<h>\d{1,2})(?::(?P<m>\d{2}))?(?::\d{2})?\s*(?P<half>[ap])\.?m\b"
+    r"|(?<![\d.,:])(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2})?(?!\d)",
+    re.I,
+)
+
+
+class Date(NamedTuple):
+    """A date, or the part of one that a text gives."""
+
+    year: int | None
+    month: int | None
+    day: int | None
+
+    def within(self, other: Date) -> bool:
+        """Whether another date has every part that this one has, with the same values.
+
+        The other one may leave out the year of a day, which a dialogue rarely spells out.
+        """
+        if self.month is not None and other.year is None:
+            return self.month == other.month and self.day == other.day
+        return all(mine is None or mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    def shifted(self, days: int) -> Date | None:
+        """A date some days later; None for a part of a date."""
+        if self.year is None or self.month is None or self.day is None:
+            return None
+        try:
+            moved = CalendarDate(self.year, self.month, self.day) + timedelta(days)
+        except (ValueError, OverflowError):
+            return None
+        return Date(moved.year, moved.month, moved.day)
+
+
+class Time(NamedTuple):
+    """A time of day in minutes; `half_unknown` where 7:00 may be in the morning or in the evening."""
+
+    minutes: int
+    half_unknown: bool
+
+    def same(self, other: Time) -> bool:
+        """Whether both can be the same time."""
+        if self.half_unknown or other.half_unknown:
+            return self.minutes % 720 == other.minutes % 720
+        return self.minutes == other.minutes
+
+
+def _dates(text: str) -> tuple[list[Date], str]:
+    """The dates in a text, and the text without them."""
+    out: list[Date] = []
+    for pattern in _DATES:
+        taken: list[tuple[int, int]] = []
+        for match in pattern.finditer(text):
+            parts = match.groupdict()
+            month = _MONTHS[parts["n"].casefold()] if parts.get("n") else parts.get("m")
+            year, day = parts.get("y"), parts.get("d")
+            date = Date(int(year) if year else None, int(month) if month else None, int(day) if day else None)
+            if 1 <= (date.month or 1) <= 12 and 1 <= (date.day or 1) <= 31:
+                taken.append(match.span())
+                out.append(date)
+        text = _without(text, taken)
+    return out, text
+
+
+def _times(text: str) -> tuple[list[Time], str]:
+    """The times of day in a text, and the text without them."""
+    out: list[Time] = []
+    taken: list[tuple[int, int]] = []
+    for match in _TIME.finditer(text):
+        half = match["half"]
+        hour, minute = int(match["h"] or match["hour"]), int(match["m"] or match["minute"] or 0)
+        if hour > (12 if half else 24) or minute > 59:
+            continue
+        if half:
+            hour = hour % 12 + (12 if half.casefold() == "p" else 0)
+        out.append(Time(60 * hour + minute, not half and 1 <= hour <= 12))
+        taken.append(match.span())
+    return out, _without(text, taken)
+
+
+def _without(text: str, spans: list[tuple[int, int]]) -> str:
+    """A text with blanks in place of some parts."""
+    if not spans:
+        return text
+    parts, last = [], 0
+    for start, end in spans:
+        parts += [text[last:start], " " * (end - start)]
+        last = end
+    return "".join([*parts, text[last:]])
+
+
+def dates(text: str) -> list[Date]:
+    """The dates in a text, in any of the usual forms."""
+    return _dates(text[:LONGEST])[0]
+
+
+def without_dates(text: str) -> str:
+    """A text with blanks in place of its dates."""
+    return _dates(text[:LONGEST])[1]
+
+
+# ---------------------------------------------------------------- numbers
+
+_NUMBER = re.compile(
+    r"(?<![\w.])(?P<n>[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?|[-+]?\d+(?:\.\d+)?)(?P<k>\s?(?:k|thousand|million)\b)?",
+    re.I,
+)
+
+
+def numbers(text: str) -> set[float]:
+    """The numbers in a text, also in words; without those of dates and times of day."""
+    rest = _times(_dates(text[:LONGEST])[1])[1]
+    out: set[float] = set()
+    for match in _NUMBER.finditer(rest):
+        value = float(match["n"].replace(",", ""))
+        if match["k"]:
+            value *= 1_000_000 if match["k"].strip().casefold() == "million" else 1000
+        out.add(value)
+    return out | set(_spelled(rest))
+
+
+def _spelled(text: str) -> Iterator[float]:
+    """Numbers in words: `seven`, `twenty-five`, `two hundred`."""
+    value: int | None = None
+    tens = False
+    for match in _WORD.finditer(text.casefold()):
+        word = match[0]
+        if word in _NUMERALS:
+            if value is not None and not (tens and _NUMERALS[word] < 10):
+                yield float(value)
+                value = None
+            value, tens = (value or 0) + _NUMERALS[word], False
+        elif word in _TENS:
+            if value is not None:
+                yield float(value)
+            value, tens = _TENS[word], True
+        elif word in _MULTIPLES and value is not None:
+            value, tens = value * _MULTIPLES[word], False
+        else:
+            if word == "dozen":
+                yield 12.0
+            if value is not None:
+                yield float(value)
+            value, tens = None, False
+    if value is not None:
+        yield float(value)
+
+
+# ---------------------------------------------------------------- negation
+
+_NEGATORS = _listed(
+    "not no never without cannot neither nor none nobody nothing hardly dont doesnt didnt cant wont isnt wasnt arent"
+)
+_NEGATED = re.compile(r"n['\u2019]t$")
+_NO_NEGATION = _listed(
+    "only just forget mind doubt wait miss problem problems worries worry hesitate matter idea"
+)
+"""Words after a negator that turn it into something else: `don't forget`, `not only`, `can't wait`."""
+_ENDS_SCOPE = _listed(
+    "but although though because since while whereas however so instead except until unless yet rather"
+)
+_SUBJECTS = _listed("i we he she they it you my our his her their")
+_TOKEN = re.compile(rf"(?P<word>{_WORD.pattern})|(?P<stop>[,;:.!?()\n\u2013\u2014\u3002\uff0c])")
+ANTONYMS = tuple(
+    (_listed(one), _listed(other))
+    for one, other in (
+        ("lik favorit prefer", "hat dislik detest despis loath"),
+        ("start begin", "stop quit finish end"),
+        ("buy", "sell"),
+        ("open", "clos"),
+        ("accept", "declin reject refus"),
+        ("increas rise", "decreas fal"),
+        ("win", "los"),
+        ("arriv", "leav depart"),
+        ("early", "lat"),
+        ("cheap", "expensiv"),
+        ("befor", "after"),
+    )
+)
+"""Stems that mean the opposite of each other."""
+_FIRST_PERSON = re.compile(r"\b(?:I|my|me|mine|we|our|us|user)\b|\bI['\u2019]", re.IGNORECASE)
+
+
+class Said(NamedTuple):
+    """What a passage says."""
+
+    words: frozenset[str]
+    """Its words, without those of dates and times."""
+    negated: frozenset[str]
+    """Words that stand under a negation …"""
+    affirmed: frozenset[str]
+    """… and words that do not; a word may do both."""
+    numbers: frozenset[float]
+    dates: tuple[Date, ...]
+    times: tuple[Time, ...]
+    first_person: bool
+
+    def __add__(self, other: object) -> Said:
+        """What two passages say together."""
+        if not isinstance(other, Said):
+            return NotImplemented
+        return Said(
+            self.words | other.words,
+            self.negated | other.negated,
+            self.affirmed | other.affirmed,
+            self.numbers | other.numbers,
+            self.dates + other.dates,
+            self.times + other.times,
+            self.first_person or other.first_person,
+        )
+
+    def contradicts(self, other: Said) -> bool:
+        """Whether the words that both share are negated in one and not in the other, or one has the opposite word."""
+        shared = self.words & other.words
+        opposite = (self._only_negated() & other._only_affirmed()) | (
+            self._only_affirmed() & other._only_negated()
+        )
+        if shared and 3 * len(opposite & shared) >= len(shared):
+            return True
+        denied = self._only_negated() & other.words
+        if denied and denied <= other._only_affirmed():
+            return True
+        return any(
+            (self.words & a and other.words & b and not (self.words & b or other.words & a))
+            or (self.words & b and other.words & a and not (self.words & a or other.words & b))
+            for a, b in ANTONYMS
+        )
+
+    def _only_negated(self) -> frozenset[str]:
+        return self.negated - self.affirmed
+
+    def _only_affirmed(self) -> frozenset[str]:
+        return self.affirmed - self.negated
+
+
+@functools.lru_cache(maxsize=50_000)
+def said(text: str, day: Date | None = None) -> Said:
+    """What a passage says; `day` is when, for words such as `yesterday`."""
+    text = text[:LONGEST]
+    found, rest = _dates(text)
+    times, rest = _times(rest)
+    for match in _RELATIVE.finditer(rest) if day is not None else ():
+        word = match[1].casefold()
+        shifted = day.shifted(_SHIFTS.get(word, 0)) if day is not None else None
+        found += [shifted] if shifted is not None else []
+    negated, affirmed = _polarity(rest)
+    return Said(
+        content_words(rest),
+        negated,
+        affirmed,
+        frozenset(numbers(text)),
+        tuple(found),
+        tuple(times),
+        bool(_FIRST_PERSON.search(text)),
+    )
+
+
+def _polarity(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The words under a negation, which reaches to the end of its clause, and the others."""
+    negated: set[str] = set()
+    affirmed: set[str] = set()
+    tokens = [(match["word"] or "").casefold() for match in _TOKEN.finditer(text)]
+    under = False
+    for place, token in enumerate(tokens):
+        following = tokens[place + 1] if place + 1 < len(tokens) else ""
+        if not token or token in _ENDS_SCOPE or (token in ("and", "or") and following in _SUBJECTS):
+            under = False
+        elif token in _NEGATORS or _NEGATED.search(token):
+            under = under or following not in _NO_NEGATION
+        else:
+            (negated if under else affirmed).update(_forms(token))
+    return frozenset(negated), frozenset(affirmed)
+
+
+# ---------------------------------------------------------------- memories as sentences
+
+_BEGINNING = re.compile(r"\s*\[(?P<time>[^\]\n]{4,60})\]\s*|\s*(?P<who>[^\s:\[\]][^:\n\[\]]{0,40}):\s+")
+
+
+@functools.lru_cache(maxsize=10_000)
+def statements(memory: str) -> tuple[Said, ...]:
+    """The sentences of a memory. Each has the speaker of its line, and the day of its line for `yesterday`.
+
+    The time at the beginning of a line (`[2024-05-01 09:30] speaker: …`) is when it was said: no number of it counts,
+    and its date counts for what is said.
+    """
+    out: list[Said] = []
+    day: Date | None = None
+    for line in memory[:LONGEST].split("\n"):
+        who = ""
+        while match := _BEGINNING.match(line):
+            if match["time"]:
+                stated = dates(match["time"])
+                if not stated:
+                    break
+                day = stated[0]
+            else:
+                who = match["who"]
+                line = line[match.end() :]
+                break
+            line = line[match.end() :]
+        for sentence in sentences(line):
+            made = said(sentence, day)
+            if who:
+                made = made + said(who)
+            if day is not None:
+                made = made._replace(dates=(*made.dates, day))
+            out.append(made)
+    return tuple(out)
+
+
+# ---------------------------------------------------------------- refusals
+
+_I = r"\b(?:I|we)(?:['\u2019]m| am|['\u2019]re| are)?\b(?:\s+\w+){0,2}?\s*"
+_SOURCE = (
+    r"\b(?:conversations?|memor(?:y|ies)|context|dialogues?|history|records?|information|texts?|notes|data|messages"
+    r"|documents?|excerpts?|sources?|user|it|this|that|question|answer)\b"
+)
+_NOT = (
+    r"(?:do(?:es)? not|do(?:es)?n['\u2019]?t|did(?: not|n['\u2019]?t)|cannot|can ?not|can['\u2019]?t|never"
+    r"|could(?: not|n['\u2019]?t))"
+)
+_GAP = r"\s+(?:\w+\s+){0,2}?"
+_KNOW = (
+    r"(?:know|say|tell|answer|determine|find|recall|remember|see|infer|confirm|identify|provide"
+    r"|have (?:any |enough |that |the |this |a )?(?:information|memory|memories|record|details|answer))\b"
+)
+_STATE = r"(?:say|mention|specify|contain|provide|state|include|indicate|give|tell|reveal|answer|have|show|cover)\b"
+_STATED = r"(?:mentioned|specified|stated|discussed|disclosed|answerable|provided|recorded|indicated)\b"
+_REFUSALS = re.compile(
+    "|".join(
+        [
+            _I + rf"(?:{_NOT}|unable to|not able to|no way to)" + _GAP + _KNOW,
+            _I + r"(?:have no (?:idea|information|memory|memories|record|answer)|not (?:sure|certain))\b",
+            _SOURCE + r"(?:\s+\w+){0,4}?\s+" + _NOT + _GAP + _STATE,
+            r"\b(?:no|not enough|insufficient|without)"
+            + _GAP
+            + r"(?:information|mention|evidence|details)\b",
+            r"\b(?:there (?:is|are|was|were)|have|has|contains?|found) (?:no|not enough)"
+            + _GAP
+            + r"(?:records?|memor(?:y|ies)|answer|data)\b",
+            r"\b(?:not|never|isn['\u2019]?t|wasn['\u2019]?t|aren['\u2019]?t|weren['\u2019]?t)\s+(?:\w+\s+){0,2}?"
+            + _STATED,
+            r"\bnot known\b(?!\s+(?:for|as|to))",
+            r"\binformation\b[^.]{0,20}\bnot (?:available|given)\b",
+            rf"^\W*(?:sorry\W+)?(?:{_NOT}|unable to)" + _GAP + _KNOW,
+            r"\b(?:question|this|it|answer|that) (?:is|remains) (?:unanswerable|unknown|unclear)\b",
+            r"^\W*(?:unknown|unanswerable|unclear|n/a|not sure|no idea|nobody knows|not applicable)\b\W*$",
+            r"\bunanswerable\b|\bcannot be (?:answered|determined|known|inferred)\b",
+            "\u4e0d\u77e5\u9053|\u65e0\u6cd5\u56de\u7b54|\u6ca1\u6709\u63d0\u5230|\u672a\u63d0\u53ca",
+        ]
+    ),
+    re.IGNORECASE,
+)
+LONGEST_REFUSAL = 60
+"""The largest number of words of a refusal: a longer text that contains one gives an answer too."""
+
+
+def is_refusal(text: str) -> bool:
+    """Whether an answer is a refusal ("I don't know")."""
+    return not text.strip() or (
+        len(_WORD.findall(text[:LONGEST])) <= LONGEST_REFUSAL and bool(_REFUSALS.search(text[:LONGEST]))
+    )
+
+
+def subject_of(text: str) -> frozenset[str]:
+    """The names at the beginning of a statement: `Mara Lindqvist` in `Mara Lindqvist is 34`."""
+    out: set[str] = set()
+    for match in _WORD.finditer(text):
+        if not match[0][0].isupper():
+            break
+        out.update(_forms(match[0].casefold()))
+    return frozenset(out)

@@ -365,7 +365,8 @@ def _is_json(value: Any, depth: int) -> bool:
         if depth >= MAX_DEPTH:
             return False
         for item in value:
-            if type(item) in _PLAIN or (type(item) is float and item - item == 0):  # embeddings are long
+            kind = type(item)
+            if kind in _PLAIN or (kind is float and item - item == 0):  # embeddings are long
                 continue
             if not _is_json(item, depth + 1):
                 return False

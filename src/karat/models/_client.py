@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -162,10 +163,12 @@ class Model:
         given = read_options(options, self.endpoint.parameters)
         if self._known is not None or self._unsupported:
             self._refuse(given)
-        stream, deterministic = given.pop("stream", False), given.pop("deterministic", None)
-        request = Request(
-            messages=read_messages(messages), schema=form.schema if form is not None else None, **given
-        )
+        stream, deterministic = False, None
+        if given:
+            stream, deterministic = given.pop("stream", False), given.pop("deterministic", None)
+        if form is not None:
+            given["schema"] = form.schema
+        request = Request(messages=read_messages(messages), **given)
         if self._known is not None and not self._known.prefill:
             problem = prefill_refusal(self.endpoint, request)
             if problem is not None:
@@ -326,8 +329,14 @@ def _recorded(endpoint: Endpoint, request: Request, encoded: bytes) -> dict[str,
         if redacted is not encoded and redacted != encoded:
             request = msgspec.json.decode(redacted, type=Request)
     out: dict[str, Any] = {"messages": request.messages}
-    for name in Request.__struct_fields__[1:]:
-        value = getattr(request, name)
-        if value is not None and value != {} and not (name == "n" and value == 1):
-            out[name] = value
+    values = _options(request)
+    if values != _DEFAULT_OPTIONS:
+        for name, value, default in zip(_OPTION_NAMES, values, _DEFAULT_OPTIONS, strict=True):
+            if value is not None and value != default:
+                out[name] = value
     return out
+
+
+_OPTION_NAMES = Request.__struct_fields__[1:]
+_options = operator.attrgetter(*_OPTION_NAMES)
+_DEFAULT_OPTIONS = _options(Request(messages=[]))

@@ -103,7 +103,7 @@ _instances: dict[str, Provider] = {}
 
 def provider_of(endpoint: Endpoint) -> Provider:
     """The provider of an endpoint; one instance per process."""
-    return provider_named(endpoint.provider)
+    return _instances.get(endpoint.provider) or provider_named(endpoint.provider)
 
 
 def provider_named(name: str) -> Provider:

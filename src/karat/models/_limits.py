@@ -90,6 +90,19 @@ class Limiter:
         self._requests = Bucket(limits.requests_per_minute, now) if limits.requests_per_minute else None
         self._tokens = Bucket(limits.tokens_per_minute, now) if limits.tokens_per_minute else None
 
+    def try_acquire(self, tokens: float) -> Permit | None:
+        """Take a slot that is free now; None if there is something to wait for, or a rate to keep."""
+        if (
+            self._waiting
+            or self._paused_until
+            or self._requests is not None
+            or self._tokens is not None
+            or self.active >= int(self.allowed)
+        ):
+            return None
+        self.active += 1
+        return Permit(self.cuts, tokens)
+
     async def acquire(self, tokens: float, sleep: Sleep | None = None) -> Permit:
         """Wait for a free slot, first come, first served, and for the rates. `tokens` is the expected usage."""
         if self.active >= int(self.allowed) or self._waiting:

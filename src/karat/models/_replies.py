@@ -241,7 +241,7 @@ def reply_of(
         tokens_per_second=context.timing.tokens_per_second,
         usage=usage_of(
             tokens,
-            calls=1 + sum(attempt.error == SchemaMismatch.__name__ for attempt in attempts),
+            calls=1 + sum(each.error == SchemaMismatch.__name__ for each in attempts) if attempts else 1,
             cached_calls=int(cached),
             cost=cost,
         ),

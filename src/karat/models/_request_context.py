@@ -44,17 +44,14 @@ _SECRET_HEADER = re.compile(
 """Names of headers that carry a key, beside those that no field of models.yaml may have."""
 
 
-class Timing:
-    """Where the time of one call goes: on the wire, or waiting for a place, a rate limit or the next attempt."""
+class Timing(msgspec.Struct, gc=False):
+    """Seconds of one call on the wire, and seconds in which it waited for a slot, a rate limit or a retry."""
 
-    __slots__ = ("first_token", "queue", "service", "tokens_per_second")
-
-    def __init__(self) -> None:
-        self.service = 0.0
-        self.queue = 0.0
-        self.first_token: float | None = None
-        """Seconds from sending to the first piece of the answer, where it was streamed."""
-        self.tokens_per_second: float | None = None
+    service: float = 0.0
+    queue: float = 0.0
+    first_token: float | None = None
+    """Seconds from sending to the first piece of the answer, if it was streamed."""
+    tokens_per_second: float | None = None
 
 
 class RequestContext(msgspec.Struct, frozen=True, gc=False):

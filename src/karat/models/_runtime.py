@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from karat.errors import RequestError
@@ -99,7 +99,7 @@ class Background:
         try:
             return await future
         except asyncio.CancelledError:
-            self.loop.call_soon_threadsafe(_cancel, job)
+            self.loop.call_soon_threadsafe(self._cancel, job)
             raise
 
     def call_sync(self, work: Coroutine[Any, Any, T]) -> T:
@@ -114,7 +114,7 @@ class Background:
             return future.result()
         except BaseException:
             if not future.done():  # KeyboardInterrupt while waiting
-                self.loop.call_soon_threadsafe(_cancel, job)
+                self.loop.call_soon_threadsafe(self._cancel, job)
             raise
 
     def _submit(self, job: Job[Any]) -> None:
@@ -130,7 +130,6 @@ class Background:
             job = inbox.popleft()
             job.task = self.loop.create_task(self._work(job))
             self._tasks.add(job.task)
-            job.task.add_done_callback(self._tasks.discard)
 
     async def _work(self, job: Job[Any]) -> None:
         value: Any = None
@@ -141,6 +140,8 @@ class Background:
             error = concurrent.futures.CancelledError() if job.returns is None else asyncio.CancelledError()
         except BaseException as raised:
             error = raised
+        # Not as a callback of the task, which would be one more turn of the loop for every call.
+        self._tasks.discard(cast("asyncio.Task[None]", job.task))
         if job.returns is not None:
             job.returns.add(job.future, value, error)
         elif not job.future.done():
@@ -149,12 +150,20 @@ class Background:
             else:
                 job.future.set_exception(error)
 
+    def _cancel(self, job: Job[Any]) -> None:
+        assert job.task is not None  # it was begun by a callback scheduled before this one
+        # A task that is cancelled before its first step never enters `_work`.
+        job.task.add_done_callback(self._tasks.discard)
+        job.task.add_done_callback(lambda _: job.coroutine.close())
+        job.task.cancel()
+
     def cancel_all(self) -> None:
         """Cancels what is under way and waits until it has ended."""
         if self.thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self.loop).result()
 
     async def _cancel_all(self) -> None:
+        await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its end
         tasks = [task for task in self._tasks if not task.done()]
         for task in tasks:
             task.cancel()
@@ -169,11 +178,6 @@ class Background:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join()
         self.loop.close()
-
-
-def _cancel(job: Job[Any]) -> None:
-    assert job.task is not None  # it was begun by a callback scheduled before this one
-    job.task.cancel()
 
 
 class Shared:

@@ -243,14 +243,22 @@ class Service:
                 await self._until_committed(under_way)
             context.uncommitted[:] = [row for row in context.uncommitted if not row.done()]
         attempts: list[Attempt] = []
-        asked = await self._turn(context, context.request, attempts)
+        try:
+            asked = await self._request(context, context.request, attempts)
+        except IncompleteAnswer as failure:
+            asked = await self._continue_turn(context, context.request, attempts, failure)
+        if context.form is None:
+            return asked, attempts
         try:
             return await read_answers(context, asked), attempts
         except SchemaMismatch as mismatch:
             attempts.append(Attempt(error="SchemaMismatch", message=str(mismatch), seconds=asked.seconds))
             second = repair(context.request, mismatch.raw or "", mismatch.problem)
             try:
-                repaired = await self._turn(context, second, attempts)
+                try:
+                    repaired = await self._request(context, second, attempts)
+                except IncompleteAnswer as failure:
+                    repaired = await self._continue_turn(context, second, attempts, failure)
             except ModelFailure as failure:
                 failure.tokens = all_tokens(asked.tokens, failure.tokens or Tokens())
                 raise
@@ -263,32 +271,32 @@ class Service:
                 failure.attempts, failure.lost = attempts, failure.tokens is None
                 raise
 
-    async def _turn(
-        self, context: RequestContext, request: Request, attempts: list[Attempt]
+    async def _continue_turn(
+        self, context: RequestContext, request: Request, attempts: list[Attempt], pause: IncompleteAnswer
     ) -> ProviderReply:
-        """One whole turn: where the provider pauses it, the model is asked to continue."""
+        """Ask the model to continue a turn that the provider paused, until it is complete."""
         form = provider_of(context.endpoint).format(context.endpoint)
         paused: list[dict[str, Any]] = []
         tokens: Tokens | None = Tokens()
+        failure: ModelFailure = pause
         while True:
+            body = failure.paused if isinstance(failure, IncompleteAnswer) else None
+            following = None
+            if body is not None and len(paused) < MOST_PAUSES:
+                following = form.continued(request, body)
+            if body is None or following is None:
+                if paused:
+                    failure.lost = failure.lost or tokens is None
+                    failure.tokens = all_tokens(tokens, failure.tokens or Tokens())
+                raise failure
+            del attempts[-1]  # a pause is part of the turn, and no failed attempt at it
+            paused.append(body)
+            tokens, request = all_tokens(tokens, failure.tokens), following
             try:
                 asked = await self._request(context, request, attempts)
                 break
-            except ModelFailure as failure:
-                body = failure.paused if isinstance(failure, IncompleteAnswer) else None
-                following = None
-                if body is not None and len(paused) < MOST_PAUSES:
-                    following = form.continued(request, body)
-                if body is None or following is None:
-                    if paused:
-                        failure.lost = failure.lost or tokens is None
-                        failure.tokens = all_tokens(tokens, failure.tokens or Tokens())
-                    raise
-                del attempts[-1]  # a pause is part of the turn, and no failed attempt at it
-                paused.append(body)
-                tokens, request = all_tokens(tokens, failure.tokens), following
-        if not paused:
-            return asked
+            except ModelFailure as next_failure:
+                failure = next_failure
         counted = tokens is not None and asked.tokens is not None
         whole = _encode(form.joined(paused, asked.raw, counted))
         return read_reply(context.endpoint, whole, context.timing.service)
@@ -299,7 +307,7 @@ class Service:
         """One answer of the provider, with retries."""
         endpoint = context.endpoint
         provider = provider_of(endpoint)
-        held = context.native_schema
+        held = request.schema is not None and context.native_schema
         if request.schema is not None and not held:
             request = schema_in_prompt(request)
         if provider.derives_seed and request.seed is None:
@@ -377,9 +385,6 @@ class Service:
             )
         timing = reservation.timing
 
-        async def once() -> A:
-            return await self._once(target, body, read, reservation, refusals)
-
         async def back_off(seconds: float) -> None:
             start = time.perf_counter()
             try:
@@ -388,7 +393,7 @@ class Service:
                 timing.queue += time.perf_counter() - start
 
         return await with_retries(
-            once,
+            functools.partial(self._once, target, body, read, reservation, refusals),
             target.endpoint.retries,
             clock=self.clock,
             sleep=back_off,
@@ -411,9 +416,13 @@ class Service:
             await budget.reserve(worst)
         cost = 0.0
         try:
-            permit = await target.limiter.acquire(reservation.tokens, target.sleep)
+            limiter = target.limiter
+            permit = limiter.try_acquire(reservation.tokens)
+            if permit is None:
+                permit = await limiter.acquire(reservation.tokens, target.sleep)
             try:
-                target.check(refusals)  # while this call waited
+                if target.refusals != refusals:  # while this call waited
+                    target.check(refusals)
                 if reservation.permit is not None:
                     # The stage may have lost its lease while this call waited: then nothing is sent any more.
                     allowed = reservation.permit()

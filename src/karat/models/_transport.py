@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import time
@@ -14,6 +15,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from karat.errors import CredentialsRefused
 from karat.models._endpoints import Endpoint, provider_of
@@ -110,6 +112,9 @@ class Target:
         self.redactor = redactor
         self.provider = provider
         self.url = url
+        self._parsed: str | URL = url
+        with contextlib.suppress(ValueError):  # what is no address is reported when it is asked
+            self._parsed = URL(url)
         self.headers = CIMultiDict(headers)
         self.proxy = proxy_for(url)
         times = endpoint.timeouts
@@ -138,7 +143,7 @@ class Target:
             headers.update(self.provider.sign(self.url, dict(headers), body, self.key, self.endpoint))
         try:
             async with session.post(
-                self.url,
+                self._parsed,
                 data=aiohttp.BytesPayload(body),
                 headers=headers,
                 timeout=self.timeout,

@@ -61,6 +61,9 @@ def cells_of_result(
 def _measured(score: float | None, seconds: float, queue: float, trace: Sequence[Call], kind: str) -> Cells:
     if not trace:
         return score, seconds, queue, None, 0, 0, kind
+    if len(trace) == 1:
+        spent = trace[0].usage or Usage()
+        return score, seconds, queue, spent.cost, spent.input_tokens, spent.output_tokens, kind
     usage = usage_of(trace)
     tokens_in = sum(each.input_tokens for each in usage.values())
     tokens_out = sum(each.output_tokens for each in usage.values())

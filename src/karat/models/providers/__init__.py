@@ -43,6 +43,8 @@ def token_count(value: Any) -> int:
     """Read a token count from a server's reply. ValueError: it is not a count, so the cost is unknown."""
     if value is None:
         return 0
+    if value.__class__ is int and 0 <= value <= MOST_TOKENS:  # nearly always
+        return int(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_TOKENS:
         raise ValueError("not a number of tokens")
     if value != int(value):
@@ -66,8 +68,11 @@ def read_tokens(
     `cached_apart`: the cached tokens are not part of `input`, as Anthropic counts.
     """
     try:
+        total, made = token_count(input), token_count(output)
+        if cache_read is cache_write is reasoning is audio_input is audio_output is None:
+            return Tokens(total, made)  # most servers give no details, and this is read for every reply
         read, write = token_count(cache_read), token_count(cache_write)
-        total, made = token_count(input) + (read + write if cached_apart else 0), token_count(output)
+        total += read + write if cached_apart else 0
         thought, heard, spoken = token_count(reasoning), token_count(audio_input), token_count(audio_output)
     except ValueError:
         return None
@@ -218,7 +223,7 @@ class Provider:
 
     def format(self, endpoint: Endpoint) -> WireFormat:
         """The wire format of an endpoint."""
-        return wire_format(endpoint.api)
+        return _formats.get(endpoint.api) or wire_format(endpoint.api)
 
     def several(self, endpoint: Endpoint) -> bool:
         """Whether one request can ask for `n` answers; where not, n requests are made."""

@@ -97,10 +97,11 @@ class ChatCompletions(WireFormat):
         choices = []
         for choice in raw["choices"]:
             message = choice["message"]
-            text, reason = (
-                _text(message.get("content")),
-                as_name(choice.get("finish_reason"), "finish_reason"),
-            )
+            text, reason = message.get("content"), choice.get("finish_reason")
+            if text.__class__ is not str:
+                text = _text(text)
+            if reason.__class__ is not str:
+                reason = as_name(reason, "finish_reason")
             if not text and message.get("refusal"):
                 text, reason = str(message["refusal"]), "refusal"
             calls = read_tool_calls(message["tool_calls"]) if message.get("tool_calls") else []
@@ -166,9 +167,10 @@ def unwrapped(choice: Choice, request: Request) -> Choice:
 
 def _messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages without what only other formats understand."""
-    if not any("provider_items" in message for message in messages):
-        return messages
-    return [{key: value for key, value in each.items() if key != "provider_items"} for each in messages]
+    for message in messages:
+        if "provider_items" in message:
+            return [{k: v for k, v in each.items() if k != "provider_items"} for each in messages]
+    return messages
 
 
 def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
@@ -214,6 +216,8 @@ def _text(content: Any) -> str:
 def _tokens(usage: Any) -> Tokens | None:
     if not isinstance(usage, dict) or "prompt_tokens" not in usage:
         return None
+    if "prompt_tokens_details" not in usage and "completion_tokens_details" not in usage:
+        return read_tokens(usage["prompt_tokens"], usage.get("completion_tokens"))
     given, made = details(usage, "prompt_tokens_details"), details(usage, "completion_tokens_details")
     return read_tokens(
         usage["prompt_tokens"],

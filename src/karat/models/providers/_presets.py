@@ -7,11 +7,15 @@ Where a provider has an OpenAI-compatible endpoint, that one is used.
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from karat.models.providers import Provider, Quirks, register_provider
+
+if TYPE_CHECKING:
+    from karat.models._endpoints import Endpoint
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +245,7 @@ class PresetProvider(Provider):
         for field in Preset.__struct_fields__:
             if field not in ("source", "checked"):
                 setattr(self, field, getattr(self.preset, field))
+        self._urls: dict[tuple[str, str], str] = {}
 
     def choose_api(self, model: str, official: bool) -> str:
         """Return the API that a model needs (Responses, or Anthropic's on Bedrock), else the provider's first."""
@@ -250,7 +255,13 @@ class PresetProvider(Provider):
             return "anthropic"
         return self.apis[0]
 
-    def url(self, base_url: str, endpoint: Any, body: Any) -> str:
+    def url(self, base_url: str, endpoint: Endpoint, body: Mapping[str, Any]) -> str:
+        known = self._urls.get((base_url, endpoint.api))  # no preset puts the model into the address
+        if known is None:
+            known = self._urls[base_url, endpoint.api] = self._url(base_url, endpoint, body)
+        return known
+
+    def _url(self, base_url: str, endpoint: Endpoint, body: Mapping[str, Any]) -> str:
         if self.name == "bedrock" and endpoint.api == "anthropic" and not base_url.endswith("/anthropic/v1"):
             base_url = base_url.removesuffix("/v1") + "/anthropic/v1"
         return super().url(base_url, endpoint, body)

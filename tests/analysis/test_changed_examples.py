@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 import karat
-from karat.analysis.comparison import compare
-from karat.analysis.settings import served_warnings, setting_differences
+from karat.analysis.comparison import compare, served_warnings, setting_differences
 from karat.records import Call, Usage, usage_of
 from karat.tasks import FunctionTask
 from karat.testing import FakeProvider

@@ -9,8 +9,7 @@ import pytest
 import karat
 from karat.cli import main
 from karat.graph import load_task, write_files
-from karat.graph.metrics._collator import MetricCollatorPostProcessor
-from karat.graph.metrics._stored import stored_metrics
+from karat.graph.metrics._collator import MetricCollatorPostProcessor, stored_metrics
 from karat.records import Skipped
 from tests.graph.yaml_parts import filled
 

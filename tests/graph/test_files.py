@@ -151,7 +151,7 @@ def test_sinks_get_the_records_too(run, project):
 
 
 def test_unit_metrics_become_an_evaluation_of_the_store(run):
-    from karat.graph.metrics._stored import stored_metrics
+    from karat.graph.metrics._collator import stored_metrics
 
     outcome = run()
     evaluators, aggregators = stored_metrics(outcome.task)

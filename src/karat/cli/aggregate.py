@@ -41,7 +41,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Aggregate, and print the estimates."""
     from karat.cli.outcome import exit_code
     from karat.execution.aggregate import aggregate
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     import_from_here()
     with open_existing(given.store) as store:

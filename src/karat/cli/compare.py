@@ -74,7 +74,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Compare, print, and return the exit code of the gates."""
     from karat.analysis.comparison import compare, comparison_blocks
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
         raise UsageError(f"--json and --format {given.format} contradict each other: remove one of them")

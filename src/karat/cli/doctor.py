@@ -132,7 +132,7 @@ def _tried(what: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def _store(url: str | None) -> dict[str, Any]:
     from karat.errors import RequestError
-    from karat.store.existing import open_existing, store_file
+    from karat.store import open_existing, store_file
 
     path = store_file(url)
     if path is not None and not path.exists():

@@ -43,7 +43,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Evaluate, and print the counts."""
     from karat.cli.outcome import exit_code, stage_blocks
     from karat.execution.evaluate import evaluate
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     if not given.runs and not given.amend:
         raise UsageError(

@@ -33,7 +33,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Export the records."""
     from karat.formatting import clean, plural
     from karat.reporting.export import export, format_of, write
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     format = format_of(given.output, given.format)
     to_stdout = given.output in (None, "-")

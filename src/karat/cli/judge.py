@@ -129,7 +129,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.analysis.judges import ANNOTATOR, correct
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     with open_existing(given.store) as store:
         made = correct(
@@ -189,7 +189,7 @@ def _named(text: str) -> tuple[str, str]:
 
 def _import(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.analysis.judges import import_labels
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     with open_existing(given.store) as store:
         made = import_labels(
@@ -229,7 +229,7 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
 
     from karat.analysis.judges import alignment
     from karat.formatting import Block, Paragraph, Table
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     with open_existing(given.store) as store:
         found = alignment(
@@ -316,7 +316,7 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     import msgspec
 
     from karat.analysis.judges import compare_evaluators, compare_judges
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     judges = _judges(given.judge)
     if (len(judges) != 2) == (given.other is None) or (judges and given.other is not None):

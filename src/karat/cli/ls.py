@@ -47,7 +47,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """List the contents of the store."""
     from karat.cli.outcome import counted
     from karat.errors import did_you_mean
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     if given.kind is not None and given.kind not in KINDS:
         raise UsageError(f"unknown kind {given.kind!r}: {did_you_mean(given.kind, KINDS)}")

@@ -65,7 +65,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Rank, or plan; return 1 if comparisons are missing."""
     from karat.analysis.ranking import plan_blocks, plan_rank, rank, ranking_blocks
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):
         raise UsageError(f"--json and --format {given.format} contradict each other: remove one of them")

@@ -48,7 +48,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.reporting.html_report import html_report
     from karat.reporting.rendering import FORMATS as ENDINGS
     from karat.reporting.rendering import render, summary_blocks
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     form = given.format
     if given.output is not None and form is None:

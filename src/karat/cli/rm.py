@@ -29,7 +29,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Remove all items or none."""
     from karat.errors import RequestError
     from karat.formatting import clean, plural
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     with open_existing(given.store) as store:
         targets = list(dict.fromkeys(store.get(each).id for each in given.ids))

@@ -306,7 +306,7 @@ def _dataset(given: argparse.Namespace) -> Any:
 
     from karat.datasets.dataset import Dataset
     from karat.datasets.readers.rows import FORMATS
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     path = Path(given.data)
     if not path.exists() and path.suffix not in FORMATS and path.parent == Path():

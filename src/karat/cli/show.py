@@ -62,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Show the item."""
     from karat.cli.outcome import counted
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     picks = [f"--{name}" for name in ("where", "grep", "sort") if getattr(given, name) is not None]
     picks += ["--failed"] if given.failed else []

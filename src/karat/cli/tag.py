@@ -32,7 +32,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Add and remove the labels."""
     from karat.cli.outcome import counted
     from karat.formatting import clean
-    from karat.store.existing import open_existing
+    from karat.store import open_existing
 
     if not given.labels and not given.remove:
         raise UsageError("karat tag needs a LABEL to add, or --remove LABEL")

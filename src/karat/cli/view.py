@@ -39,8 +39,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Serve until interrupted."""
     from urllib.parse import quote
 
-    from karat.store import open_store
-    from karat.store.existing import store_file
+    from karat.store import open_store, store_file
     from karat.view.names import find_run
 
     if len(given.ids) > 2:

@@ -40,7 +40,7 @@ from karat.experiments.schema import (
 )
 from karat.paths import MISSING, find
 from karat.records import Example
-from karat.store.existing import open_existing
+from karat.store import open_existing
 from karat.store.handles import StoredDataset
 from karat.tasks import Task
 

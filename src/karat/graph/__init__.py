@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from karat.graph._postprocess import GraphPostProcessor
     from karat.graph._state import SygraMessage, SygraState
     from karat.graph._task import GraphTask, load_outline, load_task
-    from karat.graph.metrics._collator import MetricCollatorPostProcessor
+    from karat.graph.metrics._collator import MetricCollatorPostProcessor, stored_metrics
     from karat.graph.metrics._node import UnitMetrics
-    from karat.graph.metrics._stored import stored_metrics
 
 _WHERE = {
     "AsyncLambdaFunction": "_functions",
@@ -58,7 +57,7 @@ _WHERE = {
     "mermaid": "_drawing",
     "names_graph": "_lookup",
     "prepare_files": "_files",
-    "stored_metrics": "metrics._stored",
+    "stored_metrics": "metrics._collator",
     "svg": "_drawing",
     "write_files": "_files",
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urlsplit
 
 from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean, nearest
 from karat.registry import Registry
@@ -135,7 +135,7 @@ class Store:
         Ids stay the same, and what the other store has already is not copied again. A copy that was interrupted is
         completed by the next one.
         """
-        from karat.store.copying import copy_header
+        from karat.store.repositories import copy_header
 
         target = open_store(other)
         found = self.get(id)
@@ -228,6 +228,29 @@ def open_store(url: str | os.PathLike[str] | Store | None = None, *, read_only: 
     if read_only and "read_only" in inspect.signature(factory).parameters:
         return Store(factory(text, read_only=True))
     return Store(factory(text))
+
+
+def open_existing(url: str | None) -> Store:
+    """As `open_store`, but raise where there is no SQLite file yet: reading must not leave an empty one behind."""
+    path = store_file(url)
+    if path is not None and not path.exists():
+        source = "--store" if url else "KARAT_STORE" if os.environ.get("KARAT_STORE") else "the default"
+        raise RequestError(
+            f"there is no store {path} ({source}): karat run makes one, or name another with --store URL"
+        )
+    return open_store(url or None)
+
+
+def store_file(url: str | None) -> Path | None:
+    """The file of the SQLite store that a URL, or no URL, means; None for other kinds."""
+    text = url or os.environ.get("KARAT_STORE") or DEFAULT_URL
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return Path(text)
+    if scheme != "sqlite":
+        return None
+    parts = urlsplit(text)
+    return Path(unquote(parts.path)[1:] if not parts.netloc else unquote(parts.netloc + parts.path))
 
 
 class ReadPool:

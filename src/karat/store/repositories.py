@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from karat.errors import RequestError, StoreError, UnknownName, did_you_mean
+from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean
 from karat.keys import Decision, Previous, Wanted, decide
 from karat.records import (
     FORMAT,
@@ -26,12 +26,13 @@ from karat.records import (
 from karat.serialization import encode
 from karat.store import lease as leases
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Backend, HeaderRow, Row, latest
-from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
+from karat.store.columns import with_cells
+from karat.store.handles import Aggregation, Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held, holder_of, let_go, new_lease
-from karat.store.upgrades import upgrade_aggregation
 
 if TYPE_CHECKING:
     from karat.store import Store
+
 
 __all__ = [
     "Aggregations",
@@ -435,3 +436,98 @@ def count_items(by_status: Mapping[int, int], pending: int) -> Counts:
 output_decoder = msgspec.json.Decoder(Output)
 result_decoder = msgspec.json.Decoder(ItemResult)
 example_decoder = msgspec.json.Decoder(Example)
+
+
+def copy_header(source: Store, target: Store, id: str) -> None:
+    """Copy one dataset, run, evaluation or aggregation; its parents have to be in the target already.
+
+    Its header is written as unfinished and with a lease, then its records, then the final header: another process
+    sees nothing, something in progress, or the whole.
+    """
+    (header,) = [row for row in source.backend.headers(id_prefix=id) if row.id == id]
+    if header.kind == "dataset":
+        target.datasets.put(source.datasets.get(id))
+        return
+    holder = holder_of(source.backend, header.number)
+    if holder is not None:
+        raise StoreBusy(
+            f"{id} is being worked on by {holder.who} since {holder.since}: copy it when it is finished"
+        )
+    there = [row for row in target.backend.headers(id_prefix=id) if row.id == id]
+    if there and there[0].finished is not None:
+        return
+    if there:
+        number = there[0].number
+        held = Held.take(target.backend, number)
+    else:
+        lease = new_lease(target.backend.now())
+        unfinished = header._replace(number=0, finished=None)
+        inserted = target.backend.insert_header(unfinished, source.parents(id), lease)
+        assert inserted is not None
+        number, held = inserted, Held(target.backend, inserted, lease)
+    try:
+        chunks = Chunks(0, source.backend.extent(header.number))
+        for start, stop in chunks:
+            held.check()
+            rows = chunks.saw(source.backend.scan(header.number, start, stop))
+            if rows:
+                target.backend.append(number, with_cells(header.kind, rows), held.owner)
+        target.backend.update_header(number, header.payload, header.finished, held.owner)
+    finally:
+        held.release()
+
+
+_OF_FAILURES = ("evaluator", "aggregator", "run")
+
+
+def upgrade_aggregation(
+    header: dict[str, Any], evaluators: Collection[str], runs: Collection[str]
+) -> dict[str, Any]:
+    """Return a format 1 header of an aggregation in format 2."""
+    aggregators = [spec["key"] for spec in header.get("aggregators", [])]
+
+    def about(name: str) -> dict[str, Any]:
+        parts = _parts(name, evaluators, aggregators, runs)
+        return {field: value for field, value in parts.items() if value not in ("", None)}
+
+    estimates = [{**each, **about(name)} for name, each in header.get("estimates", {}).items()]
+    tables = [{"value": value, **about(name)} for name, value in header.get("tables", {}).items()]
+    failures = [
+        {"error": error, **{field: value for field, value in about(name).items() if field in _OF_FAILURES}}
+        for name, error in header.get("failures", {}).items()
+    ]
+    changed: dict[str, Any] = {"format": 2, "estimates": estimates, "tables": tables, "failures": failures}
+    return {**header, **changed}
+
+
+def _parts(
+    name: str, evaluators: Collection[str], aggregators: Collection[str], runs: Collection[str]
+) -> dict[str, Any]:
+    """Split a format 1 name into evaluator, aggregator, run, estimate name and group."""
+    evaluator, aggregator, rest = "", name, ""
+    for key in sorted(aggregators, key=len, reverse=True):
+        found = re.match(rf"(.+?)-{re.escape(key)}(?=$|[@.])", name)
+        known = [
+            each for each in evaluators if re.match(rf"{re.escape(each)}-{re.escape(key)}(?=$|[@.])", name)
+        ]
+        if known or (found and not evaluators):
+            evaluator = max(known, key=len) if known else found.group(1) if found else ""
+            aggregator, rest = key, name[len(evaluator) + len(key) + 1 :]
+            break
+    run = next(iter(runs)) if len(runs) == 1 else None
+    if rest.startswith("@"):
+        run, _, rest = rest[1:].partition(".")
+    rest = rest.removeprefix(".")
+    group: dict[str, str] = {}
+    for pattern in (r"(?:(.*?)\.)?by\.([^=]*)=(.*)$", r"(?:(.*)\.)?(class|value)=(.*)$"):
+        found = re.match(pattern, rest, re.DOTALL)
+        if found:
+            rest = found.group(1) or ""
+            group = {found.group(2): found.group(3), **group}
+    return {
+        "evaluator": evaluator,
+        "aggregator": aggregator,
+        "name": rest,
+        "run": run,
+        "group": group or None,
+    }

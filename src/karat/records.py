@@ -87,6 +87,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     audio_tokens: int = 0
     served: dict[str, int] = {}
     """Calls by the model version that the provider says it served."""
+    image_tokens: int = 0
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -674,4 +675,5 @@ def _sum(one: Usage, two: Usage) -> Usage:
         one.cache_write_tokens + two.cache_write_tokens,
         one.audio_tokens + two.audio_tokens,
         served,
+        one.image_tokens + two.image_tokens,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 from karat import models
+from karat.models.providers._presets import PRESETS
 
 
 def rows():
@@ -51,3 +54,14 @@ def test_a_check_that_fails_says_why():
     found = models.check("openai/gpt-4o-mini")
     assert not found["ok"]
     assert "OPENAI_API_KEY" in found["error"]
+
+
+def test_every_preset_names_its_source_and_the_day_it_was_checked():
+    names = {preset.name for preset in PRESETS}
+    wanted = (
+        "openai anthropic azure gemini vertex bedrock mistral openrouter groq together fireworks deepseek xai"
+    )
+    assert names == {*wanted.split(), "huggingface", "ollama", "vllm", "llama.cpp", "lmstudio", "litellm"}
+    for preset in PRESETS:
+        assert preset.source.startswith("https://"), preset.name
+        date.fromisoformat(preset.checked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 
 import pytest
@@ -11,7 +12,9 @@ from karat import models
 from karat.models._budget import worst_cost
 from karat.models._messages import Request
 from karat.models._prices import LongContext, Price, bundled
-from karat.models.providers import Tokens
+from karat.models._request_context import usage_of
+from karat.models.providers import Tokens, wire_format
+from karat.records import add_usage
 
 
 def test_the_bundled_table_is_dated_and_every_row_has_a_source():
@@ -25,10 +28,29 @@ def test_the_bundled_table_is_dated_and_every_row_has_a_source():
 
 
 def test_each_kind_of_token_has_its_price():
-    price = Price(10.0, 50.0, cache_read=1.0, cache_write=12.5, audio_input=100.0, audio_output=200.0)
-    tokens = Tokens(1000, 100, cache_read=300, cache_write=200, reasoning=80, audio_input=50, audio_output=10)
-    plain = 1000 - 300 - 200 - 50
-    expected = plain * 10 + 300 * 1 + 200 * 12.5 + 50 * 100 + 90 * 50 + 10 * 200
+    price = Price(
+        10.0,
+        50.0,
+        cache_read=1.0,
+        cache_write=12.5,
+        audio_input=100.0,
+        audio_output=200.0,
+        image_input=5.0,
+        image_output=300.0,
+    )
+    tokens = Tokens(
+        1000,
+        100,
+        cache_read=300,
+        cache_write=200,
+        reasoning=70,
+        audio_input=50,
+        audio_output=10,
+        image_input=40,
+        image_output=20,
+    )
+    plain = 1000 - 300 - 200 - 50 - 40
+    expected = plain * 10 + 300 * 1 + 200 * 12.5 + 50 * 100 + 40 * 5 + 70 * 50 + 10 * 200 + 20 * 300
     assert price.cost(tokens) == pytest.approx(expected / 1e6)
 
 
@@ -39,6 +61,8 @@ def test_a_long_context_costs_more_than_its_first_part():
     request = Request(messages=[{"role": "user", "content": "x"}], max_tokens=10)
     worst = worst_cost(price, request, 5000, "m")
     assert worst >= price.cost(Tokens(5000, 10))
+    spoken = Price(1.0, 5.0, audio_input=9.0, long_context=LongContext(1000, 2.0, 10.0))
+    assert spoken.cost(Tokens(2000, 0, audio_input=500)) == pytest.approx((1500 * 2 + 500 * 9) / 1e6)
 
 
 def test_a_batch_costs_its_share():
@@ -71,8 +95,56 @@ def test_a_file_of_ones_own_wins_and_is_listed_with_its_day(tmp_path, monkeypatc
         ("anthropic/claude-opus-4-7", (5.0, 25.0, 0.5)),
         ("anthropic/claude-haiku-4-5-20251001", (1.0, 5.0, 0.1)),
         ("anthropic/claude-sonnet-5-5", (2.0, 10.0, 0.1)),
+        ("gemini/gemini-2.5-pro", (1.25, 10.0, 0.125)),
+        ("deepseek/deepseek-v4-flash", (0.14, 0.28, 0.0028)),
+        ("groq/llama-3.3-70b-versatile", (0.59, 0.79, None)),
     ],
 )
 def test_rows_are_as_their_source_has_them(model, row):
     price = models.find_price(model)
     assert (price.input, price.output, price.cache_read) == row
+
+
+@pytest.mark.parametrize(
+    "provider",
+    ["gemini", "vertex", "mistral", "groq", "together", "fireworks", "deepseek", "xai", "bedrock"],
+)
+def test_every_hosted_provider_has_dated_prices(provider):
+    rows = [price for name, price in bundled().models.items() if name.startswith(f"{provider}/")]
+    assert len(rows) >= 2
+    assert all(re.search(r"\d{4}-\d{2}", price.source) for price in rows)
+
+
+CHAT = {"prompt_tokens": 100, "completion_tokens": 50}
+RESPONSES = {"input_tokens": 100, "output_tokens": 50}
+
+
+@pytest.mark.parametrize(
+    ("api", "usage", "given", "made"),
+    [
+        ("chat", CHAT, "prompt_tokens_details", "completion_tokens_details"),
+        ("responses", RESPONSES, "input_tokens_details", "output_tokens_details"),
+    ],
+)
+def test_audio_and_image_tokens_are_recorded_and_priced(api, usage, given, made):
+    """Providers count them inside of the totals; a count beyond its total is not believed."""
+    detailed = {
+        **usage,
+        given: {"audio_tokens": 10, "image_tokens": 40},
+        made: {"audio_tokens": 5, "image_tokens": 20},
+    }
+    body = {
+        "chat": {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]},
+        "responses": {
+            "status": "completed",
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
+        },
+    }[api]
+    tokens = wire_format(api).parse({**body, "usage": detailed}).tokens
+    assert (tokens.audio_input, tokens.image_input) == (10, 40)
+    assert (tokens.audio_output, tokens.image_output) == (5, 20)
+    recorded = usage_of(tokens, calls=1, cost=None)
+    assert (recorded.audio_tokens, recorded.image_tokens) == (15, 60)
+    assert add_usage({"m": recorded}, {"m": recorded})["m"].image_tokens == 120
+    detailed[given] = {"image_tokens": 101}
+    assert wire_format(api).parse({**body, "usage": detailed}).tokens is None

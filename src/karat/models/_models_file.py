@@ -67,6 +67,8 @@ class PricesEntry(_Part):
     cache_write: float | None = Field(default=None, ge=0)
     audio_input: float | None = Field(default=None, ge=0)
     audio_output: float | None = Field(default=None, ge=0)
+    image_input: float | None = Field(default=None, ge=0)
+    image_output: float | None = Field(default=None, ge=0)
     batch: float | None = Field(default=None, ge=0, le=1)
     max_output: int | None = Field(default=None, ge=1)
 

@@ -38,6 +38,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     cache_write: float | None = None
     audio_input: float | None = None
     audio_output: float | None = None
+    image_input: float | None = None
+    image_output: float | None = None
     batch: float | None = None
     """What a batch costs of this; where None, it is not known to be cheaper."""
     source: str = ""
@@ -67,6 +69,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
             cache_write=part(self.cache_write),
             audio_input=part(self.audio_input),
             audio_output=part(self.audio_output),
+            image_input=part(self.image_input),
+            image_output=part(self.image_output),
             batch=None,
             long_context=longer
             and LongContext(
@@ -82,7 +86,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     def dearest_input(self) -> float:
         """The most that a token of input can cost."""
         longer = self.long_context
-        rates = [self.input, self.cache_write, self.audio_input]
+        rates = [self.input, self.cache_write, self.audio_input, self.image_input]
         rates += [longer.input, longer.cache_write] if longer is not None else []
         return max(rate for rate in rates if rate is not None)
 
@@ -90,22 +94,35 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     def dearest_output(self) -> float:
         """The most that a token of output can cost."""
         longer = self.long_context
-        rates = [self.output, self.audio_output, longer.output if longer is not None else None]
+        rates = [self.output, self.audio_output, self.image_output]
+        rates += [longer.output] if longer is not None else []
         return max(rate for rate in rates if rate is not None)
 
     def cost(self, tokens: Tokens) -> float:
         """Dollars for these tokens."""
         longer = self.long_context
         if longer is not None and tokens.input > longer.above:
-            return Price(longer.input, longer.output, longer.cache_read, longer.cache_write).cost(tokens)
+            whole = msgspec.structs.replace(
+                self,
+                input=longer.input,
+                output=longer.output,
+                cache_read=longer.cache_read,
+                cache_write=longer.cache_write,
+                long_context=None,
+            )
+            return whole.cost(tokens)
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         plain = tokens.input - tokens.cache_read - tokens.cache_write
         dollars = plain * self.input + tokens.cache_read * read + tokens.cache_write * write
-        if self.audio_input is not None and tokens.audio_input:
-            dollars += tokens.audio_input * (self.audio_input - self.input)
-        if self.audio_output is not None and tokens.audio_output:
-            dollars += tokens.audio_output * (self.audio_output - self.output)
+        for count, rate, usual in (
+            (tokens.audio_input, self.audio_input, self.input),
+            (tokens.audio_output, self.audio_output, self.output),
+            (tokens.image_input, self.image_input, self.input),
+            (tokens.image_output, self.image_output, self.output),
+        ):
+            if rate is not None and count:
+                dollars += count * (rate - usual)
         return max(0.0, dollars + tokens.output * self.output) / MILLION
 
 

@@ -234,6 +234,7 @@ def usage_of(tokens: Tokens | None, *, calls: int, cached_calls: int = 0, cost: 
         cached_input_tokens=tokens.cache_read,
         cache_write_tokens=tokens.cache_write,
         audio_tokens=tokens.audio_input + tokens.audio_output,
+        image_tokens=tokens.image_input + tokens.image_output,
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False):
-    """Tokens as a provider counts them. The cached, reasoning and audio ones are part of `input` and `output`."""
+    """Tokens as a provider counts them. Cached, reasoning, audio and image tokens are part of `input` and `output`."""
 
     input: int = 0
     output: int = 0
@@ -33,6 +33,8 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     reasoning: int = 0
     audio_input: int = 0
     audio_output: int = 0
+    image_input: int = 0
+    image_output: int = 0
 
 
 MOST_TOKENS = 100_000_000
@@ -61,6 +63,8 @@ def read_tokens(
     reasoning: Any = None,
     audio_input: Any = None,
     audio_output: Any = None,
+    image_input: Any = None,
+    image_output: Any = None,
     cached_apart: bool = False,
 ) -> Tokens | None:
     """Tokens as a server counts them, or None where it counts implausibly: an unknown cost, never a wrong one.
@@ -69,16 +73,26 @@ def read_tokens(
     """
     try:
         total, made = token_count(input), token_count(output)
-        if cache_read is cache_write is reasoning is audio_input is audio_output is None:
+        if (
+            cache_read
+            is cache_write
+            is reasoning
+            is audio_input
+            is audio_output
+            is image_input
+            is image_output
+            is None
+        ):
             return Tokens(total, made)  # most servers give no details, and this is read for every reply
         read, write = token_count(cache_read), token_count(cache_write)
         total += read + write if cached_apart else 0
         thought, heard, spoken = token_count(reasoning), token_count(audio_input), token_count(audio_output)
+        seen, drawn = token_count(image_input), token_count(image_output)
     except ValueError:
         return None
-    if read + write > total or heard > total or thought > made or spoken > made:
+    if read + write > total or heard + seen > total or thought > made or spoken + drawn > made:
         return None
-    return Tokens(total, made, read, write, thought, heard, spoken)
+    return Tokens(total, made, read, write, thought, heard, spoken, seen, drawn)
 
 
 def details(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:

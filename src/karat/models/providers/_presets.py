@@ -35,8 +35,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     quirks: Quirks = Quirks()
     source: str
     """Where the row can be checked."""
-    checked: str = ""
-    """When the address was compared with the source, or with a copy of it; empty where it was not."""
+    checked: str
+    """When the row was compared with the source, or with a stored copy of it."""
 
 
 _RESPONSES_ONLY = re.compile(
@@ -100,7 +100,9 @@ PRESETS = (
         base_url="https://aiplatform.googleapis.com/v1/projects/{GOOGLE_CLOUD_PROJECT}/locations/global/endpoints/openapi",
         base_url_env="VERTEX_BASE_URL",
         key_env="VERTEX_ACCESS_TOKEN",
-        source="https://cloud.google.com/vertex-ai/generative-ai/docs/start/openai",
+        source="https://cloud.google.com/vertex-ai/generative-ai/docs/migrate/openai/auth-and-credentials"
+        " (tokens last an hour: api_key_command)",
+        checked="2026-11-16",
     ),
     Preset(
         name="bedrock",
@@ -197,32 +199,38 @@ PRESETS = (
     Preset(
         name="vllm",
         base_url="http://localhost:8000/v1",
-        apis=("chat", "responses"),
+        apis=("chat", "responses", "anthropic"),
         base_url_env="VLLM_BASE_URL",
         key_env="VLLM_API_KEY",
         needs_key=False,
         quirks=Quirks(max_tokens="max_tokens"),
-        source="https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html",
+        source="https://docs.vllm.ai/en/stable/serving/online_serving.html",
+        checked="2026-11-16",
     ),
     Preset(
         name="llama.cpp",
-        base_url="http://localhost:8080/v1",
+        base_url="http://localhost:9931/v1",
+        apis=("chat", "responses", "anthropic"),
         base_url_env="LLAMA_CPP_BASE_URL",
         key_env="LLAMA_API_KEY",
         needs_key=False,
         free=True,
         quirks=Quirks(max_tokens="max_tokens", several=False),
-        source="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
+        source="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md"
+        " (the port was 8080 until the autumn of 2026: pull/26508)",
+        checked="2026-11-16",
     ),
     Preset(
         name="lmstudio",
         base_url="http://localhost:1234/v1",
-        apis=("chat", "responses"),
+        apis=("chat", "responses", "anthropic"),
         base_url_env="LMSTUDIO_BASE_URL",
+        key_env="LM_API_TOKEN",
         needs_key=False,
         free=True,
         quirks=Quirks(max_tokens="max_tokens", several=False),
-        source="https://lmstudio.ai/docs/developer/openai-compat",
+        source="https://lmstudio.ai/docs/developer/openai-compat; …/anthropic-compat; …/core/authentication",
+        checked="2026-11-16",
     ),
     Preset(
         name="litellm",
@@ -232,6 +240,7 @@ PRESETS = (
         key_env="LITELLM_API_KEY",
         needs_key=False,
         source="https://docs.litellm.ai/docs/proxy/user_keys",
+        checked="2026-11-16",
     ),
 )
 

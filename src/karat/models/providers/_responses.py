@@ -258,4 +258,8 @@ def _tokens(usage: Any) -> Tokens | None:
         given.get("cached_tokens"),
         given.get("cache_write_tokens"),
         reasoning=made.get("reasoning_tokens"),
+        audio_input=given.get("audio_tokens"),
+        audio_output=made.get("audio_tokens"),
+        image_input=given.get("image_tokens"),
+        image_output=made.get("image_tokens"),
     )

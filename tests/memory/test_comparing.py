@@ -9,8 +9,11 @@ import pytest
 
 import karat
 from karat.cli import main
-from karat.errors import RequestError, UnknownName
-from karat.formatting import Paragraph, Table
+from karat.errors import KaratError, RequestError, UnknownName
+from karat.formatting import Paragraph, Table, as_text
+from karat.layout import Layout, display_width
+from karat.memory._evaluate import JUDGE_VARIABLES
+from karat.memory.systems._controls import FullContext
 from karat.store.row_tables import row_tables
 from karat.testing import FakeProvider
 from tests.memory.parts import Notes, Oracle, sample
@@ -193,3 +196,56 @@ def test_the_directory_of_another_system_is_refused_for_its_name_alone(tmp_path)
     run(tmp_path / "one", store=tmp_path / "karat.db")
     with pytest.raises(RequestError, match=r'another run \(baseline "[^"]+" and not "forgetful"\)'):
         run(tmp_path / "one", Forgetful, store=tmp_path / "karat.db")
+
+
+def test_a_limit_of_all_samples_is_the_same_run_as_none(tmp_path):
+    first = run(tmp_path / "one", store=tmp_path / "karat.db")
+    again = run(tmp_path / "one", store=tmp_path / "karat.db", max_samples=2)
+    assert again.run.id == first.run.id
+    with pytest.raises(RequestError, match="another run"):
+        run(tmp_path / "one", store=tmp_path / "karat.db", max_samples=1)
+
+
+def test_a_system_with_controls_is_continued_after_a_control_was_interrupted(tmp_path, monkeypatch):
+    expected = run(tmp_path / "whole", store=tmp_path / "whole.db", controls=True)
+
+    def stop(self, turn):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FullContext, "ingest_turn", stop)
+    with pytest.raises((KeyboardInterrupt, KaratError)):
+        run(tmp_path / "one", store=tmp_path / "karat.db", controls=True)
+    monkeypatch.undo()
+    made = run(tmp_path / "one", store=tmp_path / "karat.db", controls=True)
+    assert made.exit_code == 0
+    rows = [{**row, "run": ""} for row in made.others()]
+    assert rows == [{**row, "run": ""} for row in expected.others()]
+    for name in FIVE:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ([], ["--dataset", "--baseline", "--output-dir", "--judge"]),
+        (["--dataset", "demo"], ["--baseline", "--output-dir", "--judge"]),
+        (["--eval-only", "--judge", "deterministic"], ["--output-dir"]),
+    ],
+)
+def test_all_missing_options_are_named_at_once(monkeypatch, capsys, given, missing):
+    for name in JUDGE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert main(["memory", *given, "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert said["type"] == "UsageError"
+    options = ("--dataset", "--baseline", "--output-dir", "--judge")
+    assert [name for name in options if name in said["message"]] == missing
+
+
+def test_tables_of_a_report_fit_a_narrow_terminal(tmp_path):
+    run(tmp_path / "other", Forgetful, store=tmp_path / "karat.db")
+    made = run(tmp_path / "one", store=tmp_path / "karat.db")
+    for block in made.blocks():
+        if isinstance(block, Table):
+            text = as_text([block], Layout(width=80))
+            assert max(map(display_width, text.splitlines())) <= 80

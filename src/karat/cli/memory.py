@@ -16,7 +16,9 @@ KARAT_JUDGE_MODEL, OPENAI_MODEL or KARAT_MODEL; the answering model is --model, 
 from __future__ import annotations
 
 import argparse
+import os
 
+from karat.cli.commands import UsageError
 from karat.cli.options import add_call_options, cache_mode, import_from_here, parameter, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
@@ -26,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the data, the system, the models and the output."""
     parser.option("--dataset", metavar="PATH", help="a file or folder of a memory benchmark, or demo")
     parser.option("--baseline", metavar="NAME", help="the memory system: a name, or file.py:Class")
-    parser.option("--output-dir", required=True, metavar="DIR", help="where the five files are written")
+    parser.option("--output-dir", metavar="DIR", help="where the five files are written")
     parser.option("--dataset-type", metavar="TYPE", help="the format of the dataset (default: recognised)")
     parser.option("--corrections", metavar="FILE", help="label corrections that lie over the dataset")
     parser.option("--judge", metavar="MODEL", help="the judge: a model, or deterministic for none")
@@ -84,10 +86,27 @@ def _share(text: str) -> float:
     return number
 
 
+def _check_given(given: argparse.Namespace) -> None:
+    """Name all options that are missing at once."""
+    from karat.memory._evaluate import JUDGE_VARIABLES
+
+    needed = {"--output-dir DIR": given.output_dir}
+    if not given.eval_only:
+        needed = {"--dataset PATH": given.dataset, "--baseline NAME": given.baseline, **needed}
+    missing = [name for name, value in needed.items() if value is None]
+    if not missing:
+        return
+    if given.judge is None and not any(os.environ.get(name) for name in JUDGE_VARIABLES):
+        missing.append("--judge MODEL (or deterministic)")
+    raise UsageError(f"missing {'option' if len(missing) == 1 else 'options'}: {', '.join(missing)}")
+
+
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Run both stages, or the second alone; return 1 if units failed or too many judgments did."""
     from karat.memory import evaluate
     from karat.store import open_store
+
+    _check_given(given)
 
     import_from_here()
     with open_store(given.store) as store:

@@ -94,6 +94,7 @@ class Asked(msgspec.Struct, frozen=True):
     question: str
     now: str | None = None
     choices: tuple[str, ...] = ()
+    instruction: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -178,12 +179,14 @@ class ModelAnswerer(Answerer):
 
 
 def message(asked: Asked, context: AnswerContext) -> str:
-    """The user message: memories, date, question and choices."""
+    """The user message: memories, date, question, instruction and choices."""
     lines = ["Memories:"]
     lines += [f"{item.number}. {item.text}" for item in context.items] or ["(none)"]
     if asked.now is not None:
         lines += ["", f"Today is {asked.now}."]
     lines += ["", f"Question: {asked.question}"]
+    if asked.instruction:
+        lines += ["", asked.instruction]
     if asked.choices:
         lines += ["", "Answer with one of these:", *(f"- {choice}" for choice in asked.choices)]
     return "\n".join(lines)

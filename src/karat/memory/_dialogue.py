@@ -97,6 +97,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     image_caption: str | None = None
     choices: tuple[str, ...] = ()
     """For multiple choice: the options, which are part of the prompt and not of the retrieval query."""
+    instruction: str = ""
+    """How to answer, such as the form of the answer: part of the prompt and not of the retrieval query."""
     caption_has_answer: bool = False
     source_id: str = ""
 

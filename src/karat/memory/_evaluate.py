@@ -442,7 +442,6 @@ def _first_stage(
         "settings": described["shared_settings"],
         "snapshots": settings.snapshots,
         "seed": settings.seed,
-        "samples": max_samples,
     }
     earlier = files.check_folder(folder, msgspec.to_builtins(identity))
     _check_same_run(folder, earlier, store)

@@ -464,7 +464,8 @@ class _Drive:
         self._spend("memory.read", start, {"top_k": top_k})
         items = checked_retrieval(found, self.baseline, None if control and control.every_item else top_k)
         context = fit([(item.memory_id, item.text) for item in items], self.settings.context_tokens)
-        answer, method = self._answer(control, Asked(query, question.now, question.choices), context)
+        asked = Asked(query, question.now, question.choices, question.instruction)
+        answer, method = self._answer(control, asked, context)
         texts = {item.number: item.text for item in context.items}
         stored = [memory for memory in self.previous.values() if memory.status == "active"]
         share = share_of_store(items, stored)
@@ -496,6 +497,7 @@ class _Drive:
             "gold_answers": list(question.answers),
             "rubric": list(question.rubric),
             "choices": list(question.choices),
+            "instruction": question.instruction,
             "gold_evidence_turn_ids": [list(each.turn_ids) for each in gold],
             "caption_has_answer": question.caption_has_answer,
             "modality": self.sample.modality,

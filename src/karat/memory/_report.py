@@ -152,7 +152,10 @@ def _dimensions(metrics: dict[str, Any]) -> Table:
                     str(block["num_judge_errors"]) if place == 0 and block["num_judge_errors"] else "",
                 ]
             )
-    return Table(["dimension", "rate", "value", "95% interval", "n", "judge errors"], rows, right=[2, 4, 5])
+    head = ["dimension", "rate", "value", "95% interval", "n", "judge errors"]
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    return Table(head, rows, right=[2, 4, 5][: len(head) - 3])
 
 
 def _details(metrics: dict[str, Any]) -> Table:
@@ -326,4 +329,4 @@ def _others(made: MemoryEvaluation, others: list[dict[str, Any]]) -> Table:
         "of the store",
         "answer tokens",
     ]
-    return Table(head, rows, right=list(range(1, len(head))))
+    return Table(head, rows, right=list(range(1, len(head))), split=True)

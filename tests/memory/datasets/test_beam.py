@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from karat.errors import DataError
+from karat.memory.datasets import read_memory_dataset
 from tests.memory.datasets.making import only, read, seen_by_systems, write_json, write_jsonl
 
 
@@ -153,3 +154,11 @@ def test_an_error_names_the_place(tmp_path, questions, words):
     with pytest.raises(DataError) as caught:
         read(folder(tmp_path, questions))
     assert all(word in str(caught.value) for word in ["probing_questions.json", *words]), str(caught.value)
+
+
+def test_questions_without_a_chat_are_noted(tmp_path):
+    root = folder(tmp_path)
+    write_json(root / "100K" / "2" / "probing_questions" / "probing_questions.json", asked())
+    found = read_memory_dataset(root)
+    assert [sample.sample_id for sample in found.samples()] == ["100K-1"]
+    assert [note for note in found.notes if "1 folder left out" in note and "100K/2" in note]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from karat.errors import DataError
+from karat.memory import evaluate
 from karat.memory.datasets._memoryagentbench import PIECE
+from karat.testing import FakeProvider
 from tests.memory.datasets.making import only, read, seen_by_systems, write_jsonl
 
 
@@ -79,3 +82,39 @@ def test_an_error_names_the_place(tmp_path, changes, words):
     with pytest.raises(DataError) as caught:
         read(write_jsonl(tmp_path / "AR.jsonl", row(**changes)))
     assert all(word in str(caught.value) for word in ["AR.jsonl line 1", *words]), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("ruler_qa1_197K", "only the answer"),
+        ("longmemeval_s*", "briefly"),
+        ("eventqa_full", "happens next"),
+        ("icl_banking77_5900shot_balance", "label: NUMBER"),
+        ("recsys_redial_full", "20 recommendations"),
+        ("infbench_sum_eng_shots2", "Summarise"),
+        ("detective_qa", "output format"),
+        ("factconsolidation_mh_262k", "largest number"),
+    ],
+)
+def test_each_source_has_its_instruction(tmp_path, source, word):
+    one = row(metadata={**row()["metadata"], "source": source})
+    questions = only(write_jsonl(tmp_path / "AR.jsonl", one)).questions
+    assert all(word in question.instruction for question in questions)
+    assert [question.question for question in questions] == row()["questions"]
+
+
+def test_an_instruction_reaches_the_answering_model_and_not_the_memory_system(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    one = row(metadata={**row()["metadata"], "source": "icl_banking77"})
+    path = write_jsonl(tmp_path / "TTL.jsonl", one)
+    with FakeProvider('{"answer": "label: 3", "cited": []}') as provider:
+        made = evaluate(
+            path, "BM25Memory", output_dir=tmp_path / "out", judge="deterministic", model=provider.spec(),
+            store="memory://",
+        )  # fmt: skip
+        prompts = [request["messages"][-1]["content"] for request in provider.requests]
+    assert made.exit_code == 0
+    assert all('as "label: NUMBER"' in prompt for prompt in prompts)
+    records = [json.loads(line) for line in (tmp_path / "out" / "qa_records.jsonl").read_text().splitlines()]
+    assert [record["retrieval"]["query"] for record in records] == row()["questions"]

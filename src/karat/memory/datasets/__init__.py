@@ -62,9 +62,8 @@ class MemoryDataset:
     @property
     def notes(self) -> list[str]:
         """What to know about results on this dataset, one sentence each."""
-        if self.tested:
-            return []
-        return [f"The reader of {self.title} was tested on files made by hand, not on original data."]
+        untested = f"The reader of {self.title} was tested on files made by hand, not on original data."
+        return [*([] if self.tested else [untested]), *self._reader.notes()]
 
     def samples(self, most: int | None = None) -> Iterator[Sample]:
         """The samples in the order of the files, at most `most`."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from karat.formatting import plural
 from karat.memory._dialogue import Question, Sample, Session, Turn
 from karat.memory._text import abbreviation
 from karat.memory.datasets import memory_datasets
@@ -62,6 +64,18 @@ class Beam(DatasetReader):
             file for folder in _chats(self.path) for file in (_chat_file(folder), _questions_file(folder))
         ]
 
+    def notes(self) -> list[str]:
+        if self.path.is_file():
+            return []
+        lacking = _questioned(self.path) - set(_chats(self.path))
+        if not lacking:
+            return []
+        named = ", ".join(sorted(str(each.relative_to(self.path)) for each in lacking)[:5])
+        more = ", …" if len(lacking) > 5 else ""
+        return [
+            f"{plural(len(lacking), 'folder')} left out, with questions and without a chat.json: {named}{more}"
+        ]
+
     def samples(self) -> Iterator[Sample]:
         if self.path.is_file():
             for number, row in enumerate(rows(self.path)):
@@ -75,18 +89,18 @@ class Beam(DatasetReader):
 
 def _chats(root: Path, most: int = 100_000) -> list[Path]:
     """The folders with a chat and its questions, in the order of their numbers."""
-    found = []
-    for file in root.rglob("probing_questions.json"):
-        folder = file.parent.parent
-        if (
-            file.parent.name == "probing_questions"
-            and folder.is_relative_to(root)
-            and _chat_file(folder).is_file()
-        ):
-            found.append(folder)
-            if len(found) >= most:
-                break
+    found = islice((folder for folder in _questioned(root) if _chat_file(folder).is_file()), most)
     return sorted(found, key=lambda one: [(len(part), part) for part in one.parts])
+
+
+def _questioned(root: Path) -> set[Path]:
+    """The folders with questions."""
+    folders = {
+        file.parent.parent
+        for file in root.rglob("probing_questions.json")
+        if file.parent.name == "probing_questions"
+    }
+    return {folder for folder in folders if folder.is_relative_to(root)}
 
 
 def _chat_file(folder: Path) -> Path:

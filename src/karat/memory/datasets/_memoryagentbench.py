@@ -2,7 +2,9 @@
 
 Rows have `context`, `questions`, `answers` and `metadata`. The context becomes one session whose turns are pieces of at
 most 4,000 characters, cut between sentences. Of `metadata` only the questions' dates, types, ids and key points are
-read: `haystack_sessions` marks the answers.
+read: `haystack_sessions` marks the answers. The benchmark wraps each question into a template of its source, which says
+how to answer; karat gives the same instructions, in words of its own, to the answering model and not to the memory
+system.
 """
 
 from __future__ import annotations
@@ -27,6 +29,29 @@ from karat.memory.datasets._reading import (
 
 PIECE = 4_000
 """Characters of one turn."""
+INSTRUCTIONS = (
+    (("ruler_", "qa"), "Give only the answer, without any other words."),
+    (("longmemeval_",), "Answer as briefly as you can, with a single phrase if possible."),
+    (("eventqa_",), "Complete the task: name the event that happens next."),
+    (
+        ("icl_",),
+        "The memories are texts with numeric labels. Give the label of the text in the question, as"
+        ' "label: NUMBER", and nothing else.',
+    ),
+    (
+        ("recsys_", "redial"),
+        "You recommend movies. The memories are dialogues with users; the question is a new one. Reply with a numbered"
+        " list of 20 recommendations and nothing else.",
+    ),
+    (("infbench_", "sum"), "The memories are a book. Summarise it as the question asks."),
+    (("detective_", "qa"), "Keep strictly to the output format that the question asks for."),
+    (
+        ("factconsolidation_",),
+        "Each fact in the memories begins with its number. Where facts contradict each other, the one with the largest"
+        " number holds. Answer very briefly from these facts alone, even where the real world is different.",
+    ),
+)
+"""How to answer the questions of a source, by parts of the source's name."""
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+|\n+")
 
 
@@ -112,6 +137,7 @@ def _question(
     if not answers:
         raise metadata.error(f"question {index} has no answer")
     rubric = metadata.get("keypoints")
+    instruction = next((text for parts, text in INSTRUCTIONS if all(each in source for each in parts)), "")
     return Question(
         index=index,
         checkpoint_id="end",
@@ -124,6 +150,7 @@ def _question(
         type=type if answerable else "abstention",
         type_abbrev=abbreviation(type if answerable else "abstention"),
         now=iso_time(_at(metadata, "question_dates", index)),
+        instruction=instruction,
         source_id=question_id,
     )
 

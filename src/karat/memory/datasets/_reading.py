@@ -48,6 +48,10 @@ class DatasetReader:
         """The files that the samples come from, in a stable order."""
         return [self.path] if self.path.is_file() else json_files(self.path)
 
+    def notes(self) -> list[str]:
+        """What is missing in the files as a whole, one sentence each; a sample has notes of its own."""
+        return []
+
     def turn_id(self, source: str) -> str:
         """The neutral id of a turn from its id in the file, for label corrections."""
         return source

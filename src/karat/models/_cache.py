@@ -1,7 +1,7 @@
 """The reply cache: one SQLite file of JSON bodies, read by key, written in groups by one thread.
 
-No item asks for more before the answers it has are committed, so a process that is killed has lost at most the
-calls that were in flight. The file holds what providers answered and no request, no header, no key.
+Commits are grouped, and a reply is in a journal before it is used (`_reply_journal`): a process that is killed has
+lost only the calls that were in flight. The file holds what providers answered and no request, no header, no key.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from karat.errors import RequestError
+from karat.models._reply_journal import Journal, Journals, Row, recovered
 
 VERSION = 1
 APPLICATION = 0x6B617274  # "kart": identifies karat's cache files
@@ -33,8 +34,8 @@ a call takes: the shortest when somebody waits for one of them, which is next to
 _log = logging.getLogger("karat.models")
 
 
-Kept = tuple[tuple[Any, ...], "asyncio.Future[None]"]
-"""A row, and whom to tell that it is written."""
+Kept = tuple[Row, "asyncio.Future[None]", Journal | None]
+"""A row, whom to tell that it is written, and where it is until then."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -94,6 +95,8 @@ class ReplyCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader = connect(path)
+        self._journals = Journals(path)
+        self._recover()
         self._queue: queue.SimpleQueue[Kept | threading.Event] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._complained = self._closing = False
@@ -130,8 +133,16 @@ class ReplyCache:
         """Keeps an answer; the future is done when it is committed."""
         done, now = self._loop.create_future(), time.time()
         self._unwritten[key] = Entry(body, seconds, now)
-        self._queue.put(((key, model, now, seconds, body.decode("utf-8", "replace")), done))
+        row = (key, model, now, seconds, body.decode("utf-8", "replace"))
+        self._queue.put((row, done, self._journals.put(row)))
         return done
+
+    def _recover(self) -> None:
+        """Take over what processes left that were killed."""
+        try:
+            take_over(self.path, self._reader)
+        except sqlite3.Error as error:
+            self._complain(error)
 
     def hurry(self) -> None:
         """Somebody waits for what is being kept."""
@@ -152,6 +163,8 @@ class ReplyCache:
         self.flush()
         self._thread.join()
         self._reader.close()
+        if not self._complained:  # else the next process tries to commit what is left
+            self._journals.close()
 
     def _write(self) -> None:
         writer = connect(self.path)
@@ -164,7 +177,7 @@ class ReplyCache:
                 group.append(self._queue.get())
             items = [item for item in group if not isinstance(item, threading.Event)]
             if items:
-                self._commit(writer, [row for row, _ in items])
+                self._commit(writer, [row for row, _, _ in items])
                 with contextlib.suppress(RuntimeError):  # the loop has ended, so there is no waiter
                     self._loop.call_soon_threadsafe(self._written, items)
             for item in group:
@@ -174,12 +187,13 @@ class ReplyCache:
 
     def _written(self, items: list[Kept]) -> None:
         self._look_anew()
-        for (key, *_), done in items:
+        for (key, *_), done, journal in items:
             self._unwritten.pop(key, None)
+            self._journals.done(journal)
             if not done.done():
                 done.set_result(None)
 
-    def _commit(self, writer: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+    def _commit(self, writer: sqlite3.Connection, rows: list[Row]) -> None:
         try:
             writer.execute("BEGIN IMMEDIATE")
             for some in _in_powers_of_two(rows):
@@ -199,7 +213,20 @@ class ReplyCache:
             _log.warning("answers are not kept, since the cache %s fails: %s", self.path, error)
 
 
-def _in_powers_of_two(rows: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+def take_over(path: Path, connection: sqlite3.Connection) -> None:
+    """Move the replies that dead processes left in their journals into the cache; newer ones there stay."""
+    for rows in recovered(path):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(
+            "INSERT INTO replies VALUES (?,?,?,?,?) ON CONFLICT (key) DO UPDATE SET model=excluded.model,"
+            " created=excluded.created, seconds=excluded.seconds, body=excluded.body"
+            " WHERE excluded.created > replies.created",
+            rows,
+        )
+        connection.execute("COMMIT")
+
+
+def _in_powers_of_two(rows: list[Row]) -> Iterator[list[Row]]:
     """The rows in few parts of few sizes: a statement for each row would let go of the interpreter, and have to
     win it back from a busy loop, once for each, and statements of any size would be compiled each time."""
     start = 0
@@ -210,10 +237,14 @@ def _in_powers_of_two(rows: list[tuple[Any, ...]]) -> Iterator[list[tuple[Any, .
 
 
 def _flushed() -> Path:
-    """The file of kept answers, with all that this process has to write in it."""
+    """The file of kept answers, with all that this process and dead ones have to write in it."""
     for cache in list(_open):
         cache.flush()
-    return cache_path()
+    path = cache_path()
+    if path.exists():
+        with contextlib.closing(connect(path)) as connection:
+            take_over(path, connection)
+    return path
 
 
 def cache_stats() -> dict[str, Any]:

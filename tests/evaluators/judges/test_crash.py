@@ -81,3 +81,51 @@ def test_a_killed_evaluation_repeats_no_call_whose_reply_was_stored(folder):
         again = karat.evaluate(run, [judge, "exact_match"])
         assert server.count == asked
         assert again.counts.reused == EXAMPLES
+
+
+ACKNOWLEDGING = """
+    import os, sys
+
+    from karat.models import _cache
+
+    kept, file = _cache.ReplyCache.put, os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def put(self, key, *rest):
+        done = kept(self, key, *rest)
+        os.write(file, key.hex().encode() + b"\\n")
+        return done
+
+    _cache.ReplyCache.put = put
+"""
+
+
+def test_a_kill_repeats_no_call_whose_reply_was_received(folder):
+    """Every reply that the process has got is noted by it; none is asked for again, whenever it is killed."""
+    program, notes = folder / "program.py", folder / "received"
+    program.write_text(
+        textwrap.dedent(ACKNOWLEDGING) + textwrap.dedent(PROGRAM % (EXAMPLES, SAMPLES, CONCURRENCY))
+    )
+    store, total, kills = f"sqlite:///{folder}/k.db", EXAMPLES * SAMPLES, 10
+    with FakeProvider('{"analysis": "", "pass": true}', latency=0.01) as server:
+        for kill in range(kills + 1):
+            child = subprocess.Popen(
+                [sys.executable, str(program), store, server.spec(), str(notes)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            if kill < kills:
+                goal = (kill + 1) * total // (kills + 2)
+                while child.poll() is None and _lines(notes) < goal:
+                    time.sleep(0.0005)
+                os.kill(child.pid, signal.SIGKILL)
+            output, _ = child.communicate(timeout=120)
+        assert output.strip() == str(EXAMPLES)
+        keys = notes.read_text().splitlines()
+        assert len(keys) == len(set(keys)) == total, "a reply that was received was asked for again"
+        # What is repeated was in flight: sent, and its reply not received.
+        assert received(server) <= total + kills * CONCURRENCY * SAMPLES
+    assert not list(folder.glob("*.journal")), "a process that ends by itself leaves no journal"
+
+
+def _lines(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -594,6 +594,29 @@ def test_pairwise_ranks_runs(serve, folder):
     assert server.count == 36
 
 
+def _breaks(input):
+    if input % 2:
+        raise ValueError("no answer")
+    return "answer 2"
+
+
+def test_a_failed_output_loses_and_a_failed_judgment_is_missing(serve, folder):
+    """The run that fails on half of the examples has the better answers on the other half."""
+
+    def answer(body):
+        return "no verdict" if "\n4\n" in material(body) else pick("answer 2")(body)
+
+    server = serve(answer)
+    data = [{"id": f"e{n}", "input": n} for n in range(6)]
+    runs = [karat.run(task, data, store=f"sqlite:///{folder}/k.db") for task in (_breaks, _first)]
+    evaluation = karat.evaluate(runs, [PairwiseJudge(judge=server.spec())])
+    assert (evaluation.counts.ok, evaluation.counts.skipped, evaluation.counts.failed) == (2, 3, 1)
+    rates = karat.aggregate(evaluation, ["win_rate"]).estimates
+    [first] = [each for each in rates if each.run == runs[0].id]
+    assert first.value == pytest.approx(2 / 5)  # two wins, three outputs failed, one judgment is missing
+    assert (first.n, first.of) == (5, 6)
+
+
 def _numbered(input):
     return "answer 0"
 

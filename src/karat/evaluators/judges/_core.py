@@ -20,7 +20,7 @@ import msgspec
 from karat.errors import CannotJudge, Stopped
 from karat.evaluators.judges._fence import fence
 from karat.evaluators.judges._prompts import Prompt, scale_text, shipped
-from karat.evaluators.judges._replies import Contract, Malformed, reply_schema_text
+from karat.evaluators.judges._replies import Contract, Malformed, refuses, reply_schema_text
 from karat.evaluators.judges._settings import LENGTH_FACTOR, MAX_TOKENS, JudgeSettings
 from karat.records import Usage, add_usage
 
@@ -289,6 +289,12 @@ class Judge:
                     *_repair(reply_text, problem),
                 ]
                 continue
+            if refuses(read["analysis"]):
+                raise JudgeRefused(
+                    f"{model.spec} refuses to judge: {read['analysis'].strip()[:200]}",
+                    raw=reply_text,
+                    **place,
+                )
             vote = Vote(
                 value=read[question.contract.field],
                 analysis=read["analysis"],
@@ -392,7 +398,7 @@ def _whole_check(question: Question, vote: Vote) -> Question:
     ]
     return Question(
         shipped("consistency"),
-        Contract("choice", (*values, "unclear"), recover=True),
+        Contract("choice", (*values, "unclear"), recover=question.contract.field == "pass"),
         {"choices": ", ".join([*values, "unclear"]), "criterion": "\n".join(about)},
         {"analysis": vote.analysis},
     )
@@ -427,10 +433,11 @@ def _parts_check(question: Question, vote: Vote) -> Question:
 
 
 def _holds(part: Mapping[str, Any]) -> bool | None:
-    """Whether a part of a vote is positive; None for a grade, which is neither."""
+    """Whether a part of a vote is positive; None for a grade, which is neither, and for an undecided claim."""
     for name in ("supported", "satisfied", "pass"):
         if name in part:
-            return bool(part[name])
+            verdict: bool | None = part[name]
+            return verdict
     return None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -24,12 +25,52 @@ LONGEST = 200_000
 MOST_BRACES = 2000
 """Opening braces that may begin an object; the rest of a reply with more is not searched."""
 
-_THINKING = re.compile(r"</(?:think|thinking|reasoning|thought)>", re.IGNORECASE)
-_OPEN_THINKING = re.compile(r"<(?:think|thinking|reasoning|thought)>", re.IGNORECASE)
+MOST_CLAIMS = 500
+"""Claims in one reply: a piece of an answer is a page at most, and a judge that repeats itself makes no verdict."""
+
+LARGEST_STEP = 10**9
+
+_NAMES = r"(?:[\w:]*think(?:ing)?|reasoning|thought|begin_of_thought)"
+_OPEN_THINKING = re.compile(rf"<\|?{_NAMES}(?:\s[^<>]{{0,200}})?\|?>|\[{_NAMES}\]|◁{_NAMES}▷", re.IGNORECASE)
+_THINKING = re.compile(rf"</\|?{_NAMES}\s*\|?>|\[/{_NAMES}\]|◁/{_NAMES}▷|<\|end_of_thought\|>", re.IGNORECASE)
+_CHANNEL = re.compile(r"<\|(?:channel|start|message|im_start)\|>", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s|```|</(?:answer|verdict|output|json)>)*\Z", re.IGNORECASE)
 _NEGATION = re.compile(
-    r"\b(?:not|cannot|neither|nor|never|unable|unclear|either|unsure)\b|n['\u2019]t\b", re.IGNORECASE
+    r"\b(?:not|cannot|neither|nor|never|unable|unclear|either|unsure|unless|hypothetical\w*)\b|n['\u2019]t\b"
+    r"|\b(?:instead of|rather than|other than)\b",
+    re.IGNORECASE,
 )
+_ORDINARY = frozenset({"no", "all", "most", "some", "few", "many", "any", "one", "first", "second"})
+"""Choices that are also ordinary words ("no doubt", "most of it"): they are named only where they stand alone."""
+_STANDS_ALONE = r"(?=[\s\"'*_`)\]]*(?:[.,;:!)\]\n\u2014-]|\Z)|\s+(?:because|since|as)\b)"
+_SENTENCE = re.compile(r"[^.!?\n]*[.!?\n]?")
+_REFUSES = re.compile(
+    r"\s*(?:(?:i['\u2019]?m|i am) (?:\w+ )?sorry\b[,.]?\s*(?:but )?|sorry[,.]?\s*(?:but )?|as an ai\b[^.]{0,60}?)?"
+    r"\bi (?:can(?:no|['\u2019])t|am unable to|am not able to|won['\u2019]t|will not|(?:must )?decline to|refuse to)"
+    r" (?:help|assist|judge|evaluate|assess|grade|rate|comply|engage|continue|participate|process"
+    r"|provide (?:a|an|any|this)|give (?:a|an|any) (?:verdict|judgment|score))\b",
+    re.IGNORECASE,
+)
+_VERDICT_NAMES = frozenset(
+    {
+        "verdict",
+        "passed",
+        "passes",
+        "fail",
+        "failed",
+        "result",
+        "decision",
+        "final_verdict",
+        "final_score",
+        "final_choice",
+        "grade",
+        "rating",
+        "correct",
+        "is_correct",
+        "supported_final",
+    }
+)
+"""Other words for a verdict: an object with one of them beside the field that was asked for says two things."""
 
 
 class Malformed(ValueError):
@@ -95,6 +136,10 @@ class Contract(msgspec.Struct, frozen=True):
 
     def read(self, text: str) -> dict[str, Any]:
         """Parse the reply as `{"analysis": …, field: …}`; raise Malformed with the problem."""
+        read: dict[str, Any] = _without_surrogates(self._read(text))
+        return read
+
+    def _read(self, text: str) -> dict[str, Any]:
         found = _objects(text, self.field)
         if not found:
             if self.field == "choice" and self.recover and "{" not in text:
@@ -106,7 +151,7 @@ class Contract(msgspec.Struct, frozen=True):
         return read[-1]
 
     def _checked(self, given: dict[str, Any]) -> dict[str, Any]:
-        others = [name for name in FIELDS if name != self.field and name in given]
+        others = [name for name in (*FIELDS, *_VERDICT_NAMES) if name != self.field and name in given]
         if others:
             raise Malformed(f"the object has {others[0]!r} beside {self.field!r}")
         analysis = given.get("analysis")
@@ -130,7 +175,7 @@ class Contract(msgspec.Struct, frozen=True):
         return self._requirements(value) if self.evidence else self._criteria(value)
 
     def _claims(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        out = []
+        out: list[dict[str, Any]] = []
         for number, each in enumerate(value, 1):
             claim = each.get("claim")
             if not isinstance(claim, str) or not claim.strip():
@@ -141,27 +186,57 @@ class Contract(msgspec.Struct, frozen=True):
                     "supported": boolean(each.get("supported"), f"'supported' of claim {number}"),
                 }
             )
-        if self.count is not None and len(out) != self.count:
-            raise Malformed(f"there are {len(out)} claims and {self.count} were listed: judge each one once")
-        return out
+        if self.count is not None:
+            if len(out) != self.count:
+                raise Malformed(
+                    f"there are {len(out)} claims and {self.count} were listed: judge each one once"
+                )
+            return self._in_order(out)
+        if len(out) > MOST_CLAIMS:
+            raise Malformed(f"there are {len(out)} claims, which is more than the statement makes")
+        different: dict[str, dict[str, Any]] = {}
+        for each in out:
+            before = different.setdefault(_plain(each["claim"]), each)
+            if before["supported"] != each["supported"]:
+                before["supported"] = None  # both verdicts on one claim: it is undecided
+        return list(different.values())
+
+    def _in_order(self, claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Claims in the order of the list that was shown; a reply that mixes it up is put in order by the texts."""
+        listed = [_plain(text) for text in self.texts]
+        given = [_plain(each["claim"]) for each in claims]
+        moved = [n for n, (a, b) in enumerate(zip(given, listed, strict=False)) if a != b and a in listed]
+        if not moved:
+            return claims
+        if sorted(given) != sorted(listed) or len(set(listed)) != len(listed):
+            raise Malformed(
+                f"claim {moved[0] + 1} repeats the text of another claim: keep the order of the list"
+            )
+        return [claims[given.index(text)] for text in listed]
 
     def _requirements(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return verdicts by id: unknown ids are dropped, and two different verdicts on one id are an error."""
         out: dict[int, dict[str, Any]] = {}
         for each in value:
             number = each.get("id")
-            if number is None and each.get("requirement") in self.texts:
-                number = self.values[self.texts.index(each["requirement"])]
+            named = each.get("requirement")
+            meant = self.values[self.texts.index(named)] if named in self.texts else None
+            if number is None:
+                number = meant
             if isinstance(number, bool) or not isinstance(number, (int, float, str)):
                 continue
             try:
                 number = integer(number, self.values, "'id'")
             except Malformed:
                 continue
+            if meant is not None and meant != number and self.texts.count(named) == 1:
+                raise Malformed(f"the verdict with the id {number} names requirement {meant}")
             evidence, quote, steps = each.get("evidence"), each.get("quote"), each.get("steps")
             if steps is None:
                 steps = []
-            if not isinstance(steps, list) or not all(_is_whole(step) for step in steps):
+            if not isinstance(steps, list) or not all(
+                _is_whole(step) and abs(step) <= LARGEST_STEP for step in steps
+            ):
                 raise Malformed(f"'steps' of verdict {number} is not a list of step numbers")
             verdict = {
                 "id": number,
@@ -263,11 +338,25 @@ class Contract(msgspec.Struct, frozen=True):
             if pattern.search(rest):
                 found.append(choice)
                 rest = pattern.sub(" ", rest)
-        if len(found) == 1 and len(text) <= 2000 and not _NEGATION.search(rest):
+        if len(found) == 1 and len(text) <= 2000 and not _NEGATION.search(rest) and _is_named(text, found[0]):
             return str(found[0])
         raise Malformed(
             f"the reply names {len(found)} of the choices, not exactly one, and has no JSON object"
+            if len(found) != 1
+            else "the reply has no JSON object, and its text does not clearly choose"
         )
+
+
+def _is_named(text: str, choice: str) -> bool:
+    """Whether a text states a choice: not only in a question, and not only as an ordinary word of a sentence."""
+    alone = _STANDS_ALONE if choice.casefold() in _ORDINARY else r"(?!\w)"
+    pattern = re.compile(r"(?<!\w)" + re.escape(choice) + alone, re.IGNORECASE)
+    return any(pattern.search(sentence) for sentence in _SENTENCE.findall(text) if not sentence.endswith("?"))
+
+
+def refuses(analysis: str) -> bool:
+    """Whether the analysis of a well-formed reply is a refusal to judge; its verdict then means nothing."""
+    return bool(_REFUSES.match(analysis))
 
 
 def boolean(value: Any, what: str) -> bool:
@@ -310,11 +399,12 @@ def _is_whole(value: Any) -> bool:
 
 
 def after_thinking(text: str) -> str:
-    """The text after the last closed block of thinking; what follows one that is not closed is thinking too."""
+    """The text after the last closed block of thinking. A block that is not closed ends no reply: Malformed."""
     ends = list(_THINKING.finditer(text))
     rest = text[ends[-1].end() :] if ends else text
-    begins = _OPEN_THINKING.search(rest)
-    return rest[: begins.start()] if begins else rest
+    if _OPEN_THINKING.search(rest) or _CHANNEL.search(rest):
+        raise Malformed("the reply ends in the middle of thinking: end it with the JSON object")
+    return rest
 
 
 def _objects(text: str, field: str) -> list[dict[str, Any]]:
@@ -367,7 +457,42 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise Malformed(f"the key {twice[:40]!r} occurs twice in one object")
+    for name in out:
+        if name not in _OWN and _plain(name) in _OWN:
+            raise Malformed(f"the key {name[:40]!r} looks like {_plain(name)!r}: write it exactly")
     return out
+
+
+_OWN = frozenset(
+    {
+        *FIELDS,
+        "analysis",
+        "claim",
+        "supported",
+        "satisfied",
+        "id",
+        "criterion",
+        "label",
+        "evidence",
+        "quote",
+        "steps",
+    }
+)
+
+
+def _plain(text: str) -> str:
+    """A text without case, spaces at its ends, invisible characters and compatibility forms."""
+    visible = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) != "Cf")
+    return " ".join(visible.split()).casefold()
+
+
+def _without_surrogates(value: Any) -> Any:
+    """The value with half characters replaced: they can be neither sent nor stored."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {name: _without_surrogates(each) for name, each in value.items()}
+    return [_without_surrogates(each) for each in value] if isinstance(value, list) else value
 
 
 def _no_constant(name: str) -> Any:

@@ -131,7 +131,7 @@ class PairwiseJudge(JudgeEvaluator):
         """Which position wins when the answers are shown in one order; None where the votes are split."""
         shown = answers[::-1] if swapped else answers
         parts = {**shared, "first": shown[0], "second": shown[1]}
-        question = self._ask(Contract("choice", CHOICES, recover=True), parts, criterion=self.criterion)
+        question = self._ask(Contract("choice", CHOICES), parts, criterion=self.criterion)
         planned = self.judge.votes
         votes = await self.judge.ask(question, ledger, is_decided(self.settings.majority, planned))
         return decide(votes, planned, self.settings.majority).value, list(votes)

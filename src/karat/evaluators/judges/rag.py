@@ -190,7 +190,7 @@ class _Claims(JudgeEvaluator):
         """Another vote on claims that are listed already, so that all votes are about the same ones."""
         listed = "\n".join(f"{place}. {claim['claim']}" for place, claim in enumerate(claims, 1))
         question = self._ask(
-            Contract("claims", count=len(claims)),
+            Contract("claims", count=len(claims), texts=tuple(claim["claim"] for claim in claims)),
             {"source": source, "claims": listed},
             prompt=shipped("verify_claims"),
         )
@@ -198,8 +198,9 @@ class _Claims(JudgeEvaluator):
 
 
 def _verdict_on(vote: Vote, place: int) -> bool | None:
-    """Return a vote's verdict on a claim; None if it contradicts the vote's own analysis."""
-    return None if part_of(vote, place, None).consistent is False else bool(vote.value[place]["supported"])
+    """Return a vote's verdict on a claim; None if the vote contradicts itself or its own analysis."""
+    verdict: bool | None = vote.value[place]["supported"]
+    return None if part_of(vote, place, None).consistent is False else verdict
 
 
 def _majority(votes: Sequence[bool | None], majority: float) -> bool | None:

@@ -136,7 +136,7 @@ def tools_of(project, name):
     project.write("calc/inside.py", CLASS)
     text = TASK.replace("MODEL", "m@http://127.0.0.1:9/v1").replace("TOOLS", name).replace("KEYS", "response")
     project.write("calc/graph_config.yaml", text)
-    return {tool.name: tool for tool in load_task("calc").plan.nodes["ask"].tools}
+    return load_task("calc").plan.nodes["ask"].tools
 
 
 def test_tools_of_a_class_are_its_marked_functions_however_they_are_written(project):

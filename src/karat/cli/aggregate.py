@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-from karat.cli.options import add_stage_options, import_from_here, part, share
+from karat.cli.options import add_confidence_option, add_part_option, add_stage_options, import_from_here
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
@@ -18,22 +18,8 @@ from karat.cli.terminal import Terminal
 def add_arguments(parser: Parser) -> None:
     """Declare the evaluations and the aggregators."""
     parser.add_argument("evaluations", metavar="EVAL", nargs="+", help="the evaluations to aggregate")
-    parser.option(
-        "-a",
-        "--aggregator",
-        action="append",
-        default=[],
-        type=part,
-        metavar="NAME|JSON",
-        help="the aggregator (default: accuracy or mean); repeatable",
-    )
-    parser.option(
-        "--confidence",
-        type=share,
-        default=0.95,
-        metavar="C",
-        help="confidence level of the intervals (default: 0.95)",
-    )
+    add_part_option(parser, "-a", "--aggregator", "the aggregator (default: accuracy or mean)")
+    add_confidence_option(parser)
     add_stage_options(parser)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 
 from karat.cli.commands import UsageError
-from karat.cli.options import import_from_here, part, share, whole
+from karat.cli.options import add_confidence_option, add_part_option, import_from_here, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
@@ -28,15 +28,7 @@ EXIT_CODES = {None: 0, "holds": 0, "fails": 1, "undecided": 4}
 def add_arguments(parser: Parser) -> None:
     """Declare the runs, the metrics and the output."""
     parser.add_argument("ids", metavar="ID", nargs="+", help="the baseline, then the runs to compare with it")
-    parser.option(
-        "-e",
-        "--evaluator",
-        action="append",
-        default=[],
-        type=part,
-        metavar="NAME|JSON",
-        help="evaluate the runs with this evaluator first; repeatable",
-    )
+    add_part_option(parser, "-e", "--evaluator", "evaluate the runs with this evaluator first")
     parser.option(
         "--metric", action="append", default=[], metavar="METRIC", help="compare only this metric; repeatable"
     )
@@ -56,13 +48,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="number of regressed examples to show (default: 5)",
     )
-    parser.option(
-        "--confidence",
-        type=share,
-        default=0.95,
-        metavar="C",
-        help="confidence level of the intervals (default: 0.95)",
-    )
+    add_confidence_option(parser)
     parser.option(
         "--unequal",
         action="store_true",

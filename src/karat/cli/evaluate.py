@@ -15,7 +15,13 @@ import argparse
 from typing import Any
 
 from karat.cli.commands import UsageError
-from karat.cli.options import add_stage_options, add_work_options, cache_mode, import_from_here, part
+from karat.cli.options import (
+    add_part_option,
+    add_stage_options,
+    add_work_options,
+    cache_mode,
+    import_from_here,
+)
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
@@ -23,15 +29,7 @@ from karat.cli.terminal import Terminal
 def add_arguments(parser: Parser) -> None:
     """Declare the runs and the evaluators."""
     parser.add_argument("runs", metavar="RUN", nargs="*", help="the runs to evaluate")
-    parser.option(
-        "-e",
-        "--evaluator",
-        action="append",
-        default=[],
-        type=part,
-        metavar="NAME|JSON",
-        help="the evaluator; repeatable",
-    )
+    add_part_option(parser, "-e", "--evaluator", "the evaluator")
     parser.option(
         "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to extend; repeatable"
     )

@@ -19,7 +19,7 @@ import argparse
 import os
 
 from karat.cli.commands import UsageError
-from karat.cli.options import add_call_options, cache_mode, import_from_here, parameter, whole
+from karat.cli.options import add_call_options, add_parameter_option, cache_mode, import_from_here, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
@@ -33,14 +33,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--corrections", metavar="FILE", help="label corrections that lie over the dataset")
     parser.option("--judge", metavar="MODEL", help="the judge: a model, or deterministic for none")
     parser.option("--model", metavar="MODEL", help="the answering model, or extractive for none")
-    parser.option(
-        "--param",
-        action="append",
-        default=[],
-        type=parameter,
-        metavar="K=V",
-        help="a parameter of the memory system; repeatable",
-    )
+    add_parameter_option(parser, "the memory system")
     parser.option("--top-k", type=whole(1), default=5, metavar="K", help="memories per question (default: 5)")
     parser.option(
         "--context-tokens", type=whole(1), metavar="N", help="cut the retrieved memories to N tokens"

@@ -79,6 +79,24 @@ def parameter(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def add_part_option(parser: Parser, short: str, long: str, help: str) -> None:
+    """Add the option that names evaluators or aggregators."""
+    help = f"{help}; repeatable"
+    parser.option(short, long, action="append", default=[], type=part, metavar="NAME|JSON", help=help)
+
+
+def add_parameter_option(parser: Parser, of: str) -> None:
+    """Add the option that sets the parameters of a task or a memory system."""
+    help = f"a parameter of {of}; repeatable"
+    parser.option("--param", action="append", default=[], type=parameter, metavar="K=V", help=help)
+
+
+def add_confidence_option(parser: Parser, of: str = "the intervals") -> None:
+    """Add the option for the confidence level."""
+    help = f"confidence level of {of} (default: 0.95)"
+    parser.option("--confidence", type=share, default=0.95, metavar="C", help=help)
+
+
 def add_stage_options(parser: Parser) -> None:
     """Add the options of all stages."""
     parser.option(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 
 from karat.cli.commands import UsageError
-from karat.cli.options import import_from_here, part, share, whole
+from karat.cli.options import add_confidence_option, import_from_here, part, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
@@ -52,13 +52,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="random seed of the orders for --elo (default: 0)",
     )
-    parser.option(
-        "--confidence",
-        type=share,
-        default=0.95,
-        metavar="C",
-        help="confidence level of the intervals (default: 0.95)",
-    )
+    add_confidence_option(parser)
     parser.option("--format", choices=FORMATS, help="output format (default: text)")
 
 

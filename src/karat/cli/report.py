@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 from karat.cli.commands import UsageError
-from karat.cli.options import share
+from karat.cli.options import add_confidence_option
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
@@ -31,13 +31,7 @@ def add_arguments(parser: Parser) -> None:
         help="the output file: report.html, .md, .json, .csv or .txt (default: stdout)",
     )
     parser.option("--format", choices=FORMATS, help="output format (default: from the file extension)")
-    parser.option(
-        "--confidence",
-        type=share,
-        default=0.95,
-        metavar="C",
-        help="confidence level of computed intervals (default: 0.95)",
-    )
+    add_confidence_option(parser, "computed intervals")
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from karat.cli.commands import UsageError
 from karat.cli.options import (
+    add_parameter_option,
+    add_part_option,
     add_stage_options,
     add_work_options,
     cache_mode,
     import_from_here,
-    parameter,
-    part,
     whole,
 )
 from karat.cli.parser import Parser
@@ -69,32 +69,9 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--id", metavar="FIELD", help="the field with the example id")
     parser.option("--skip-bad-rows", action="store_true", help="skip invalid rows, and list them")
     parser.option("--output", metavar="FIELD", help="the output field of --recorded (default: output)")
-    parser.option(
-        "-e",
-        "--evaluator",
-        action="append",
-        default=[],
-        type=part,
-        metavar="NAME|JSON",
-        help="evaluate the outputs of a function or of --recorded; repeatable",
-    )
-    parser.option(
-        "-a",
-        "--aggregator",
-        action="append",
-        default=[],
-        type=part,
-        metavar="NAME|JSON",
-        help="aggregate the results (default: accuracy or mean); repeatable",
-    )
-    parser.option(
-        "--param",
-        action="append",
-        default=[],
-        type=parameter,
-        metavar="K=V",
-        help="a parameter of the task; repeatable",
-    )
+    add_part_option(parser, "-e", "--evaluator", "evaluate the outputs of a function or of --recorded")
+    add_part_option(parser, "-a", "--aggregator", "aggregate the results (default: accuracy or mean)")
+    add_parameter_option(parser, "the task")
     parser.option(
         "--model", action="append", default=[], metavar="MODEL", help="run with this model; repeatable"
     )

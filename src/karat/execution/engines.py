@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from karat.errors import CredentialsRefused, Stopped
 from karat.execution.sync import abandon
@@ -25,6 +25,10 @@ Item = TypeVar("Item")
 Done = TypeVar("Done")
 _Item = TypeVar("_Item", contravariant=True)
 _Done = TypeVar("_Done", covariant=True)
+
+
+Deliver: TypeAlias = Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]]
+"""Takes finished items, and returns when they are stored."""
 
 
 class Work(Protocol[_Item, _Done]):
@@ -55,7 +59,7 @@ class Engine(Protocol[Item, Done]):
         self,
         work: Work[Item, Done],
         items: Iterator[Item],
-        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+        deliver: Deliver[Item, Done],
     ) -> None:
         """Do the work of every item; `deliver` gets finished items and returns when they are stored."""
 
@@ -95,7 +99,7 @@ class LocalEngine(Generic[Item, Done]):
         self,
         work: Work[Item, Done],
         items: Iterator[Item],
-        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+        deliver: Deliver[Item, Done],
     ) -> None:
         """Do the work of every item; `deliver` gets finished items and returns when they are stored."""
         lane = self._async_lane if work.is_async else self._thread_lane
@@ -148,7 +152,7 @@ class LocalEngine(Generic[Item, Done]):
         self,
         work: Work[Item, Done],
         items: Iterator[Item],
-        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+        deliver: Deliver[Item, Done],
     ) -> None:
         timeout = self.timeout
         for item in items:
@@ -172,7 +176,7 @@ class LocalEngine(Generic[Item, Done]):
         self,
         work: Work[Item, Done],
         items: Iterator[Item],
-        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+        deliver: Deliver[Item, Done],
     ) -> None:
         """Send calls in chunks sized by the duration of the last calls; the first chunk is a single call."""
         threads = Threads()
@@ -220,7 +224,7 @@ class LocalEngine(Generic[Item, Done]):
         work: Work[Item, Done],
         chunk: list[Item],
         threads: Threads,
-        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+        deliver: Deliver[Item, Done],
     ) -> tuple[float, list[Item]]:
         """Work on a chunk and deliver it; return the duration of a call, and the items that were not started."""
         if self.timeout is None:
@@ -272,7 +276,7 @@ class InlineEngine(Generic[Item, Done]):
         self,
         work: Work[Item, Done],
         items: Iterator[Item],
-        deliver: Callable[[Sequence[tuple[Item, Done]]], Awaitable[None]],
+        deliver: Deliver[Item, Done],
     ) -> None:
         """Do the work of every item; other tasks of the loop get their turn every CHUNK_SECONDS."""
         since = time.perf_counter()

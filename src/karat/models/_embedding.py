@@ -16,7 +16,8 @@ from karat.models._failures import Attempt, BrokenBody
 from karat.models._messages import Request
 from karat.models._recording import recording
 from karat.models._request_context import Timing, usage_of_failure
-from karat.models._service import Reservation, Service, gather_or_cancel
+from karat.models._retry import gather_or_cancel
+from karat.models._service import Reservation, Service
 from karat.models.providers import Tokens, embedding_tokens
 from karat.records import Call, Usage
 

@@ -1,12 +1,13 @@
-"""Asking again: exponential back-off with full jitter, as patient as the provider asks for."""
+"""Retries with exponential back-off and full jitter, as long as the provider asks for; requests made together."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from re import compile as pattern
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from karat.models._endpoints import Retries
 from karat.models._failures import Attempt, ModelFailure
@@ -136,3 +137,15 @@ def _seconds(text: str, now: datetime | None) -> float | None:
             moment = moment.replace(tzinfo=UTC)
         return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
     return None
+
+
+async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently and return their results in order; if one raises, cancel the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -12,7 +12,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -46,7 +46,7 @@ from karat.models._request_context import (
     seed_of,
     with_repair,
 )
-from karat.models._retry import reset_wait, with_retries
+from karat.models._retry import gather_or_cancel, reset_wait, with_retries
 from karat.models._structured import repair, schema_in_prompt
 from karat.models.providers import Tokens
 from karat.records import Usage, add_usage
@@ -515,15 +515,3 @@ def _settled(target: Target, permit: Permit, used: Tokens | None, headers: Any, 
         target.limiter.pause(min(left, target.endpoint.retries.longest_wait))
     price = target.endpoint.price
     return price.cost(used) if used is not None and price is not None else worst
-
-
-async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all of the works give; when one fails the others are given up, not left behind."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

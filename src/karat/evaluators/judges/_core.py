@@ -12,7 +12,7 @@ import hashlib
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from karat.evaluators.judges._fence import fence
 from karat.evaluators.judges._prompts import Prompt, scale_text, shipped
 from karat.evaluators.judges._replies import Contract, Malformed, refuses, reply_schema_text
 from karat.evaluators.judges._settings import LENGTH_FACTOR, MAX_TOKENS, JudgeSettings
+from karat.models._retry import gather_or_cancel
 from karat.records import Usage, add_usage
 
 T = TypeVar("T")
@@ -183,7 +184,7 @@ class Judge:
                 if decided(votes):
                     break
             return votes
-        return await together(
+        return await gather_or_cancel(
             self._vote_or_failure(model, number, question, ledger) for model, number in plan
         )
 
@@ -456,18 +457,6 @@ def _repair(reply: str, problem: str) -> list[dict[str, str]]:
             " and reply with one JSON object in the form asked for, and nothing else.",
         },
     ]
-
-
-async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines concurrently and return their results in order; if one raises, the others are cancelled."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 # ---------------------------------------------------------------- from votes to a verdict

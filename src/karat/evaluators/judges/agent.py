@@ -18,12 +18,12 @@ from karat.evaluators.judges._core import (
     Ledger,
     Vote,
     decide,
-    together,
 )
 from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
 from karat.evaluators.judges._steps import render_steps, trajectory_of
+from karat.models._retry import gather_or_cancel
 from karat.records import Result
 
 WINDOW = 40_000
@@ -209,7 +209,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
             )
             return incomplete, incomplete
 
-        both = await together(one(number) for number in range(1, self.judge.votes + 1))
+        both = await gather_or_cancel(one(number) for number in range(1, self.judge.votes + 1))
         return [found for found, _ in both], [vote for _, vote in both]
 
     async def _collect(
@@ -225,7 +225,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
             )
             return await self.judge.ask_once(question, ledger, check=False)
 
-        votes = await together(one(window) for window in windows)
+        votes = await gather_or_cancel(one(window) for window in windows)
         lines = []
         for place, vote in enumerate(votes, 1):
             lines.append(f"Part {place} of {len(windows)}:")

@@ -26,12 +26,12 @@ from karat.evaluators.judges._core import (
     decide,
     is_decided,
     part_of,
-    together,
 )
 from karat.evaluators.judges._prompts import Prompt, prompt_of
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
 from karat.evaluators.judges._steps import render_steps, trajectory_of
+from karat.models._retry import gather_or_cancel
 from karat.records import Result
 
 Criteria = str | Sequence[str] | Mapping[str, str]
@@ -138,7 +138,7 @@ class _CriterionJudge(JudgeEvaluator):
             verdicts = await self._all_at_once(parts, ledger)
         else:
             names = list(self.criteria)
-            judged = await together(self._one(self.criteria[name], parts, ledger) for name in names)
+            judged = await gather_or_cancel(self._one(self.criteria[name], parts, ledger) for name in names)
             verdicts = dict(zip(names, judged, strict=True))
         if len(verdicts) == 1:
             return self._single(case, ledger, next(iter(verdicts.values())))

@@ -10,9 +10,10 @@ import msgspec
 from karat.errors import CannotJudge, KaratError, NotApplicable, RequestError
 from karat.evaluators._base import register_evaluator
 from karat.evaluators.judges._base import Case, JudgeEvaluator, ReferenceOptions
-from karat.evaluators.judges._core import STOPS, Ledger, decide, is_decided, run_sync, together
+from karat.evaluators.judges._core import STOPS, Ledger, decide, is_decided, run_sync
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
+from karat.models._retry import gather_or_cancel
 from karat.paths import MISSING
 from karat.records import Example, Output, Result
 from karat.serialization import to_json_value
@@ -93,7 +94,9 @@ class PairwiseJudge(JudgeEvaluator):
             shared["reference"] = reference
         shared = {name: text for name, text in shared.items() if text}
         answers = [self._answer_text(first), self._answer_text(second)]
-        asked = await together(self._order(shared, answers, swapped, ledger) for swapped in self._orders)
+        asked = await gather_or_cancel(
+            self._order(shared, answers, swapped, ledger) for swapped in self._orders
+        )
         orders = [
             {"shown_first": "second" if swapped else "first", "position": position}
             for (position, _), swapped in zip(asked, self._orders, strict=True)

@@ -16,10 +16,11 @@ from karat.evaluators.judges._base import (
     JudgeEvaluator,
     ReferenceOptions,
 )
-from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, part_of, together
+from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, part_of
 from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
+from karat.models._retry import gather_or_cancel
 from karat.records import Result
 
 LONGEST_STATEMENT = 1500
@@ -97,7 +98,7 @@ class ContextRelevanceEvaluator(_Relevance):
         ledger = Ledger()
         if not passages:
             return self._not_applicable(case, "no passage was retrieved", ledger, passages=[])
-        judged = await together(
+        judged = await gather_or_cancel(
             self._graded({"question": question, "passage": passage}, ledger) for passage in passages
         )
         found = [
@@ -153,7 +154,7 @@ class _Claims(JudgeEvaluator):
     ) -> tuple[list[dict[str, Any]], list[Any]]:
         """The claims of a statement with whether the source supports them; no source supports nothing."""
         pieces = _pieces(statement)
-        found = await together(self._piece(piece, source, question, ledger) for piece in pieces)
+        found = await gather_or_cancel(self._piece(piece, source, question, ledger) for piece in pieces)
         claims = [claim for each, _ in found for claim in each]
         return claims, [vote for _, votes in found for vote in votes]
 
@@ -169,7 +170,7 @@ class _Claims(JudgeEvaluator):
         if claims and source is not None and self.judge.votes > 1:
             for start in range(0, len(claims), MOST_CLAIMS):
                 batch = claims[start : start + MOST_CLAIMS]
-                more = await together(
+                more = await gather_or_cancel(
                     self._again(batch, source, ledger, number) for number in range(2, self.judge.votes + 1)
                 )
                 cast += more
@@ -319,7 +320,7 @@ class AnswerCorrectnessEvaluator(_Claims):
         if not answer.strip():
             return self._not_applicable(case, "there is no answer", ledger, claims=[])
         asked = f"Question: {question}\n" if question else ""
-        (claims, votes), (wanted, more) = await together(
+        (claims, votes), (wanted, more) = await gather_or_cancel(
             [
                 self._supported(answer, f"{asked}Answer: {reference}", question, ledger),
                 self._supported(reference, f"{asked}Answer: {answer}", question, ledger),

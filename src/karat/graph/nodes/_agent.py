@@ -37,13 +37,8 @@ class AgentNode(ModelNode):
         use: ModelUse,
         tools: list[Tool],
     ) -> None:
-        super().__init__(name, section, building, prompt)
+        super().__init__(name, section, building, prompt, use, tools)
         self.kind = "agent"
-        self.use = use
-        self.models = [use]
-        self.tools = {tool.name: tool for tool in tools}
-        self.parts += [tool.function for tool in tools]
-        self.parts += [use.schema] if isinstance(use.schema, type) else []
         self.steps = section.whole("max_steps", STEPS, 1)
         self.injected = _injected(section)
 

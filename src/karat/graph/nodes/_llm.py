@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from karat.graph._functions import Applied
@@ -31,7 +31,18 @@ class ModelNode(Node):
     strips = True
     """Whether whitespace around an answer is dropped."""
 
-    def __init__(self, name: str, section: Section, building: Building, prompt: Prompt) -> None:
+    use: ModelUse
+    """The model of a node that asks one."""
+
+    def __init__(
+        self,
+        name: str,
+        section: Section,
+        building: Building,
+        prompt: Prompt,
+        use: ModelUse | None = None,
+        tools: Sequence[Tool] = (),
+    ) -> None:
         super().__init__(name, output_keys_of(section) or [MESSAGES])
         self.prompt = prompt
         self.variables = [] if "pre_process" in section else list(prompt.variables)  # it may set them
@@ -45,6 +56,12 @@ class ModelNode(Node):
         self.beside = [CHAT_HISTORY] if self.history else []
         self.window: int = building.properties["chat_history_window_size"]
         self.multiturn = building.properties["chat_conversation"] == "multiturn"
+        self.tools = {tool.name: tool for tool in tools}
+        self.parts += [tool.function for tool in tools]
+        if use is not None:
+            self.use = use
+            self.models = [use]
+            self.parts += [use.schema] if isinstance(use.schema, type) else []
 
     async def prepare(self, state: SygraState) -> tuple[SygraState, list[dict[str, Any]]]:
         """The node's own state, and the messages to be asked: the prompt, the history, the conversation."""
@@ -146,13 +163,8 @@ class LlmNode(ModelNode):
         use: ModelUse,
         tools: list[Tool],
     ) -> None:
-        super().__init__(name, section, building, prompt)
+        super().__init__(name, section, building, prompt, use, tools)
         self.kind = "llm"
-        self.use = use
-        self.models = [use]
-        self.tools = tools
-        self.parts += [tool.function for tool in tools]
-        self.parts += [use.schema] if isinstance(use.schema, type) else []
         self._more: dict[str, Any] = {}
         if tools:
             self._more["tools"] = [tool.described for tool in tools]

@@ -88,9 +88,9 @@ def simulate(design: Design, repeats: int, rng: Rng) -> Found:
 
 
 def bounded_scores(rng: Rng) -> Design:
-    """Scores in 0..1, skewed: beta, many ones, noise with rare zeros, rare ones, few grades."""
-    n = int(rng.choice([15, 20, 30, 50, 80, 120, 150]))
-    kind = int(rng.integers(5))
+    """Scores in 0..1, skewed: beta, many ones, noise with rare zeros, rare ones, few grades, narrow logistic-normal."""
+    n = int(rng.choice([15, 20, 30, 50, 80, 120, 150, 180, 199]))
+    kind = int(rng.integers(6))
     if kind == 0:
         a, b = rng.uniform(0.05, 2.0), rng.uniform(0.5, 10.0)
         draw, truth, name = (lambda r: r.beta(a, b, n)), a / (a + b), f"beta({a:.2f}, {b:.1f})"
@@ -105,6 +105,11 @@ def bounded_scores(rng: Rng) -> Design:
     elif kind == 3:
         share = rng.uniform(0.005, 0.5)
         draw, truth, name = (lambda r: (r.random(n) < share) * 1.0), share, f"{share:.3f} ones, else zeros"
+    elif kind == 4:
+        centre, spread = rng.uniform(-4.0, 4.0), rng.uniform(0.3, 2.0)
+        draw = lambda r, size=n: 1.0 / (1.0 + np.exp(-r.normal(centre, spread, size)))  # noqa: E731
+        truth = float(draw(np.random.default_rng(0), 1_000_000).mean())
+        name = f"logistic-normal({centre:.1f}, {spread:.1f})"
     else:
         chances = rng.dirichlet(np.full(5, 0.4))
         grades = np.arange(5) / 4
@@ -182,6 +187,24 @@ def clustered_shares(rng: Rng) -> Design:
         return [(state.proportion(), truth)]
 
     return Design(f"{clusters} clusters, {truth:.2f}, correlation {correlation:.2f}", trial)
+
+
+def failing_clusters(rng: Rng) -> Design:
+    """Shares and graded means in 12 to 60 clusters of 1 to 20 items, some of which score 0 as a whole."""
+    clusters, failing = int(rng.choice([12, 20, 30, 60])), rng.uniform(0.05, 0.3)
+    sizes, graded = _sizes(rng, clusters), bool(rng.integers(2))
+    a, b = rng.uniform(0.8, 4.0), rng.uniform(0.2, 2.0)
+    truth = (1 - failing) * a / (a + b)
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        state = MeanState()
+        for size in sizes(r):
+            scores = r.beta(a, b, size) if graded else (r.random(size) < a / (a + b)).astype(float)
+            state.add((scores * (r.random() >= failing)).tolist())
+        return [(state.estimate(bounds=(0.0, 1.0)), truth)]
+
+    what = "graded" if graded else "binary"
+    return Design(f"{clusters} clusters, {failing:.2f} of them fail, mean {truth:.2f}, {what}", trial)
 
 
 def attempts(rng: Rng) -> Design:
@@ -391,6 +414,7 @@ FAMILIES: dict[str, tuple[Callable[[Rng], Design], float]] = {
     "paired differences, graded": (tied_differences, 1.0),
     "paired differences, binary": (tied_binary_differences, 1.0),
     "clustered shares": (clustered_shares, 1.0),
+    "clusters that fail as a whole": (failing_clusters, 1.0),
     "pass@k and pass^k": (attempts, 1.0),
     "macro F1": (macro_f1, 1.0),
     "kappa and alpha": (raters, 0.5),

@@ -41,6 +41,7 @@ FAMILIES = {
     "paired differences, graded": (5, 60),
     "paired differences, binary": (4, 80),
     "clustered shares": (6, 100),
+    "clusters that fail as a whole": (8, 150),
     "pass@k and pass^k": (6, 100),
     "macro F1": (6, 150),
     "kappa and alpha": (3, 120),

@@ -141,6 +141,19 @@ def test_many_spread_out_values_have_an_interval_as_wide_as_t(n: int, kind: str)
     assert 0.95 <= (estimate.high - estimate.low) / (high - low) <= 1.05
 
 
+@pytest.mark.parametrize("n", [150, 175, 195, 199, 200])
+@pytest.mark.parametrize("centre", [-3.0, 1.7, 3.0])
+def test_no_number_of_spread_out_values_makes_the_interval_narrower_than_t(n: int, centre: float) -> None:
+    for seed in range(5):
+        values = 1.0 / (1.0 + np.exp(-np.random.default_rng(seed).normal(centre, 0.5, n)))
+        found = mean_interval(values.tolist())
+        half = stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / n**0.5
+        assert found.value is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert min(found.value - found.low, found.high - found.value) >= 0.9 * half
+
+
 def test_bounds_speak_of_the_missing() -> None:
     estimate = mean_interval([0.9, 1.0, 1.0, 0.95], of=5, bounds=(0, 1))
     assert estimate.value < estimate.high < 1.0

@@ -40,6 +40,8 @@ _SELDOM, _OFTEN = 10.0, 30.0
 """Values near the bound: the same."""
 _SPARSE, _DENSE = 3.0, 8.0
 """Values that carry the variance, (Σd²)²/Σd⁴: up to this many the data are sparse, from this many on they are not."""
+_UNSEEN = 2.0
+"""How far the root of the correlation within clusters may be off, in units of 1/√clusters."""
 _OUTER = 0.1
 """The part of the range that counts as near the bound."""
 
@@ -52,9 +54,10 @@ class BoundedMean:
     """The mean of clusters (sum, size, how many such clusters) whose items lie between `bounds`.
 
     `degrees` are those of t for the cluster-robust variance; None where items are independent. `correlation` is the
-    one within clusters. The extra value is a cluster too: of one item where items are independent, and of the mean size
-    where those of a cluster are all alike; in between its size follows the root of the correlation, which is allowed
-    an error of 1/√clusters.
+    one within clusters. The extra value is a cluster too: of one item where items are independent, and of the usual
+    size where those of a cluster are all alike; in between its size follows the root of the correlation, which is
+    allowed an error of 2/√(effective number of clusters): a rare cluster that fails as a whole and was not drawn leaves
+    no correlation behind. The usual size is that of the cluster of a random item, Σsize²/Σsize.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class BoundedMean:
         self.clusters = float(self.counts.sum())
         items = float(self.counts @ self.sizes)
         self.mean = float(self.counts @ self.sums) / items
-        share = min(1.0, math.sqrt(max(0.0, correlation)) + 1.0 / math.sqrt(self.clusters))
-        self.extra_size = 1.0 + (items / self.clusters - 1.0) * share
+        self.usual_size = float(self.counts @ self.sizes**2) / items
+        effective = items / self.usual_size
+        share = min(1.0, math.sqrt(max(0.0, correlation)) + _UNSEEN / math.sqrt(effective))
+        self.extra_size = 1.0 + (self.usual_size - 1.0) * share
         self.degrees = degrees
         self.weight_low, self.weight_high = self._extra_weights()
 
@@ -97,12 +102,16 @@ class BoundedMean:
             few = _SPREAD_OUT * min(1.0, max(0.0, (_MANY - self.clusters) / (_MANY - _FEW)))
             sparse = min(1.0, max(0.0, (_DENSE - carriers) / (_DENSE - _SPARSE)))
             spread_out = few + (1.0 - few) * sparse
-        seen_low = float(self.counts[means <= _OUTER].sum())
-        seen_high = float(self.counts[means >= 1.0 - _OUTER].sum())
         low, high = (
-            min(1.0, max(0.0, (_OFTEN - seen) / (_OFTEN - _SELDOM))) for seen in (seen_low, seen_high)
+            min(1.0, max(0.0, (_OFTEN - self._seen(near)) / (_OFTEN - _SELDOM)))
+            for near in (means <= _OUTER, means >= 1.0 - _OUTER)
         )
         return min(spread_out, low), min(spread_out, high)
+
+    def _seen(self, near: NDArray[np.bool_]) -> float:
+        """How many clusters of the usual size some clusters are worth: many small ones say little about a large one."""
+        items = float(self.counts[near] @ self.sizes[near])
+        return min(float(self.counts[near].sum()), items / self.usual_size)
 
     def _degrees(self, weight: float) -> float:
         """Of freedom. The extra value makes up for the unknown variance; without it t does."""
@@ -129,8 +138,11 @@ class BoundedMean:
         sums, bound, weight = (
             (self.sums, 1.0, self.weight_high) if above else (-self.sums, 0.0, self.weight_low)
         )
-        root, _, _ = saddlepoint(*self._parts(sums, bound, weight), value if above else -value)
-        return t_two_sided(root, self._degrees(weight)) if root > 0.0 else 1.0
+        found = []
+        for each in _tried(weight):
+            root, _, _ = saddlepoint(*self._parts(sums, bound, each), value if above else -value)
+            found.append(t_two_sided(root, self._degrees(each)) if root > 0.0 else 1.0)
+        return max(found)
 
     def smallest_effect(self, confidence: float, power: float) -> float | None:
         """How far from 0 a mean difference must be for the test to find it with this power.
@@ -195,6 +207,9 @@ class BoundedMean:
 
     def _upper(self, sums: Floats, bound: float, weight: float, confidence: float) -> float:
         """The upper limit of the mean of `sums`, which is at most `bound`."""
+        return max(self._upper_with(sums, bound, each, confidence) for each in _tried(weight))
+
+    def _upper_with(self, sums: Floats, bound: float, weight: float, confidence: float) -> float:
         parts = self._parts(sums, bound, weight)
         wanted = critical(confidence, self._degrees(weight))
         mean = float(self.counts @ sums) / float(self.counts @ self.sizes)
@@ -217,6 +232,14 @@ class BoundedMean:
             if not low < point < high:
                 point = 0.5 * (low + high)
         return point
+
+
+def _tried(weight: float) -> tuple[float, ...]:
+    """The weights of the extra value that are tried, the one with the wider limit counts.
+
+    The approximation fails for a far value of little weight: the limit could be nearer than without that value.
+    """
+    return (weight, 0.0) if 0.0 < weight < 1.0 else (weight,)
 
 
 def saddlepoint(

@@ -14,7 +14,7 @@ from karat.records import Estimate
 from karat.stats._bounds import with_bounds
 from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
-from karat.stats._proportions import share, wilson_limits
+from karat.stats._proportions import exact_limits, share, wilson_limits
 from karat.stats._validation import StatisticsError, check_confidence, count, items_of
 
 if TYPE_CHECKING:
@@ -281,8 +281,8 @@ def metrics_of(
     which F1 = 2J / (1 + J) is a monotone function: Wilson's limits carried over. Macro and weighted averages combine
     the limits of the classes, with the correlation that shared confusions give (Zou & Donner 2008), and are not
     narrower than the linearised variance; see `_combined`. Clustered: every variance is linearised, Σ_g of the squared
-    derivative along the cluster's matrix with the factor G/(G−1), and becomes Wilson's interval on the effective number
-    of items.
+    derivative along the cluster's matrix with the factor (G/(G−1))², and becomes the exact interval on the effective
+    number of items.
 
     A precision without predictions of the class, or a recall without items of it, is None with the reason; in
     averages it counts as 0, as scikit-learn has it.
@@ -446,7 +446,7 @@ class _Table:
         """A share of cells among others, with its interval, linearised when clustered."""
         counts = self.numbers.counts
         total = round(float(bottom @ counts)) if len(counts) else 0
-        method = "wilson, clustered" if self.sizes.clustered else "wilson"
+        method = "exact, clustered" if self.sizes.clustered else "wilson"
         if not total:
             return Estimate(
                 None, of=total, method=method, confidence=self.confidence, metadata={"reason": reason}
@@ -458,12 +458,17 @@ class _Table:
         return self.linearised(value, (top - value * bottom) / total, total, method)
 
     def linearised(self, value: float, direction: Floats, n: int, method: str) -> Estimate:
-        """Wilson's interval on the effective sample size implied by the clusters' variance."""
+        """The interval of a share on the effective sample size that the variance between clusters implies.
+
+        Independent items: Wilson's. Clusters: Clopper and Pearson's exact limits on that sample size, reduced further
+        for the degrees of freedom (Korn & Graubard 1998); Wilson's hold 0.91 of the time in 20 clusters at 0.9.
+        """
         clusters = self.sizes.clusters
         if clusters < 2:
             metadata: dict[str, Any] = {"clusters": clusters, "reason": "one cluster has no spread"}
             return Estimate(value, n=n, of=n, method=method, confidence=self.confidence, metadata=metadata)
-        robust = self.numbers.squared(direction) * clusters / (clusters - 1)
+        # The factor of the jackknife over clusters: with G/(G−1) alone 20 clusters cover 0.925 at a share of 0.9.
+        robust = self.numbers.squared(direction) * (clusters / (clusters - 1)) ** 2
         plain = float((direction * direction) @ self.numbers.counts)
         if plain > 0.0 and robust > 0.0 and 0.0 < value < 1.0:
             effect = max(1.0, robust / plain) if self.sizes.clustered else 1.0
@@ -473,8 +478,13 @@ class _Table:
             # Nothing varies: the items of a cluster count as one.
             effect, df = self.sizes.items / self.sizes.fully_correlated(), math.inf
             effective = n / effect
-        low, high = wilson_limits(value, effective, critical(self.confidence, df))
-        metadata = {"design_effect": effect, "clusters": clusters} if self.sizes.clustered else {}
+        if not self.sizes.clustered:
+            low, high = wilson_limits(value, effective, critical(self.confidence))
+            return Estimate(value, low, high, n, n, method, self.confidence)
+        factor = critical(self.confidence) / critical(self.confidence, df)
+        effective *= factor * factor
+        low, high = exact_limits(value * effective, effective, self.confidence)
+        metadata = {"design_effect": effect, "clusters": clusters}
         return Estimate(value, low, high, n, n, method, self.confidence, metadata=metadata)
 
     def averages(self) -> tuple[Averages, Averages]:

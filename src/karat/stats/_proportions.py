@@ -74,8 +74,8 @@ def clopper_pearson(successes: int, n: int, confidence: float = 0.95, *, of: int
 
 
 @functools.lru_cache(4096)
-def exact_limits(successes: int, n: int, confidence: float) -> tuple[float, float]:
-    """Clopper and Pearson's limits: quantiles of beta distributions."""
+def exact_limits(successes: float, n: float, confidence: float) -> tuple[float, float]:
+    """Return Clopper and Pearson's limits, quantiles of beta distributions; n may be an effective sample size."""
     tail = 0.5 * (1.0 - confidence)
     low = beta_quantile(tail, successes, n - successes + 1.0) if successes else 0.0
     high = beta_quantile(1.0 - tail, successes + 1.0, n - successes) if successes < n else 1.0

@@ -102,12 +102,13 @@ class Format(Protocol):
 
 _registered: dict[str, Format] = {}
 _order: list[Format] | None = None
-_fast: list[Any] = []
+_fast: tuple[Any, ...] = ()
+"""The `fast_calls` of the formats in FAST; empty until they are loaded, and while formats are registered."""
 
 
 def register_format(format: Format) -> Format:
     """Add a format, which is tried before karat's own. A name can be registered once."""
-    global _order
+    global _order, _fast
     missing = [member for member in ("name", "detect", "read") if not hasattr(format, member)]
     if missing:
         raise RequestError(
@@ -118,6 +119,7 @@ def register_format(format: Format) -> Format:
         raise RequestError(f"trace format {format.name!r} is already registered: choose another name")
     _registered[format.name] = format
     _order = None
+    _fast = ()
     return format
 
 
@@ -186,14 +188,14 @@ def fast_calls(items: Any) -> tuple[list[str], list[Any], type | None] | None:
     The result equals the calls of `normalize`, which takes 40 times as long. None means that the list is not in one
     of these shapes and has to be normalized.
     """
+    global _fast
     if type(items) is not list:
         return None
-    if _order is None:
-        formats()
-    if _registered:
-        return None
     if not _fast:
-        _fast.extend(importlib.import_module(f"karat.traces.formats.{name}").fast_calls for name in FAST)
+        formats()
+        if _registered:
+            return None
+        _fast = tuple(importlib.import_module(f"karat.traces.formats.{name}").fast_calls for name in FAST)
     try:
         # The keys of all items at once take a quarter of the time of looking at each item.
         keys = set().union(*items)
@@ -201,10 +203,15 @@ def fast_calls(items: Any) -> tuple[list[str], list[Any], type | None] | None:
             found = read_fast(items, keys)
             if found is not None:
                 names, arguments = found
+                if not names:
+                    return names, arguments, str
+                if len(names) == 1:
+                    kind = type(arguments[0])
+                    return (names, arguments, kind) if kind in _GIVEN and names[0].strip() else None
                 kinds = set(map(type, arguments))
                 # A blank name is an error that `normalize` reports; one that is not text raises a TypeError here.
                 if kinds <= _GIVEN and all(map(str.strip, names)):
-                    return names, arguments, kinds.pop() if len(kinds) == 1 else None if kinds else str
+                    return names, arguments, kinds.pop() if len(kinds) == 1 else None
                 return None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
         pass

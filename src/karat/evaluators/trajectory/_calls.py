@@ -35,10 +35,25 @@ _FLOATS = (b".", b"e-", b"e1", b"e2", b"e3", b"e4", b"e5", b"e6", b"e7", b"e8", 
 """What the JSON of a float holds, and of other values only in a string."""
 
 
+SHOWN = 300
+"""Characters of a value that comments and metadata show."""
+
+
+def storable(text: str) -> str:
+    """Return a text as it can be stored: shortened, lone surrogates replaced."""
+    if len(text) > SHOWN:
+        text = text[:SHOWN] + "…"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 class Calls:
     """Tool calls by position; arguments written as JSON text are read when they are needed."""
 
-    __slots__ = ("_keys", "_marks", "_read", "_values", "as_text", "given", "names", "trajectory")
+    # Attributes that few evaluations need have their defaults in the class: a small trajectory is judged in 10 µs.
+    trajectory: Trajectory | None = None
+    _keys: Sequence[Hashable | None] | None = None
+    _marks: list[bytes] | None = None
+    _labels: list[str] | None = None
 
     def __init__(self, names: list[str], given: list[Any], kind: type | None = None) -> None:
         """Take names and arguments; `kind` is the type of all arguments, str or dict, where that is known."""
@@ -46,11 +61,8 @@ class Calls:
         self.given = given
         self.as_text = kind is str
         """Whether all arguments are JSON text, so that equal texts are equal arguments."""
-        self.trajectory: Trajectory | None = None
         self._read = kind is dict
         self._values: list[Any] = given if kind is dict else [_UNREAD] * len(given)
-        self._keys: Sequence[Hashable | None] | None = None
-        self._marks: list[bytes] | None = None
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Calls:
@@ -75,12 +87,28 @@ class Calls:
             self._values[position] = value
         return value
 
+    def labels(self) -> list[str]:
+        """Return the names as they can be stored: shortened, lone surrogates replaced."""
+        if self._labels is None:
+            whole, names = "".join(self.names), self.names
+            # Nearly always no name has to be shortened or escaped.
+            short = len(whole) <= SHOWN or max(map(len, names)) <= SHOWN
+            self._labels = names if short and whole.isascii() else [storable(name) for name in names]
+        return self._labels
+
     def values(self) -> list[Any]:
         """The arguments of all calls."""
         if not self._read:
             self._values = _objects(self.given) or [self.arguments(at) for at in range(len(self))]
             self._read = True
         return self._values
+
+    def values_at(self, positions: Sequence[int]) -> list[Any]:
+        """Return the arguments of some calls; the others are not read."""
+        values = self._values
+        if self._read:
+            return [values[position] for position in positions]
+        return [self.arguments(position) for position in positions]
 
     def marks(self) -> Sequence[Hashable] | None:
         """Return an approximate key for each call, fast: equal arguments nearly always have equal marks.
@@ -175,8 +203,9 @@ def _object_keys(values: list[Any]) -> list[bytes] | None:
 
 def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:
     """Return the agent's calls from its output, or from the recorded trace if the output is not a trajectory."""
-    output = context.get("output")
-    trace = output.trace if isinstance(output, Output) else []
+    trace: Sequence[Any] = ()
+    if context and isinstance(output := context.get("output"), Output):
+        trace = output.trace
     if not trace:
         found = fast_calls(outputs)
         if found is not None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from karat.evaluators.trajectory._arguments import FieldsRule, ModeRule, Rule
 from karat.evaluators.trajectory._calls import Calls, encoded
 from karat.evaluators.trajectory._values import leaf_keys
+from karat.paths import MISSING
 from karat.traces import TraceError
 
 RuleOf = Callable[[str], Rule]
@@ -25,8 +26,9 @@ COMPARISONS = 250_000
 """The maximum number of comparisons of one tool's calls one by one, some 2 µs each."""
 SMALL = 16
 """Up to so many calls are looked up by their tool before their arguments are written down to be compared."""
-FEW = 4
-"""Up to so many pairs of calls of one tool are compared one by one, without looking for equal ones first."""
+FEW = 36
+"""Up to so many pairs of calls are compared one by one where their tools are the same, without looking for equal ones
+first: 6 calls on both sides."""
 
 
 class Budget:
@@ -70,14 +72,13 @@ def pair_some(
     """A maximum matching of some calls of the agent with some of the reference, by their positions."""
     pairs: Pairs = {}
     exact = False
-    if exact_first and not optional and len(left) * len(open_) > FEW:
+    if not optional and len(left) * len(open_) <= FEW:
+        found = _pair_few(agent, left, reference, open_, rule_of)
+        if found is not None:
+            return found
+    if exact_first and not optional and not _ignores(rule_of(agent.names[left[0]])):
         pairs, left, open_, exact = _pair_equal(agent, left, reference, open_, rule_of)
     if not left or not open_:
-        return pairs
-    if len(left) == 1 and len(open_) == 1:
-        i, j = left[0], open_[0]
-        if not exact and _matches(agent, i, reference, j, rule_of):
-            pairs[i] = j
         return pairs
     if (
         len(left) > SMALL
@@ -93,6 +94,33 @@ def pair_some(
             if exact and type(rule) is ModeRule and rule.mode == "exact":
                 continue  # equal ones are paired, and no others match
             _pair_one_tool(agent, positions, reference, asked[name], rule, optional, pairs)
+    return pairs
+
+
+def _pair_few(
+    agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int], rule_of: RuleOf
+) -> Pairs | None:
+    """Pair a few calls with the first that matches; None where that may not give the greatest number of pairs."""
+    names, asked = agent.names, reference.names
+    free = list(open_)
+    taken: list[int] = []
+    pairs: Pairs = {}
+    for i in left:
+        name = names[i]
+        given: Any = MISSING
+        for j in free:
+            if asked[j] == name:
+                if given is MISSING:
+                    matches, given = rule_of(name).matches, agent.arguments(i)
+                if matches(given, reference.arguments(j)):
+                    pairs[i] = j
+                    free.remove(j)
+                    taken.append(j)
+                    break
+        else:
+            for j in taken:
+                if asked[j] == name and matches_at(agent, i, reference, j, rule_of):
+                    return None  # another call may give it up
     return pairs
 
 
@@ -122,6 +150,10 @@ def _pair_equal(
     found, left, open_ = _pair_same(agent, left, have, reference, open_, want)
     pairs = dict(sorted((pairs | found).items())) if pairs and found else pairs or found
     return pairs, left, open_, None not in have and None not in want
+
+
+def _ignores(rule: Rule) -> bool:
+    return type(rule) is ModeRule and rule.mode == "ignore"
 
 
 def _is_inclusion(rule: Rule) -> bool:
@@ -258,7 +290,15 @@ def _pair_one_tool(
         if rule.matches(agent.arguments(agents[0]), reference.arguments(references[0])):
             pairs[agents[0]] = references[0]
         return
+    if _ignores(rule):
+        pairs.update(zip(agents, references, strict=False))
+        return
     few = len(agents) * len(references) <= FEW
+    if few and not optional:
+        found = _pair_few(agent, agents, reference, references, lambda name: rule)
+        if found is not None:
+            pairs.update(found)
+            return
     if not few and (included := _inclusion_keys(agent, agents, reference, references, rule)):
         _pair_keyed(*included, pairs)
         return
@@ -479,11 +519,13 @@ def align(
     if optional:
         masks = _masks(agent, range(len(agent)), reference, range(len(reference)), rule_of)
         return _weighted_alignment(masks, len(reference), optional), True
-    start, end = _same_ends(agent, reference) if exact_first else (0, 0)
+    start = end = 0
+    if exact_first and (agent.as_text or len(agent.names) * len(reference.names) > FEW):
+        start, end = _same_ends(agent, reference)
     last, last_wanted = len(agent) - end, len(reference) - end
     # Calls that match at the beginning or at the end may be paired first under any rule: an alignment has at most
     # one of the two in a pair, which can be exchanged for this one.
-    while start < last and start < last_wanted and _matches(agent, start, reference, start, rule_of):
+    while start < last and start < last_wanted and matches_at(agent, start, reference, start, rule_of):
         start += 1
     pairs = {position: position for position in range(start)}
     related = False
@@ -491,10 +533,13 @@ def align(
         while (
             start < last
             and start < last_wanted
-            and _matches(agent, last - 1, reference, last_wanted - 1, rule_of)
+            and matches_at(agent, last - 1, reference, last_wanted - 1, rule_of)
         ):
             last, last_wanted = last - 1, last_wanted - 1
-        masks = _masks(agent, range(start, last), reference, range(start, last_wanted), rule_of)
+        # The first two do not match, nor do the last two.
+        masks = _masks(
+            agent, range(start, last), reference, range(start, last_wanted), rule_of, ends_differ=True
+        )
         if any(masks):
             found = _longest_alignment(masks, last_wanted - start)
             pairs |= {start + i: start + j for i, j in reversed(found.items())}
@@ -505,7 +550,8 @@ def align(
     return pairs, related
 
 
-def _matches(agent: Calls, i: int, reference: Calls, j: int, rule_of: RuleOf) -> bool:
+def matches_at(agent: Calls, i: int, reference: Calls, j: int, rule_of: RuleOf) -> bool:
+    """Whether a call of the agent matches one of the reference."""
     name = agent.names[i]
     return name == reference.names[j] and rule_of(name).matches(agent.arguments(i), reference.arguments(j))
 
@@ -546,13 +592,35 @@ def _same_ends(agent: Calls, reference: Calls) -> tuple[int, int]:
     return 0, 0
 
 
-def _masks(agent: Calls, agents: range, reference: Calls, references: range, rule_of: RuleOf) -> list[int]:
-    """For each of the agent's calls in a range, those of the reference's it matches, as bits."""
+def _masks(
+    agent: Calls,
+    agents: range,
+    reference: Calls,
+    references: range,
+    rule_of: RuleOf,
+    ends_differ: bool = False,
+) -> list[int]:
+    """For each of the agent's calls in a range, those of the reference's it matches, as bits.
+
+    `ends_differ`: neither the first calls nor the last calls of the ranges match.
+    """
     masks = [0] * len(agents)
+    if not agents or not references:
+        return masks
     if len(agents) > SMALL and (
         included := _all_inclusion_keys(agent, agents, reference, references, rule_of)
     ):
         return _masks_of(included, agents, references, masks)
+    if len(agents) * len(references) <= FEW:
+        names, wanted_names = agent.names, reference.names
+        mismatched = ((agents[0], references[0]), (agents[-1], references[-1])) if ends_differ else ()
+        for i in agents:
+            name = names[i]
+            for j in references:
+                compared = wanted_names[j] == name and (i, j) not in mismatched
+                if compared and matches_at(agent, i, reference, j, rule_of):
+                    masks[i - agents.start] |= 1 << j - references.start
+        return masks
     asked = by_name(reference, references)
     for name, mine in by_name(agent, agents).items():
         if name not in asked:

@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 
 from karat.evaluators.trajectory._arguments import Difference, Malformed, Rule
-from karat.evaluators.trajectory._calls import Calls
+from karat.evaluators.trajectory._calls import SHOWN, Calls, storable
 from karat.evaluators.trajectory._pairing import Pairs
 from karat.paths import MISSING
 
-SHOWN = 300
-"""Characters of a value that comments and metadata show."""
 LISTED = 100
 """Calls of one kind that metadata lists, whatever the length of a trajectory; `counts` has all of them."""
 DIFFERENCES = 20
@@ -24,11 +22,8 @@ MENTIONED = 3
 """Calls, or differences, that a comment mentions."""
 
 
-def written(text: str) -> str:
-    """Return a text as it can be stored: shortened, lone surrogates replaced."""
-    if len(text) > SHOWN:
-        text = text[:SHOWN] + "…"
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 def pair_mismatched(
@@ -48,11 +43,43 @@ def pair_mismatched(
     return pairs
 
 
+def describe_calls(calls: Calls, positions: Sequence[int], side: str) -> list[dict[str, Any]]:
+    """Return the first calls at some positions for metadata, each as `describe` does."""
+    if len(positions) <= MENTIONED:
+        return [describe(calls, position, side) for position in positions]
+    if len(positions) > LISTED:
+        positions = positions[:LISTED]
+    labels, values = calls.labels(), calls.values_at(positions)
+    # Arguments parsed from short JSON texts are already plain, and no other object refers to them.
+    short = calls.as_text and max(len(calls.given[position]) for position in positions) <= 4 * SHOWN
+    arguments = values if short and set(map(type, values)) == {dict} else copied(values)
+    if arguments is None:
+        return [describe(calls, position, side) for position in positions]
+    return [
+        {"name": labels[position], side: position, "arguments": given}
+        for position, given in zip(positions, arguments, strict=True)
+    ]
+
+
+def copied(values: list[Any], most: int = 4 * SHOWN) -> list[Any] | None:
+    """Return `bounded` for each of some objects, all in one call of the encoder; None if one has to be shortened."""
+    if set(map(type, values)) != {dict}:
+        return None
+    try:
+        encoded = _encode(values)
+        if len(encoded) > most and max(map(len, _encode_lines(values).split(b"\n"))) > most:
+            return None
+        out: list[Any] = _decode(encoded)
+        return out
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
 def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     """A call for metadata: its name, arguments and place."""
-    arguments, name = calls.arguments(position), written(calls.names[position])
+    arguments, name = calls.arguments(position), calls.labels()[position]
     if type(arguments) is Malformed:
-        return {"name": name, side: position, "raw": written(arguments.raw)}
+        return {"name": name, side: position, "raw": storable(arguments.raw)}
     # Arguments parsed here from a short JSON text are already plain, and no other object refers to them.
     if not (calls.as_text and len(calls.given[position]) <= 4 * SHOWN):
         arguments = bounded(arguments)
@@ -62,14 +89,14 @@ def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
 def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule | None) -> dict[str, Any]:
     """Return a pair of calls of one tool for metadata, with the differences in their arguments if a rule is given."""
     if rule is None:
-        return {"name": written(agent.names[i]), "agent": i, "reference": j}
+        return {"name": agent.labels()[i], "agent": i, "reference": j}
     have, want = agent.arguments(i), reference.arguments(j)
     differences = rule.differences(have, want)
     out = {
-        "name": written(agent.names[i]),
+        "name": agent.labels()[i],
         "agent": i,
         "reference": j,
-        "malformed": isinstance(have, Malformed),
+        "malformed": type(have) is Malformed,
         "differences": [_difference(each) for each in differences[:DIFFERENCES]],
     }
     if len(differences) > DIFFERENCES:
@@ -78,7 +105,7 @@ def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule
 
 
 def _difference(difference: Difference) -> dict[str, Any]:
-    out: dict[str, Any] = {"path": written(difference.path)}
+    out: dict[str, Any] = {"path": storable(difference.path)}
     have, want = difference.agent, difference.reference
     if have is not MISSING:
         out["agent"] = bounded(have.raw if type(have) is Malformed else have, SHOWN)
@@ -89,15 +116,17 @@ def _difference(difference: Difference) -> dict[str, Any]:
 
 def bounded(value: Any, most: int = 4 * SHOWN) -> Any:
     """Return a value as short, valid JSON: longer ones become their first characters."""
-    if isinstance(value, str):
-        return written(value)
-    if value is None or (isinstance(value, (bool, int)) and abs(value) < 2**63):
-        return value
+    kind = type(value)
+    if kind is not dict:
+        if isinstance(value, str):
+            return storable(value)
+        if value is None or kind is bool or (isinstance(value, int) and abs(value) < 2**63):
+            return value
     try:
         # Through JSON and back: what comes out is plain, and a copy.
-        encoded = msgspec.json.encode(value)
+        encoded = _encode(value)
         if len(encoded) <= most:
-            return msgspec.json.decode(encoded)
+            return _decode(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass
     try:
@@ -108,8 +137,9 @@ def bounded(value: Any, most: int = 4 * SHOWN) -> Any:
 
 def show(call: Mapping[str, Any]) -> str:
     """A described call as text: `search({"q": "x"})`."""
-    given = call["raw"] if "raw" in call else _text(call.get("arguments"))
-    return f"{call['name']}({given})" + (" (arguments could not be read)" if "raw" in call else "")
+    if "raw" in call:
+        return f"{call['name']}({call['raw']}) (arguments could not be read)"
+    return f"{call['name']}({_text(call['arguments'])})"
 
 
 def show_mismatch(call: Mapping[str, Any]) -> str:
@@ -150,13 +180,12 @@ def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:
     if not doubtful:
         return ""
     metadata["unused"] = [
-        {"where": written(part.where), "reason": written(part.reason)} for part in doubtful[:50]
+        {"where": storable(part.where), "reason": storable(part.reason)} for part in doubtful[:50]
     ]
-    first = written(doubtful[0].where) or "the top"
+    first = storable(doubtful[0].where) or "the top"
     return f" ({len(doubtful)} part(s) of the traces could not be used, the first at {first})"
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    text = repr(text) if isinstance(value, str) else text
+    text = repr(value) if isinstance(value, str) else _encode(value).decode()
     return text if len(text) <= 120 else text[:120] + "…"

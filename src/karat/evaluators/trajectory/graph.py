@@ -12,9 +12,9 @@ from karat.errors import ConfigError, did_you_mean
 from karat.evaluators._base import Evaluator, register_evaluator
 from karat.evaluators._parameters import ParameterCheck
 from karat.evaluators.trajectory._arguments import ModeRule, Rule
-from karat.evaluators.trajectory._calls import Calls
+from karat.evaluators.trajectory._calls import Calls, storable
 from karat.evaluators.trajectory._pairing import pair_in_any_order, pair_in_order
-from karat.evaluators.trajectory._report import LISTED, listed, written
+from karat.evaluators.trajectory._report import LISTED, listed
 from karat.evaluators.trajectory.match import IN_ORDER, Mode, rates
 from karat.records import Result
 from karat.traces import TraceError
@@ -118,8 +118,8 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
             "matched": len(pairs),
             "agent": len(have),
             "reference": len(want),
-            "missing": [written(each) for each in missing[:LISTED]],
-            "extra": [written(each) for each in extra[:LISTED]],
+            "missing": [storable(each) for each in missing[:LISTED]],
+            "extra": [storable(each) for each in extra[:LISTED]],
             "counts": {"missing": len(missing), "extra": len(extra)},
             "precision": precision,
             "recall": recall,
@@ -129,16 +129,16 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
 
     def _faults(self, part: str, missing: list[str], extra: list[str]) -> list[str]:
         one = part.removesuffix("s")
-        faults = [f"missing {one} {written(each[:80])}" for each in missing] if self.mode != "subset" else []
+        faults = [f"missing {one} {storable(each[:80])}" for each in missing] if self.mode != "subset" else []
         if self.mode in ("superset", "in_order"):
             if self.max_extra is not None and len(extra) > self.max_extra:
                 faults.append(f"{len(extra)} extra {part}, at most {self.max_extra} allowed")
             return faults
         if self.mode == "strict" and sorted(missing) == sorted(extra):
             return [
-                f"the same {part} in another order: {', '.join(written(each[:80]) for each in missing[:5])}"
+                f"the same {part} in another order: {', '.join(storable(each[:80]) for each in missing[:5])}"
             ]
-        return faults + [f"unexpected {one} {written(each[:80])}" for each in extra]
+        return faults + [f"unexpected {one} {storable(each[:80])}" for each in extra]
 
 
 def read_turns(value: Any) -> Turns:

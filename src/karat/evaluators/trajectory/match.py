@@ -35,6 +35,7 @@ from karat.evaluators.trajectory._pairing import (
     Pairs,
     align,
     by_name,
+    matches_at,
     pair_in_any_order,
     pair_some,
     same_arguments,
@@ -43,15 +44,13 @@ from karat.evaluators.trajectory._report import (
     DETAILED,
     LISTED,
     MENTIONED,
-    SHOWN,
-    describe,
+    describe_calls,
     describe_mismatch,
     listed,
     mention_unused,
     pair_mismatched,
     show,
     show_mismatch,
-    written,
 )
 from karat.records import Result
 from karat.traces import TraceError
@@ -170,13 +169,14 @@ class TrajectoryMatchEvaluator(Evaluator):
     def _judge(self, agent: Calls, reference: Calls) -> Result:
         alignment = self._align(agent, reference)
         passed = self._passes(alignment)
-        missing = len(alignment.missing) - len(alignment.needed)
-        precision, recall, f1 = rates(
-            len(alignment.pairs), len(agent) - len(alignment.repeats), len(reference) - missing
-        )
         faults = self._explain(agent, reference, alignment)
         metadata = self._metadata(agent, reference, alignment, faults)
-        metadata["precision"], metadata["recall"], metadata["f1"] = precision, recall, f1
+        missing = len(alignment.missing) - len(alignment.needed)
+        metadata["precision"], metadata["recall"], metadata["f1"] = _, _, f1 = rates(
+            len(alignment.pairs),
+            len(agent.names) - len(alignment.repeats),
+            len(reference.names) - missing,
+        )
         comment = self._comment(passed, metadata, alignment, faults)
         if agent.trajectory is not None or reference.trajectory is not None:
             comment += mention_unused(metadata, agent, reference)
@@ -185,13 +185,12 @@ class TrajectoryMatchEvaluator(Evaluator):
     def _align(self, agent: Calls, reference: Calls) -> Alignment:
         optional = self._optional_positions(reference) if self.optional else set()
         pairs, related = self._pair(agent, reference, optional)
-        extra: list[int] = []
-        missing: list[int] = []
-        if len(pairs) < len(agent):
-            extra = [i for i in range(len(agent)) if i not in pairs]
-        if len(pairs) < len(reference):
+        count, wanted = len(agent.names), len(reference.names)
+        extra, missing = list(range(count)), list(range(wanted))
+        if pairs:
+            extra = [i for i in extra if i not in pairs] if len(pairs) < count else []
             found = set(pairs.values())
-            missing = [j for j in range(len(reference)) if j not in found]
+            missing = [j for j in missing if j not in found] if len(pairs) < wanted else []
         needed = [j for j in missing if j not in optional] if optional else missing
         if not (self.allow_repeats and extra):
             return Alignment(pairs, extra, missing, needed, [], related)
@@ -203,18 +202,25 @@ class TrajectoryMatchEvaluator(Evaluator):
         return self.rules.get(tool, self.default)
 
     def _pair(self, agent: Calls, reference: Calls, optional: set[int]) -> tuple[Pairs, bool]:
+        names, asked = agent.names, reference.names
+        if len(names) == 1 == len(asked):
+            texts = self._exact_first and agent.as_text and reference.as_text
+            if texts and names == asked and agent.given == reference.given:
+                return {0: 0}, False
+            return {0: 0} if matches_at(agent, 0, reference, 0, self._rule_of) else {}, False
+        if not names or not asked or set(names).isdisjoint(asked):
+            return {}, False
         if self.mode not in IN_ORDER:
             pairs = pair_in_any_order(
                 agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first
             )
             return pairs, False
-        if len(agent) == len(reference) and self._is_same_sequence(agent, reference):
-            return dict(zip(range(len(agent)), range(len(reference)), strict=True)), False
+        if names == asked and self._is_same_sequence(agent, reference):
+            return dict(zip(range(len(names)), range(len(names)), strict=True)), False
         return align(agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first)
 
     def _is_same_sequence(self, agent: Calls, reference: Calls) -> bool:
-        if agent.names != reference.names:
-            return False
+        """Whether the arguments are the same call by call; a fast check that may return False for equal ones."""
         if self._exact_first:
             texts = agent.as_text and reference.as_text
             if texts and agent.given == reference.given:
@@ -282,20 +288,20 @@ class TrajectoryMatchEvaluator(Evaluator):
     def _metadata(
         self, agent: Calls, reference: Calls, alignment: Alignment, faults: Faults
     ) -> dict[str, Any]:
-        tools = _tools(agent)
+        tools, pairs = agent.labels(), alignment.pairs
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
-            "agent_tools": tools,
-            "reference_tools": _tools(reference),
-            "agent_count": len(agent),
-            "reference_count": len(reference),
-            "matched": _told_pairs(agent, tools, alignment.pairs),
-            "missing": _told_calls(reference, "reference", faults.missing) if faults.missing else [],
-            "extra": _told_calls(agent, "agent", faults.extra) if faults.extra else [],
-            "mismatched": self._mismatched(agent, reference, faults.mismatched),
+            "agent_tools": tools[:LISTED],
+            "reference_tools": reference.labels()[:LISTED],
+            "agent_count": len(tools),
+            "reference_count": len(reference.names),
+            "matched": _listed_pairs(tools, pairs) if pairs else [],
+            "missing": describe_calls(reference, faults.missing, "reference") if faults.missing else [],
+            "extra": describe_calls(agent, faults.extra, "agent") if faults.extra else [],
+            "mismatched": self._mismatched(agent, reference, faults.mismatched) if faults.mismatched else [],
             "counts": {
-                "matched": len(alignment.pairs),
+                "matched": len(pairs),
                 "missing": len(faults.missing),
                 "extra": len(faults.extra),
                 "mismatched": len(faults.mismatched),
@@ -303,20 +309,26 @@ class TrajectoryMatchEvaluator(Evaluator):
             },
         }
         if faults.misplaced:
-            metadata["misplaced"] = _told_pairs(agent, tools, faults.misplaced)
+            metadata["misplaced"] = _listed_pairs(tools, faults.misplaced)
         if alignment.repeats:
-            metadata["repeats"] = _told_calls(agent, "agent", alignment.repeats)
-        if len(alignment.needed) < len(alignment.missing):
+            metadata["repeats"] = describe_calls(agent, alignment.repeats, "agent")
+        if alignment.needed is not alignment.missing and len(alignment.needed) < len(alignment.missing):
             needed = set(alignment.needed)
             metadata["optional_missing"] = [j for j in alignment.missing if j not in needed][:LISTED]
         return metadata
 
     def _mismatched(self, agent: Calls, reference: Calls, pairs: Pairs) -> list[dict[str, Any]]:
         """Describe the first mismatched calls with the differences in their arguments, others by their place."""
-        out: list[dict[str, Any]] = []
-        for i, j in islice(pairs.items(), LISTED) if len(pairs) > LISTED else pairs.items():
-            rule = self._rule_of(agent.names[i]) if len(out) < DETAILED else None
-            out.append(describe_mismatch(agent, i, reference, j, rule))
+        out = [
+            describe_mismatch(agent, i, reference, j, self._rule_of(agent.names[i]))
+            for i, j in islice(pairs.items(), DETAILED)
+        ]
+        if len(pairs) > DETAILED:
+            tools = agent.labels()
+            out += [
+                {"name": tools[i], "agent": i, "reference": j}
+                for i, j in islice(pairs.items(), DETAILED, LISTED)
+            ]
         return out
 
     def _pair_misplaced(self, agent: Calls, extra: list[int], reference: Calls, missing: list[int]) -> Pairs:
@@ -328,20 +340,26 @@ class TrajectoryMatchEvaluator(Evaluator):
             matched, of, extra = len(alignment.pairs), metadata["reference_count"], len(alignment.extra)
             beside = f", beside {extra} more" if extra else ""
             return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
-        shown = [_out_of_order(call) for call in metadata.get("misplaced", ())[:MENTIONED]]
+        shown: list[str] = []
         total = len(faults.misplaced) + len(faults.mismatched)
+        if faults.misplaced:
+            shown += [_out_of_order(call) for call in metadata["misplaced"][:MENTIONED]]
         if faults.missing and self.mode != "subset":
-            needed = set(alignment.needed)
-            missing = [call for call in metadata["missing"] if call["reference"] in needed]
+            missing, count = metadata["missing"], len(faults.missing)
+            if alignment.needed is not alignment.missing:
+                needed = set(alignment.needed)
+                missing = [call for call in missing if call["reference"] in needed]
+                count = sum(j in needed for j in faults.missing)
             shown += [f"missing {show(call)}" for call in missing[:MENTIONED]]
-            total += sum(j in needed for j in faults.missing)
+            total += count
         if self.mode not in ("superset", "in_order"):
-            shown += [f"unexpected {show(call)}" for call in metadata["extra"][:MENTIONED]]
+            if faults.extra and len(shown) < MENTIONED:
+                shown += [f"unexpected {show(call)}" for call in metadata["extra"][:MENTIONED]]
             total += len(faults.extra)
         elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
             shown.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
             total += 1
-        if len(shown) < MENTIONED:
+        if faults.mismatched and len(shown) < MENTIONED:
             shown += map(show_mismatch, metadata["mismatched"][:MENTIONED])
         shown = shown[:MENTIONED]
         return f"failed ({self.mode}): {listed(shown, more=total - len(shown))}"
@@ -352,24 +370,10 @@ def _out_of_order(call: Mapping[str, Any]) -> str:
     return f"{call['name']} is out of order: call {here}, in the reference {there}"
 
 
-def _tools(calls: Calls) -> list[str]:
-    names = calls.names if len(calls.names) <= LISTED else calls.names[:LISTED]
-    # A copy in C where no name has to be shortened or escaped.
-    whole = "".join(names)
-    return [*names] if len(whole) <= SHOWN and whole.isascii() else list(map(written, names))
-
-
-def _told_calls(calls: Calls, side: str, positions: list[int]) -> list[dict[str, Any]]:
-    return [describe(calls, position, side) for position in positions[:LISTED]]
-
-
-def _told_pairs(agent: Calls, tools: list[str], pairs: Pairs) -> list[dict[str, Any]]:
-    """List the first pairs by the name of the tool, which `tools` has as it can be stored, and by their places."""
-    if len(pairs) > LISTED:
-        pairs = dict(islice(pairs.items(), LISTED))
-    if len(tools) < len(agent):
-        return [{"name": written(agent.names[i]), "agent": i, "reference": j} for i, j in pairs.items()]
-    return [{"name": tools[i], "agent": i, "reference": j} for i, j in pairs.items()]
+def _listed_pairs(tools: list[str], pairs: Pairs) -> list[dict[str, Any]]:
+    """List the first pairs by the name of the tool, as it can be stored, and by their positions."""
+    first = islice(pairs.items(), LISTED) if len(pairs) > LISTED else pairs.items()
+    return [{"name": tools[i], "agent": i, "reference": j} for i, j in first]
 
 
 def rates(matched: int, agent: int, reference: int) -> tuple[float, float, float]:

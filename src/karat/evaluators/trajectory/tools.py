@@ -17,7 +17,7 @@ from karat.evaluators.trajectory._arguments import (
     build_rule,
     override_codes,
 )
-from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference, read_trajectory
+from karat.evaluators.trajectory._calls import Calls, read_calls, read_reference, read_trajectory, storable
 from karat.evaluators.trajectory._pairing import Budget, pair_in_any_order
 from karat.evaluators.trajectory._report import (
     LISTED,
@@ -29,7 +29,6 @@ from karat.evaluators.trajectory._report import (
     pair_mismatched,
     show,
     show_mismatch,
-    written,
 )
 from karat.evaluators.trajectory.match import rates
 from karat.records import Output, Result
@@ -88,7 +87,7 @@ class ToolUseEvaluator(Evaluator):
         found = [i for i in called if self.rule.matches(calls.arguments(i), expected)]
         names = sorted(set(calls.names))
         metadata: dict[str, Any] = {
-            "called_tools": [written(name) for name in calls.names[:LISTED]],
+            "called_tools": [storable(name) for name in calls.names[:LISTED]],
             "matched": found[:LISTED],
             "counts": {"calls": len(calls), "called": len(called), "matched": len(found)},
         }
@@ -104,7 +103,7 @@ class ToolUseEvaluator(Evaluator):
             )
         else:
             comment = f"{tool} was not called; " + (
-                f"called: {', '.join(written(name[:60]) for name in names[:10])}" if names else "no tool was"
+                f"called: {', '.join(storable(name[:60]) for name in names[:10])}" if names else "no tool was"
             )
         comment += mention_unused(metadata, calls)
         return Result(self.key, float(bool(found)), bool(found), comment, metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 
@@ -148,3 +149,53 @@ def test_rm_asks_on_a_terminal(karat, project, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert karat("rm", run, "--cascade").code == 0
     assert karat("ls", "runs", "--json").json["runs"] == []
+
+
+def test_rm_takes_several_and_removes_nothing_without_a_yes(karat, project):
+    command = ["run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--json"]
+    made = [karat(*command, *more).json["runs"][0]["id"] for more in ([], ["--new"], ["--new"])]
+    assert karat("rm", *made[:2]).code == 2, "it is not a terminal: --yes is needed"
+    listed = karat("rm", *made[:2], "--dry-run")
+    assert listed.code == 0
+    assert all(run in listed.out for run in made[:2])
+    assert len(karat("ls", "runs", "--json").json["runs"]) == 3
+    assert karat("rm", *made[:2], "--yes").code == 0
+    assert [run["id"] for run in karat("ls", "runs", "--json").json["runs"]] == [made[2]]
+
+
+def test_the_default_aggregators_fit_the_results_and_come_once(karat, project):
+    command = ["run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
+    said = karat(*command, "--param", "end=!", "-e", "exact_match", "-e", "edit_distance", "--json").json
+    found = [(each["evaluator"], each["aggregator"]) for each in said["aggregation"]["estimates"]]
+    assert sorted(found) == [("edit_distance", "mean"), ("exact_match", "accuracy")]
+
+
+def test_a_ranking_says_that_the_parameters_of_a_metric_differ(karat, project):
+    command = ["run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
+    first = karat(*command, "--json").json["runs"][0]["id"]
+    second = karat(*command, "--param", "end=!", "--json").json["runs"][0]["id"]
+    karat("evaluate", first, "-e", "exact_match")
+    assert karat(
+        "evaluate", second, "-e", '{"name": "exact_match", "params": {"case_sensitive": false}}'
+    ).code in (0, 1)
+    said = karat("rank", first, second, "--metric", "exact_match")
+    assert said.code == 2
+    assert "exact_match" in said.err
+    assert "case_sensitive" in said.err
+
+
+def test_formulas_are_text_in_an_exported_table(karat, project):
+    rows = [
+        {"id": f"f{n}", "question": text} for n, text in enumerate(["=1+1", "+A1", "-2+3", "@SUM(A1)", "\tx"])
+    ]
+    (project / "formulas.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (project / "same.py").write_text("def same(text):\n    return text\n")
+    run = karat("run", "same.py:same", "--data", "formulas.jsonl", "--input", "question", "--json").json[
+        "runs"
+    ][0]
+    out = project / "rows.csv"
+    assert karat("export", run["id"], "-o", str(out)).code == 0
+    with out.open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert any("1+1" in cell for cell in cells)
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r", "-2+3"))]

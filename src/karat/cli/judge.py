@@ -31,6 +31,9 @@ from karat.cli.terminal import Terminal
 if TYPE_CHECKING:
     from karat.records import Estimate
 
+MOST_FLIPS = 20
+"""Flips that are shown; the JSON document has all of them."""
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments of a subcommand."""
@@ -128,7 +131,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
+    import msgspec
+
     from karat.analysis.judges import ANNOTATOR, correct
+    from karat.formatting import Details, Paragraph
     from karat.store import open_existing
 
     with open_existing(given.store) as store:
@@ -146,17 +152,23 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
             annotator=given.annotator or ANNOTATOR,
             note=given.note,
         )
-    lines = [
-        f"{each.kind}: {each.part or 'verdict'} {_verdict_text(each.judged)} → {_verdict_text(each.said)}"
-        if each.kind == "correction"
-        else f"{each.kind}: {each.part or 'verdict'} {_verdict_text(each.said)}"
+    fields = [
+        (
+            each.kind,
+            [
+                f"{each.part or 'verdict'} {_verdict_text(each.judged)} → {_verdict_text(each.said)}"
+                if each.kind == "correction"
+                else f"{each.part or 'verdict'} {_verdict_text(each.said)}"
+            ],
+        )
         for each in made
     ]
     last = made[-1]
-    lines.append(f"score {_number(last.score_before)} → {_number(last.score)}, stored in {last.evaluation}")
-    import msgspec
-
-    terminal.show({"corrections": [msgspec.to_builtins(each) for each in made]}, "\n".join(lines))
+    fields.append(("score", [f"{_number(last.score_before)} → {_number(last.score)}"]))
+    terminal.show(
+        {"corrections": [msgspec.to_builtins(each) for each in made]},
+        [Details(f"example {given.example}", fields), Paragraph(f"stored in {last.evaluation}")],
+    )
     return 0
 
 
@@ -189,6 +201,7 @@ def _named(text: str) -> tuple[str, str]:
 
 def _import(given: argparse.Namespace, terminal: Terminal) -> int:
     from karat.analysis.judges import import_labels
+    from karat.formatting import Table
     from karat.store import open_existing
 
     with open_existing(given.store) as store:
@@ -202,12 +215,19 @@ def _import(given: argparse.Namespace, terminal: Terminal) -> int:
             question=given.question,
         )
         document = {"evaluations": [each.to_dict() for each in made]}
-        lines = [
-            f"{each.id}: {each.counts.ok} labels of {each.header.evaluators[0].params['annotator']} on"
-            f" {each.header.evaluators[0].params['labels']}, {each.counts.skipped} cannot tell ({given.sampling})"
+        rows = [
+            [
+                each.id,
+                str(each.header.evaluators[0].params["annotator"]),
+                str(each.header.evaluators[0].params["labels"]),
+                str(each.counts.ok),
+                str(each.counts.skipped),
+                given.sampling,
+            ]
             for each in made
         ]
-    terminal.show(document, "\n".join(lines))
+    head = ["evaluation", "annotator", "evaluator", "labels", "cannot tell", "sampling"]
+    terminal.show(document, [Table(head, rows, [3, 4])])
     return 0
 
 
@@ -316,6 +336,7 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     import msgspec
 
     from karat.analysis.judges import compare_evaluators, compare_judges
+    from karat.formatting import Block, Details, Paragraph, Table
     from karat.store import open_existing
 
     judges = _judges(given.judge)
@@ -333,24 +354,30 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
                 confidence=given.confidence,
                 **_options(given, terminal),
             )
-    lines = [
-        f"{found.evaluator}: {found.judges[0]} and {found.judges[1]} on {found.n} of {found.of} outputs",
-        f"passes      {found.passes[0]} and {found.passes[1]} of {found.n}",
-        f"flips       {len(found.flips)}",
-        f"agreement   {_estimate(found.agreement)}",
-        f"kappa       {_estimate(found.kappa)}",
-        f"difference  {_estimate(found.difference)}",
-    ]
     first, second = found.judges if max(map(len, found.judges)) <= 30 else ("first", "second")
-    several = len({each["run"] for each in found.flips}) > 1
-    lines += [
-        f"  {each['example']}: {first} {each['first']:.2f}, {second} {each['second']:.2f}"
-        + (f" (run {each['run']})" if several else "")
-        for each in found.flips[:20]
+    title = f"{found.evaluator}: {found.judges[0]} and {found.judges[1]} on {found.n} of {found.of} outputs"
+    fields = [
+        ("passes", [f"{found.passes[0]} and {found.passes[1]} of {found.n}"]),
+        ("flips", [str(len(found.flips))]),
+        ("agreement", [_estimate(found.agreement)]),
+        ("kappa", [_estimate(found.kappa)]),
+        ("difference", [_estimate(found.difference)]),
     ]
-    if len(found.flips) > 20:
-        lines.append(f"  … {len(found.flips) - 20} more")
-    terminal.show(msgspec.to_builtins(found), "\n".join(lines))
+    blocks: list[Block] = [Details(title, fields)]
+    several = len({each["run"] for each in found.flips}) > 1
+    rows = [
+        [
+            each["example"],
+            f"{each['first']:.2f}",
+            f"{each['second']:.2f}",
+            *([each["run"]] if several else []),
+        ]
+        for each in found.flips[:MOST_FLIPS]
+    ]
+    blocks.append(Table(["example", first, second, *(["run"] if several else [])], rows, [1, 2]))
+    if len(found.flips) > MOST_FLIPS:
+        blocks.append(Paragraph(f"and {len(found.flips) - MOST_FLIPS} more: --json has all of them"))
+    terminal.show(msgspec.to_builtins(found), blocks)
     return 0
 
 
@@ -358,6 +385,7 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
     import msgspec
 
     from karat.analysis.judge_audit import audit
+    from karat.formatting import Block, Details, Paragraph, Table
     from karat.store import open_store
 
     judges = _judges(given.judge)
@@ -371,22 +399,33 @@ def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
             confidence=given.confidence,
             **_options(given, terminal),
         )
-    lines = [
-        f"audit {found.id} of {', '.join(found.judge)}: {found.verdict}",
-        f"served            {', '.join(found.served_models) or 'unknown'}",
-        f"false accepts     {_estimate(found.false_accept)}",
-        f"false rejects     {_estimate(found.false_reject)}",
-        f"attack success    {_estimate(found.attack_success)}  of {found.attack_success.n} that fail without an attack",
-        f"self-consistency  {_estimate(found.self_consistency)}",
-        f"length bias       {_estimate(found.length_bias)}  (pass rate of longer answers minus that of shorter ones)",
-        f"position bias     {_estimate(found.position_bias)}  (share of pairs in which the first wins; 0.5 is none)",
+    fields = [
+        ("served", [", ".join(found.served_models) or "unknown"]),
+        ("false accepts", [_estimate(found.false_accept)]),
+        ("false rejects", [_estimate(found.false_reject)]),
+        (
+            "attack success",
+            [f"{_estimate(found.attack_success)} of {found.attack_success.n} that fail without an attack"],
+        ),
+        ("self-consistency", [_estimate(found.self_consistency)]),
+        (
+            "length bias",
+            [f"{_estimate(found.length_bias)} (pass rate of longer answers minus that of shorter ones)"],
+        ),
+        (
+            "position bias",
+            [f"{_estimate(found.position_bias)} (share of pairs in which the first wins; 0.5 is none)"],
+        ),
     ]
+    blocks: list[Block] = [Details(f"audit {found.id} of {', '.join(found.judge)}: {found.verdict}", fields)]
     worst = [(name, each) for name, each in found.by_attack.items() if each.value]
-    lines += [
-        f"  {name}: {each.value:.0%} of {each.n}"
+    rows = [
+        [name, f"{each.value:.0%}", str(each.n)]
         for name, each in sorted(worst, key=lambda x: -(x[1].value or 0))
     ]
+    blocks.append(Table(["attack", "success", "of"], rows, [1, 2]))
     if found.failed:
-        lines.append(f"{found.failed} judge calls failed; the rates exclude them")
-    terminal.show(msgspec.to_builtins(found), "\n".join(lines))
+        calls = "judge call" if found.failed == 1 else "judge calls"
+        blocks.append(Paragraph(f"{found.failed} {calls} failed; the rates exclude them"))
+    terminal.show(msgspec.to_builtins(found), blocks)
     return 0

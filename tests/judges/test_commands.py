@@ -1,0 +1,130 @@
+"""The commands under `karat judge`: what they print fits the terminal, and --json prints one document."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from karat.analysis.judges import import_labels
+from karat.cli import main
+from karat.layout import display_width
+
+from .conftest import judged, material, says_good
+
+NAMES = [f"an example with a rather long name, number {n}" for n in range(30)]
+"""Ids of examples that do not fit a narrow terminal together with figures."""
+
+
+@pytest.fixture
+def evaluation(store, serve):
+    evaluation = judged(
+        store, serve(says_good), {name: "good" if n % 3 else "bad" for n, name in enumerate(NAMES)}
+    )
+    evaluation.strict = serve(lambda body: {"analysis": "", "pass": "bad" in material(body)})
+    return evaluation
+
+
+@pytest.fixture
+def labels(folder, evaluation):
+    path = folder / "labels.csv"
+    rows = [f'"{name}",{"pass" if n % 2 else "fail"}' for n, name in enumerate(NAMES)]
+    path.write_text("\n".join(["example,label", *rows]))
+    return path
+
+
+COMMANDS = {
+    "import": lambda e, labels: ["import", str(labels), e.id, "--sampling", "uniform"],
+    "correct": lambda e, labels: ["correct", e.id, NAMES[0], "--verdict", "pass"],
+    "alignment": lambda e, labels: ["alignment", e.id],
+    "compare": lambda e, labels: [
+        "compare",
+        e.id,
+        "--judge",
+        e.strict.spec(),
+        "--judge",
+        e.strict.spec("other"),
+    ],
+    "compare with the judge": lambda e, labels: [
+        "compare",
+        e.id,
+        *("--judge", e.header.evaluators[0].params["judge"]),
+        *("--judge", e.strict.spec()),
+    ],
+    "audit": lambda e, labels: ["audit", "--judge", e.strict.spec(), "--limit", "2"],
+}
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_fits_the_terminal(evaluation, labels, folder, monkeypatch, name):
+    import_labels(labels, evaluation, sampling="uniform", annotator="before")
+    command = COMMANDS[name](evaluation, labels)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for width in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        screen = Screen()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", screen)
+            assert main(["judge", *command, "--store", f"sqlite:///{folder}/karat.db", "--quiet"]) == 0
+        assert screen.getvalue().strip()
+        assert max(map(display_width, screen.getvalue().splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    {
+        "import": {"evaluations"},
+        "correct": {"corrections"},
+        "alignment": {"alignment"},
+        "compare": {"evaluator", "judges", "n", "of", "passes", "flips", "kappa", "agreement", "difference"},
+        "audit": {"id", "judge", "verdict", "false_accept", "false_reject", "attack_success", "by_attack"},
+    }.items(),
+)
+def test_json_is_one_document(evaluation, labels, folder, capsys, name, fields):
+    import_labels(labels, evaluation, sampling="uniform", annotator="before")
+    command = COMMANDS[name](evaluation, labels)
+    assert main(["judge", *command, "--store", f"sqlite:///{folder}/karat.db", "--json"]) == 0
+    assert fields <= json.loads(capsys.readouterr().out).keys()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["alignment", "eval-none"],
+        ["correct", "latest", "nobody", "--verdict", "pass"],
+        ["correct", "latest", NAMES[0]],
+        ["import", "missing.csv", "latest"],
+        ["compare", "latest"],
+        ["audit", "--judge", "{broken"],
+    ],
+    ids=str,
+)
+def test_an_error_is_one_document_too(evaluation, folder, capsys, command):
+    assert main(["judge", *command, "--store", f"sqlite:///{folder}/karat.db", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 2
+
+
+def test_names_of_examples_cannot_steer_the_terminal(store, serve, folder, capsys):
+    name = "a\x1b[31mred\u202e"
+    evaluation = judged(store, serve(says_good), {name: "good", "b": "bad"})
+    strict = serve(lambda body: {"analysis": "", "pass": False})
+    first = evaluation.header.evaluators[0].params["judge"]
+    url = f"sqlite:///{folder}/karat.db"
+    for command in (
+        ["compare", evaluation.id, "--judge", first, "--judge", strict.spec()],
+        ["correct", evaluation.id, name, "--verdict", "fail"],
+    ):
+        assert main(["judge", *command, "--store", url, "--quiet"]) == 0
+        out = capsys.readouterr().out
+        assert "red" in out
+        assert "\x1b" not in out
+        assert "\u202e" not in out

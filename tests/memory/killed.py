@@ -2,6 +2,7 @@
 
     python killed.py FOLDER SAVES STEP
 
+SAVES is `saves` or `forgets`, for a small system that can or cannot save its state, or the name of a built-in system.
 Each evaluation runs in a child process. The child counts the moments at which it could be killed (before and after each
 call of the memory system, each commit, each rename of a file or folder, each line written) and kills itself with
 SIGKILL at the given one. The next child continues to the end. Prints a JSON document with what was found.
@@ -23,7 +24,7 @@ import msgspec
 import karat.memory._evaluate as evaluating
 import karat.memory._files as files
 import karat.memory._pipeline as pipeline
-from karat.memory import Sample, Turn
+from karat.memory import MemorySystem, Sample, Turn, memory_systems
 from karat.memory._matching import Matcher
 from karat.store.sqlite import SqliteBackend
 from tests.memory.parts import Notes, sample
@@ -52,15 +53,22 @@ def watched(owner: Any, name: str) -> None:
     setattr(owner, name, call)
 
 
-class Watched(Notes):
-    """Writes down which turns it takes in."""
-
-    name = "watched"
+class Watching(MemorySystem):
+    """Writes down which turns it takes in, in front of the system that is measured."""
 
     def ingest_turn(self, turn: Turn) -> None:
         with log.open("a") as file:
             file.write(json.dumps(["turn", turn.text.partition(":")[0], turn.session_id]) + "\n")
         super().ingest_turn(turn)
+
+
+class Watched(Watching, Notes):
+    """The small system."""
+
+    name = "watched"
+
+
+measured: type[MemorySystem] = Watched
 
 
 def note_saved(drive: Any, number: int, record: dict[str, Any]) -> None:
@@ -88,7 +96,7 @@ def evaluate(folder: Path) -> list[str]:
     log = folder / "log.jsonl"
     made = evaluating.evaluate(
         [named(sample("ana", "Lyon")), named(sample("bea", "Rome"))],
-        Watched,
+        measured,
         output_dir=folder / "out",
         store=folder / "karat.db",
         judge="deterministic",
@@ -139,13 +147,17 @@ def ingested_again(folder: Path) -> list[Any]:
 
 
 def main() -> None:
-    root, saves, step = Path(sys.argv[1]), sys.argv[2] == "saves", int(sys.argv[3])
-    Watched.saves = saves
+    global measured
+    root, what, step = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    if what in ("saves", "forgets"):
+        Watched.saves = what == "saves"
+    else:
+        measured = type("Measured", (Watching, memory_systems.get(what)), {"name": what})
     init: Any = Matcher.__init__
     Matcher.__init__ = lambda self, embeddings=None: init(self, False)  # type: ignore[method-assign]
     pipeline._Drive._save = note_saved  # type: ignore[method-assign, assignment]
     for name in ("reset", "ingest_turn", "end_session", "snapshot", "retrieve", "save", "load"):
-        watched(Watched, name)
+        watched(measured, name)
     watched(SqliteBackend, "append")
     watched(os, "replace")
     watched(pathlib.Path, "rename")
@@ -167,7 +179,7 @@ def main() -> None:
         found["notices"] += said["notices"]
         now = contents(folder)
         found["different"] += [[at, name] for name in expected if now[name] != expected[name]]
-        if saves:
+        if what != "forgets":
             found["again"] += [[at, *each] for each in ingested_again(folder)]
     print(json.dumps(found))
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.memory.systems.test_conformance import BUILT_IN
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -32,6 +34,15 @@ def test_a_system_that_saves_continues_and_takes_in_no_session_twice(tmp_path):
     assert found["different"] == []
     assert found["again"] == []
     assert not any("first session" in notice for notice in found["notices"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_system_continues(tmp_path, name):
+    found = killed(tmp_path, name, 83)
+    assert found["killed"] >= 2
+    assert found["different"] == []
+    assert found["again"] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")

@@ -18,6 +18,7 @@ from karat.stats import MeanState
 
 Record = Mapping[str, Any]
 Fields = dict[str, Any]
+Counted = Mapping[str, str | Callable[[Fields], int]]
 
 SETTLED = "rule"
 """The method of a verdict that follows without any comparison, such as that of an empty delta."""
@@ -43,6 +44,8 @@ class Dimension:
     means: ClassVar[tuple[Mean, ...]]
     rate: ClassVar[str] = ""
     """The field of its main rate."""
+    counted: ClassVar[Counted]
+    """The counts of its block in their order: the field that is added up, or how to compute it from the fields."""
 
     def items(self, record: Record) -> list[str]:
         """The numbered items; none where the dimension does not apply to the record."""
@@ -51,10 +54,6 @@ class Dimension:
     def parts(self, record: Record) -> dict[str, str]:
         """What a judge is shown beside the items."""
         raise NotImplementedError
-
-    def prompt(self, record: Record) -> str:
-        """The name of the judge's prompt."""
-        return self.key
 
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         """The verdicts where nothing has to be compared."""
@@ -65,12 +64,12 @@ class Dimension:
         raise NotImplementedError
 
     def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
-        """The fields of `eval` that follow from the verdicts."""
+        """The fields of `eval` that follow from the verdicts; without verdicts nothing was judged: rates are null."""
         raise NotImplementedError
 
-    def absent(self, record: Record) -> Fields:
-        """The fields of `eval` where nothing was judged: rates are null."""
-        raise NotImplementedError
+    def same(self, record: Record, label: str, reasoning: str) -> list[ItemVerdict]:
+        """The same label for every item."""
+        return [ItemVerdict(number, label, reasoning) for number, _ in enumerate(self.items(record), 1)]
 
     def score(self, fields: Fields) -> float | None:
         """The score of a result: the main rate of its record."""
@@ -79,7 +78,10 @@ class Dimension:
 
     def counts(self, fields: Fields) -> dict[str, int]:
         """What `aggregate_metrics.json` adds up over records."""
-        raise NotImplementedError
+        return {
+            name: fields[source] if isinstance(source, str) else source(fields)
+            for name, source in self.counted.items()
+        }
 
 
 def _texts(memories: Iterable[str]) -> str:
@@ -139,6 +141,12 @@ class Recall(Dimension):
     rate = "recall"
     block = "memory_recall"
     labels = ("covered", "missing")
+    counted: ClassVar[Counted] = {
+        "num_sessions_with_recall": lambda fields: int(fields["recall"] is not None),
+        "num_sessions_with_update": lambda fields: int(fields["update_recall"] is not None),
+        "total_covered": "covered_count",
+        "total_gold": "num_gold",
+    }
     means = (
         Mean("avg_recall", True, _optional("recall")),
         Mean("avg_update_recall", True, _optional("update_recall")),
@@ -153,43 +161,23 @@ class Recall(Dimension):
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         if written(record):
             return None
-        items = range(1, len(self.items(record)) + 1)
-        return [ItemVerdict(number, "missing", "the session added no memory") for number in items]
+        return self.same(record, "missing", "the session added no memory")
 
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
         return _covered(self.items(record), [each["text"] for each in written(record)], matcher)
 
     def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
-        updates = len(_points(record, "update"))
+        points, updates = len(self.items(record)), len(_points(record, "update"))
         covered = [verdict.id for verdict in verdicts if verdict.label == "covered"]
-        of_updates = sum(number > len(verdicts) - updates for number in covered)
+        of_updates = sum(number > points - updates for number in covered)
         return {
             "recall": _ratio(len(covered), len(verdicts)),
             "covered_count": len(covered),
-            "num_gold": len(verdicts),
-            "update_recall": _ratio(of_updates, updates),
+            "num_gold": points,
+            "update_recall": _ratio(of_updates, updates) if verdicts else None,
             "update_covered_count": of_updates,
             "update_total": updates,
             "recall_reasoning": reasoning,
-        }
-
-    def absent(self, record: Record) -> Fields:
-        return {
-            "recall": None,
-            "covered_count": 0,
-            "num_gold": len(self.items(record)),
-            "update_recall": None,
-            "update_covered_count": 0,
-            "update_total": len(_points(record, "update")),
-            "recall_reasoning": "",
-        }
-
-    def counts(self, fields: Fields) -> dict[str, int]:
-        return {
-            "num_sessions_with_recall": int(fields["recall"] is not None),
-            "num_sessions_with_update": int(fields["update_recall"] is not None),
-            "total_covered": fields["covered_count"],
-            "total_gold": fields["num_gold"],
         }
 
 
@@ -200,6 +188,13 @@ class Correctness(Dimension):
     rate = "correctness_rate"
     block = "memory_correctness"
     labels = ("correct", "hallucination", "irrelevant")
+    counted: ClassVar[Counted] = {
+        "num_sessions": lambda fields: int(fields["correctness_rate"] is not None),
+        "total_memories": "num_memories",
+        "total_correct": "num_correct",
+        "total_hallucination": "num_hallucination",
+        "total_irrelevant": "num_irrelevant",
+    }
     means = (
         Mean("avg_correctness", True, _optional("correctness_rate")),
         Mean("avg_hallucination", False, lambda f: _share(f, "num_hallucination")),
@@ -244,7 +239,7 @@ class Correctness(Dimension):
         found = Counter(verdict.label for verdict in verdicts)
         return {
             "correctness_rate": _ratio(found["correct"], len(verdicts)),
-            "num_memories": len(verdicts),
+            "num_memories": len(self.items(record)),
             "num_correct": found["correct"],
             "num_hallucination": found["hallucination"],
             "num_irrelevant": found["irrelevant"],
@@ -253,26 +248,6 @@ class Correctness(Dimension):
                 {"id": verdict.id, "label": verdict.label, "reasoning": verdict.reasoning}
                 for verdict in verdicts
             ],
-        }
-
-    def absent(self, record: Record) -> Fields:
-        return {
-            "correctness_rate": None,
-            "num_memories": len(self.items(record)),
-            "num_correct": 0,
-            "num_hallucination": 0,
-            "num_irrelevant": 0,
-            "correctness_reasoning": "",
-            "correctness_records": [],
-        }
-
-    def counts(self, fields: Fields) -> dict[str, int]:
-        return {
-            "num_sessions": int(fields["correctness_rate"] is not None),
-            "total_memories": fields["num_memories"],
-            "total_correct": fields["num_correct"],
-            "total_hallucination": fields["num_hallucination"],
-            "total_irrelevant": fields["num_irrelevant"],
         }
 
 
@@ -300,6 +275,12 @@ class Update(Dimension):
     rate = "update_score"
     block = "update_handling"
     labels = ("updated", "both", "outdated", "neither")
+    counted: ClassVar[Counted] = {
+        "num_updated": "update_num_updated",
+        "num_both": "update_num_both",
+        "num_outdated": "update_num_outdated",
+        "num_total": "update_total_items",
+    }
     means = (
         Mean(
             "score",
@@ -321,8 +302,7 @@ class Update(Dimension):
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         if active(record):
             return None
-        items = range(1, len(self.items(record)) + 1)
-        return [ItemVerdict(number, "neither", "nothing is stored") for number in items]
+        return self.same(record, "neither", "nothing is stored")
 
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
         stored, out = active(record), []
@@ -346,7 +326,7 @@ class Update(Dimension):
             "update_num_both": found["both"],
             "update_num_outdated": outdated,
             "update_num_neither": found["neither"],
-            "update_total_items": len(verdicts),
+            "update_total_items": len(points),
             "update_records": [
                 {
                     "memory_id": points[verdict.id - 1]["memory_id"],
@@ -356,25 +336,6 @@ class Update(Dimension):
                 }
                 for verdict in verdicts
             ],
-        }
-
-    def absent(self, record: Record) -> Fields:
-        return {
-            "update_score": None,
-            "update_num_updated": 0,
-            "update_num_both": 0,
-            "update_num_outdated": 0,
-            "update_num_neither": 0,
-            "update_total_items": len(_points(record, "update")),
-            "update_records": [],
-        }
-
-    def counts(self, fields: Fields) -> dict[str, int]:
-        return {
-            "num_updated": fields["update_num_updated"],
-            "num_both": fields["update_num_both"],
-            "num_outdated": fields["update_num_outdated"],
-            "num_total": fields["update_total_items"],
         }
 
 
@@ -397,6 +358,11 @@ class Interference(Dimension):
     rate = "interference_score"
     block = "interference_rejection"
     labels = ("rejected", "memorized")
+    counted: ClassVar[Counted] = {
+        "num_rejected": "interference_num_rejected",
+        "num_memorized": "interference_num_memorized",
+        "num_total": "interference_total_items",
+    }
     means = (
         Mean(
             "score",
@@ -414,8 +380,7 @@ class Interference(Dimension):
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         if active(record):
             return None
-        items = range(1, len(self.items(record)) + 1)
-        return [ItemVerdict(number, "rejected", "nothing is stored") for number in items]
+        return self.same(record, "rejected", "nothing is stored")
 
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
         return [
@@ -430,7 +395,7 @@ class Interference(Dimension):
             "interference_score": _ratio(found["rejected"], len(verdicts)),
             "interference_num_rejected": found["rejected"],
             "interference_num_memorized": found["memorized"],
-            "interference_total_items": len(verdicts),
+            "interference_total_items": len(points),
             "interference_records": [
                 {
                     "memory_id": points[verdict.id - 1]["memory_id"],
@@ -441,22 +406,6 @@ class Interference(Dimension):
             ],
         }
 
-    def absent(self, record: Record) -> Fields:
-        return {
-            "interference_score": None,
-            "interference_num_rejected": 0,
-            "interference_num_memorized": 0,
-            "interference_total_items": len(_points(record, "interference")),
-            "interference_records": [],
-        }
-
-    def counts(self, fields: Fields) -> dict[str, int]:
-        return {
-            "num_rejected": fields["interference_num_rejected"],
-            "num_memorized": fields["interference_num_memorized"],
-            "num_total": fields["interference_total_items"],
-        }
-
 
 class AnswerQuality(Dimension):
     """Whether an answer is right."""
@@ -465,6 +414,10 @@ class AnswerQuality(Dimension):
     block = "question_answering"
     of_sessions = False
     labels = ("Correct", "Hallucination", "Omission")
+    counted: ClassVar[Counted] = {
+        "num_total": lambda fields: 1,
+        "num_valid": lambda fields: int(fields["answer_is_valid"]),
+    }
     means = (
         Mean("correct_ratio", True, lambda f: _label_share(f, "Correct")),
         Mean("hallucination_ratio", False, lambda f: _label_share(f, "Hallucination")),
@@ -474,9 +427,6 @@ class AnswerQuality(Dimension):
     def items(self, record: Record) -> list[str]:
         answer = record["generated_answer"]
         return [] if answer is None else [answer]
-
-    def prompt(self, record: Record) -> str:
-        return "answer" if record.get("answerable", True) else "refusal"
 
     def parts(self, record: Record) -> dict[str, str]:
         out = {"question": record["retrieval"]["query"]}
@@ -506,19 +456,13 @@ class AnswerQuality(Dimension):
 
     def fields(self, record: Record, verdicts: Sequence[ItemVerdict], reasoning: str) -> Fields:
         return {
-            "answer_label": verdicts[0].label,
-            "answer_reasoning": verdicts[0].reasoning or reasoning,
-            "answer_is_valid": True,
+            "answer_label": verdicts[0].label if verdicts else None,
+            "answer_reasoning": (verdicts[0].reasoning or reasoning) if verdicts else "",
+            "answer_is_valid": bool(verdicts),
         }
-
-    def absent(self, record: Record) -> Fields:
-        return {"answer_label": None, "answer_reasoning": "", "answer_is_valid": False}
 
     def score(self, fields: Fields) -> float | None:
         return float(fields["answer_label"] == "Correct") if fields["answer_is_valid"] else None
-
-    def counts(self, fields: Fields) -> dict[str, int]:
-        return {"num_total": 1, "num_valid": int(fields["answer_is_valid"])}
 
 
 def gold_answers(record: Record) -> list[str]:
@@ -538,6 +482,10 @@ class EvidenceCoverage(Dimension):
     block = "evidence_coverage"
     of_sessions = False
     labels = ("covered", "missing")
+    counted: ClassVar[Counted] = {
+        "num_covered": "evidence_covered_count",
+        "num_total": lambda fields: 0 if fields["evidence_hit_rate"] is None else fields["num_evidence"],
+    }
     means = (Mean("hit_rate", True, lambda f: _hits(f)),)
 
     def items(self, record: Record) -> list[str]:
@@ -549,8 +497,7 @@ class EvidenceCoverage(Dimension):
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         if record["cited_memories"]:
             return None
-        items = range(1, len(self.items(record)) + 1)
-        return [ItemVerdict(number, "missing", "the answer cites no memory") for number in items]
+        return self.same(record, "missing", "the answer cites no memory")
 
     def match(self, record: Record, matcher: Matcher) -> list[ItemVerdict]:
         return _covered(self.items(record), record["cited_memories"], matcher)
@@ -560,24 +507,10 @@ class EvidenceCoverage(Dimension):
         return {
             "evidence_hit_rate": _ratio(covered, len(verdicts)),
             "evidence_covered_count": covered,
-            "num_evidence": len(verdicts),
+            "num_evidence": len(record["gold_evidence_contents"]),
             "evidence_reasoning": reasoning,
             "num_cited_memories": len(record["cited_memories"]),
         }
-
-    def absent(self, record: Record) -> Fields:
-        return {
-            "evidence_hit_rate": None,
-            "evidence_covered_count": 0,
-            "num_evidence": len(record["gold_evidence_contents"]),
-            "evidence_reasoning": "",
-            "num_cited_memories": len(record["cited_memories"]),
-        }
-
-    def counts(self, fields: Fields) -> dict[str, int]:
-        if fields["evidence_hit_rate"] is None:
-            return {"num_covered": 0, "num_total": 0}
-        return {"num_covered": fields["evidence_covered_count"], "num_total": fields["num_evidence"]}
 
 
 def _hits(fields: Fields) -> list[float]:
@@ -639,27 +572,7 @@ class Totals:
         for mean in self.dimension.means:
             state = self.means[mean.name]
             out[mean.name] = (state.mean or 0.0) if state.n else 0.0
-        out.update({name: self.counts[name] for name in self.count_names()})
+        out.update({name: self.counts[name] for name in self.dimension.counted})
         out["num_judge_errors"] = self.errors
         out["applicable"] = self.means[self.dimension.means[0].name].n > 0
         return out
-
-    def count_names(self) -> list[str]:
-        """The names of the counts in their order in the file."""
-        return COUNT_NAMES[self.dimension.key]
-
-
-COUNT_NAMES = {
-    "recall": ["num_sessions_with_recall", "num_sessions_with_update", "total_covered", "total_gold"],
-    "correctness": [
-        "num_sessions",
-        "total_memories",
-        "total_correct",
-        "total_hallucination",
-        "total_irrelevant",
-    ],
-    "update": ["num_updated", "num_both", "num_outdated", "num_total"],
-    "interference": ["num_rejected", "num_memorized", "num_total"],
-    "answer": ["num_total", "num_valid"],
-    "evidence": ["num_covered", "num_total"],
-}

@@ -805,7 +805,7 @@ def _eval_block(
         if dimension.of_sessions != is_session:
             continue
         result = judged.get(dimension.key)
-        fields = dimension.absent(record)
+        fields = dimension.fields(record, [], "")
         if result is not None and isinstance(result.outcome, Ok):
             fields = result.outcome.value.value
             methods[dimension.key] = result.outcome.value.metadata["method"]

@@ -74,7 +74,7 @@ def judged(
     return Result(key, dimension.score(fields), fields, comment, more)
 
 
-def summary_of(verdicts: Sequence[ItemVerdict], noun: str = "item") -> str:
+def summary_of(verdicts: Sequence[ItemVerdict]) -> str:
     """The reasoning of a matcher in one sentence."""
     counted = Counter(verdict.label for verdict in verdicts)
     return "; ".join(

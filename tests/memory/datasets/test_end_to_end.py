@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from karat.memory import MemorySystem, Retrieval, RetrievedMemory, StoredMemory, Turn, evaluate
+from karat.memory._evaluate import MODEL_VARIABLES
 from karat.memory.datasets import read_memory_dataset
 from karat.testing import FakeProvider
 from tests.memory.datasets import (
@@ -24,6 +25,8 @@ from tests.memory.datasets import (
     test_personamem,
 )
 from tests.memory.datasets.making import write_json, write_jsonl
+from tests.memory.systems.test_conformance import BUILT_IN, CONTROLS
+from tests.memory.test_files import SNIPPET
 
 
 class Witness(MemorySystem):
@@ -263,3 +266,35 @@ def test_a_reader_that_saw_no_original_data_says_so(tmp_path, monkeypatch):
     _, _, output = run(longmemeval(tmp_path / "data"), tmp_path, monkeypatch)
     notes = json.loads((output / ".karat" / "manifest.json").read_text())["dataset"]["notes"]
     assert "not on original data" in notes[0]
+
+
+@pytest.mark.parametrize("model", ["extractive", None])
+@pytest.mark.parametrize("name", sorted(MADE))
+def test_the_analysis_of_the_format_runs_on_every_dataset(tmp_path, monkeypatch, capsys, name, model):
+    for variable in MODEL_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    path = MADE[name][0](_folder(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    made = evaluate(
+        path, "FUMemory", output_dir="results/FUMemory", model=model, judge="deterministic", store="memory://"
+    )
+    assert made.exit_code == 0
+    exec(SNIPPET, {})
+    printed = capsys.readouterr().out
+    assert f"QA Correct: {made.metrics['question_answering']['correct_ratio']:.2%}" in printed
+    records = lines(tmp_path / "results" / "FUMemory" / "qa_records.jsonl")
+    assert all(
+        isinstance(each["question_type_abbrev"], str) and each["question_type_abbrev"] for each in records
+    )
+    assert all("answer_label" in each["eval"] for each in records)
+
+
+@pytest.mark.parametrize("system", [*BUILT_IN, *CONTROLS])
+def test_the_analysis_of_the_format_runs_on_every_system(tmp_path, monkeypatch, capsys, system):
+    monkeypatch.chdir(tmp_path)
+    evaluate(
+        "demo", system, output_dir="results/FUMemory", model="extractive", judge="deterministic", store="memory://",
+        max_samples=1,
+    )  # fmt: skip
+    exec(SNIPPET, {})
+    assert "Recall: " in capsys.readouterr().out

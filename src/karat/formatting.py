@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -38,7 +37,7 @@ from karat.records import (
 )
 
 
-def clean(text: Any, longest: int = 200) -> str:
+def clean(text: object, longest: int = 200) -> str:
     """Make untrusted text safe for a terminal: one line, no control or bidi characters, bounded length."""
     shown = printable(str(text)[: longest + 1])
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"
@@ -224,7 +223,7 @@ def estimate_table(
 def example_table(examples: Iterable[Example]) -> Table:
     """Examples as a table."""
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         if value is None or value == {}:
             return ""
         return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=repr).decode()
@@ -435,7 +434,7 @@ _LINK = re.compile(r"(https?|ftp|mailto)(:)", re.IGNORECASE)
 _LIST = re.compile(r"^(\s*)([-+]|\d+[.)])(\s)")
 
 
-def escape(text: Any, longest: int = CELL) -> str:
+def escape(text: object, longest: int = CELL) -> str:
     """Escape text for Markdown: no emphasis, code, link, HTML, mention or cell border."""
     shown = clean(text, longest)
     shown = _MARKUP.sub(r"\\\1", shown).replace("\\&", "&amp;").replace("\\<", "&lt;").replace("\\>", "&gt;")

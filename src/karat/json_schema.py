@@ -64,7 +64,7 @@ def validator(
     return cls(schema, registry=REGISTRY, format_checker=formats)
 
 
-def refuse_remote_references(schema: Any, where: str = "the schema") -> None:
+def refuse_remote_references(schema: object, where: str = "the schema") -> None:
     """Raise RequestError for a `$ref` that leads out of the schema: to a URL, to a file, to another document."""
     known, references = {""}, []
     waiting: list[tuple[Any, str]] = [(schema, "")]

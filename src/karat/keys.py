@@ -45,7 +45,7 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def content_hash(value: Any) -> str:
+def content_hash(value: object) -> str:
     """A hash of exactly this content; only the order of keys in an object does not matter."""
     return digest(canonical(value))
 
@@ -77,7 +77,7 @@ def reuse_key(evaluator: str, example: str, outputs: Iterable[str]) -> bytes:
 # ---------------------------------------------------------------- the code part of a fingerprint
 
 
-def code_fingerprint(part: Any) -> str | None:
+def code_fingerprint(part: object) -> str | None:
     """A hash of the source a callable depends on; None where it cannot be known.
 
     It covers the module that defines it, the project modules that one imports (not the standard library,
@@ -94,7 +94,7 @@ def code_fingerprint(part: Any) -> str | None:
     return digest("\n".join(sources).encode("utf-8", "surrogatepass"))
 
 
-def may_ask_models(part: Any) -> bool:
+def may_ask_models(part: object) -> bool:
     """Whether code may ask a model that an environment variable names; True where that cannot be excluded.
 
     It can be excluded for code that uses neither `karat.models`, nor the environment, nor other programs, nor an
@@ -337,7 +337,7 @@ def _imports(source: str, package: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def json_or_types(value: Any) -> Any:
+def json_or_types(value: object) -> Any:
     """Return a value as JSON; where a part of it has none, the name of its type stands in its place."""
     try:
         return to_json_value(value)

@@ -64,7 +64,7 @@ class Path:
     def __repr__(self) -> str:
         return f"Path({self.text!r})"
 
-    def find(self, data: Any) -> Any:
+    def find(self, data: object) -> Any:
         """Return the value that the path leads to, or `MISSING`."""
         if type(data) is dict and self.text in data:
             return data[self.text]
@@ -95,7 +95,7 @@ class Path:
                 return key
         return next((key for key, _ in self._keys[0] if key in data), self.steps[0])
 
-    def why_missing(self, data: Any) -> str:
+    def why_missing(self, data: object) -> str:
         """Say why the path leads nowhere: what is there instead of the first step that is missing."""
         at = 0
         while True:
@@ -154,7 +154,7 @@ def parse(text: str) -> Path:
     return Path(text)
 
 
-def find(data: Any, path: str) -> Any:
+def find(data: object, path: str) -> Any:
     """Return the value that a path leads to, or `MISSING`."""
     return parse(path).find(data)
 
@@ -164,7 +164,7 @@ def get(data: Any, path: str, default: Any = None) -> Any:
     return parse(path).get(data, default)
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """Name the kind of a JSON value for a message."""
     if value is None:
         return "null"

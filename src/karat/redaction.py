@@ -28,7 +28,7 @@ _SECRET_NAME = re.compile(
 )
 
 
-def without_secrets(value: Any) -> Any:
+def without_secrets(value: object) -> Any:
     """A copy of JSON values without the fields that hold a key or a password by their name."""
     if isinstance(value, Mapping):
         return {

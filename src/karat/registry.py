@@ -228,7 +228,7 @@ def signature_of(part: Any) -> inspect.Signature:
     return signature.replace(parameters=named)
 
 
-def parameters_of(part: Any) -> dict[str, Any]:
+def parameters_of(part: object) -> dict[str, Any]:
     """The constructor parameters of a part: name → `{default, type}`, or `required` without a default."""
     try:
         signature = signature_of(part)
@@ -252,7 +252,7 @@ def parameters_of(part: Any) -> dict[str, Any]:
     return out
 
 
-def check_parameters(part: Any, params: dict[str, Any], what: str) -> None:
+def check_parameters(part: object, params: dict[str, Any], what: str) -> None:
     """Raise for an unknown parameter, with the nearest name, and for a missing one."""
     try:
         signature = signature_of(part)

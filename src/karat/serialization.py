@@ -412,7 +412,7 @@ def _record_fields(kind: type) -> tuple[str, ...] | None:
 # ---------------------------------------------------------------- back to annotated types
 
 
-def converter(annotation: Any) -> Callable[[Any], Any] | None:
+def converter(annotation: object) -> Callable[[Any], Any] | None:
     """Return a function that turns stored JSON into the annotated type; None where there is nothing to do."""
     if annotation is inspect.Parameter.empty or annotation is None or annotation is Any:
         return None
@@ -475,7 +475,7 @@ def _base64_where_bytes(annotation: Any) -> Callable[[Any], Any] | None:
 
     seen: dict[Any, bool] = {}
 
-    def has_bytes(info: Any) -> bool:
+    def has_bytes(info: object) -> bool:
         if isinstance(info, (types.BytesType, types.ByteArrayType, types.MemoryViewType)):
             return True
         cls = getattr(info, "cls", None)
@@ -526,7 +526,7 @@ def _inside(info: Any) -> list[Any]:
     return found
 
 
-def annotations_of(function: Any) -> dict[str, Any]:
+def annotations_of(function: object) -> dict[str, Any]:
     """Return the resolved annotations of a callable; those that cannot be resolved are left out."""
     target = function if inspect.isroutine(function) else type(function).__call__
     if isinstance(target, functools.partial):

@@ -68,7 +68,7 @@ class Aggregate(msgspec.Struct):
         """Add a number: what it is called, the run and the group it is about."""
         self.estimates.append(estimate.about(name=name, run=run, group=group))
 
-    def add_table(self, value: Any, name: str = "") -> None:
+    def add_table(self, value: object, name: str = "") -> None:
         """Add a table."""
         self.tables.append(AggregateTable(value, name))
 
@@ -116,7 +116,7 @@ def kinds_text(over: frozenset[str]) -> str:
     return " or ".join(f"a {kind} evaluator" for kind in ("single", "pair", "joint") if kind in over)
 
 
-def for_evaluator(aggregator: Any, spec: EvaluatorSpec) -> Any:
+def for_evaluator(aggregator: object, spec: EvaluatorSpec) -> Any:
     """An aggregator for one evaluator: its method `for_evaluator`, if any, takes the bounds and the direction."""
     adapt = getattr(aggregator, "for_evaluator", None)
     return adapt(spec) if callable(adapt) else aggregator
@@ -165,7 +165,7 @@ AggregatorLike = (
 """What names an aggregator: a registered name, `{name, params, key, of}`, an object, a class or a function."""
 
 
-def resolve_aggregator(spec: Any, confidence: float = 0.95) -> Resolved:
+def resolve_aggregator(spec: object, confidence: float = 0.95) -> Resolved:
     """Build an aggregator from a name, a mapping `{name, params, key, of}`, a function or an object.
 
     Every aggregator takes the parameter `by`, a field of the examples' metadata or a list of them.
@@ -269,14 +269,14 @@ class FunctionAggregator(Aggregator[_Results]):
         )
 
 
-def folding_part(aggregator: Any) -> Any:
+def folding_part(aggregator: object) -> Any:
     """The class or function that a user wrote, without the aggregators that wrap it."""
     while (inner := getattr(aggregator, "wraps", None)) is not None:
         aggregator = inner
     return aggregator
 
 
-def as_aggregator(part: Any) -> Any:
+def as_aggregator(part: object) -> Any:
     """The aggregator of a part; a part with `as_aggregator`, such as an aggregator metric, is converted."""
     convert = getattr(part, "as_aggregator", None)
     return convert() if callable(convert) else part

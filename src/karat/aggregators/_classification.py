@@ -96,7 +96,7 @@ reading_for = functools.lru_cache(64)(Reading)
 """One reading for all aggregators that read alike."""
 
 
-def label(value: Any, key: str | None) -> str | None:
+def label(value: object, key: str | None) -> str | None:
     """A golden or predicted value as a label: the field that is named, else its text, else its JSON."""
     if key is not None and type(value) is dict and type(found := value.get(key)) is str:
         return found  # as almost all are: no need to look at the rest of it

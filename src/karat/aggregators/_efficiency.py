@@ -103,7 +103,7 @@ class StepEfficiency(Aggregator[_State]):
             state.every.missing -= state.unknown
 
 
-def count_of(value: Any) -> float | None:
+def count_of(value: object) -> float | None:
     """A number of steps, or the length of a list of them; None where it is neither."""
     if isinstance(value, (list, tuple)):
         return float(len(value))

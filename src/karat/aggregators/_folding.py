@@ -30,7 +30,7 @@ class FieldNames:
         self.seen = False
         self.known: set[str] = set()
 
-    def note(self, metadata: Mapping[str, Any], value: Any) -> None:
+    def note(self, metadata: Mapping[str, Any], value: object) -> None:
         """Remembers an example: its value, or the fields it has instead."""
         if value is not None:
             self.seen = True

@@ -24,7 +24,7 @@ def field_value(result: Result, field: str) -> Any:
     return paths.get(result.metadata, field.removeprefix("metadata."))
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A value as text for a table: text unchanged, other values as JSON."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -48,7 +48,7 @@ class Rate(Aggregator[Values]):
 
     def __init__(
         self,
-        values: Any = True,
+        values: object = True,
         field: str = "value",
         cluster: str | None = None,
         confidence: float = 0.95,

@@ -47,7 +47,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit(
-    judge: Any,
+    judge: object,
     *,
     store: Store,
     attacks: Sequence[str] | None = None,

@@ -154,7 +154,7 @@ def _outcome(output: Output | None) -> str:
     return f"skipped: {outcome.reason}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as bounded text: text unchanged, anything else as JSON."""
     if isinstance(value, str):
         text = value[: LONGEST + 1]

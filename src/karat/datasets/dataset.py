@@ -364,7 +364,7 @@ _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 """As karat.serialization.canonical does it, without the look for NaN: what comes here is known to be JSON."""
 
 
-def content_of(input: Any, expected: Any, metadata: dict[str, Any]) -> bytes:
+def content_of(input: object, expected: object, metadata: dict[str, Any]) -> bytes:
     """The content of an example beside its id, in which the order of keys does not matter."""
     return _encode_sorted((input, expected, metadata))
 

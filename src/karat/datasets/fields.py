@@ -27,7 +27,7 @@ class Field:
         self._path = parse(name)
         self.is_path = len(self._path.steps) > 1
 
-    def of(self, row: Any) -> Any:
+    def of(self, row: object) -> Any:
         """Return the value of the field; raises RowProblem where the row has none."""
         if type(row) is not dict:
             raise RowProblem(f"the row is {kind_of(row)}, not an object, and has no field {short(self.name)}")
@@ -136,7 +136,7 @@ class Selection:
         return self._names | {field.used(row) for field in self._paths}
 
 
-def checked_id(value: Any) -> str:
+def checked_id(value: object) -> str:
     """An id as it is kept: text, or an integer as text. Raises RowProblem."""
     if type(value) is str:
         if not value:

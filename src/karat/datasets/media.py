@@ -88,7 +88,7 @@ class _AddressTransform(DataTransform):
         """The format that content with these first bytes has, as addresses name it."""
 
     @abstractmethod
-    def encoded(self, value: Any) -> bytes | None:
+    def encoded(self, value: object) -> bytes | None:
         """A file of an object that holds the content otherwise; None of any other object."""
 
 
@@ -148,7 +148,7 @@ class CreateAudioUrlTransform(_AddressTransform):
             return "aac" if start[1] & 0xF6 == 0xF0 else "mpeg"
         return None
 
-    def encoded(self, value: Any) -> bytes | None:
+    def encoded(self, value: object) -> bytes | None:
         if not isinstance(value, Mapping) or "array" not in value or "sampling_rate" not in value:
             return None
         samples = value["array"].tolist() if hasattr(value["array"], "tolist") else value["array"]

@@ -109,7 +109,7 @@ def source_file(path: str, folder: Path) -> Path:
     return given
 
 
-def file_rows(path: Path, format: Any = None) -> Iterator[Row]:
+def file_rows(path: Path, format: object = None) -> Iterator[Row]:
     """The rows of a file; one that cannot be read, or is no object, ends it with its line. An empty file has none."""
     if path.is_file() and path.stat().st_size == 0:
         return
@@ -161,7 +161,7 @@ def rows_dataset(
     return Dataset.from_examples(examples(), name=name, metadata=dict(metadata))
 
 
-def source_problems(source: Any, load: Load) -> list[tuple[Place, str]]:
+def source_problems(source: object, load: Load) -> list[tuple[Place, str]]:
     """The errors of a source or a list of sources: places and messages."""
     if isinstance(source, Mapping):
         return _source_problems(source, load)

@@ -378,7 +378,7 @@ class NumericMatch(ReferenceEvaluator):
         text = text_of(value, what)
         return None if text is None else self._read(text)
 
-    def prepare(self, output: Any) -> Any:
+    def prepare(self, output: object) -> Any:
         return output, self._quantity(output, "the output")
 
     def judge(self, output: Any, reference: Any) -> Result:
@@ -534,7 +534,7 @@ class ChoiceMatch(ReferenceEvaluator):
                 out.append(error)
         return out
 
-    def judge(self, output: Any, reference: Any, options: Sequence[str] = ()) -> Result:
+    def judge(self, output: object, reference: object, options: Sequence[str] = ()) -> Result:
         expected = self._expected(plain(reference, "the reference"), options)
         text = text_of(output, "the output")
         if text is None:
@@ -617,7 +617,7 @@ class SetMatch(ReferenceEvaluator):
             "any_of": any_of,
         }
 
-    def prepare(self, output: Any) -> Any:
+    def prepare(self, output: object) -> Any:
         items = self._items(output, "the output")
         return output, None if items is None else self._count(items)
 
@@ -728,7 +728,7 @@ class TokenF1(ReferenceEvaluator):
             "any_of": any_of,
         }
 
-    def prepare(self, output: Any) -> Any:
+    def prepare(self, output: object) -> Any:
         text = text_of(output, "the output")
         return None if text is None else self._tokens(text)
 

@@ -257,7 +257,7 @@ def checked_bounds(bounds: Any, who: str) -> Bounds | None:
     return low, high
 
 
-def kind_of(evaluator: Any) -> Kind:
+def kind_of(evaluator: object) -> Kind:
     """Return whether an evaluator judges single outputs, pairs or all runs at once: from the methods it has."""
     cls = evaluator if isinstance(evaluator, type) else type(evaluator)
     if callable(getattr(cls, "compare", None)):
@@ -346,7 +346,7 @@ class FunctionEvaluator(Evaluator):
         return as_result(await cast(Awaitable[Any], given), self.key)
 
 
-def as_result(given: Any, key: str) -> Result:
+def as_result(given: object, key: str) -> Result:
     """What an evaluator returned, as a Result under the key it has in this evaluation."""
     if isinstance(given, Result):
         return given if given.key == key else msgspec.structs.replace(given, key=key)

@@ -31,7 +31,7 @@ class ByMetric(Evaluator):
 
     name = "by_metric"
 
-    def __init__(self, metric: Any = "exact_match", margin: float = 0.0) -> None:
+    def __init__(self, metric: object = "exact_match", margin: float = 0.0) -> None:
         name, params, self.metric = resolve_evaluator(metric)
         if kind_of(self.metric) != "single":
             raise RequestError(f"by_metric: {name!r} does not judge single outputs")
@@ -151,7 +151,7 @@ def _asked(function: Callable[..., Any], key: str) -> list[str]:
     return [name for name in parameters if name in KNOWN]
 
 
-def joint_result(given: Any, key: str, runs: Sequence[str], higher_is_better: bool = True) -> Result:
+def joint_result(given: object, key: str, runs: Sequence[str], higher_is_better: bool = True) -> Result:
     """Read what `evaluate_runs` returned: a score for each run, the runs in order, or one result for all of them.
 
     Scores are a mapping of run to number. An order is a list of runs (ids or outputs), best first; runs that tie stand

@@ -20,7 +20,7 @@ class ParameterCheck:
     def __init__(self, who: str) -> None:
         self.who = who
 
-    def refuse(self, name: str, wanted: str, value: Any) -> RequestError:
+    def refuse(self, name: str, wanted: str, value: object) -> RequestError:
         """The error for an invalid parameter: what it must be, and what was given."""
         try:
             given = repr(value)
@@ -28,13 +28,13 @@ class ParameterCheck:
             given = f"{type(value).__name__} object"
         return RequestError(f"{self.who}: {name} has to be {wanted}, not {given[:80]}")
 
-    def flag(self, name: str, value: Any) -> bool:
+    def flag(self, name: str, value: object) -> bool:
         """True or false, and nothing that merely looks like it."""
         if not isinstance(value, bool):
             raise self.refuse(name, "true or false", value)
         return value
 
-    def number(self, name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
+    def number(self, name: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
         """A finite number within bounds."""
         wanted = "a number"
         if low != -math.inf:
@@ -45,13 +45,13 @@ class ParameterCheck:
             raise self.refuse(name, wanted, value)
         return float(value)
 
-    def whole(self, name: str, value: Any, low: int) -> int:
+    def whole(self, name: str, value: object, low: int) -> int:
         """A whole number of at least `low`."""
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise self.refuse(name, f"a whole number of {low} or more", value)
         return value
 
-    def choice(self, name: str, value: Any, known: Iterable[str]) -> str:
+    def choice(self, name: str, value: object, known: Iterable[str]) -> str:
         """One of a few words."""
         known = list(known)
         if not isinstance(value, str) or value not in known:
@@ -59,7 +59,7 @@ class ParameterCheck:
             raise RequestError(f"{self.who}: {name} has no {str(value)[:80]!r}: {hint}")
         return value
 
-    def mapping(self, name: str, value: Any) -> dict[str, Any]:
+    def mapping(self, name: str, value: object) -> dict[str, Any]:
         """An object whose keys are texts, as a copy; None is an empty one."""
         if value is None:
             return {}
@@ -67,17 +67,17 @@ class ParameterCheck:
             raise self.refuse(name, "an object with a name for each value", value)
         return dict(value)
 
-    def text(self, name: str, value: Any) -> str:
+    def text(self, name: str, value: object) -> str:
         """Text that is not empty."""
         if not isinstance(value, str) or not value:
             raise self.refuse(name, "text that is not empty", value)
         return value
 
-    def path(self, name: str, value: Any) -> str | None:
+    def path(self, name: str, value: object) -> str | None:
         """A dotted path, or None for the value itself."""
         return None if value is None else self.text(name, value)
 
-    def paths(self, name: str, value: Any) -> tuple[str | None, str | None]:
+    def paths(self, name: str, value: object) -> tuple[str | None, str | None]:
         """Where to look in the output and in the reference: one dotted path for both, or `{output, reference}`."""
         if not isinstance(value, Mapping):
             return (self.path(name, value),) * 2
@@ -86,7 +86,7 @@ class ParameterCheck:
         output, reference = (self.path(f"{name}.{side}", value.get(side)) for side in ("output", "reference"))
         return output, reference
 
-    def texts(self, name: str, value: Any) -> list[str]:
+    def texts(self, name: str, value: object) -> list[str]:
         """One text or a list of them, as a list; none of them empty."""
         if isinstance(value, str):
             value = [value]
@@ -114,7 +114,7 @@ def code_of(function: Callable[..., Any]) -> str:
     return f"{code}:{line}"
 
 
-def named(given: Any) -> Any:
+def named(given: object) -> Any:
     """A parameter as JSON: functions in it by their names."""
     if callable(given):
         return name_of(given)
@@ -123,7 +123,7 @@ def named(given: Any) -> Any:
     return [named(each) for each in given] if isinstance(given, (list, tuple)) else given
 
 
-def codes_in(given: Any) -> list[str]:
+def codes_in(given: object) -> list[str]:
     """The code of every function in a parameter, in its order."""
     if callable(given):
         return [code_of(given)]

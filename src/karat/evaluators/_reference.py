@@ -127,7 +127,7 @@ def _length(reference: Any) -> int:
         return 0
 
 
-def reference_text(reference: Any, who: str) -> str:
+def reference_text(reference: object, who: str) -> str:
     """Return the reference as text; null has none to compare with."""
     text = text_of(reference, "the reference")
     if text is None:

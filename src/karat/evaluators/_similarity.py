@@ -33,7 +33,12 @@ class Embedder:
     """Texts → vectors, loaded on first use; vectors that are held are not asked for again."""
 
     def __init__(
-        self, params: dict[str, Any], load: Callable[[], Vectors], *, local: bool = False, model: Any = None
+        self,
+        params: dict[str, Any],
+        load: Callable[[], Vectors],
+        *,
+        local: bool = False,
+        model: object = None,
     ) -> None:
         self.params = params
         self.is_local = local
@@ -88,7 +93,7 @@ def _counted(given: Any, texts: list[str]) -> list[Sequence[float]]:
     return vectors
 
 
-def model_of(spec: Any) -> Any:
+def model_of(spec: object) -> Any:
     """The model that a spec of `karat.models` names; any other object is taken as one."""
     if not isinstance(spec, str):
         return spec
@@ -97,7 +102,7 @@ def model_of(spec: Any) -> Any:
     return models.get(spec)
 
 
-def embedder_of(embed_fn: Any, model_name: str | None, embedder: Any) -> Embedder:
+def embedder_of(embed_fn: object, model_name: str | None, embedder: object) -> Embedder:
     """The configured embedder; at most one of the three parameters may be given."""
     named = [name for name, given in _given(embed_fn, model_name, embedder) if given is not None]
     if len(named) > 1:
@@ -200,7 +205,7 @@ class EmbeddingDistance(ReferenceEvaluator):
         self,
         embed_fn: Callable[[str], Sequence[float]] | None = None,
         model_name: str | None = None,
-        embedder: Any = None,
+        embedder: object = None,
         max_length: int = 100_000,
         path: Paths = None,
         any_of: bool = False,
@@ -235,7 +240,7 @@ class EmbeddingDistance(ReferenceEvaluator):
                 f"{self.key}: a text of {longest:,} characters is over max_length ({self._max_length:,})"
             )
 
-    def judge(self, output: Any, reference: Any) -> Result:
+    def judge(self, output: object, reference: object) -> Result:
         expected = reference_text(reference, self.key)
         text = text_of(output, "the output")
         if text is None:
@@ -304,7 +309,7 @@ class _NgramEvaluator(ReferenceEvaluator):
         if importlib.util.find_spec(self.package) is None:
             raise MissingDependency(self.package.replace("_", "-"), "text", f"the evaluator {self.name}")
 
-    def judge(self, output: Any, reference: Any) -> Result:
+    def judge(self, output: object, reference: object) -> Result:
         return self._measured(output, [reference_text(reference, self.key)])
 
     def _best(self, output: Any, references: list[Any]) -> Result:

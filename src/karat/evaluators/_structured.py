@@ -103,7 +103,7 @@ _KINDS = {
 }
 
 
-def kind_of_json(value: Any) -> str:
+def kind_of_json(value: object) -> str:
     """What JSON calls a value."""
     if value is None:
         return "null"
@@ -248,7 +248,7 @@ _TIME = r"\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:\d{2})"
 _RFC_3339 = {"time": regex.compile(_TIME), "date-time": regex.compile(rf"\d{{4}}-\d{{2}}-\d{{2}}[T ]{_TIME}")}
 
 
-def output_formats(schema: Any) -> Any:
+def output_formats(schema: object) -> Any:
     """A checker of every format that a schema names; one that would pass unchecked is refused."""
     import jsonschema
 

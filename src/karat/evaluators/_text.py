@@ -65,10 +65,10 @@ class ExactMatch(ReferenceEvaluator):
 
     max_references: ClassVar[int] = 1_000_000
 
-    def prepare(self, output: Any) -> Any:
+    def prepare(self, output: object) -> Any:
         return plain(output, "the output")
 
-    def judge(self, output: Any, reference: Any) -> Result:
+    def judge(self, output: object, reference: object) -> Result:
         reference = plain(reference, "the reference")
         if same(output, reference, self._normalise):
             return Result(self.key, 1.0, True, EQUAL, _labels(output, reference))
@@ -326,7 +326,7 @@ class RegexMatch(Evaluator):
         return Result(self.key, 1.0, True, f"{pattern} matches {clip(match.group())}", metadata)
 
 
-def flag_names(flags: Any, who: str) -> list[str]:
+def flag_names(flags: object, who: str) -> list[str]:
     """Flags as sorted names: from names, letters (`is`), a list of them, Python's own `re` flags, or None."""
     if flags is None:
         return []
@@ -400,7 +400,7 @@ class EditDistance(ReferenceEvaluator):
 
         self._distance = Levenshtein.distance
 
-    def prepare(self, output: Any) -> Any:
+    def prepare(self, output: object) -> Any:
         text = text_of(output, "the output")
         return None if text is None else self._normalise(text)
 
@@ -462,7 +462,7 @@ REASONED = 2_000
 """Of longer texts it is not comment in what they differ: that would take longer than comparing them."""
 
 
-def difference(output: Any, reference: Any) -> str:
+def difference(output: object, reference: object) -> str:
     """Why two values are not equal, with the option that would make them so where there is one."""
     if output is None:
         return f"there is no output; the reference is {clip(reference)}"

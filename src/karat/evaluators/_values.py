@@ -196,7 +196,7 @@ def article(word: str) -> str:
     return "an" if word[:1].lower() in "aeiou" else "a"
 
 
-def clip(value: Any, limit: int = 60) -> str:
+def clip(value: object, limit: int = 60) -> str:
     """A value quoted for a comment: short, on one line, control characters escaped."""
     if isinstance(value, str):
         return repr(value if len(value) <= limit else value[:limit] + "…")
@@ -208,7 +208,7 @@ def clip(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def plain(value: Any, what: str) -> Any:
+def plain(value: object, what: str) -> Any:
     """Convert a value to JSON values, as storing it would; what has no JSON form is a `CannotJudge`."""
     if type(value) in SCALARS:
         return value
@@ -218,7 +218,7 @@ def plain(value: Any, what: str) -> Any:
         raise CannotJudge(str(error)) from None
 
 
-def text_of(value: Any, what: str) -> str | None:
+def text_of(value: object, what: str) -> str | None:
     """A value as text: itself, or its JSON; of an object, the one text field it has. None stays None."""
     if type(value) is str:
         return value
@@ -244,7 +244,7 @@ def number_field(value: dict[str, Any], what: str) -> int | float | None:
     return value[numbers[0]] if numbers else None
 
 
-def json_text(value: Any, what: str) -> str:
+def json_text(value: object, what: str) -> str:
     """A plain value as JSON, keys sorted."""
     try:
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
@@ -254,7 +254,7 @@ def json_text(value: Any, what: str) -> str:
         raise CannotJudge(f"{what} has an integer of thousands of digits, too many to be compared") from None
 
 
-def same(a: Any, b: Any, normalise: Normaliser) -> bool:
+def same(a: object, b: object, normalise: Normaliser) -> bool:
     """Whether two plain values are the same: texts by the rules, text and JSON by what the text says."""
     if a is None or b is None:
         return a is b
@@ -310,7 +310,7 @@ def _same_json(a: Any, b: Any, normalise: Normaliser) -> bool:
     return a is None and b is None
 
 
-def value_at(value: Any, path: str, what: str) -> Any:
+def value_at(value: object, path: str, what: str) -> Any:
     """Return the value that a path leads to. Text, numbers and None have no fields and are taken as they are.
 
     A path that leads nowhere is a `CannotJudge`, which names the fields that are there; it is never a match.

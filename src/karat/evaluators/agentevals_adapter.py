@@ -42,7 +42,7 @@ def graph_trajectory_llm_judge(key: str | None = None, **options: Any) -> Evalua
     )
 
 
-def is_foreign(function: Any) -> bool:
+def is_foreign(function: object) -> bool:
     """Return whether a function comes from one of the packages."""
     return str(getattr(function, "__module__", "")).partition(".")[0] in PACKAGES
 

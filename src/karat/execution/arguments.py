@@ -163,7 +163,7 @@ def read_options(
     )
 
 
-def as_list(given: Any) -> list[Any]:
+def as_list(given: object) -> list[Any]:
     """A list of what was given, which may be one thing, several, or none."""
     if given is None:
         return []
@@ -218,7 +218,7 @@ def _article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
-def dataset_of(given: Any, store: Store) -> Any:
+def dataset_of(given: object, store: Store) -> Any:
     """A dataset from a dataset, the name of a stored one, the path of a file, or examples."""
     from karat.datasets.dataset import Dataset
 

@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
     return out
 
 
-def defaults(part: Any, names: tuple[str, ...] = DEFAULTS) -> dict[str, str]:
+def defaults(part: object, names: tuple[str, ...] = DEFAULTS) -> dict[str, str]:
     """The variables that are set, for the fingerprint of a task or an evaluator; none where it names its models."""
     if getattr(part, "names_models", False):
         return {}

@@ -162,7 +162,7 @@ def with_run(output: Output, run: str) -> RunOutput:
     return RunOutput(**{name: getattr(output, name) for name in output.__struct_fields__}, run=run)
 
 
-def verdict(given: Any, key: str) -> Result:
+def verdict(given: object, key: str) -> Result:
     """The result of a comparison from win, loss or tie of the first, from 1, 0 or 0.5, or from a Result with either."""
     if isinstance(given, str):
         if given not in VERDICTS:
@@ -377,7 +377,7 @@ def _code_of(evaluator: Any) -> str | None:
     return code_fingerprint(type(evaluator) if own or hasattr(evaluator, "params") else evaluator)
 
 
-def asks_no_model(evaluator: Any) -> bool:
+def asks_no_model(evaluator: object) -> bool:
     """Whether it computes: a model that the environment names cannot change its results."""
     function = getattr(evaluator, "function", None)
     if function is not None:

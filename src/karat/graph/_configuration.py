@@ -152,7 +152,7 @@ def read_outline(place: TaskPlace) -> Plan:
     return Plan(nodes, edges)
 
 
-def jsonable(value: Any) -> Any:
+def jsonable(value: object) -> Any:
     """What YAML gave, with the keys of mappings as they are written: texts."""
     if isinstance(value, Mapping):
         return {

@@ -32,7 +32,7 @@ class Edge:
         self.guessed = False
         """Whether a name of it is wrong, so that a loop through it may not be the file's."""
 
-    def decided(self, given: Any) -> list[str]:
+    def decided(self, given: object) -> list[str]:
         """The targets that a condition's answer means."""
         answers = given if isinstance(given, (list, tuple)) else [given]
         return [self._target(answer) for answer in answers]
@@ -85,14 +85,14 @@ class Edges:
                 order.append(at)
         return order
 
-    def targets(self, node: str, state: Any) -> list[str]:
+    def targets(self, node: str, state: object) -> list[str]:
         """Where a record goes after a node."""
         out: list[str] = []
         for edge in self.after.get(node, ()):
             out += edge.targets if edge.condition is None else edge.decided(edge.condition(state))
         return out
 
-    async def targets_async(self, node: str, state: Any) -> list[str]:
+    async def targets_async(self, node: str, state: object) -> list[str]:
         """The same, for conditions that wait on something."""
         out: list[str] = []
         for edge in self.after.get(node, ()):

@@ -68,7 +68,7 @@ class EdgeCondition(ABC):
 class Applied:
     """A task's function, wrapped so that it is called with as many arguments as it accepts."""
 
-    def __init__(self, part: Any, call: Callable[..., Any], most: int) -> None:
+    def __init__(self, part: object, call: Callable[..., Any], most: int) -> None:
         self.part = part
         """What was named, for the fingerprint of the code."""
         self.call = call
@@ -80,7 +80,7 @@ class Applied:
         return self.call(*arguments[: self.takes])
 
 
-def applied(part: Any, most: int, what: str) -> Applied:
+def applied(part: object, most: int, what: str) -> Applied:
     """A function, a class with `apply`, or an object with `apply` or `__call__`, as a callable."""
     if isinstance(part, type):
         if not callable(getattr(part, "apply", None)):
@@ -113,7 +113,7 @@ def _apply_of(part: type) -> Callable[..., Any]:
     return made.apply  # type: ignore[no-any-return]  # looked up by the caller
 
 
-def is_async(function: Any) -> bool:
+def is_async(function: object) -> bool:
     """Whether calling it gives something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - its kind is asked for, not whether it is there

@@ -75,7 +75,7 @@ def whole_state(state: SygraState) -> dict[str, Any]:
     return {key: value for key, value in state.items() if not key.startswith("__")}
 
 
-def read_output(section: Section, document: Any, place: TaskPlace, schema: RecordSchema | None) -> Output:
+def read_output(section: Section, document: object, place: TaskPlace, schema: RecordSchema | None) -> Output:
     """The output of a section `output_config`."""
     section.known(("output_map", "generator", "oasst_mapper", "data_quality"))
     for feature in ("oasst_mapper", "data_quality"):

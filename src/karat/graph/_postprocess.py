@@ -90,7 +90,7 @@ class Processor:
         return made.process(*(data, metadata)[:takes])
 
 
-def as_report(given: Any, who: str) -> list[Any]:
+def as_report(given: object, who: str) -> list[Any]:
     """What a processor returned, as the list that its file holds."""
     if isinstance(given, Mapping):
         return [dict(given)]

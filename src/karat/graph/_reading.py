@@ -55,7 +55,7 @@ class Problems:
 class Section:
     """A mapping of the file, read key by key; a value of the wrong kind is a problem and reads as missing."""
 
-    def __init__(self, value: Any, place: Place, problems: Problems) -> None:
+    def __init__(self, value: object, place: Place, problems: Problems) -> None:
         self.place = place
         self.problems = problems
         self.given: dict[str, Any] = {}

@@ -27,7 +27,7 @@ APPENDED = (MESSAGES, CHAT_HISTORY)
 _ROLES = {"human": "user", "ai": "assistant"}
 
 
-def own(value: Any) -> Any:
+def own(value: object) -> Any:
     """A value of the file or the command line for one record, which may change it: lists and mappings are copied."""
     return copy.deepcopy(value) if isinstance(value, (list, dict)) else value
 
@@ -140,7 +140,7 @@ class Message(dict[str, Any]):
 class SygraMessage:
     """What a post-processor gets: the message a model answered with, as `.message`."""
 
-    def __init__(self, msg: Any) -> None:
+    def __init__(self, msg: object) -> None:
         self._message = msg
 
     @property
@@ -153,7 +153,7 @@ class SygraMessage:
         return content if isinstance(content, str) else str(content)
 
 
-def as_message(given: Any) -> dict[str, Any]:
+def as_message(given: object) -> dict[str, Any]:
     """A message of the conversation in a state: a mapping, or an object with `type` or `role` and `content`."""
     if isinstance(given, dict):
         return {"role": given.get("role", "user"), "content": given.get("content", "")}

@@ -192,7 +192,7 @@ def message(asked: Asked, context: AnswerContext) -> str:
     return "\n".join(lines)
 
 
-def resolve(given: Any, context: AnswerContext) -> Answer:
+def resolve(given: object, context: AnswerContext) -> Answer:
     """An answer from the model's reply; a number that names no item is counted as invented."""
     if not isinstance(given, dict) or not isinstance(given.get("answer"), str):
         raise ValueError("the answering model's reply has no text in 'answer'")
@@ -206,7 +206,7 @@ def resolve(given: Any, context: AnswerContext) -> Answer:
     return Answer(given["answer"], right, invented)
 
 
-def answerer_of(model: Any) -> Answerer:
+def answerer_of(model: object) -> Answerer:
     """The answerer that `--model` names: a model, `extractive`, or none."""
     if model is None:
         return Answerer()

@@ -78,7 +78,7 @@ class JudgeChoice(msgspec.Struct, frozen=True):
         return f"judge: {self.spec} (named by {self.named_by})"
 
 
-def choose_judge(judge: Any = None) -> JudgeChoice:
+def choose_judge(judge: object = None) -> JudgeChoice:
     """The judge: what is given, else KARAT_JUDGE_MODEL, OPENAI_MODEL, KARAT_MODEL."""
     if judge == DETERMINISTIC:
         return JudgeChoice(None, DETERMINISTIC, "--judge")
@@ -113,7 +113,7 @@ class ModelChoice(msgspec.Struct, frozen=True):
     text: str
 
 
-def choose_model(model: Any = None) -> ModelChoice:
+def choose_model(model: object = None) -> ModelChoice:
     """The answering model: what is given, else KARAT_MODEL, else OPENAI_MODEL, else none."""
     if model == EXTRACTIVE:
         return ModelChoice(

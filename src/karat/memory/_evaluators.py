@@ -44,7 +44,7 @@ def prompt_hashes() -> dict[str, str]:
     return {name: hashlib.blake2b(prompt_text(name).encode(), digest_size=8).hexdigest() for name in names}
 
 
-def checked_record(output: Any, dimension: Dimension) -> Record:
+def checked_record(output: object, dimension: Dimension) -> Record:
     """The record that a dimension judges; NotApplicable for one of the other kind."""
     if not isinstance(output, Mapping) or ("memory_delta" in output) == ("retrieval" in output):
         raise CannotJudge(f"{dimension.key}: the output is not a record of a session or a question")
@@ -110,10 +110,10 @@ class JudgedDimension(ItemJudge):
     dimension: ClassVar[Dimension]
     prompt_name: ClassVar[str]
 
-    def __init__(self, judge: Any = None) -> None:
+    def __init__(self, judge: object = None) -> None:
         super().__init__(judge=judge, prompt=prompt_text(self.prompt_name))
 
-    async def judge_output(self, output: Any) -> Result:
+    async def judge_output(self, output: object) -> Result:
         record = checked_record(output, self.dimension)
         settled = self.dimension.settled(record)
         if settled is not None:
@@ -181,14 +181,14 @@ class JudgedAnswer(JudgedDimension):
     dimension = BY_KEY["answer"]
     labels = dimension.labels
 
-    def __init__(self, judge: Any = None) -> None:
+    def __init__(self, judge: object = None) -> None:
         super().__init__(judge)
         self.refusals = _JudgedRefusal(judge)
 
     def configuration(self) -> Any:
         return {"answers": super().configuration(), "refusals": self.refusals.configuration()}
 
-    async def judge_output(self, output: Any) -> Result:
+    async def judge_output(self, output: object) -> Result:
         record = checked_record(output, self.dimension)
         if not record.get("answerable", True):
             return await self.refusals.judge_output(output)
@@ -316,7 +316,7 @@ SHOWN = ("answer", "evidence", "recall", "correctness", "update", "interference"
 """The dimensions in the order of their evaluators: lists and reports of runs take the first one for their headline."""
 
 
-def evaluators_for(judge: Any, embeddings: bool | None = None) -> list[Any]:
+def evaluators_for(judge: object, embeddings: bool | None = None) -> list[Any]:
     """The evaluators of stage 2: with a judge, and the matcher beside it; or the matcher alone."""
     if judge is None:
         decide: list[Any] = [MatchedDimension(key, embeddings=embeddings) for key in SHOWN]

@@ -39,7 +39,7 @@ class LineWriter:
         self._hash = hashlib.sha256()
         self.lines = 0
 
-    def write(self, record: Any) -> None:
+    def write(self, record: object) -> None:
         """Add a line."""
         line = encode(record) + b"\n"
         self._hash.update(line)
@@ -63,7 +63,7 @@ def writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def write_document(path: Path, document: Any) -> None:
+def write_document(path: Path, document: object) -> None:
     """Write a JSON document that replaces the file when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:

@@ -103,7 +103,7 @@ class SystemSpec(msgspec.Struct, frozen=True):
     """How it was named, such as `file.py:Class`."""
 
 
-def system_spec(given: Any, params: Mapping[str, Any] | None = None, seed: int = 0) -> SystemSpec:
+def system_spec(given: object, params: Mapping[str, Any] | None = None, seed: int = 0) -> SystemSpec:
     """A memory system from its name, `file.py:Class`, a class or a function; one is made to ask what it can do."""
     from karat.memory import memory_systems
 
@@ -602,7 +602,7 @@ def _retrieved(rank: int, item: RetrievedMemory) -> dict[str, Any]:
 # ---------------------------------------------------------------- what a system returns
 
 
-def checked_snapshot(given: Any, who: str) -> list[StoredMemory]:
+def checked_snapshot(given: object, who: str) -> list[StoredMemory]:
     """Check a snapshot against the protocol; raise SystemFault with the problem."""
     if not isinstance(given, (list, tuple)):
         raise SystemFault(f"{who}: snapshot() returned {type(given).__name__}, not a list of StoredMemory")
@@ -629,7 +629,7 @@ def checked_snapshot(given: Any, who: str) -> list[StoredMemory]:
     return list(given)
 
 
-def checked_retrieval(given: Any, who: str, most: int | None) -> tuple[RetrievedMemory, ...]:
+def checked_retrieval(given: object, who: str, most: int | None) -> tuple[RetrievedMemory, ...]:
     """The items of a retrieval that keeps the contract."""
     if not isinstance(given, Retrieval) or not isinstance(given.items, (tuple, list)):
         raise SystemFault(f"{who}: retrieve() returned {type(given).__name__}, not a Retrieval with items")
@@ -648,7 +648,7 @@ def checked_retrieval(given: Any, who: str, most: int | None) -> tuple[Retrieved
     return tuple(given.items)
 
 
-def checked_trace(trace: Any) -> dict[str, Any]:
+def checked_trace(trace: object) -> dict[str, Any]:
     """Return a system's trace of a retrieval, or a note if it is not a mapping or too long."""
     if not isinstance(trace, Mapping):
         return {"omitted": f"{type(trace).__name__} is not a mapping"}

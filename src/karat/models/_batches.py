@@ -426,7 +426,7 @@ class _Client:
     def results(self, batch: str) -> Any:
         raise NotImplementedError
 
-    async def find(self, intent: _Intent, known: Any) -> str:
+    async def find(self, intent: _Intent, known: object) -> str:
         raise NotImplementedError
 
     async def _call(
@@ -525,7 +525,7 @@ class _OpenAI(_Client):
         )
         return str(made["id"])
 
-    async def find(self, intent: _Intent, known: Any) -> str:
+    async def find(self, intent: _Intent, known: object) -> str:
         for batch in await self._list("/batches?limit=100"):
             if (batch.get("metadata") or {}).get("karat_intent") == intent.id:
                 return str(batch["id"])

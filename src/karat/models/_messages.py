@@ -161,7 +161,7 @@ def read_messages(messages: Messages, *, files: bool = True) -> list[dict[str, A
     return out
 
 
-def is_secret(name: str, value: Any = None) -> bool:
+def is_secret(name: str, value: object = None) -> bool:
     """Whether a field or header looks as if it held a key, by its name or by its value."""
     return bool(_SECRET_NAME.search(name)) or (isinstance(value, str) and bool(_SECRET_VALUE.match(value)))
 
@@ -251,7 +251,7 @@ def read_options(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[
     return out
 
 
-def unknown_parameter(name: str, value: Any) -> str:
+def unknown_parameter(name: str, value: object) -> str:
     """What to say about a parameter that karat does not have: the nearest one, or how to send it all the same."""
     shown = repr(value) if isinstance(value, (int, float)) and not is_secret(name) else "…"
     return (
@@ -260,7 +260,7 @@ def unknown_parameter(name: str, value: Any) -> str:
     )
 
 
-def number(name: str, value: Any) -> float:
+def number(name: str, value: object) -> float:
     """A temperature."""
     if type(value) is not float:  # the usual kind is not looked at twice: this is done for every call
         if not isinstance(value, Real) or isinstance(value, bool):
@@ -271,7 +271,7 @@ def number(name: str, value: Any) -> float:
     return float(value)
 
 
-def whole(name: str, value: Any) -> int:
+def whole(name: str, value: object) -> int:
     """A seed."""
     if type(value) is int:
         return value
@@ -280,14 +280,14 @@ def whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: object) -> int:
     """A number of tokens or answers."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise RequestError(f"{name} is {_shown(value)}: a whole number from 1 up is expected")
     return int(value)
 
 
-def effort_level(name: str, value: Any) -> str:
+def effort_level(name: str, value: object) -> str:
     """How much a model thinks before it answers."""
     if value is False:  # what YAML makes of `off`
         return "none"
@@ -296,14 +296,14 @@ def effort_level(name: str, value: Any) -> str:
     return str(value)
 
 
-def flag(name: str, value: Any) -> bool:
+def flag(name: str, value: object) -> bool:
     """Yes or no."""
     if not isinstance(value, bool):
         raise RequestError(f"{name} is {_shown(value)}: true or false is expected")
     return value
 
 
-def alternatives(name: str, value: Any) -> int | None:
+def alternatives(name: str, value: object) -> int | None:
     """For how many alternatives to each token a probability is wanted; None where none is."""
     if isinstance(value, bool):
         return 0 if value else None
@@ -314,7 +314,7 @@ def alternatives(name: str, value: Any) -> int | None:
     return int(value)
 
 
-def stops(name: str, value: Any) -> list[str]:
+def stops(name: str, value: object) -> list[str]:
     """Texts at which an answer ends."""
     if isinstance(value, str):
         return [value]
@@ -323,7 +323,7 @@ def stops(name: str, value: Any) -> list[str]:
     return list(value)
 
 
-def tool_list(name: str, value: Any) -> list[dict[str, Any]]:
+def tool_list(name: str, value: object) -> list[dict[str, Any]]:
     """Tools that the model may call."""
     if not isinstance(value, Sequence) or not all(isinstance(tool, Mapping) for tool in value):
         raise RequestError(f"{name} is {_shown(value)}: {_TOOLS} is expected")
@@ -335,7 +335,7 @@ def tool_list(name: str, value: Any) -> list[dict[str, Any]]:
     return [dict(tool) for tool in value]
 
 
-def choice_of_tool(name: str, value: Any) -> Any:
+def choice_of_tool(name: str, value: object) -> Any:
     """Whether a tool is to be called, and which."""
     if not isinstance(value, (str, Mapping)):
         raise RequestError(
@@ -344,7 +344,7 @@ def choice_of_tool(name: str, value: Any) -> Any:
     return value
 
 
-def body_fields(name: str, value: Any) -> dict[str, Any]:
+def body_fields(name: str, value: object) -> dict[str, Any]:
     """Fields that are added to the request body unchanged."""
     if not isinstance(value, Mapping):
         raise RequestError(f"{name} is {_shown(value)}: fields of the body, {{name: value}}, are expected")

@@ -204,8 +204,8 @@ def current() -> recording | None:
 
 def record_tool_call(
     name: str,
-    arguments: Any = None,
-    result: Any = None,
+    arguments: object = None,
+    result: object = None,
     error: str | BaseException | None = None,
     seconds: float = 0.0,
 ) -> None:

@@ -348,7 +348,7 @@ _NOT_PARAMETERS |= {"response_format", "include"}  # structured: prompt is the r
 
 
 def refused_parameter(
-    endpoint: Endpoint, raw: Any, message: str, code: str, sent: bytes
+    endpoint: Endpoint, raw: object, message: str, code: str, sent: bytes
 ) -> ParameterRefused | None:
     """Return the run's failure for a 400 that names a parameter of the request; None for any other 400.
 

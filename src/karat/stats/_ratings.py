@@ -314,7 +314,7 @@ class _Model:
             held[np.ix_(members, members)] += max(1.0, float(np.trace(information)) / self.size)
         return held
 
-    def maximum(self, start: Any = None) -> tuple[Any, Any, int]:
+    def maximum(self, start: object = None) -> tuple[Any, Any, int]:
         """The parameters, the inverse information there, and how many steps it took."""
         parameters = np.zeros(self.size) if start is None else start
         value = self.objective(parameters)

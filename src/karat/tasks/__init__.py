@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
 tasks: Registry[Any] = Registry("task")
 
 
-def as_task(given: Any) -> Task:
+def as_task(given: object) -> Task:
     """A task from a task, a function, a callable object, or `module.function` / `file.py:function`."""
     if isinstance(given, Task):
         return given

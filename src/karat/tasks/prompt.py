@@ -95,7 +95,7 @@ class PromptTask(Task):
         given = self._parameters.get("max_tokens") or self.model.endpoint.parameters.get("max_tokens")
         return None if given is None else int(given)
 
-    def prompt_size(self, given: Any) -> int:
+    def prompt_size(self, given: object) -> int:
         """Bytes of the messages for an input, with the schema that goes with them."""
         schema = 0 if self._schema is None else len(msgspec.json.encode(self.configuration()["schema"]))
         return schema + sum(len(text.encode()) for message in self._fill(given) for text in _texts(message))
@@ -138,7 +138,7 @@ def _texts(value: Any) -> list[str]:
     return []
 
 
-def template(value: Any) -> Callable[[Any], Any]:
+def template(value: object) -> Callable[[Any], Any]:
     """What fills a text, or the texts in messages, from an input.
 
     Read once here and not for every record. Variables are replaced once: what an input contains is never taken
@@ -173,7 +173,7 @@ def _text_template(text: str) -> Callable[[Any], str]:
 
 
 def _variable(name: str) -> Callable[[Any], str]:
-    def fill(given: Any) -> str:
+    def fill(given: object) -> str:
         value = _value(name, given)
         if value.__class__ is str:
             return value

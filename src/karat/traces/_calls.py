@@ -17,7 +17,7 @@ _BARE = {*_BARE_NAMES, "id", "type"}
 _BARE_TYPES = ("tool_call", "function", "function_call")
 
 
-def read_call(call: Any) -> ToolCall | None:
+def read_call(call: object) -> ToolCall | None:
     """Read a call of a list of tool calls: OpenAI's, LangChain's, Inspect's or a bare one. None without a name."""
     if isinstance(call, ToolCall):
         return call
@@ -63,7 +63,11 @@ def read_bare_call(value: dict[str, Any]) -> ToolCall | None:
 
 
 def named_call(
-    identity: Any, name: Any, arguments: Any, raw: str | None = None, extra: dict[str, Any] | None = None
+    identity: object,
+    name: object,
+    arguments: object,
+    raw: str | None = None,
+    extra: dict[str, Any] | None = None,
 ) -> ToolCall | None:
     """Return a call, or None where its name is not text or is blank."""
     if not isinstance(name, str) or not name.strip():

@@ -28,7 +28,7 @@ _UNTIL = {quote: re.compile(rf"[^{quote}\\]*") for quote in ("'", '"')}
 _CLOSING = {"[": "]", "(": ")"}
 
 
-def read_arguments(value: Any) -> tuple[Any, str | None]:
+def read_arguments(value: object) -> tuple[Any, str | None]:
     """Return `(arguments, None)`, or `({}, text)` where the text is not JSON.
 
     JSON that the parser cannot hold, because it is nested too deeply or has a number out of range, is a `TraceError`:
@@ -51,7 +51,7 @@ def unreadable(text: str, error: Exception) -> TraceError:
     return TraceError(f"JSON of {len(text):,} characters {problem} to be read: {text[:60]!r}…")
 
 
-def read_loose_arguments(value: Any) -> tuple[Any, str | None]:
+def read_loose_arguments(value: object) -> tuple[Any, str | None]:
     """Read arguments that may also be a Python dict, as some exporters write it (`{'city': 'Oslo'}`)."""
     arguments, raw = read_arguments(value)
     if raw is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 _FORMATS = tuple(
     (name, frozenset(keys.split()), fix)
     for name, keys, fix in (
@@ -99,7 +97,7 @@ _FORMATS = tuple(
 )
 
 
-def nearest_format(value: Any) -> str:
+def nearest_format(value: object) -> str:
     """Return "the nearest format is …: give …" for a dict, or for the first dict of a list."""
     if isinstance(value, (list, tuple)):
         value = next((each for each in value if isinstance(each, dict)), None)

@@ -14,7 +14,7 @@ from karat.traces.steps import Step, ToolCall, Trajectory
 _KEPT = (str, bytes, int, float, type(None), Call, Output, Step, ToolCall, Trajectory)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A dict, a list, or the value itself; objects (pydantic models, dataclasses, messages) become dicts."""
     kind = type(value)
     if kind is dict or kind is list or isinstance(value, _KEPT):
@@ -30,7 +30,7 @@ def plain(value: Any) -> Any:
     return _fields(value)
 
 
-def decoded(value: Any) -> Any:
+def decoded(value: object) -> Any:
     """The same, and the document that a JSON text of a dict or list holds."""
     value = plain(value)
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):

@@ -56,7 +56,7 @@ def combine(observations: Iterable[Observation]) -> Iterator[Step | Unused]:
         yield from _beside(each)
 
 
-def messages(value: Any, role: str) -> list[Step | Unused]:
+def messages(value: object, role: str) -> list[Step | Unused]:
     """The messages of a model's input or output, however they were written; bare text gets the role."""
     value = plain(value)
     if value is None or value == "" or value == [] or value == {}:

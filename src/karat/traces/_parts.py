@@ -51,14 +51,18 @@ def read_parts(
 
 
 def result_step(
-    identity: str | None, name: Any, content: Any, failed: bool = False, extra: dict[str, Any] | None = None
+    identity: str | None,
+    name: object,
+    content: object,
+    failed: bool = False,
+    extra: dict[str, Any] | None = None,
 ) -> Step:
     """Return the step of a tool's result."""
     result = ToolResult(identity, name if isinstance(name, str) else None, content, failed)
     return Step("tool", content, tool_result=result, extra=extra or {})
 
 
-def simple(content: Any) -> Any:
+def simple(content: object) -> Any:
     """Return the text of a single text block, None for no block, and anything else unchanged."""
     if isinstance(content, (list, tuple)):
         content = [plain(block) for block in content]

@@ -115,7 +115,7 @@ class Span(msgspec.Struct):
         }
 
 
-def spans_of(value: Any) -> list[Span]:
+def spans_of(value: object) -> list[Span]:
     """The spans of a document, of a list or of one span; empty where there are none.
 
     Log records go to the span they name; records of an absent span form a new span.
@@ -142,7 +142,7 @@ def _may_hold_spans(value: Any) -> bool:
     return True
 
 
-def strays_of(value: Any) -> list[Unused]:
+def strays_of(value: object) -> list[Unused]:
     """Return the items among the spans that are not spans, and the fields around them."""
     reason = "it stands among spans and has no attributes"
     around: list[Unused] = []

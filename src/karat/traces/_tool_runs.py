@@ -24,7 +24,9 @@ class ToolRun(msgspec.Struct, frozen=True):
     beside: dict[str, Any]
 
 
-def tool_run(name: str, given: Any, answer: Any, *, identity: Any = None, failed: bool = False) -> ToolRun:
+def tool_run(
+    name: str, given: object, answer: object, *, identity: object = None, failed: bool = False
+) -> ToolRun:
     """Read a tool execution from its recorded input and result, in any of the known envelopes."""
     arguments, call_id, beside_given = _arguments(given)
     content, fields, beside_answer = _answer(answer)
@@ -82,7 +84,7 @@ def _answer(answer: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     )
 
 
-def message_of(document: Any) -> dict[str, Any] | None:
+def message_of(document: object) -> dict[str, Any] | None:
     """The fields of the message that a framework made of a tool's answer; None where it is none."""
     if isinstance(document, dict) and "content" in document and "tool_call_id" in document:
         return document

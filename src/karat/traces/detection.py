@@ -148,7 +148,7 @@ def _builtin_formats() -> list[Format]:
     return [importlib.import_module(f"karat.traces.formats.{name}") for name in BUILTIN]
 
 
-def normalize(value: Any) -> Trajectory:
+def normalize(value: object) -> Trajectory:
     """Read a trajectory in any known format as steps, with a list of the parts that could not be used.
 
     The value is not changed, and normalizing twice changes nothing. A value that cannot be read is a `TraceError`.
@@ -180,7 +180,7 @@ def normalize(value: Any) -> Trajectory:
     return Trajectory(steps, unused)
 
 
-def fast_calls(items: Any) -> tuple[list[str], list[Any], type | None] | None:
+def fast_calls(items: object) -> tuple[list[str], list[Any], type | None] | None:
     """Read only the calls of a list in one of the most common shapes: names, arguments, and the type of all arguments.
 
     The type is str, dict, or None where there are both.
@@ -256,7 +256,7 @@ def read_items(items: Iterable[Any], depth: int = 0) -> Iterator[Step | Unused]:
             yield from placed(read(item, depth + 1), f"[{position}]")
 
 
-def normalize_trajectory(value: Any) -> Trajectory:
+def normalize_trajectory(value: object) -> Trajectory:
     """Do the same as `normalize`, under the name that Potato uses; iterating the result gives the steps."""
     return normalize(value)
 

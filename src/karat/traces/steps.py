@@ -152,7 +152,7 @@ class Trajectory(msgspec.Struct, frozen=True):
         }
 
 
-def text_of(content: Any) -> str:
+def text_of(content: object) -> str:
     """Return the text of a message's content, which is text or a list of blocks."""
     if isinstance(content, str):
         return content
@@ -181,7 +181,7 @@ def plain_text(text: str) -> Step:
     return Step("assistant", text, extra={"format": "text"})
 
 
-def system_steps(prompt: Any) -> list[Step]:
+def system_steps(prompt: object) -> list[Step]:
     """Return the step of a system prompt beside the messages: text, blocks, or parts."""
     if isinstance(prompt, dict) and isinstance(prompt.get("parts"), list):
         parts, extra = prompt["parts"], rest(prompt, "parts", "role")
@@ -197,6 +197,6 @@ def rest(message: dict[str, Any], *used: str) -> dict[str, Any]:
     return {str(key): value for key, value in message.items() if key not in used and value is not None}
 
 
-def text_or_none(value: Any) -> str | None:
+def text_or_none(value: object) -> str | None:
     """Return an identifier as text: some exporters write numbers."""
     return value if value is None or isinstance(value, str) else str(value)

@@ -423,14 +423,14 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return text unchanged and any other value as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(to_json_value(value), ensure_ascii=False, indent=1)
 
 
-def as_passages(value: Any) -> list[str]:
+def as_passages(value: object) -> list[str]:
     """Retrieved passages: a text, a list of texts, or a list of objects with a text."""
     if isinstance(value, str):
         return [value] if value.strip() else []

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from karat.errors import RequestError
 
 
-def choice_name(who: str, value: Any) -> str:
+def choice_name(who: str, value: object) -> str:
     """A choice as text: `True` is what YAML made of yes, `False` of no."""
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -442,7 +442,7 @@ def _holds(part: Mapping[str, Any]) -> bool | None:
     return None
 
 
-def part_of(vote: Vote, place: int, value: Any, **changes: Any) -> Vote:
+def part_of(vote: Vote, place: int, value: object, **changes: Any) -> Vote:
     """A vote on one part of what a vote is about; it contradicts its analysis only where that part does."""
     consistent = vote.parts[place] if place < len(vote.parts) else None
     return msgspec.structs.replace(vote, value=value, consistent=consistent, parts=(), **changes)

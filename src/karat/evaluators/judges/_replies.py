@@ -294,7 +294,7 @@ class Contract(msgspec.Struct, frozen=True):
             raise Malformed(f"there is no verdict on {missing[0]!r}")
         return [out[name] for name in self.values]
 
-    def probabilities(self, logprobs: Sequence[Mapping[str, Any]] | None, value: Any) -> dict[str, float]:
+    def probabilities(self, logprobs: Sequence[Mapping[str, Any]] | None, value: object) -> dict[str, float]:
         """Return the probability of each verdict at the verdict token of the reply; empty if it is unknown.
 
         They add up to 1 over the verdicts that the alternatives of that token name. A token that may begin several
@@ -359,7 +359,7 @@ def refuses(analysis: str) -> bool:
     return bool(_REFUSES.match(analysis))
 
 
-def boolean(value: Any, what: str) -> bool:
+def boolean(value: object, what: str) -> bool:
     """True or false, also as text. 1, "yes" and other values that merely look like it are refused."""
     if isinstance(value, bool):
         return value
@@ -368,7 +368,7 @@ def boolean(value: Any, what: str) -> bool:
     raise Malformed(f"{what} is not true or false")
 
 
-def integer(value: Any, allowed: Sequence[Any], what: str) -> int:
+def integer(value: object, allowed: Sequence[Any], what: str) -> int:
     """One of the integers allowed; a whole float and digits as text are the same number."""
     number: Any = value
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,6}", value.strip(), re.ASCII):
@@ -378,7 +378,7 @@ def integer(value: Any, allowed: Sequence[Any], what: str) -> int:
     return int(number)
 
 
-def one_of(value: Any, choices: Sequence[str], what: str) -> str:
+def one_of(value: object, choices: Sequence[str], what: str) -> str:
     """Return the chosen value, ignoring case."""
     if isinstance(value, bool):  # a model that reads yes as YAML does
         value = "yes" if value else "no"

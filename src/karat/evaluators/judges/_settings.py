@@ -90,7 +90,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return [model.spec for model in self.models]
 
 
-def judge_settings(who: str, judge: Any = None, config: Any = None) -> JudgeSettings:
+def judge_settings(who: str, judge: object = None, config: object = None) -> JudgeSettings:
     """Read `judge` (settings, a spec or a model) and `config`; without a model in either, the environment decides."""
     from karat import models
 
@@ -271,14 +271,14 @@ class _Numbers:
     def __init__(self, who: str) -> None:
         self.who = who
 
-    def flag(self, name: str, value: Any) -> bool:
+    def flag(self, name: str, value: object) -> bool:
         if value is None:
             return False
         if not isinstance(value, bool):
             raise RequestError(f"{self.who}: {name} has to be true or false, not {str(value)[:40]!r}")
         return value
 
-    def whole(self, name: str, value: Any, default: int, low: int, high: int) -> int:
+    def whole(self, name: str, value: object, default: int, low: int, high: int) -> int:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -287,7 +287,7 @@ class _Numbers:
             )
         return value
 
-    def optional_whole(self, name: str, value: Any) -> int | None:
+    def optional_whole(self, name: str, value: object) -> int | None:
         return None if value is None else self.whole(name, value, 1, 1, 10_000_000)
 
     def real(
@@ -315,5 +315,5 @@ class _Numbers:
             )
         return float(value)
 
-    def optional_real(self, name: str, value: Any) -> float | None:
+    def optional_real(self, name: str, value: object) -> float | None:
         return None if value is None else self.real(name, value, 0.0, 0.0, 100.0)

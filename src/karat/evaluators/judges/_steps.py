@@ -13,7 +13,7 @@ from karat.records import Call
 from karat.traces import Step, ToolCall, ToolResult, normalize
 
 
-def trajectory_of(who: str, case: Case, at: Any = MISSING) -> list[Step]:
+def trajectory_of(who: str, case: Case, at: object = MISSING) -> list[Step]:
     """The steps of an item: at a configured path, in the output, or recorded while the task ran."""
     value = case.outputs if at is MISSING else at
     recorded = case.output.trace if case.output is not None else []

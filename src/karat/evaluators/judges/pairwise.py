@@ -78,7 +78,9 @@ class PairwiseJudge(JudgeEvaluator):
         except Exception as error:
             raise CannotJudge(f"{self.key}: {type(error).__name__}: {error}") from error
 
-    def compare_values(self, inputs: Any, first: Any, second: Any, reference: Any = None) -> Result:
+    def compare_values(
+        self, inputs: object, first: object, second: object, reference: object = None
+    ) -> Result:
         """Compare two answers without a store."""
         from karat.records import FORMAT, Ok
 

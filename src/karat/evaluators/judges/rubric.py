@@ -213,7 +213,7 @@ class Rubric(msgspec.Struct, frozen=True):
         }
 
 
-def read_rubric(given: Any) -> Rubric:
+def read_rubric(given: object) -> Rubric:
     """Check a rubric: every mistake is named, with its place."""
     if not isinstance(given, Mapping):
         raise RequestError(

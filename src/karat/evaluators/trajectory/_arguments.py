@@ -63,7 +63,7 @@ class ModeRule:
         self.mode = mode
         self.relation = "equivalence" if mode in ("exact", "ignore") else "preorder"
 
-    def matches(self, agent: Any, reference: Any) -> bool:
+    def matches(self, agent: object, reference: object) -> bool:
         """Whether the agent's arguments pass for the reference's."""
         if self.mode == "exact":
             return equal(agent, reference)
@@ -71,11 +71,11 @@ class ModeRule:
             return True
         return contains(reference, agent) if self.mode == "subset" else contains(agent, reference)
 
-    def key(self, arguments: Any) -> Hashable | None:
+    def key(self, arguments: object) -> Hashable | None:
         """One key for all where arguments are ignored."""
         return b"" if self.mode == "ignore" else canonical(arguments)
 
-    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+    def differences(self, agent: object, reference: object) -> list[Difference]:
         """Where they differ, in the eyes of this mode."""
         found: list[Difference] = []
         _collect(agent, reference, self.mode, "", found)
@@ -90,13 +90,13 @@ class PathsRule:
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = list(paths)
 
-    def matches(self, agent: Any, reference: Any) -> bool:
+    def matches(self, agent: object, reference: object) -> bool:
         """Whether all paths lead to equal values."""
         if isinstance(agent, Malformed) or isinstance(reference, Malformed):
             return bool(agent == reference)
         return all(equal(find(agent, path), find(reference, path)) for path in self.paths)
 
-    def key(self, arguments: Any) -> Hashable | None:
+    def key(self, arguments: object) -> Hashable | None:
         """The values at the paths."""
         if isinstance(arguments, Malformed):
             return arguments
@@ -109,7 +109,7 @@ class PathsRule:
             keys.append(key)
         return tuple(keys)
 
-    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+    def differences(self, agent: object, reference: object) -> list[Difference]:
         """The paths with unequal values."""
         found = ((path, find(agent, path), find(reference, path)) for path in self.paths)
         return [Difference(path, a, b) for path, a, b in found if not equal(a, b)]
@@ -124,7 +124,7 @@ class FieldsRule:
         self.fields = dict(fields)
         self.base = ModeRule(mode)
 
-    def matches(self, agent: Any, reference: Any) -> bool:
+    def matches(self, agent: object, reference: object) -> bool:
         """Whether every field passes its rule and the rest matches."""
         if isinstance(agent, Malformed) or isinstance(reference, Malformed):
             return bool(agent == reference)
@@ -132,17 +132,17 @@ class FieldsRule:
             return False
         return not any(self._fails(path, agent, reference) for path in self.fields)
 
-    def key(self, arguments: Any) -> Hashable | None:
+    def key(self, arguments: object) -> Hashable | None:
         """None: a tolerance has no classes."""
         return None
 
-    def group(self, arguments: Any) -> Hashable | None:
+    def group(self, arguments: object) -> Hashable | None:
         """Arguments of different groups do not match; None: nothing is known. What no field's rule is about."""
         if isinstance(arguments, Malformed):
             return arguments
         return canonical(self._others(arguments)) if self.base.mode == "exact" else None
 
-    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+    def differences(self, agent: object, reference: object) -> list[Difference]:
         """The fields that fail, and what differs in the rest."""
         found = [
             Difference(path, find(agent, path), find(reference, path))
@@ -177,7 +177,7 @@ class CallableRule:
         self.function = function
         self.tool = tool
 
-    def matches(self, agent: Any, reference: Any) -> bool:
+    def matches(self, agent: object, reference: object) -> bool:
         """Call the function; malformed arguments are not passed to it and must be equal."""
         if isinstance(agent, Malformed) or isinstance(reference, Malformed):
             return bool(agent == reference)
@@ -194,16 +194,16 @@ class CallableRule:
             )
         return matches
 
-    def key(self, arguments: Any) -> Hashable | None:
+    def key(self, arguments: object) -> Hashable | None:
         """None: nothing is known about the function."""
         return None
 
-    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+    def differences(self, agent: object, reference: object) -> list[Difference]:
         """The arguments as a whole: the function does not say which part it minds."""
         return [] if self.matches(agent, reference) else [Difference("", agent, reference)]
 
 
-def without(arguments: Any, path: str) -> Any:
+def without(arguments: object, path: str) -> Any:
     """The arguments without the value at a path, as a copy; a dict that is left empty goes with it.
 
     In a list the place stays, for the items after it keep theirs.
@@ -227,7 +227,7 @@ def without(arguments: Any, path: str) -> Any:
     return {**arguments, head: inner}
 
 
-def build_rule(tool: str, given: Any, mode: ArgumentMode) -> Rule:
+def build_rule(tool: str, given: object, mode: ArgumentMode) -> Rule:
     """The rule an override asks for: a mode, a function (or its dotted path), a list of paths, fields."""
     if isinstance(given, str):
         if given in MODES:
@@ -340,7 +340,7 @@ class FieldCheck(msgspec.Struct, frozen=True):
 _OPTIONS = ("tolerance", "relative_tolerance", "ignore_case", "regex")
 
 
-def build_check(rule: Any) -> FieldCheck:
+def build_check(rule: object) -> FieldCheck:
     """The check a rule asks for; ValueError where it is none."""
     if rule == "any":
         return FieldCheck(lambda a, b: True, always=True)
@@ -369,7 +369,7 @@ def build_check(rule: Any) -> FieldCheck:
 
 
 def _by_function(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
-    def test(a: Any, b: Any) -> bool:
+    def test(a: object, b: object) -> bool:
         try:
             return bool(function(a, b))
         except Exception as error:
@@ -417,7 +417,7 @@ def _pattern(pattern: Any, ignore_case: bool) -> Callable[[Any, Any], bool]:
     except regex.error as error:
         raise ValueError(f"the regex {pattern!r} is wrong: {error}") from error
 
-    def test(a: Any, b: Any) -> bool:
+    def test(a: object, b: object) -> bool:
         try:
             text = a if isinstance(a, str) else str(a) if _is_number(a) else None
         except ValueError:  # an integer of more digits than Python writes

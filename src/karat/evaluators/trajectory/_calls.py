@@ -201,7 +201,7 @@ def _object_keys(values: list[Any]) -> list[bytes] | None:
     return lines
 
 
-def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:
+def read_calls(outputs: object, context: Mapping[str, Any]) -> Calls:
     """Return the agent's calls from its output, or from the recorded trace if the output is not a trajectory."""
     trace: Sequence[Any] = ()
     if context and isinstance(output := context.get("output"), Output):
@@ -213,7 +213,7 @@ def read_calls(outputs: Any, context: Mapping[str, Any]) -> Calls:
     return Calls.of(read_trajectory(outputs, trace))
 
 
-def read_trajectory(outputs: Any, trace: Sequence[Any] = ()) -> Trajectory:
+def read_trajectory(outputs: object, trace: Sequence[Any] = ()) -> Trajectory:
     """The agent's trajectory: its output, or the recorded trace where the output is only an answer."""
     recorded = list(trace)
     if recorded and (
@@ -236,7 +236,7 @@ def read_trajectory(outputs: Any, trace: Sequence[Any] = ()) -> Trajectory:
     return trajectory
 
 
-def read_reference(reference_outputs: Any, key: str) -> Calls:
+def read_reference(reference_outputs: object, key: str) -> Calls:
     """The calls of the reference, which has to be there."""
     found = fast_calls(reference_outputs)
     if found is not None:

@@ -759,7 +759,7 @@ class Everything:
     def __init__(self, size: int) -> None:
         self._all = range(size)
 
-    def for_(self, given: Any) -> Sequence[int]:
+    def for_(self, given: object) -> Sequence[int]:
         """All positions."""
         return self._all
 
@@ -774,7 +774,7 @@ class SameGroup:
         for j, group in enumerate(groups):
             self._members.setdefault(group, []).append(j)
 
-    def for_(self, given: Any) -> Sequence[int]:
+    def for_(self, given: object) -> Sequence[int]:
         """The positions of those in the same group."""
         group = self._rule.group(given)
         return self._all if group is None else self._members.get(group, ())
@@ -798,7 +798,7 @@ class SharedValues:
             for item in each:
                 self._having.setdefault(item, []).append(j)
 
-    def for_(self, given: Any) -> Sequence[int]:
+    def for_(self, given: object) -> Sequence[int]:
         """The positions of those that may include it, or be included in it."""
         items = _items(given)
         if items is None:

@@ -114,7 +114,7 @@ def _difference(difference: Difference) -> dict[str, Any]:
     return out
 
 
-def bounded(value: Any, most: int = 4 * SHOWN) -> Any:
+def bounded(value: object, most: int = 4 * SHOWN) -> Any:
     """Return a value as short, valid JSON: longer ones become their first characters."""
     kind = type(value)
     if kind is not dict:

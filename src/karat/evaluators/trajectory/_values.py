@@ -145,7 +145,7 @@ def leaf_keys(wholes: list[Any], parts: list[Any]) -> tuple[list[Any], list[Any]
     return have, list(zip(*(part for _, part in columns), strict=True))
 
 
-def canonical(value: Any) -> Hashable | None:
+def canonical(value: object) -> Hashable | None:
     """Return a key that is equal exactly when the values are; None for objects of unknown types."""
     floats = _floats_in(value)
     if floats is None:
@@ -201,7 +201,7 @@ def _floats_in(value: Any) -> bool | None:
     return found
 
 
-def with_integers(value: Any) -> Any:
+def with_integers(value: object) -> Any:
     """The same JSON value, with 1 for 1.0: equal numbers are then written alike."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value

@@ -141,7 +141,7 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         return faults + [f"unexpected {one} {storable(each[:80])}" for each in extra]
 
 
-def read_turns(value: Any) -> Turns:
+def read_turns(value: object) -> Turns:
     """The nodes of a graph trajectory, turn by turn, from any of its shapes."""
     try:
         return _read_turns(value)

@@ -28,7 +28,7 @@ EXACT = Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
 """Percentages of numbers as they are written: 0.1 + 0.2 is 0.3."""
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """A finite number, also one written as text; None for anything else (true is not 1)."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None

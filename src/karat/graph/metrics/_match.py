@@ -19,7 +19,7 @@ MAX_LENGTH = 100_000
 """Longer texts are not compared for similarity: the time grows with the product of the lengths."""
 
 
-def golden_text(value: Any, at: int, who: str) -> str:
+def golden_text(value: object, at: int, who: str) -> str:
     """A golden value as text; null has none."""
     text = text_of(value, f"{who}: golden[{at}]")
     if text is None:

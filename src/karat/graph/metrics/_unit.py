@@ -123,7 +123,7 @@ def check_lengths(golden: Sequence[Any], predicted: Sequence[Any], who: str) -> 
         )
 
 
-def golden_value(value: Any, key: str | None, at: int, who: str) -> Any:
+def golden_value(value: object, key: str | None, at: int, who: str) -> Any:
     """The golden value of element `at`, at its key; a value that is not an object is returned unchanged."""
     what = f"{who}: golden[{at}]"
     if value is None:
@@ -131,7 +131,7 @@ def golden_value(value: Any, key: str | None, at: int, who: str) -> Any:
     return value if key is None else value_at(value, key, what)
 
 
-def predicted_value(value: Any, key: str | None, at: int, who: str) -> Any:
+def predicted_value(value: object, key: str | None, at: int, who: str) -> Any:
     """The predicted value of element `at`, at its key; None when nothing was predicted."""
     return value if key is None else value_at(value, key, f"{who}: predicted[{at}]")
 

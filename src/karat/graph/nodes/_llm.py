@@ -189,7 +189,7 @@ def keep(
     state: SygraState,
     keys: list[str],
     message: Message,
-    parsed: Any,
+    parsed: object,
     node: str,
     apart: Collection[str] = (),
 ) -> None:
@@ -213,7 +213,7 @@ def keep(
         state[keys[0]] = value
 
 
-def check_output_keys(section: Section, keys: list[str], schema: Any) -> None:
+def check_output_keys(section: Section, keys: list[str], schema: object) -> None:
     """Fail if several fields are to be filled from one text."""
     if len(keys) < 2 or "post_process" in section:
         return

@@ -18,7 +18,7 @@ class SamplerNode(Node):
     """Draws one value for each attribute; a draw depends on the seed, the record, the attempt and the replicate."""
 
     def __init__(
-        self, name: str, attributes: dict[str, tuple[list[Any], list[float] | None]], seed: Any
+        self, name: str, attributes: dict[str, tuple[list[Any], list[float] | None]], seed: object
     ) -> None:
         super().__init__(name, list(attributes))
         self.kind = "weighted_sampler"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from karat.errors import ConfigError, did_you_mean
 from karat.graph._reading import Section
@@ -28,7 +28,7 @@ class _Inside:
 class SubgraphNode(Node):
     """Runs a graph on the state of the record."""
 
-    def __init__(self, name: str, plan: Plan, outcome: Any) -> None:
+    def __init__(self, name: str, plan: Plan, outcome: object) -> None:
         super().__init__(name, plan.output_keys())
         self.kind = "subgraph"
         self.plan = plan

@@ -28,21 +28,21 @@ logger = logging.getLogger("karat.tasks")
 class AIMessage(Message):
     """A message of a model, for tasks that build their messages themselves."""
 
-    def __init__(self, content: Any = "", **more: Any) -> None:
+    def __init__(self, content: object = "", **more: Any) -> None:
         super().__init__(content, "assistant", **more)
 
 
 class HumanMessage(Message):
     """A message of a user."""
 
-    def __init__(self, content: Any = "", **more: Any) -> None:
+    def __init__(self, content: object = "", **more: Any) -> None:
         super().__init__(content, "user", **more)
 
 
 class SystemMessage(Message):
     """A system message."""
 
-    def __init__(self, content: Any = "", **more: Any) -> None:
+    def __init__(self, content: object = "", **more: Any) -> None:
         super().__init__(content, "system", **more)
 
 
@@ -61,14 +61,14 @@ class BaseTaskExecutor:
         raise RequestError(f"there is no task executor to make: {self.REMEDY}, and run it with `karat run`")
 
 
-def tool(function: Any = None, *more: Any, **options: Any) -> Any:
+def tool(function: object = None, *more: Any, **options: Any) -> Any:
     """The decorator that marks tools, `@tool` or `@tool("name")`; karat describes them by their signatures."""
     if function is None or isinstance(function, str):
         return lambda marking: marked(marking, function)
     return marked(function)
 
 
-def parse_response_as_json(s: Any) -> dict[str, Any] | None:
+def parse_response_as_json(s: object) -> dict[str, Any] | None:
     """The JSON object in a model's answer, alone or inside other text; None where there is none.
 
     Another JSON value that stands alone becomes `{"value": …}`.
@@ -84,7 +84,7 @@ def parse_response_as_json(s: Any) -> dict[str, Any] | None:
     return next((found for found in _decoded(text, "{") if isinstance(found, dict)), None)
 
 
-def extract_and_load_json(text: Any) -> Any:
+def extract_and_load_json(text: object) -> Any:
     """The JSON object or array in a model's answer, alone or inside other text; None where there is none.
 
     An object, or an array of objects, is preferred to other arrays.

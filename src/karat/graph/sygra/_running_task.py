@@ -68,7 +68,7 @@ def _properties(file: Path, changed: int) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def get_graph_property(key: str, default_value: Any, task_name: str | None = None) -> Any:
+def get_graph_property(key: str, default_value: object, task_name: str | None = None) -> Any:
     """One graph property, or its default."""
     return get_graph_properties(task_name).get(key, default_value)
 

@@ -44,7 +44,7 @@ class Graphiti(LibraryMemory):
 
     name = "graphiti"
 
-    def __init__(self, model: Any = None, embedder: Any = None, batch_turns: int = 10) -> None:
+    def __init__(self, model: object = None, embedder: object = None, batch_turns: int = 10) -> None:
         super().__init__(embedder, batch_turns)
         self.version = require("graphiti-core", "graphiti_core", "graphiti", self.name)
         require("kuzu", "kuzu", "graphiti", self.name)

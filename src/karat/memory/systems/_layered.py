@@ -40,8 +40,8 @@ class MGMemory(EmbeddedMemory):
 
     def __init__(
         self,
-        embedder: Any = EMBEDDER,
-        model: Any = None,
+        embedder: object = EMBEDDER,
+        model: object = None,
         working_tokens: int = 500,
         queue_tokens: int = 2_000,
     ) -> None:

@@ -78,7 +78,7 @@ def require(package: str, module: str, extra: str, system: str) -> str:
     return importlib.metadata.version(package)
 
 
-def required_model(system: str, spec: Any) -> Model:
+def required_model(system: str, spec: object) -> Model:
     """The model that extracts memories: the one named, else the default of `karat.models`."""
     from karat import models
 
@@ -97,7 +97,7 @@ def required_model(system: str, spec: Any) -> Model:
 class LibraryMemory(MemorySystem):
     """Buffers a session and hands it to a library in batches of at most `batch_turns`."""
 
-    def __init__(self, embedder: Any, batch_turns: int) -> None:
+    def __init__(self, embedder: object, batch_turns: int) -> None:
         self.batch_turns = check_whole(self.name, "batch_turns", batch_turns)
         self._embedder = VectorIndex(EMBEDDER if embedder is None else embedder)
         self._buffer: list[Turn] = []

@@ -76,7 +76,7 @@ class Statement:
         self.text, self.sources, self.replaces = text, sources, replaces
 
 
-def model_of(system: str, spec: Any) -> Model | None:
+def model_of(system: str, spec: object) -> Model | None:
     """The model that a system is configured with; None without one."""
     if spec is None:
         return None

@@ -46,8 +46,8 @@ class GAMemory(EmbeddedMemory):
 
     def __init__(
         self,
-        embedder: Any = EMBEDDER,
-        model: Any = None,
+        embedder: object = EMBEDDER,
+        model: object = None,
         half_life_days: float = 14.0,
         similarity_weight: float = 1.0,
         recency_weight: float = 1.0,
@@ -156,7 +156,7 @@ class RFMemory(TurnMemory):
 
     name = "RFMemory"
 
-    def __init__(self, model: Any = None, tokens: int = 8_000, reflections: int = 3) -> None:
+    def __init__(self, model: object = None, tokens: int = 8_000, reflections: int = 3) -> None:
         super().__init__()
         self._model = _model.model_of(self.name, model)
         self.tokens = check_whole(self.name, "tokens", tokens, 8)

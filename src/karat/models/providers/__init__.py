@@ -41,7 +41,7 @@ MOST_TOKENS = 100_000_000
 """More than any request can use: a larger number is a mistake of the server, or meant to mislead."""
 
 
-def token_count(value: Any) -> int:
+def token_count(value: object) -> int:
     """Read a token count from a server's reply. ValueError: it is not a count, so the cost is unknown."""
     if value is None:
         return 0
@@ -55,16 +55,16 @@ def token_count(value: Any) -> int:
 
 
 def read_tokens(
-    input: Any,
-    output: Any,
-    cache_read: Any = None,
-    cache_write: Any = None,
+    input: object,
+    output: object,
+    cache_read: object = None,
+    cache_write: object = None,
     *,
-    reasoning: Any = None,
-    audio_input: Any = None,
-    audio_output: Any = None,
-    image_input: Any = None,
-    image_output: Any = None,
+    reasoning: object = None,
+    audio_input: object = None,
+    audio_output: object = None,
+    image_input: object = None,
+    image_output: object = None,
     cached_apart: bool = False,
 ) -> Tokens | None:
     """Tokens as a server counts them, or None where it counts implausibly: an unknown cost, never a wrong one.
@@ -101,7 +101,7 @@ def details(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def embedding_tokens(usage: Any) -> Tokens | None:
+def embedding_tokens(usage: object) -> Tokens | None:
     """Tokens of a list of embeddings, or None where the server does not say."""
     if not isinstance(usage, dict) or usage.get("prompt_tokens") is None:
         return None
@@ -338,7 +338,7 @@ def wire_format(name: str) -> WireFormat:
     return found
 
 
-def read_arguments(text: Any) -> Any:
+def read_arguments(text: object) -> Any:
     """A tool call's arguments: the JSON they are, or the text they are when it is not JSON."""
     if not isinstance(text, str):
         return text
@@ -355,7 +355,7 @@ LONGEST_NAME = 200
 """Characters of the name of a model that a server says it used; the rest is cut off. It is stored with every call."""
 
 
-def as_name(value: Any, field: str) -> str:
+def as_name(value: object, field: str) -> str:
     """A short text of a reply, such as a reason or an id; ValueError where it is something else."""
     if value is None:
         return ""
@@ -370,7 +370,7 @@ def served_model(raw: Mapping[str, Any]) -> str:
     return name[:LONGEST_NAME] if isinstance(name, str) else ""
 
 
-def tool_name(value: Any) -> str:
+def tool_name(value: object) -> str:
     """The name of a tool that is called; ValueError where there is none."""
     if not isinstance(value, str) or not value:
         raise ValueError("a tool call without a name")

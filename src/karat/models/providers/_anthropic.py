@@ -213,7 +213,7 @@ class AnthropicMessages(WireFormat):
         return unwrapped(choice, request)
 
 
-def closed(schema: Any) -> Any:
+def closed(schema: object) -> Any:
     """A schema as `output_config.format` takes it: every object closed, without what it refuses; None: not possible."""
     try:
         return _closed(schema)

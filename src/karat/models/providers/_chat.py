@@ -237,7 +237,7 @@ def schema_name(schema: dict[str, Any]) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", str(schema.get("title") or "answer"))[:64] or "answer"
 
 
-def is_strict(schema: Any) -> bool:
+def is_strict(schema: object) -> bool:
     """Whether OpenAI's strict mode takes the schema: every object closed and every property required."""
     if isinstance(schema, list):
         return all(is_strict(each) for each in schema)

@@ -15,7 +15,7 @@ name = "adk"
 _MARKS = ("invocationId", "invocation_id", "author", "longRunningToolIds", "long_running_tool_ids")
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """An event, or a session with events."""
     if not isinstance(value, dict) or "role" in value:
         return False

@@ -18,7 +18,7 @@ _USES = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
 _FAST_LENGTHS = {"text": 2, "tool_use": 4, "tool_result": 4}
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A message whose content has tool blocks, or such a block by itself."""
     if not isinstance(value, dict):
         return False
@@ -40,7 +40,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     yield from read_blocks(value["role"], value["content"], extra)
 
 
-def fast_blocks(message: dict[str, Any], content: Any, names: list[str], arguments: list[Any]) -> bool:
+def fast_blocks(message: dict[str, Any], content: object, names: list[str], arguments: list[Any]) -> bool:
     """Add the calls of plain content blocks to the lists; False where one of the blocks is not plain."""
     if type(content) is not list or "tool_calls" in message or message["role"] not in ("user", "assistant"):
         return False

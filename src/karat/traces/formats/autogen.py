@@ -38,7 +38,7 @@ _SUMMARY = "ToolCallSummaryMessage"
 _KNOWN = frozenset((*_CALLS, *_RESULTS, *_TEXTS, *_EVENTS, _SUMMARY))
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A message or event with one of AutoGen's types."""
     return isinstance(value, dict) and value.get("type") in _KNOWN and "content" in value
 

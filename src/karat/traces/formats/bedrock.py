@@ -19,7 +19,7 @@ _BLOCKS = frozenset(
 _TELLING = frozenset(("toolUse", "toolResult", "reasoningContent", "cachePoint"))
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A message of Converse blocks, or a Converse response."""
     if not isinstance(value, dict):
         return False

@@ -19,7 +19,7 @@ _ID = re.compile(
 )
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A line of a result or ground-truth file, known by its id."""
     if not isinstance(value, dict) or not isinstance(value.get("id"), str):
         return False

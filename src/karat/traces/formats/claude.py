@@ -31,7 +31,7 @@ _MESSAGE = frozenset(("content", "parent_tool_use_id"))
 _RESULT = frozenset(("subtype", "num_turns", "duration_ms"))
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A line of `stream-json` or of a session file, or a message of the SDK, which has no role."""
     if not isinstance(value, dict) or "role" in value:
         return False

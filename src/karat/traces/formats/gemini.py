@@ -34,7 +34,7 @@ _HISTORY = ("automaticFunctionCallingHistory", "automatic_function_calling_histo
 _ROLES = {"model": "assistant", "function": "tool"}
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A content with parts, a request with contents, or a response with candidates."""
     if not isinstance(value, dict):
         return False

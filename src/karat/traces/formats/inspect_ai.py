@@ -13,7 +13,7 @@ from karat.traces.steps import Step, TraceError, Unused, rest
 name = "inspect_ai"
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A sample, or a log of samples."""
     if not isinstance(value, dict):
         return False

@@ -51,7 +51,7 @@ _USED = (
 )
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """One message in any of the forms."""
     return _fields(value) is not None
 
@@ -81,7 +81,7 @@ def read(value: Any) -> Iterator[Step | Unused]:
         yield Step(role, content, calls, extra=extra)
 
 
-def tool_message(value: Any) -> dict[str, Any] | None:
+def tool_message(value: object) -> dict[str, Any] | None:
     """The fields of a tool's message, whichever form it is written in; None where it is none."""
     fields = _fields(value)
     return fields if fields is not None and _ROLES[fields["type"]] == "tool" else None

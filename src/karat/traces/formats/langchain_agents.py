@@ -16,7 +16,7 @@ _CLASSES = ("AgentAction", "AgentActionMessageLog", "ToolAgentAction", "OpenAITo
 _KINDS = ("constructor", "not_implemented")
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """An executor's result, an action, or a pair of an action and its observation."""
     if isinstance(value, list):
         return len(value) == 2 and _action(value[0]) is not None

@@ -25,7 +25,7 @@ _TOOLS = ("TOOL", "RETRIEVER")
 _MARKS = ("startTime", "start_time", "traceId", "trace_id", "parentObservationId", "parent_observation_id")
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A trace with observations, an observation, or a list of observations."""
     if isinstance(value, list):
         return bool(value) and all(_is_observation(plain(item)) for item in value)

@@ -19,7 +19,7 @@ _TOOLS = ("tool", "retriever")
 _BATCH = {"post", "patch"}
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A run, a list of runs, or the batches in which they were posted."""
     if isinstance(value, list):
         items = [plain(item) for item in value]

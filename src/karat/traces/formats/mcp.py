@@ -13,7 +13,7 @@ from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 name = "mcp"
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A JSON-RPC message of MCP."""
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
         return False

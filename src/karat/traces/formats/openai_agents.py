@@ -15,7 +15,7 @@ from karat.traces.steps import Step, UnreadCall, Unused, rest
 name = "openai_agents"
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """An item with a `raw_item`."""
     if not isinstance(value, dict) or "raw_item" not in value:
         return False

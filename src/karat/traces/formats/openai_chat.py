@@ -24,7 +24,7 @@ _FAST_KEYS = frozenset(("role", "content", "tool_calls", "tool_call_id", "name",
 _FAST_ROLES = frozenset(("assistant", "user", "system", "developer", "tool", "function"))
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A message with a role, a completion with choices, or a bare tool call in its `function` envelope."""
     if not isinstance(value, dict):
         return False

@@ -24,7 +24,7 @@ _TEXTS = frozenset(("input_text", "output_text", "summary_text", "refusal", "inp
 _NOT_ARGUMENTS = ("type", "id", "call_id", "status", "results", "outputs", "output", "result", "error")
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A response, or one of its items."""
     if not isinstance(value, dict):
         return False

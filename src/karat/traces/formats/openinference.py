@@ -17,7 +17,7 @@ _KIND = "openinference.span.kind"
 _KINDS = frozenset(("LLM", "TOOL", "RETRIEVER", "AGENT", "CHAIN", "EMBEDDING", "RERANKER", "GUARDRAIL"))
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """Spans of which at least one has an OpenInference kind."""
     return any(_kind(span) is not None for span in spans_of(value))
 

@@ -20,7 +20,7 @@ _decode = msgspec.json.Decoder().decode
 _TOOL = ("environment", "tool", "function", "observation")
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A turn, or an object that contains a conversation of turns."""
     if not isinstance(value, dict):
         return False

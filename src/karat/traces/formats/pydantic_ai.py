@@ -16,7 +16,7 @@ name = "pydantic_ai"
 _ROLES = {"system-prompt": "system", "user-prompt": "user", "retry-prompt": "user"}
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A request or response whose parts have a `part_kind`."""
     if not isinstance(value, dict) or not isinstance(value.get("parts"), (list, tuple)):
         return False

@@ -17,7 +17,7 @@ _ROLES = ("tool-call", "tool-response")
 _STEP = frozenset(("tool_calls", "observations", "model_output", "action_output", "code_action"))
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A message with one of smolagents' own roles, or a step of its memory."""
     if not isinstance(value, dict):
         return False

@@ -13,7 +13,7 @@ from karat.traces.steps import Step, TraceError, Unused, rest
 name = "tau_bench"
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A result, a simulation, a file of simulations, or a list of results."""
     if isinstance(value, list):
         first = plain(value[0]) if value else None

@@ -19,7 +19,7 @@ _KINDS = ("tool-call", "tool-result", "tool-error", "tool-invocation", "dynamic-
 _UI_KINDS = ("step-start", "text", "reasoning", "source", "source-url", "source-document", "file")
 
 
-def detect(value: Any) -> bool:
+def detect(value: object) -> bool:
     """A message with tool parts or UI parts, a tool part, a step of `generateText`, or its whole result."""
     if not isinstance(value, dict):
         return False

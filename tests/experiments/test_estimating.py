@@ -124,6 +124,52 @@ def test_judges_of_a_sample_are_not_paid_for_again(experiment):
     assert "total cost" in estimate_text([run, judge, rubric])
 
 
+COMPARED = """
+judge: {model: j}
+matrix: {max_tokens: [30, 40, 50]}
+evaluators: [llm_judge, pairwise_judge]
+"""
+
+
+def choices(body):
+    """The task's answer, the verdict of a judge, or the preference of one that compares."""
+    schema = str(body.get("response_format", ""))
+    reply = {"analysis": "", "choice": "first"} if "choice" in schema else {"analysis": "", "pass": True}
+    return {"text": json.dumps(reply) if schema else "yes", "usage": (100, 20)}
+
+
+def test_comparisons_of_runs_are_counted_without_a_call(experiment):
+    server, plan = experiment
+    made = estimate_plan(plan(TASK, COMPARED))
+    assert server.count == 0
+    assert [each.evaluator for each in made] == [None, "llm_judge"] * 3 + ["pairwise_judge"]
+    compared = made[-1]
+    assert compared.items == 3 * 50  # each pair of three runs
+    assert compared.input_tokens.low < compared.input_tokens.value < compared.input_tokens.high
+    assert compared.input_tokens.value > made[1].input_tokens.value * 3  # both orders, both outputs
+    assert 0 < compared.cost.low < compared.cost.high
+    text = estimate_text(made)
+    assert "pairwise_judge, judging 3 runs against each other with j: 150 items" in text
+
+
+def test_comparisons_of_a_sample_are_not_paid_for_again(experiment):
+    server, plan = experiment
+    server.script.answers = choices
+    made = estimate_plan(plan(TASK, COMPARED), sample=5)
+    assert [each.evaluator for each in made] == [None, "llm_judge"] * 3 + ["pairwise_judge"]
+    run, compared = made[0], made[-1]
+    assert compared.cost.value == pytest.approx(3 * 2 * run.cost.value)  # three pairs in both orders
+    paid = server.count
+    assert paid == 3 * 5 + 3 * 5 + 3 * 5 * 2
+    import karat
+
+    planned = plan(TASK, COMPARED)
+    runs = [karat.run(each.task, planned.dataset, store="sqlite:///k.db") for each in planned.runs]
+    evaluation = karat.evaluate(runs, planned.evaluators, store="sqlite:///k.db")
+    assert evaluation.counts.failed == 0
+    assert server.count == 3 * 50 + 3 * 50 + 3 * 50 * 2
+
+
 def test_a_judge_of_what_no_output_has_yet_is_unknown_without_a_sample(experiment):
     _, plan = experiment
     judges = "judge: {model: m}\nevaluators:\n  - {name: groundedness, params: {context: output.documents}}\n"

@@ -20,7 +20,8 @@ import msgspec
 
 from karat.errors import FAILURES, NotApplicable, RequestError, Stopped
 from karat.evaluators.judges._base import JudgeEvaluator
-from karat.execution.judgments import PreparedEvaluator, asks_no_model
+from karat.execution.expected import groups_of
+from karat.execution.judgments import Judgment, PreparedEvaluator, asks_no_model
 from karat.experiments.plan import Plan, PlannedRun
 from karat.models import Reply
 from karat.records import FORMAT, Call, Example, Ok, Output
@@ -82,15 +83,25 @@ def estimate_plan(plan: Plan, store: Any = None, *, sample: int = 0) -> list[Run
     examples = list(islice(iter(dataset), offset, offset + max(COUNTED, sample)))
     concurrency = plan.options.get("concurrency") or 100
     prepared = [PreparedEvaluator(index, each) for index, each in enumerate(plan.evaluators)]
-    judges = [each for each in prepared if each.kind == "single" and _may_ask(each.evaluator)]
+    judges = [each for each in prepared if _may_ask(each.evaluator)]
+    if sample:
+        return asyncio.run(_sampled(plan.runs, judges, examples[:sample], items, concurrency))
     out: list[RunEstimate] = []
     for planned in plan.runs:
-        if sample:
-            out += asyncio.run(_sampled(planned, judges, examples[:sample], items, concurrency))
-        else:
-            out.append(_counted(planned, examples, items))
-            out += [asyncio.run(_counted_judge(planned, each, examples[:JUDGED], items)) for each in judges]
+        out.append(_counted(planned, examples, items))
+        for each in judges:
+            if each.kind == "single":
+                out.append(asyncio.run(_counted_judge([planned], each, examples[:JUDGED], items)))
+    for each in judges:
+        if each.kind != "single" and (groups := _groups(each, len(plan.runs))):
+            compared = items * len(groups)
+            out.append(asyncio.run(_counted_judge(plan.runs, each, examples[:JUDGED], compared)))
     return out
+
+
+def _groups(prepared: PreparedEvaluator, runs: int) -> list[tuple[int, ...]]:
+    """The runs that an evaluator sees together, by index; none where it compares and there is one run."""
+    return [group for group in groups_of(prepared.kind, prepared.both_orders, runs) if group]
 
 
 def _may_ask(evaluator: Any) -> bool:
@@ -154,26 +165,28 @@ def _instance(schema: Mapping[str, Any]) -> Any:
 
 
 async def _counted_judge(
-    planned: PlannedRun, prepared: PreparedEvaluator, examples: list[Example], items: int
+    runs: Sequence[PlannedRun], prepared: PreparedEvaluator, examples: list[Example], items: int
 ) -> RunEstimate:
     """The requests that a judge would make about outputs of three lengths: short, assumed and longest."""
-    task, judge = planned.task, prepared.evaluator
+    judge, name = prepared.evaluator, _name_of(runs)
     unknown = Range(None, None, None)
-    if not isinstance(judge, JudgeEvaluator):
+    if not isinstance(judge, JudgeEvaluator) or prepared.kind == "joint":
         basis = "it is code, so its model calls are unknown: use --estimate 5 to run five records"
-        return RunEstimate(task.name, None, items, unknown, unknown, unknown, None, basis, prepared.key)
+        return RunEstimate(name, None, items, unknown, unknown, unknown, None, basis, prepared.key)
     spec = ", ".join(judge.settings.names)
-    most = task.max_tokens if isinstance(task, PromptTask) else None
+    limits = [each.task.max_tokens if isinstance(each.task, PromptTask) else None for each in runs]
+    known = [limit for limit in limits if limit is not None]
+    most = max(known) if len(known) == len(limits) else None
     lengths = [1, None, None if most is None else 4 * most]
     found: list[tuple[float, float, float | None]] = []
     for place, length in enumerate(lengths):
         if place == 2 and length is None:
             continue
         try:
-            found.append(await _dry_run(judge, examples, length, BYTES_PER_TOKEN[place]))
+            found.append(await _dry_run(prepared, examples, length, BYTES_PER_TOKEN[place]))
         except FAILURES as error:
             basis = f"its prompts are unknown before there are outputs ({error}): use --estimate 5"
-            return RunEstimate(task.name, spec, items, unknown, unknown, unknown, None, basis, prepared.key)
+            return RunEstimate(name, spec, items, unknown, unknown, unknown, None, basis, prepared.key)
     (low, _, cheapest), (value, _, _), *rest = found
     high = rest[0] if rest else None
     input_tokens = Range(items * value, items * low, None if high is None else items * high[0])
@@ -188,13 +201,19 @@ async def _counted_judge(
     basis += ", at 2.5 to 5.5 bytes per token; replies from 0 to max_tokens tokens; no repairs"
     if most is None:
         basis += "; the task sets no max_tokens: use --estimate 5 to run five records"
-    return RunEstimate(task.name, spec, items, input_tokens, output_tokens, cost, None, basis, prepared.key)
+    return RunEstimate(name, spec, items, input_tokens, output_tokens, cost, None, basis, prepared.key)
+
+
+def _name_of(runs: Sequence[PlannedRun]) -> str:
+    """What a judge judges: the outputs of a task, or runs against each other."""
+    return runs[0].task.name if len(runs) == 1 else f"{len(runs)} runs against each other"
 
 
 async def _dry_run(
-    judge: JudgeEvaluator, examples: list[Example], length: int | None, bytes_per_token: float
+    prepared: PreparedEvaluator, examples: list[Example], length: int | None, bytes_per_token: float
 ) -> tuple[float, float, float | None]:
     """Tokens in, most tokens out and the lowest cost per item, for outputs of a length (None: as the reference)."""
+    judge: JudgeEvaluator = prepared.evaluator
     recorders = [_Recorder(model) for model in judge.settings.models]
     dry = copy.copy(judge)
     dry.settings = msgspec.structs.replace(judge.settings, models=tuple(recorders))
@@ -203,6 +222,9 @@ async def _dry_run(
         text = "word " * ((length if length is not None else _assumed(example)) // 5 + 1)
         output = Output(format=FORMAT, example=example.id, outcome=Ok(text))
         with contextlib.suppress(NotApplicable):  # it asks nothing about this one
+            if prepared.kind == "pair":
+                await dry.compare(example, output, output)  # type: ignore[attr-defined]  # it is one that compares
+                continue
             await dry.evaluate_async(
                 outputs=text,
                 reference_outputs=example.expected,
@@ -242,7 +264,7 @@ def _judge_cost(judge: JudgeEvaluator, high: tuple[float, float, float | None], 
 
 
 async def _sampled(
-    planned: PlannedRun,
+    runs: Sequence[PlannedRun],
     judges: Sequence[PreparedEvaluator],
     examples: list[Example],
     items: int,
@@ -250,10 +272,9 @@ async def _sampled(
 ) -> list[RunEstimate]:
     from karat.models import recording
 
-    task = planned.task
     gate = asyncio.Semaphore(concurrency)
 
-    async def run(example: Example) -> tuple[list[Call], Any]:
+    async def run(task: Task, example: Example) -> tuple[list[Call], Any]:
         made: Any = None
         async with gate:
             with recording(example.id) as calls:
@@ -265,48 +286,67 @@ async def _sampled(
                     pass  # its usage until the failure counts
             return list(calls), made
 
-    async def judge(prepared: PreparedEvaluator, example: Example, output: Output) -> list[Call]:
-        asked = {
-            "outputs": output.value,
-            "reference_outputs": example.expected,
-            "inputs": example.input,
-            "example": example,
-            "output": output,
-        }
-        # The place of the judgment in the cache is that of the evaluation of one run.
-        scope = f"{prepared.spec.fingerprint or prepared.key}\n{(0,)}\n{output.unit}"
+    async def judge(
+        prepared: PreparedEvaluator, group: tuple[int, ...], example: Example, outputs: tuple[Output, ...]
+    ) -> list[Call]:
+        judgment = Judgment(0, example, prepared.index, group, outputs, 1, None)
+        # The place of the judgment in the cache is the one that the evaluation gives it.
+        scope = f"{prepared.spec.fingerprint or prepared.key}\n{group}\n{outputs[0].unit}"
+        ids = tuple(f"run {index + 1}" for index in group)
         async with gate:
             with recording(example.id, scope=scope) as calls:
                 try:
                     if prepared.is_async:
-                        await prepared.evaluator.evaluate_async(**asked)
+                        await prepared.ask_async(judgment, ids)
                     else:
-                        await asyncio.to_thread(prepared.evaluator.evaluate, **asked)
+                        await asyncio.to_thread(prepared.ask, judgment, ids)
                 except Stopped:
                     raise
                 except FAILURES:
                     pass  # its usage until the failure counts
             return list(calls)
 
-    done = await asyncio.gather(*(run(example) for example in examples))
-    traces = [calls for calls, _ in done]
-    out = [_from_traces(task, planned.model, traces, items, concurrency)]
-    outputs = [
-        (example, Output(format=FORMAT, example=example.id, outcome=Ok(made), trace=calls))
-        for example, (calls, made) in zip(examples, done, strict=True)
-        if made is not None
-    ]
+    out: list[RunEstimate] = []
+    outputs: list[dict[str, Output]] = []
+    """Of each run, by the example."""
+
+    async def judged_by(prepared: PreparedEvaluator, groups: list[tuple[int, ...]]) -> None:
+        work = [
+            judge(prepared, group, example, tuple(outputs[index][example.id] for index in group))
+            for group in groups
+            for example in examples
+            if all(example.id in outputs[index] for index in group)
+        ]
+        judged = await asyncio.gather(*work)
+        if judged and not any(judged):
+            return  # it asks no model
+        model = ", ".join(dict.fromkeys(c.name for calls in judged for c in calls if c.kind == "model"))
+        name = _name_of([runs[index] for index in groups[0]] if len(groups) == 1 else runs)
+        estimate = _from_traces(name, model or None, judged, items * len(groups), concurrency)
+        out.append(msgspec.structs.replace(estimate, evaluator=prepared.key))
+
+    for number, planned in enumerate(runs):
+        done = await asyncio.gather(*(run(planned.task, example) for example in examples))
+        traces = [calls for calls, _ in done]
+        out.append(_from_traces(planned.task.name, planned.model, traces, items, concurrency))
+        outputs.append(
+            {
+                example.id: Output(format=FORMAT, example=example.id, outcome=Ok(made), trace=calls)
+                for example, (calls, made) in zip(examples, done, strict=True)
+                if made is not None
+            }
+        )
+        for prepared in judges:
+            if prepared.kind == "single":
+                await judged_by(prepared, [(number,)])
     for prepared in judges:
-        judged = await asyncio.gather(*(judge(prepared, *each) for each in outputs))
-        if not judged or any(judged):
-            model = ", ".join(dict.fromkeys(c.name for calls in judged for c in calls if c.kind == "model"))
-            estimate = _from_traces(task, model or None, judged, items, concurrency)
-            out.append(msgspec.structs.replace(estimate, evaluator=prepared.key))
+        if prepared.kind != "single" and (groups := _groups(prepared, len(runs))):
+            await judged_by(prepared, groups)
     return out
 
 
 def _from_traces(
-    task: Task, model: str | None, traces: Sequence[Sequence[Call]], items: int, concurrency: int
+    name: str, model: str | None, traces: Sequence[Sequence[Call]], items: int, concurrency: int
 ) -> RunEstimate:
     calls = [[call for call in trace if call.kind == "model"] for trace in traces]
     tokens_in = [sum(call.usage.input_tokens for call in each if call.usage) for each in calls]
@@ -320,7 +360,7 @@ def _from_traces(
     if len(traces) < 2:
         basis = "1 record run: the error is unknown" if traces else "no record gave an output to judge"
     return RunEstimate(
-        task.name,
+        name,
         model,
         items,
         _extrapolated(tokens_in, items),

@@ -9,12 +9,14 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
 import karat
 from karat import models
 from karat.errors import BudgetReached
+from karat.execution import pipeline
 from karat.models import _batches
 from karat.tasks.prompt import PromptTask
 from karat.testing import Failing, FakeProvider
@@ -46,6 +48,15 @@ def batched(request, monkeypatch):
             return PromptTask("{input}", model=f"{provider}/{model}", api=api, **parameters)
 
         yield server, task
+
+
+@pytest.fixture
+def sync_task(monkeypatch):
+    """`(server, function)`: a function that is not async and asks a provider with a batch API."""
+    with FakeProvider(batch_polls=2) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key-for-tests")
+        yield server, lambda input: models.get("openai/gpt-4o-mini").generate_sync(input).text
 
 
 def questions(count):
@@ -211,3 +222,30 @@ def test_kill_and_resume_during_a_batch_submits_no_request_twice(model, ending, 
     assert (stats["batches"], stats["most_batched"], stats["count"]) == (1, 1, 30)
     left = sqlite3.connect(tmp_path / "replies.db").execute("SELECT count(*) FROM batch_requests").fetchone()
     assert left == (0,)
+
+
+def test_code_that_is_not_async_waits_in_a_bounded_number_of_threads(sync_task, monkeypatch, caplog):
+    """10,000 threads would keep a machine busy for minutes; what does not fit goes into further batches."""
+    server, task = sync_task
+    monkeypatch.setattr(pipeline, "BATCH_THREADS", 10)
+    with caplog.at_level(logging.WARNING, logger="karat.execution"):
+        run = karat.run(task, questions(25), store="memory://", batch=True)
+    assert (run.counts.ok, run.status) == (25, "success")
+    assert server.batches.count >= 3
+    assert "make it async" in caplog.text
+
+
+def test_a_system_without_more_threads_gives_smaller_batches(sync_task, monkeypatch):
+    _, task = sync_task
+    start, started = threading.Thread.start, []
+
+    def limited(thread):
+        if thread.name.startswith("karat-") and thread.name[6:].isdigit():
+            if len(started) >= 5:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    run = karat.run(task, questions(12), store="memory://", batch=True)
+    assert (run.counts.ok, len(started)) == (12, 5)

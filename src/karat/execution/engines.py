@@ -13,6 +13,7 @@ import functools
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -181,26 +182,39 @@ class LocalEngine(Generic[Item, Done]):
         """Send calls in chunks sized by the duration of the last calls; the first chunk is a single call."""
         threads = Threads()
         under_way: dict[asyncio.Task[tuple[float, list[Item]]], int] = {}
+        # Thousands of calls may wait for one batch, so nothing here looks at every task in each round.
+        ended: deque[asyncio.Task[tuple[float, list[Item]]]] = deque()
+        some_ended = asyncio.Event()
+
+        def note(task: asyncio.Task[tuple[float, list[Item]]]) -> None:
+            ended.append(task)
+            some_ended.set()
+
         handed_back: list[Item] = []
-        size, known = 1, False
+        size, known, busy = 1, False, 0
         try:
             while not self._stop:
-                count = min(size, self.concurrency - sum(under_way.values()))
+                count = min(size, self.concurrency - busy)
                 chunk = handed_back[:count]
                 del handed_back[:count]
                 chunk += islice(items, count - len(chunk))
                 if chunk:
-                    under_way[asyncio.ensure_future(self._chunk(work, chunk, threads, deliver))] = len(chunk)
+                    task = asyncio.ensure_future(self._chunk(work, chunk, threads, deliver))
+                    task.add_done_callback(note)
+                    under_way[task] = len(chunk)
+                    busy += len(chunk)
                 elif not under_way:
                     break
-                if not chunk or sum(under_way.values()) + size > self.concurrency:
-                    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                if not chunk or busy + size > self.concurrency:
+                    await some_ended.wait()
                 elif not known and len(under_way) == 1:
                     await asyncio.wait(under_way, timeout=CHUNK_SECONDS)
                 else:
                     await asyncio.sleep(0)
-                for task in [task for task in under_way if task.done()]:
-                    del under_way[task]
+                some_ended.clear()
+                while ended:
+                    task = ended.popleft()
+                    busy -= under_way.pop(task)
                     seconds, rest = task.result()
                     handed_back += rest
                     likely = seconds if known else seconds / FIRST_CALL
@@ -302,6 +316,8 @@ class Threads:
         )
         self._idle = 0
         self._count = 0
+        self._waiting = 0
+        """Functions for which the system gave no further thread."""
         self._context = contextvars.copy_context()
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
@@ -310,8 +326,13 @@ class Threads:
         if self._idle > 0:
             self._idle -= 1
         else:
-            self._count += 1
-            threading.Thread(target=self._work, name=f"karat-{self._count}", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name=f"karat-{self._count + 1}", daemon=True).start()
+                self._count += 1
+            except RuntimeError:  # no more threads: one of ours takes it when it is free
+                if not self._count:
+                    raise
+                self._waiting += 1
         self._jobs.put((future, function))
         return future
 
@@ -329,7 +350,10 @@ class Threads:
                 return  # the loop is closed, so there is no waiter
 
     def _done(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        self._idle += 1
+        if self._waiting:
+            self._waiting -= 1
+        else:
+            self._idle += 1
         if future.done():
             return  # abandoned
         if error is None:

@@ -8,6 +8,7 @@ stopped (by an error, Ctrl-C, a lost store), finished items stay stored, and the
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -30,6 +31,11 @@ from karat.store.handles import Evaluation, Run
 from karat.store.lease import Held
 
 T = TypeVar("T")
+
+_log = logging.getLogger("karat.execution")
+
+BATCH_THREADS = 1_000
+"""Items of code that is not async that wait for one batch: each has a thread."""
 
 TICK_SECONDS = 1.0
 """How often progress is reported while no item finishes."""
@@ -148,6 +154,14 @@ class Stage:
 
     async def _work_phase(self, phase: Phase) -> None:
         engine = phase.engine
+        if self._batch and not phase.work.is_async and engine.concurrency > BATCH_THREADS:
+            if self.total > BATCH_THREADS:
+                _log.warning(
+                    "code that is not async waits for a batch in threads, so a batch has at most %d items:"
+                    " make it async for larger batches",
+                    BATCH_THREADS,
+                )
+            engine.concurrency = BATCH_THREADS
         slots = engine.concurrency if phase.work.is_async else 1
         self._appender = Appender(self.backend, self.handle.number, slots, self.lease.owner)
 

@@ -79,6 +79,20 @@ def test_a_judge_that_believes_what_it_is_shown_is_misled(store, serve):
     assert found.by_attack["only a colon"].value == 0.0
 
 
+def test_both_orders_of_a_pair_are_one_observation_of_position_bias(store, serve):
+    """A judge that prefers the first of each pair: 8 pairs in two orders are 8 observations, not 16."""
+    found = audit(serve(always).spec(), store=store, limit=8, attacks=[], concurrency=20)
+    assert (found.position_bias.value, found.position_bias.n) == (1.0, 16)
+    alone = karat.stats.proportion([True] * 16)
+    assert found.position_bias.low < alone.low
+
+
+def test_a_jury_is_audited(store, serve):
+    first, second = serve(perfect), serve(perfect)
+    found = audit([first.spec(), second.spec()], store=store, limit=3, attacks=[], concurrency=20)
+    assert found.judge == [first.spec(), second.spec()]
+
+
 def test_a_judge_that_does_not_repeat_itself(store, serve):
     def answer(body):
         answer.asked += 1

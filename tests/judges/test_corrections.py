@@ -11,6 +11,7 @@ import karat
 from karat.analysis.judges import alignment, correct
 from karat.cli import main
 from karat.errors import RequestError
+from karat.tasks import Task
 
 from .conftest import echo, judged, says_good
 
@@ -212,3 +213,50 @@ def test_a_failed_or_skipped_result_is_not_corrected(store, serve):
     good = judged(store, serve(says_good), {"b": "good"})
     with pytest.raises(RequestError, match="nothing to correct"):
         correct(good, "b")
+
+
+class _InUnits(Task):
+    name = "in units"
+    units_declared = True
+    version = "1"
+
+    def configuration(self):
+        return {"task": self.name}
+
+    def units(self, example):
+        return ["one", "two"]
+
+    def call_units(self, example, context):
+        for unit in self.units(example):
+            yield unit, example.input["answer"]
+
+
+def test_attempt_and_unit_select_the_result(store, serve, folder, capsys):
+    server = serve(lambda body: claims(True, False))
+    url = f"sqlite:///{folder}/karat.db"
+    spec = {"name": "groundedness", "params": {"judge": server.spec()}}
+    attempts = karat.evaluate(karat.run(echo, DATA, store=store, attempts=2), [spec])
+    with pytest.raises(RequestError, match=r"--attempt \(1, 2\)"):
+        correct(attempts, "q1", claims={1: False})
+    command = ["judge", "correct", attempts.id, "q1", "--claim", "1=false", "--store", url, "--json"]
+    assert main([*command, "--attempt", "2"]) == 0
+    [made] = json.loads(capsys.readouterr().out)["corrections"]
+    assert (made["score_before"], made["score"]) == (0.5, 0.0)
+    units = karat.evaluate(karat.run(_InUnits(), DATA, store=store), [spec])
+    with pytest.raises(RequestError, match=r"--unit \(one, two\)"):
+        correct(units, "q1", claims={1: False})
+    [made] = correct(units, "q1", claims={2: True}, unit="two")
+    assert made.score == 1.0
+
+
+def test_a_key_in_a_judge_to_compare_is_shown_and_stored_nowhere(store, serve, folder, capsys):
+    server = serve(says_good)
+    evaluation = judged(store, server, {"a": "good", "b": "bad"})
+    judges = [json.dumps({"model": name, "base_url": server.url, "api_key": "sk-hidden-1"}) for name in "xy"]
+    command = ["judge", "compare", evaluation.id, "--judge", judges[0], "--judge", judges[1]]
+    assert main([*command, "--store", f"sqlite:///{folder}/karat.db"]) == 0
+    printed = capsys.readouterr()
+    assert "sk-hidden-1" not in printed.out + printed.err
+    store.close()
+    for path in folder.iterdir():
+        assert b"sk-hidden-1" not in path.read_bytes(), path.name

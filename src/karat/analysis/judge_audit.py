@@ -77,7 +77,11 @@ def audit(
 
 def _twice(judge: Any) -> dict[str, Any]:
     """The judge with twice its votes: the first half are its verdict, the second half show whether it repeats it."""
-    settings: dict[str, Any] = {"model": judge} if isinstance(judge, str) else dict(judge or {})
+    if judge is None or isinstance(judge, Mapping):
+        settings = dict(judge or {})
+    else:
+        several = isinstance(judge, Sequence) and not isinstance(judge, str)
+        settings = {"models": list(judge)} if several else {"model": judge}
     return {**settings, "samples": 2 * int(settings.get("samples") or 1), "early_stop": False}
 
 
@@ -134,8 +138,10 @@ def _examples(items: Sequence[AuditItem], attacks: Mapping[str, Any], per_attack
     return out
 
 
-def _positions(items: Sequence[AuditItem], judge: Any, store: Store, options: Mapping[str, Any]) -> list[str]:
-    """Which position a pairwise judge prefers between two right answers, each pair in one order."""
+def _positions(
+    items: Sequence[AuditItem], judge: Any, store: Store, options: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """Which position a pairwise judge prefers between two right answers, in both orders: (position, example)."""
     examples = []
     for item in items:
         answers = {"answer": item.right, "second": item.paraphrase}
@@ -150,16 +156,14 @@ def _positions(items: Sequence[AuditItem], judge: Any, store: Store, options: Ma
     )
     out = []
     for _, record in results_of(made):
-        result = record.result
-        out += (
-            [order["position"] for order in result.metadata.get("orders", ())] if result is not None else []
-        )
-    return [position for position in out if position is not None]
+        orders = record.result.metadata.get("orders", ()) if record.result is not None else ()
+        out += [(order["position"], record.example) for order in orders if order["position"] is not None]
+    return out
 
 
 def _report(
     first: Evaluation,
-    positions: Sequence[str],
+    positions: Sequence[tuple[str, str]],
     examples: Sequence[Example],
     confidence: float,
 ) -> AuditReport:
@@ -206,7 +210,7 @@ def _report(
             if name in passed and f"{item}/{kind}, long" in passed:
                 longer.append((float(passed[f"{item}/{kind}, long"]) - float(passed[name]), item))
     same = [name for name in passed if name in second]
-    decided = [position for position in positions if position in ("first", "second")]
+    decided = [each for each in positions if each[0] in ("first", "second")]
     false_accept, false_reject = share(bad), share(kinds["right"], False)
     success = proportion(
         [passed[name] for name in flippable],
@@ -233,7 +237,10 @@ def _report(
             bounds=(-1.0, 1.0),
         ),
         position_bias=proportion(
-            [position == "first" for position in decided], None, confidence, of=len(positions)
+            [position == "first" for position, _ in decided],
+            [example for _, example in decided],
+            confidence,
+            of=len(positions),
         ),
         by_answer={kind: share(names) for kind, names in kinds.items() if kind != "attacked"},
         by_attack=by_attack,

@@ -945,10 +945,17 @@ def compare_judges(
         )
         for judge in judges
     ]
-    names = [judge if isinstance(judge, str) else json.dumps(judge) for judge in judges]
+    names = [_judge_name(judge) for judge in judges]
     return _compared(
         spec.key, names, [_scores(each, spec.key) for each in made], [each.id for each in made], confidence
     )
+
+
+def _judge_name(judge: Any) -> str:
+    """The judge as it is printed and stored: without its key."""
+    if not isinstance(judge, Mapping):
+        return str(judge)
+    return json.dumps({name: value for name, value in judge.items() if name != "api_key"})
 
 
 def compare_evaluators(

@@ -468,3 +468,69 @@ def test_calls_of_the_simulated_user_of_tau2_are_not_the_agents() -> None:
     assert [call.name for call in found.calls] == ["check"]
     assert [step.content for step in found.steps if step.role == "user"][-1] == "It is off."
     assert any("toggle_airplane_mode" in str(part.value) for part in found.unused)
+
+
+CALLED_TWICE = [
+    {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "search",
+        "arguments": '{"q": "oslo"}',
+    },
+    {"type": "function_call_output", "call_id": "call_1", "output": "nothing"},
+]
+
+
+@pytest.mark.parametrize("kind", ["function_call_v2", "FUNCTION_CALL"])
+def test_a_second_call_with_its_own_id_is_no_copy_of_the_first(kind: str) -> None:
+    second = {**CALLED_TWICE[0], "type": kind, "id": "fc_2", "call_id": "call_2"}
+    with pytest.raises(TraceError, match="search"):
+        normalize([*CALLED_TWICE, second])
+    copy = {**second, "id": "other", "call_id": "call_1"}
+    assert [call.id for call in normalize([*CALLED_TWICE, copy]).calls] == ["call_1"]
+
+
+@pytest.mark.parametrize(
+    "block", [{"id": "t1", "input": {"q": 1}}, {"id": "t1", "tool_title": "s", "input": {}}]
+)
+def test_a_block_of_the_claude_sdk_without_a_name_is_refused(block: dict[str, object]) -> None:
+    with pytest.raises(TraceError):
+        normalize([{"content": [block], "model": "claude-x", "parent_tool_use_id": None}])
+
+
+TOOL_USE = {"type": "tool_use", "id": "t1", "name": "rm", "input": {"path": "/"}}
+UNTYPED = {key: value for key, value in TOOL_USE.items() if key != "type"}
+REACT = 'Thought: clean up\nAction: rm\nAction Input: {"path": "/"}'
+
+
+@pytest.mark.parametrize(
+    "call", [TOOL_USE, {**TOOL_USE, "type": "tool-call"}, {"function_call": {"name": "rm"}}]
+)
+def test_content_blocks_written_as_json_text_are_refused(call: dict[str, Any]) -> None:
+    text = json.dumps([{"type": "text", "text": "I clean up."}, call])
+    with pytest.raises(TraceError, match="step 2"):
+        normalize([ASKED, {"role": "assistant", "content": text}])
+    with pytest.raises(TraceError):
+        TrajectoryMatchEvaluator().evaluate(
+            outputs=[ASKED, {"role": "assistant", "content": text}], reference_outputs=[ASKED]
+        )
+    answer = json.dumps({"answer": "The tool is a hammer", "tools": ["hammer"]})
+    assert normalize([ASKED, {"role": "assistant", "content": answer}]).calls == []
+    assert normalize([{"role": "user", "content": text}]).calls == []
+
+
+def test_a_block_that_lost_its_type_is_refused() -> None:
+    with pytest.raises(TraceError):
+        normalize([ASKED, {"role": "assistant", "content": [UNTYPED]}])
+
+
+@pytest.mark.parametrize("role", ["agent", "AI", "bot", "ASSISTANT"])
+def test_calls_in_the_text_of_an_agent_are_read_whatever_its_role_is_called(role: str) -> None:
+    assert [call.name for call in normalize([ASKED, {"role": role, "content": REACT}]).calls] == ["rm"]
+    assert normalize([{"role": "user", "content": REACT}]).calls == []
+
+
+def test_calls_in_the_text_of_an_item_in_no_known_format_are_refused() -> None:
+    with pytest.raises(TraceError):
+        normalize([ASKED, {"author": "agent", "content": REACT}])

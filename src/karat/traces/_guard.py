@@ -15,6 +15,7 @@ from karat.traces._calls import IDS, NAMES, read_call
 from karat.traces._literals import read_arguments
 from karat.traces._nearest import nearest_format
 from karat.traces._objects import plain
+from karat.traces._text_calls import NOT_AGENTS, may_be_blocks, may_hold_calls, read_text
 from karat.traces.steps import Step, ToolCall, TraceError, Unused
 
 _KEY = re.compile(
@@ -41,6 +42,8 @@ _ACTIONS = frozenset(
     ("action", "actions", "tool", "toolname", "command", "call", "calls", "function", "invoke")
 )
 """Keys that make an item in an unknown format look like a call."""
+_UNTYPED = frozenset(("id", "name", "input", "cache_control", "caller"))
+"""The fields of Anthropic's block of a call without its type."""
 _NOT_LETTERS = re.compile(r"[^a-z0-9]+")
 _WORDS = frozenset(("auto", "none", "required", "any", ""))
 """Values of `function_call` and `tool_choice` in a request, which name no tool."""
@@ -64,7 +67,10 @@ def check_calls(steps: list[Step], unused: list[Unused]) -> None:
 def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str, bool]]:
     """Yield the values in which an unread call may hide, with their place, and whether each is an unknown item."""
     for position, step in enumerate(steps):
-        if not step.extra and type(step.content) in (str, type(None)):
+        content = step.content
+        if isinstance(content, str) and may_be_blocks(content) and step.role not in NOT_AGENTS:
+            yield _blocks_in(content), f"step {position + 1} ({step.role}), content as JSON text", False
+        if not step.extra and type(content) in (str, type(None)):
             continue
         where = f"step {position + 1} ({step.role})"
         if step.tool_result is None and not isinstance(step.content, str):
@@ -79,6 +85,23 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
     for part in unused:
         if not part.reviewed and not isinstance(part.value, (str, int, float, type(None))):
             yield part.value, part.where or "the trace", not part.harmless
+            if not part.harmless and isinstance(part.value, dict):
+                yield _calls_in_text(part.value), part.where or "the trace", False
+
+
+def _blocks_in(text: str) -> Any:
+    """Return the content blocks that a text is as JSON; None where it is not JSON."""
+    decoded, raw = read_arguments(text)
+    return decoded if raw is None and isinstance(decoded, (dict, list)) else None
+
+
+def _calls_in_text(item: dict[Any, Any]) -> Any:
+    """Return the calls that are written in the text of an item in an unknown format, as unread ones; None without."""
+    for key in ("content", "text"):
+        text = item.get(key)
+        if isinstance(text, str) and may_hold_calls(text) and read_text("assistant", text, {}) is not None:
+            return {"tool_calls": [{"text": text[:200]}]}
+    return None
 
 
 class _Known:
@@ -88,15 +111,22 @@ class _Known:
         self.ids: set[str] = set()
         self.by_name: dict[str, list[ToolCall]] = {}
         for call in calls:
-            if call.id is not None:
-                self.ids.add(call.id)
+            self.ids |= _ids_of(call)
             self.by_name.setdefault(call.name, []).append(call)
 
     def __contains__(self, call: ToolCall) -> bool:
-        if call.id is not None and call.id in self.ids:
+        ids = _ids_of(call)
+        if ids & self.ids:
             return True
+        # A call with an id of its own is not a copy of one with another id, though the arguments are the same.
         same = self.by_name.get(call.name, ())
-        return any(_says_the_same(call, other) for other in same)
+        return any(_says_the_same(call, other) for other in same if not (ids and _ids_of(other)))
+
+
+def _ids_of(call: ToolCall) -> set[str]:
+    """Return all ids of a call: OpenAI's Responses have two, `id` and `call_id`."""
+    beside = (call.extra[key] for key in IDS if key in call.extra)
+    return {each for each in (call.id, *beside) if isinstance(each, str)}
 
 
 def _says_the_same(call: ToolCall, other: ToolCall) -> bool:
@@ -157,6 +187,8 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | N
     kind = next((each for each in kinds if _is_call_kind(each)), None)
     if kind is None and "toolCallId" in value and ("input" in value or "args" in value):
         kind = "a part with a toolCallId"
+    if kind is None and value.keys() <= _UNTYPED and isinstance(value.get("input"), dict) and "id" in value:
+        kind = "a block with a name and an input, and no type"
     if kind is None and not described and any(isinstance(value.get(key), str) for key in NAMES):
         if not any(key in value for key in ("arguments", "args", "tool_input", "toolInput")):
             return None

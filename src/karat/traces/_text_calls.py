@@ -26,9 +26,18 @@ _CALLING = "Calling tools:"
 _FENCE = re.compile(r"```(?:json)?")
 
 
+NOT_AGENTS = frozenset(("user", "human", "system", "developer", "tool", "function"))
+"""Roles whose texts are not the agent's: what looks like a call there was not made by it."""
+
+
 def may_hold_calls(text: str) -> bool:
     """Return whether a text is worth a closer look."""
     return "Action" in text or _OPEN in text or text.startswith(_CALLING)
+
+
+def may_be_blocks(text: str) -> bool:
+    """Return whether a text may be a message's content blocks as JSON, with a call among them."""
+    return text[:1] in ("[", "{") and ('"tool' in text or '"function' in text)
 
 
 def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:

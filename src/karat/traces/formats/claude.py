@@ -84,7 +84,7 @@ def _typed(block: Any) -> Any:
     if "tool_use_id" in block:
         # Of a server tool the result is called the same and has no `is_error`.
         return {"type": "tool_result", **block}
-    if "input" in block and "name" in block:
+    if "input" in block:  # without a name it is a call that cannot be read
         return {"type": "tool_use", **block}
     if "thinking" in block:
         return {"type": "thinking", **block}

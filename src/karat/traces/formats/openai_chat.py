@@ -12,7 +12,7 @@ from typing import Any
 from karat.traces._calls import read_call
 from karat.traces._objects import plain
 from karat.traces._parts import simple
-from karat.traces._text_calls import may_hold_calls, read_text
+from karat.traces._text_calls import NOT_AGENTS, may_be_blocks, may_hold_calls, read_text
 from karat.traces.formats.anthropic import fast_blocks
 from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest, text_or_none
 
@@ -62,7 +62,9 @@ def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any
                 return None
         elif "tool_calls" not in message or (calls := message["tool_calls"]) is None:
             role = message["role"]
-            if role not in _FAST_ROLES or (role == "assistant" and content and may_hold_calls(content)):
+            if role not in _FAST_ROLES:
+                return None
+            if role == "assistant" and content and (may_hold_calls(content) or may_be_blocks(content)):
                 return None
         elif message["role"] != "assistant" or type(calls) is not list:
             return None
@@ -96,7 +98,7 @@ def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
         # LangChain's name for calls whose arguments it could not read.
         given = [*given, *map(plain, extra.pop("invalid_tool_calls"))]
     given = given or _older_calls(extra)
-    if not given and role == "assistant":
+    if not given and role not in NOT_AGENTS:
         only = content if isinstance(content, str) else simple(content)
         if isinstance(only, str) and may_hold_calls(only):
             found = read_text(role, only, extra)

@@ -523,6 +523,8 @@ def test_content_blocks_written_as_json_text_are_refused(call: dict[str, Any]) -
 def test_a_block_that_lost_its_type_is_refused() -> None:
     with pytest.raises(TraceError):
         normalize([ASKED, {"role": "assistant", "content": [UNTYPED]}])
+    with pytest.raises(TraceError):
+        normalize([ASKED, {"role": "assistant", "content": [{**UNTYPED, "toolset": None}]}])
 
 
 @pytest.mark.parametrize("role", ["agent", "AI", "bot", "ASSISTANT"])
@@ -534,3 +536,12 @@ def test_calls_in_the_text_of_an_agent_are_read_whatever_its_role_is_called(role
 def test_calls_in_the_text_of_an_item_in_no_known_format_are_refused() -> None:
     with pytest.raises(TraceError):
         normalize([ASKED, {"author": "agent", "content": REACT}])
+    with pytest.raises(TraceError):
+        normalize([ASKED, {"author": "agent", "content": [{"type": "text", "text": REACT}]}])
+    with pytest.raises(TraceError):
+        normalize(
+            [
+                ASKED,
+                {"kind": "response", "parts": json.dumps([{"part_kind": "tool-call", "tool_name": "rm"}])},
+            ]
+        )

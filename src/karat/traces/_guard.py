@@ -85,8 +85,8 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
     for part in unused:
         if not part.reviewed and not isinstance(part.value, (str, int, float, type(None))):
             yield part.value, part.where or "the trace", not part.harmless
-            if not part.harmless and isinstance(part.value, dict):
-                yield _calls_in_text(part.value), part.where or "the trace", False
+            if not part.harmless:
+                yield from _written_calls(part.value, part.where or "the trace")
 
 
 def _blocks_in(text: str) -> Any:
@@ -95,13 +95,20 @@ def _blocks_in(text: str) -> Any:
     return decoded if raw is None and isinstance(decoded, (dict, list)) else None
 
 
-def _calls_in_text(item: dict[Any, Any]) -> Any:
-    """Return the calls that are written in the text of an item in an unknown format, as unread ones; None without."""
-    for key in ("content", "text"):
-        text = item.get(key)
-        if isinstance(text, str) and may_hold_calls(text) and read_text("assistant", text, {}) is not None:
-            return {"tool_calls": [{"text": text[:200]}]}
-    return None
+def _written_calls(value: Any, where: str) -> Iterator[tuple[Any, str, bool]]:
+    """Yield the calls that are written in the texts of an item in an unknown format, as unread ones."""
+    stack, seen = [value], 0
+    while stack and seen < 10_000:
+        value, seen = stack.pop(), seen + 1
+        if isinstance(value, dict):
+            stack.extend(part for key, part in value.items() if not _SKIPPED.fullmatch(_letters(key)))
+        elif isinstance(value, (list, tuple)):
+            stack.extend(value)
+        elif isinstance(value, str):
+            if may_be_blocks(value):
+                yield _blocks_in(value), f"{where}, JSON text", False
+            elif may_hold_calls(value) and read_text("assistant", value, {}) is not None:
+                yield {"tool_calls": [{"text": value[:200]}]}, f"{where}, text", False
 
 
 class _Known:
@@ -187,8 +194,9 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | N
     kind = next((each for each in kinds if _is_call_kind(each)), None)
     if kind is None and "toolCallId" in value and ("input" in value or "args" in value):
         kind = "a part with a toolCallId"
-    if kind is None and value.keys() <= _UNTYPED and isinstance(value.get("input"), dict) and "id" in value:
-        kind = "a block with a name and an input, and no type"
+    if kind is None and isinstance(value.get("input"), dict) and "id" in value and "name" in value:
+        given = {key for key, part in value.items() if part is not None}
+        kind = "a block with a name and an input, and no type" if given <= _UNTYPED else None
     if kind is None and not described and any(isinstance(value.get(key), str) for key in NAMES):
         if not any(key in value for key in ("arguments", "args", "tool_input", "toolInput")):
             return None

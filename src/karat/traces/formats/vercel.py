@@ -9,6 +9,7 @@ from karat.traces._calls import named_call
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
 from karat.traces._parts import Found, read_parts, result_step
+from karat.traces._text_calls import may_be_blocks
 from karat.traces.detection import placed
 from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 
@@ -87,6 +88,9 @@ def _read_step(value: Any) -> Iterator[Step | Unused]:
         repeated = {key: value[key] for key in used[1:] if value.get(key)}
         if repeated:
             yield Unused("", "fields that repeat the content", repeated, harmless=True)
+        return
+    if isinstance(content, str) and may_be_blocks(content):
+        yield UnreadCall("content", "content is text and not a list of parts", content)
         return
     text, calls, results = value.get("text"), value.get("toolCalls"), value.get("toolResults")
     for key, given in (("toolCalls", calls), ("toolResults", results)):

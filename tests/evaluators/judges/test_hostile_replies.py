@@ -189,6 +189,34 @@ def test_every_judge_reports_an_error_for_every_hostile_reply(serve, name):
         assert raised.value.requests <= 3
 
 
+@pytest.mark.parametrize("name", JUDGES)
+def test_the_result_of_every_judge_says_who_judged_how_and_why(serve, name):
+    field, judge = JUDGES[name]
+    value = "first" if name == "pairwise_judge" else VALUES[field][0]
+    server = serve(lambda body: {"analysis": "because", field: value}, model="served-1")
+    result = judge({"model": server.spec(), "samples": 3}, 0)
+    metadata = result.metadata
+    assert metadata["model"] == server.spec()
+    assert metadata["served_model"] == "served-1"
+    assert metadata["prompt"]
+    assert metadata["usage"]["calls"] == metadata["requests"] == server.count
+    assert metadata["reasoning"] == "because"
+    assert {"call", "hash"} <= metadata["reply"].keys()
+    decisions = {
+        "rubric_dag": metadata.get("path"),
+        "groundedness": metadata.get("claims"),
+        "answer_correctness": metadata.get("claims"),
+        "agent_as_judge": metadata.get("verdicts"),
+        "context_relevance": metadata.get("passages"),
+    }.get(name)
+    for each in decisions or ([metadata] if name != "pairwise_judge" else []):
+        assert each["spread"] == 0.0
+    if name == "pairwise_judge":
+        assert result.value == metadata["verdict"] == "tie"  # the first position wins in both orders
+    else:
+        assert result.score == 1.0
+
+
 REFUSALS = [
     "I'm sorry, but I can't help with judging this.",
     "I am sorry, I cannot assist with that request.",

@@ -344,8 +344,8 @@ def test_several_votes_are_about_the_same_claims(serve):
     judge = {"model": serve(answer).spec(), "samples": 3}
     result = rag_triad(judge=judge)["groundedness"].evaluate(inputs="?", outputs="x", context="c")
     assert result.metadata["claims"] == [
-        {"claim": "a", "supported": True, "share": 1.0},
-        {"claim": "b", "supported": True, "share": pytest.approx(2 / 3)},
+        {"claim": "a", "supported": True, "share": 1.0, "spread": 0.0},
+        {"claim": "b", "supported": True, "share": pytest.approx(2 / 3), "spread": pytest.approx(8 / 9)},
     ]
 
 

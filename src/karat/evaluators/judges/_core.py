@@ -494,7 +494,7 @@ def decide(votes: Sequence[Vote | JudgeFailure], planned: int, majority: float) 
     return Decision(
         value=best if won else None,
         share=share,
-        spread=_split(counts, considered),
+        spread=split(counts, considered),
         counts={_name(value): count for value, count in counts.items()},
         abstained=len(cast) - len(valid),
     )
@@ -513,7 +513,7 @@ def is_decided(majority: float, planned: int) -> Callable[[Sequence[Any]], bool]
     return decided
 
 
-def _split(counts: Mapping[Any, int], total: int) -> float:
+def split(counts: Mapping[Any, int], total: int) -> float:
     """1 − Σ shares², scaled so that an even split of two values is 1."""
     if not total:
         return 0.0

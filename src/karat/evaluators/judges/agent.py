@@ -269,6 +269,7 @@ class AgentAsJudgeEvaluator(JudgeEvaluator):
         }
         if len(votes) > 1:
             out["share"] = sum(entry["satisfied"] for entry in entries) / len(entries)
+            out["spread"] = decision.spread
         return out
 
 

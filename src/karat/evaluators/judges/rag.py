@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
@@ -16,7 +17,7 @@ from karat.evaluators.judges._base import (
     JudgeEvaluator,
     ReferenceOptions,
 )
-from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, part_of
+from karat.evaluators.judges._core import JudgeFailure, Ledger, Vote, part_of, split
 from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
@@ -184,6 +185,9 @@ class _Claims(JudgeEvaluator):
                 entry["supported"] = False
             elif len(supported) > 1:
                 entry["share"] = sum(vote is True for vote in supported) / len(supported)
+                entry["spread"] = split(
+                    Counter(vote for vote in supported if vote is not None), len(supported)
+                )
             out.append(entry)
         return out, cast
 

@@ -457,7 +457,7 @@ class RubricDagEvaluator(JudgeEvaluator):
             "reasoning": _why(cast, decision.value),
         }
         if len(cast) > 1:
-            step["share"] = decision.share
+            step |= {"share": decision.share, "spread": decision.spread}
         if decision.value is None:
             step["counts"] = decision.counts
         return step, list(cast)

@@ -348,3 +348,14 @@ def test_a_run_that_was_retried_since_is_not_mixed_with_its_earlier_files(tmp_pa
         karat.memory.evaluate(None, output_dir=folder, eval_only=True, judge="deterministic", store=store)
         for name in ("pipeline_qa.jsonl", "qa_records.jsonl"):
             assert len((folder / name).read_text().splitlines()) == questions
+
+
+def test_questions_without_their_session_are_refused(tmp_path):
+    folder = first_stage(tmp_path / "one")
+    shutil.rmtree(folder / ".karat")
+    sessions = (folder / "pipeline_sessions.jsonl").read_text().splitlines(keepends=True)
+    (folder / "pipeline_sessions.jsonl").write_text("".join(sessions[:-1]))
+    with pytest.raises(DataError, match=r"pipeline_qa\.jsonl:\d+: .*lines are missing"):
+        karat.memory.evaluate(
+            None, output_dir=folder, eval_only=True, judge="deterministic", store="memory://"
+        )

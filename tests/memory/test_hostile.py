@@ -39,6 +39,7 @@ RETRIEVALS: dict[str, Any] = {
     "nan": Retrieval(items=(RetrievedMemory(memory_id="1", text="a", score=math.nan),)),
     "infinite": Retrieval(items=(RetrievedMemory(memory_id="1", text="a", score=math.inf),)),
     "boolean": Retrieval(items=(RetrievedMemory(memory_id="1", text="a", score=True),)),
+    "twice": Retrieval(items=(RetrievedMemory(memory_id="1", text="a"),) * 2),
     "raises": ZeroDivisionError("no"),
 }
 
@@ -83,6 +84,51 @@ def test_a_huge_snapshot_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("karat.memory._pipeline.LARGEST_SNAPSHOT", 10)
     made = run(tmp_path, Notes, [sample()])
     assert made.metrics["missing"]["sessions"] == 3
+
+
+def test_a_huge_retrieval_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("karat.memory._pipeline.LARGEST_RETRIEVAL", 10)
+    made = run(tmp_path, Notes, [sample()])
+    assert made.metrics["missing"]["questions"] == 3
+
+
+def raising(*args: Any) -> Any:
+    raise KeyError("gone")
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("capabilities", lambda self: None),
+        ("capabilities", lambda self: {"save": True}),
+        ("capabilities", raising),
+        ("configuration", raising),
+        ("configuration", lambda self: object()),
+        ("__init__", raising),
+        ("close", raising),
+        ("name", None),
+        ("name", ""),
+    ],
+)
+def test_a_system_that_does_not_say_what_it_is_is_refused(tmp_path, member, value):
+    with pytest.raises(RequestError):
+        run(tmp_path, type("Wrong", (Notes,), {"name": "wrong", member: value}), [sample()])
+    assert not (tmp_path / ".karat").exists()
+
+
+def test_a_system_that_cannot_be_closed_after_its_sample_keeps_its_answers(tmp_path):
+    class Open(Notes):
+        """Cannot be closed once it holds something."""
+
+        name = "open"
+
+        def close(self) -> None:
+            if getattr(self, "turns", None):
+                raise OSError("still in use")
+
+    made = run(tmp_path, Open, [sample()])
+    assert made.exit_code == 0
+    assert any("could not be closed after 1 sample" in notice for notice in made.notices)
 
 
 def test_a_huge_trace_is_left_out(tmp_path):

@@ -20,7 +20,7 @@ import karat
 from karat import models
 from karat.datasets import whole_file
 from karat.errors import KaratError, RequestError, UnknownName, nearest
-from karat.formatting import Block, as_text
+from karat.formatting import Block, as_text, plural
 from karat.memory import _files as files
 from karat.memory._answering import EXTRACTIVE, answerer_of, prompt_identity
 from karat.memory._dialogue import Sample
@@ -492,6 +492,9 @@ def _first_stage(
             f" sample{'' if len(task.restarted) == 1 else 's'} ({names})"
             + ("" if system.capabilities.save else ": it cannot save its state")
         )
+    if task.not_closed:
+        samples = plural(len(task.not_closed), "sample")
+        notices.append(f"{system.name} could not be closed after {samples} ({task.not_closed[0]})")
     if concurrency is not None and concurrency > 1 and not system.capabilities.parallel:
         notices.append(f"{system.name} cannot work on samples in parallel: --concurrency is 1")
     with files.writing(folder):

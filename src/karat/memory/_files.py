@@ -204,6 +204,8 @@ class _QuestionLine(msgspec.Struct):
     answerable: bool = True
     gold_evidence_turn_ids: list[list[str]] = []
     question_index: int | None = None
+    session_id: str | None = None
+    """The session after which it was asked: an extra key of karat."""
     context: dict[str, Any] = {}
 
 
@@ -283,6 +285,11 @@ class PipelineFiles(Task):
         asked = self._questions.setdefault(record.sample_id, [])
         index = len(asked) if record.question_index is None else record.question_index
         unit = question_unit(index)
+        if record.session_id is not None and session_unit(record.session_id) not in units:
+            raise DataError(
+                f"{SESSIONS} has no session {record.session_id!r} of sample {record.sample_id!r}, after which the"
+                " question was asked: lines are missing, or these are files of two runs"
+            )
         if unit in units:
             raise DataError(f"question {index} of sample {record.sample_id!r} occurs twice")
         units[unit] = place

@@ -12,12 +12,13 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from karat.errors import RequestError, Stopped
+from karat.errors import KaratError, RequestError, Stopped
 from karat.memory._answering import (
     ANSWER_TOKENS,
     TOKENIZER,
@@ -57,6 +58,8 @@ MOST_MEMORIES = 200_000
 """Memories in one snapshot; more is taken for a fault of the system."""
 LARGEST_SNAPSHOT = 256 * 1024 * 1024
 """Characters of all texts of a snapshot."""
+LARGEST_RETRIEVAL = 32 * 1024 * 1024
+"""Characters of all texts of a retrieval."""
 LONGEST_TRACE = 100_000
 """Bytes of what a system says about a retrieval."""
 
@@ -130,25 +133,41 @@ def system_spec(given: object, params: Mapping[str, Any] | None = None, seed: in
             )
         return system
 
-    try:
+    with _faults_of(given, "cannot be made"):
         first = make()
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"memory system {given!r}: {error}") from error
     registered = isinstance(given, str) and memory_systems.has(given)
-    name = given if registered and "name" not in options else first.name
-    try:
-        return SystemSpec(
-            name=str(name),
+    with _faults_of(given, "does not say what it is"):
+        name = given if registered and "name" not in options else first.name
+        if not isinstance(name, str) or not name:
+            raise SystemFault(f"its name is {name!r:.40}, not a text")
+        capabilities = first.capabilities()
+        if not isinstance(capabilities, Capabilities):
+            raise SystemFault(f"capabilities() returned {type(capabilities).__name__}, not Capabilities")
+        made = SystemSpec(
+            name=name,
             make=make,
             version=str(first.version),
-            capabilities=first.capabilities(),
+            capabilities=capabilities,
             configuration=to_json_value(first.configuration(), f"the configuration of {name}"),
             control=isinstance(first, ControlSystem),
             code=code_fingerprint(type(first)),
-            asked_for=given if isinstance(given, str) else str(name),
+            asked_for=given if isinstance(given, str) else name,
         )
-    finally:
+    with _faults_of(given, "cannot be closed"):
         first.close()
+    return made
+
+
+@contextmanager
+def _faults_of(given: Any, what: str) -> Iterator[None]:
+    """Turn what a memory system raises before it is run into a sentence that names it."""
+    try:
+        yield
+    except KaratError:
+        raise
+    except Exception as error:
+        named = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+        raise RequestError(f"memory system {named!r} {what}: {type(error).__name__}: {error}") from error
 
 
 class MemoryTask(Task):
@@ -164,6 +183,8 @@ class MemoryTask(Task):
         self.name = system.name
         self.restarted: list[str] = []
         """Samples that were begun again from their first session."""
+        self.not_closed: list[str] = []
+        """What systems raised when they were closed after a sample."""
         self._state = state
         self._lock = threading.Lock()
 
@@ -197,13 +218,19 @@ class MemoryTask(Task):
         try:
             yield from drive.units()
         finally:
-            drive.close()
+            try:
+                drive.close()
+            except Exception as error:  # what it stored and answered is complete
+                self._note(self.not_closed, f"{type(error).__name__}: {error}")
         shutil.rmtree(folder, ignore_errors=True)
 
     def note_restart(self, sample_id: str) -> None:
         """Remember a sample that was begun again although units of it are stored."""
+        self._note(self.restarted, sample_id)
+
+    def _note(self, kept: list[str], text: str) -> None:
         with self._lock:
-            self.restarted.append(sample_id)
+            kept.append(text)
 
 
 def _folder_name(example: str) -> str:
@@ -635,10 +662,18 @@ def checked_retrieval(given: object, who: str, most: int | None) -> tuple[Retrie
         raise SystemFault(f"{who}: retrieve() returned {type(given).__name__}, not a Retrieval with items")
     if most is not None and len(given.items) > most:
         raise SystemFault(f"{who}: retrieve() returned {len(given.items)} items, and top_k is {most}")
+    seen: set[str] = set()
+    size = 0
     for item in given.items:
         if not isinstance(item, RetrievedMemory):
             raise SystemFault(f"{who}: retrieve() returned a {type(item).__name__}, not a RetrievedMemory")
         _check_texts(item, ("memory_id", "text"), ("raw_backend_id",), who)
+        if item.memory_id in seen:
+            raise SystemFault(f"{who}: retrieve() returned the id {item.memory_id!r} twice")
+        seen.add(item.memory_id)
+        size += len(item.text)
+        if size > LARGEST_RETRIEVAL:
+            raise SystemFault(f"{who}: retrieve() returned more than {LARGEST_RETRIEVAL:,} characters")
         _check_names(item.turn_ids, "turn_ids", who)
         score = item.score
         if score is not None and (

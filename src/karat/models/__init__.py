@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ServerFailed,
         TimedOut,
     )
+    from karat.models._media import message_content
     from karat.models._messages import ROLES, Choice, Reply, ToolCall, check_extra
     from karat.models._prices import Price, find_price, price_date, price_list
     from karat.models._recording import annotate, default_model, record_tool_call, recording, tool
@@ -71,6 +72,7 @@ _WHERE = {
     "ROLES": "_messages",
     "annotate": "_recording",
     "check_extra": "_messages",
+    "message_content": "_media",
     "output_schema": "_structured",
     "Provider": "providers",
     "Quirks": "providers",
@@ -158,6 +160,7 @@ __all__ = [
     "defined_names",
     "find_price",
     "get",
+    "message_content",
     "output_schema",
     "price_date",
     "price_list",

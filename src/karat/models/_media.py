@@ -2,15 +2,18 @@
 
 A part with a `path` is read here: `{type: image, path: cat.png}`, `{type: audio, path: …}`, `{type: file, path: …}`.
 What is sent is decided by the file's first bytes and not by its name: a path that comes from a dataset can lead
-nowhere but to a picture, a sound or a document of these kinds.
+nowhere but to a picture, a sound or a document of these kinds. A part may also be a field of a record, which a prompt
+then holds in place of `{field}`; its file has to be below the current folder.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from karat.errors import RequestError
 
@@ -37,17 +40,104 @@ _RIFF = {"image": b"WEBP", "audio": b"WAVE"}
 
 
 def with_media(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with its files read; other parts stay as they are."""
+    """The message with its files read and the size of its media checked."""
     content = message.get("content")
-    if not isinstance(content, (list, tuple)) or not any(
-        isinstance(part, Mapping) and "path" in part for part in content
-    ):
+    if not isinstance(content, (list, tuple)):
         return dict(message)
     return {**message, "content": [_read(part) for part in content]}
 
 
+def message_content(pieces: Sequence[str | tuple[Any]]) -> str | list[Any]:
+    """The content of a message from literal texts and the values of fields, each in a tuple.
+
+    It is a text, with values that are not text as JSON, unless a value is a part such as `{type: image, path: …}`, or a
+    list of parts: then it is a list of parts, in the same order.
+    """
+    out: list[str | list[Any]] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            out.append(piece)
+        elif isinstance(piece[0], str):
+            out.append(piece[0])
+        else:
+            parts = _media_parts(piece[0])
+            out.append(msgspec.json.encode(piece[0]).decode() if parts is None else parts)
+    texts = [piece for piece in out if isinstance(piece, str)]
+    return "".join(texts) if len(texts) == len(out) else _parts(out)
+
+
+def _parts(pieces: Sequence[str | list[Any]]) -> list[Any]:
+    out: list[Any] = []
+    text = ""
+    for piece in (*pieces, []):
+        if isinstance(piece, str):
+            text += piece
+            continue
+        if text.strip():
+            out.append({"type": "text", "text": text})
+        text = ""
+        out += piece
+    return out
+
+
+def _media_parts(value: Any) -> list[Any] | None:
+    """The parts in a field of a record: one part, or a list of parts that has an image, a sound or a file."""
+    if isinstance(value, Mapping):
+        return [_own_file(value)] if _is_media(value) else None
+    if not isinstance(value, (list, tuple)) or not any(map(_is_media, value)):
+        return None
+    if not all(_is_media(part) or _is_text(part) for part in value):
+        return None
+    return [_own_file(part) for part in value]
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _is_media(part: Any) -> bool:
+    if not isinstance(part, Mapping):
+        return False
+    kind = part.get("type")
+    if kind in KINDS and isinstance(part.get("path"), str):
+        return True
+    return kind in ("image_url", "input_audio", "file") and isinstance(part.get(kind), (str, Mapping))
+
+
+def _own_file(part: Any) -> Any:
+    """A part of a record; its file has to be below the current folder, because records may come from others."""
+    path = part.get("path")
+    if isinstance(path, str):
+        try:
+            inside = Path(path).resolve().is_relative_to(Path.cwd().resolve())
+        except (OSError, ValueError):
+            inside = False
+        if not inside:
+            raise RequestError(
+                f"{path[:200]!r}: a file that a record names has to be below the current folder: move it,"
+                " or name its field as the path of a part in the prompt"
+            )
+    return part
+
+
+def _check_size(part: Mapping[str, Any]) -> None:
+    """Refuse data inside of a part that is larger than a file may be."""
+    inside = part.get(str(part.get("type")))
+    values = [*inside.values()] if isinstance(inside, Mapping) else [inside]
+    longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+    if longest > LARGEST_FILE * 4 / 3 + 200:  # in base64, with the head of a data URL
+        raise RequestError(
+            f"a part of the type {part.get('type')!r} has {longest * 3 // 4 >> 20} MB:"
+            f" at most {LARGEST_FILE >> 20} MB can be sent"
+        )
+
+
 def _read(part: Any) -> Any:
-    if not isinstance(part, Mapping) or "path" not in part:
+    if not isinstance(part, Mapping):
+        return part
+    if "path" not in part:
+        if part.get("type") != "text":
+            _check_size(part)
         return part
     kind, path = part.get("type"), part["path"]
     if kind not in KINDS:

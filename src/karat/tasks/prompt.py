@@ -58,7 +58,7 @@ class PromptTask(Task):
                 f"task {name!r}: the prompt has no {{variable}}, every example would get the same answer:"
                 " write {input} or a field of it"
             )
-        self._fill = template(self.messages)
+        self._fills = [message_template(message) for message in self.messages]
         self.model = models.get(model, api=api)
         self._schema = schema
         given: dict[str, Any] = {
@@ -88,6 +88,10 @@ class PromptTask(Task):
             for name in self.variables()
             if isinstance(problem := _value(name, example.input), _Unknown)
         ]
+
+    def _fill(self, given: object) -> list[dict[str, Any]]:
+        """The messages for an input."""
+        return [fill(given) for fill in self._fills]
 
     @property
     def max_tokens(self) -> int | None:
@@ -153,6 +157,60 @@ def template(value: object) -> Callable[[Any], Any]:
         items = [template(item) for item in value]
         return lambda given: [fill(given) for fill in items]
     return lambda given: value
+
+
+def message_template(message: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """As `template`, for a message, in whose content a variable may stand for an image, a sound or a file."""
+    fields = [
+        (key, _content_template(item) if key == "content" else template(item))
+        for key, item in message.items()
+    ]
+    return lambda given: {key: fill(given) for key, fill in fields}
+
+
+def _content_template(value: object) -> Callable[[Any], Any]:
+    if isinstance(value, (list, tuple)):
+        items = [_content_template(item) if isinstance(item, str) else template(item) for item in value]
+
+        def filled(given: Any) -> list[Any]:
+            out: list[Any] = []
+            for fill in items:
+                part = fill(given)
+                out += part if isinstance(part, list) else [part]
+            return out
+
+        return filled
+    if not isinstance(value, str):
+        return template(value)
+    from karat.models import message_content
+
+    pieces = _pieces(value)
+    if not any(isinstance(piece, tuple) for piece in pieces):
+        return template(value)
+
+    def fill(given: Any) -> Any:
+        filled: list[Any] = []
+        for piece in pieces:
+            if piece.__class__ is not str:
+                found = _value(piece[0], given)
+                if isinstance(found, _Unknown):
+                    raise RequestError(found)
+                piece = found if found.__class__ is str else (found,)
+            filled.append(piece)
+        return message_content(filled)
+
+    return fill
+
+
+def _pieces(text: str) -> list[str | tuple[str]]:
+    """The literals of a template, and the names of its variables."""
+    out: list[str | tuple[str]] = []
+    end = 0
+    for match in _VARIABLE.finditer(text):
+        out.append(text[end : match.start()] + (f"{{{match.group(1)}}}" if match.group(1) else ""))
+        out += [(match.group(2),)] if match.group(2) else []
+        end = match.end()
+    return [piece for piece in [*out, text[end:]] if piece]
 
 
 def _text_template(text: str) -> Callable[[Any], str]:

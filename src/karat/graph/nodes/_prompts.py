@@ -14,7 +14,7 @@ import msgspec
 
 from karat.errors import RequestError, did_you_mean
 from karat.graph._reading import Section
-from karat.models import ROLES
+from karat.models import ROLES, message_content
 from karat.paths import MISSING, find
 
 _NAME = r"[^\W\d]\w*(?:(?:\.|->)\w+|\[\d+\])*"
@@ -37,17 +37,30 @@ class Prompt:
 
     def _compile(self, content: Any) -> Fill:
         if isinstance(content, str):
-            return self._text(content)
+            return self._text(content, media=True)
         if isinstance(content, list):
             parts = [self._part(part) for part in content]
-            return lambda state: [fill(state) for fill in parts]
+
+            def filled(state: Mapping[str, Any]) -> list[Any]:
+                out: list[Any] = []
+                for fill in parts:
+                    part = fill(state)
+                    out += part if isinstance(part, list) else [part]
+                return out
+
+            return filled
         return lambda state: content
 
     def _part(self, part: Any) -> Fill:
         """A part of a message: text, image or audio, in the shape that models are asked with."""
         if not isinstance(part, Mapping):
-            text = self._text(str(part))
-            return lambda state: {"type": "text", "text": text(state)}
+            text = self._text(str(part), media=True)
+
+            def parts(state: Mapping[str, Any]) -> Any:
+                found = text(state)
+                return found if isinstance(found, list) else {"type": "text", "text": found}
+
+            return parts
         kind = part.get("type")
         if kind in ("image_url", "audio_url"):
             given = part.get(kind)
@@ -55,10 +68,14 @@ class Prompt:
             more = {k: v for k, v in given.items() if k != "url"} if isinstance(given, Mapping) else {}
             shape = _image if kind == "image_url" else _audio
             return lambda state: shape(fill(state), more)
-        fills = {key: self._compile(value) for key, value in part.items()}
+        fills = {
+            key: self._text(value) if isinstance(value, str) else self._compile(value)
+            for key, value in part.items()
+        }
         return lambda state: {key: fill(state) for key, fill in fills.items()}
 
-    def _text(self, template: str) -> Fill:
+    def _text(self, template: str, media: bool = False) -> Fill:
+        """A text; with `media`, a variable may stand for an image, a sound or a file, which gives parts."""
         pieces: list[str | list[str]] = []
         at = 0
         for match in _VARIABLE.finditer(template):
@@ -73,6 +90,10 @@ class Prompt:
         if all(isinstance(piece, str) for piece in pieces):
             whole = "".join(piece for piece in pieces if isinstance(piece, str))
             return lambda state: whole
+        if media:
+            return lambda state: message_content(
+                [piece if isinstance(piece, str) else (value_of(piece[0], state),) for piece in pieces]
+            )
         return lambda state: "".join(
             piece if isinstance(piece, str) else _shown(value_of(piece[0], state)) for piece in pieces
         )
@@ -137,12 +158,13 @@ def read_prompt(node: Section) -> Prompt:
 
 
 def _check_parts(node: Section, parts: Iterable[Any], at: int, role: str) -> None:
-    kinds = ("text", "image_url", "audio_url", "input_audio", "file")
+    kinds = ("text", "image_url", "audio_url", "input_audio", "file", "image", "audio")
     for number, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if isinstance(part, str):
             continue
         if kind not in kinds:
             node.problem(f"a part needs a type: {did_you_mean(str(kind), kinds)}", "prompt", at, role, number)
-        elif kind not in part:
-            node.problem(f"a part of the type {kind} needs {kind!r}", "prompt", at, role, number)
+        elif kind not in part and not (kind in ("image", "audio", "file") and "path" in part):
+            needed = "path" if kind in ("image", "audio") else kind
+            node.problem(f"a part of the type {kind} needs {needed!r}", "prompt", at, role, number)

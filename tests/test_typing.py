@@ -1,11 +1,14 @@
-"""The public typing: what a user of mypy sees. The examples of README and docs pass `mypy --strict`."""
+"""The public typing: what users of mypy and pyright see. The examples of README and docs pass both."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,3 +120,53 @@ def test_the_public_surface_is_typed(title, answers):
         assert wanted in answers[title]
     else:
         assert answers[title] == ""
+
+
+PYRIGHT_CASES = {
+    "a misspelt parameter of an evaluator is an error": 'No parameter named "case_sensitiv"',
+    "a model is a Model": 'is "Model"',
+    "a run is a Run": 'is "Run"',
+    "estimates are typed": 'is "Estimate"',
+    "an aggregator may be a function": 'is "Aggregation"',
+    "a subclass of Evaluator passes": "",
+    "an experiment has runs": 'is "Run"',
+}
+
+
+@pytest.fixture(scope="module")
+def pyright(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What pyright says about the examples of all pages and about the cases; basedpyright brings its own Node."""
+    command = shutil.which("basedpyright", path=str(Path(sys.executable).parent))
+    if command is None:
+        pytest.skip("basedpyright is not installed: it is in the extra test")
+    folder = tmp_path_factory.mktemp("pyright")
+    write_examples(folder)
+    for number, (code, _) in enumerate(CASES.values()):
+        (folder / f"case_{number}.py").write_text(code)
+    settings = {
+        "typeCheckingMode": "standard",
+        "extraPaths": [str(ROOT / "src")],
+        "reportMissingModuleSource": False,
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    done = subprocess.run(
+        [command, "--pythonpath", sys.executable, "--outputjson", "."],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    document = json.loads(done.stdout)
+    assert document["summary"]["filesAnalyzed"] > len(CASES)
+    found: list[dict[str, Any]] = document["generalDiagnostics"]
+    return found
+
+
+def test_the_examples_of_readme_and_docs_pass_pyright(pyright):
+    errors = [each for each in pyright if each["severity"] == "error" and "/case_" not in each["file"]]
+    assert errors == []
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_the_public_surface_is_typed_for_pyright(title, pyright):
+    name = f"/case_{list(CASES).index(title)}.py"
+    messages = [each["message"] for each in pyright if each["file"].endswith(name)]
+    wanted = PYRIGHT_CASES[title]
+    assert [wanted in message for message in messages] == ([True] if wanted else [])

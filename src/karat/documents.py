@@ -89,7 +89,7 @@ def read_document(path: Path) -> Document:
             raise ConfigError(problems, str(path))
         return Document(path, loader.construct_document(node), lines)
     except yaml.MarkedYAMLError as error:
-        raise ConfigError([_said(error)], str(path)) from error
+        raise ConfigError([_message(error)], str(path)) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigError([f"cannot be read as YAML: {reason}"], str(path)) from error
@@ -97,22 +97,22 @@ def read_document(path: Path) -> Document:
         loader.dispose()
 
 
-def _said(error: yaml.MarkedYAMLError) -> str:
+def _message(error: yaml.MarkedYAMLError) -> str:
     """A readable message for a YAML syntax error."""
     mark, problem = error.problem_mark or error.context_mark, error.problem or error.context or ""
     if error.context == "while scanning a quoted scalar" and "end of stream" in problem:
-        mark, said = error.context_mark or mark, "unclosed quotation mark"
+        mark, message = error.context_mark or mark, "unclosed quotation mark"
     elif r"'\t'" in problem:
-        said = "indent with spaces, not a tab"
+        message = "indent with spaces, not a tab"
     elif "<block end>" in problem:
-        said = "inconsistent indentation: align this line with its neighbours"
+        message = "inconsistent indentation: align this line with its neighbours"
     elif problem == "mapping values are not allowed here":
-        said = "unexpected colon: align the line with its neighbours, or quote the value"
+        message = "unexpected colon: align the line with its neighbours, or quote the value"
     elif problem.startswith("found character"):
-        said = f"{problem}: quote the value"
+        message = f"{problem}: quote the value"
     else:
-        said = problem
-    return f"line {mark.line + 1}, column {mark.column + 1}: {said}" if mark else said
+        message = problem
+    return f"line {mark.line + 1}, column {mark.column + 1}: {message}" if mark else message
 
 
 def _look(root: yaml.Node, path: Path) -> tuple[dict[Place, int], list[str]]:

@@ -156,7 +156,7 @@ def _pattern_properties(seconds: float) -> Rule:
 
 
 def _additional_properties(usual: Any, seconds: float) -> Rule:
-    """The usual rule, except where names are told apart by patterns, which then have the time limit too."""
+    """The usual rule, with the time limit of patterns where property names are matched by patterns."""
     from jsonschema import ValidationError
 
     def rule(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[Any]:

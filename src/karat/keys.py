@@ -238,7 +238,7 @@ def _sources_of_definition(part: Any, seen: set[int]) -> list[str]:
 
 
 def _source_text(part: Any) -> str:
-    # Python 3.13 takes the program of `python -c` for the source of whatever was evaluated from a text.
+    # Python 3.13 takes the program of `python -c` for the source of code that was evaluated from a string.
     if getattr(getattr(part, "__code__", None), "co_filename", "") == "<string>":
         raise _UnknownSourceError
     try:
@@ -398,7 +398,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def _returned(what: str, failed: int, total: int) -> str:
-    """What is told of one that is returned as it is, with the remedy for what failed in it."""
+    """The notice for a finished run or evaluation that is returned, with the command for its failed items."""
     if not failed:
         return f"{what} is finished already: --new for another"
     return f"{what} is finished, {failed:,} of {total:,} failed: --retry-failed tries them again, --new makes another"

@@ -79,7 +79,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     cached_calls: int = 0
     cost: float | None = None
     reasoning_tokens: int = 0
-    """Output tokens that were thought and not said; part of `output_tokens`."""
+    """Reasoning tokens; part of `output_tokens`."""
     cached_input_tokens: int = 0
     """Input tokens that the provider read from its cache; part of `input_tokens`."""
     cache_write_tokens: int = 0
@@ -216,7 +216,7 @@ class ItemResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def result(self) -> Result | None:
-        """What the evaluator said; None unless ok."""
+        """The result of the evaluator; None unless ok."""
         return self.outcome.value if isinstance(self.outcome, Ok) else None
 
     @property
@@ -489,7 +489,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=False):
     skipped: int = 0
     pending: int = 0
     not_applicable: int = 0
-    """Those of `skipped` that the evaluator said are not its business."""
+    """Those of `skipped` that the evaluator declared not applicable."""
     reused: int = 0
     """Those of `ok` that were copied from earlier evaluations."""
 

@@ -245,7 +245,7 @@ def grounded(store, server):
 def test_a_claim_is_corrected_and_the_score_follows(store, serve):
     evaluation = grounded(store, serve(lambda body: CLAIMS))
     [made] = correct(evaluation, "q1", claims={2: False})
-    assert (made.kind, made.judged, made.said) == ("correction", True, False)
+    assert (made.kind, made.judged, made.corrected) == ("correction", True, False)
     assert (made.score_before, made.score) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     # The judge's own verdict stays.
     assert next(evaluation.results()).score == pytest.approx(2 / 3)
@@ -292,7 +292,7 @@ def test_a_corrected_branch_continues_from_there_and_asks_only_what_follows(stor
     server.reset()
     [made] = correct(evaluation, "q1", nodes={"answers": "yes"})
     assert server.count == 1
-    assert (made.kind, made.judged, made.said, made.score) == ("correction", "no", "yes", 1.0)
+    assert (made.kind, made.judged, made.corrected, made.score) == ("correction", "no", "yes", 1.0)
     server.reset()
     [leaf] = correct(evaluation, "q1", nodes={"answers": "partially"}, annotator="bo")
     assert (server.count, leaf.score) == (0, 0.5)

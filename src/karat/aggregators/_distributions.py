@@ -38,7 +38,7 @@ class _Spread:
 
     def add(self, value: float, times: int = 1) -> None:
         value = rounded(value) if self.coarse else value
-        value += 0.0  # -0.0 becomes 0.0: they are one key, and the first one seen would be the one told
+        value += 0.0  # -0.0 becomes 0.0: they are equal keys, and the first one seen would be reported
         self.counts[value] = self.counts.get(value, 0) + times
         if not self.coarse and len(self.counts) > MOST_DISTINCT:
             self.round()

@@ -35,7 +35,7 @@ class FieldNames:
         if value is not None:
             self.seen = True
         elif not self.seen:
-            # The smallest names are kept, whatever the order of the examples.
+            # The smallest names are kept, so that the order of the examples does not matter.
             self.known = set(sorted({*self.known, *map(str, metadata)})[:MOST_FIELDS])
 
     def merge(self, other: FieldNames) -> None:

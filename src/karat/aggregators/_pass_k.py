@@ -94,7 +94,7 @@ class _State:
         self.lowest = {k: ExactSum() for k in ks}
         self.highest = {k: ExactSum() for k in ks}
         self.problems = dict.fromkeys(ks, 0)
-        """Problems that were attempted k times, whatever came of the attempts: what the bounds are over."""
+        """Problems that were attempted k times, with any outcome; the bounds are over these."""
 
 
 class OverAttempts(Aggregator[_State], ABC):

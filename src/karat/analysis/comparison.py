@@ -363,7 +363,7 @@ def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confi
     better, p = each.improvement, each.adjusted_p_value
     missing = better.of - better.n
     if better.value is None:
-        found = f"{run} and {baseline} have no scored item in common, so nothing can be said"
+        found = f"{run} and {baseline} have no scored item in common, so they cannot be compared"
     elif p is not None and p <= 1.0 - confidence and better.value:
         side = better if better.value > 0 else _negated(better)
         found = (

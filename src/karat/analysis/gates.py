@@ -39,7 +39,7 @@ class Gate(msgspec.Struct, frozen=True):
     verdict: Verdict
     reason: str
     examples_needed: int | None = None
-    """About how many examples would decide it, if the difference stays as it is; None where that cannot be said."""
+    """About how many examples would decide it, if the difference stays as it is; None where it is unknown."""
 
 
 def read_limit(text: str) -> Limit:

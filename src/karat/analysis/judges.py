@@ -442,14 +442,16 @@ def _value(row: Mapping[str, Any], scale: tuple[float, float] | None) -> tuple[f
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """What came of a person's verdict on a part."""
+    """A person's verdict on a part of a judge's result, and the score before and after it."""
 
     evaluation: str
     kind: str
     """`correction`, or `confirmation` if the label equals the judge's verdict."""
     part: str
     judged: Any
-    said: Any
+    """The verdict of the judge."""
+    corrected: Any
+    """The verdict of the person."""
     score_before: float | None
     score: float | None
 
@@ -520,7 +522,7 @@ def correct(
 def _earlier_parts(
     evaluation: Evaluation, item: Item, key: str, annotator: str, texts: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the same person said before about parts of this result."""
+    """Earlier labels of the same person on parts of this result."""
     for each in label_evaluations(evaluation.store, [item.run]):
         for label in labels_in(each):
             same = (label.item, label.evaluator, label.annotator) == (item, key, annotator)

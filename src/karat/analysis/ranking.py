@@ -841,7 +841,7 @@ def plan_ranking(
         pairs.append(MissingPair(one.id, other.id, done, total - done))
     missing = sum(pair.missing for pair in pairs)
     estimate = cost / priced * missing if priced and not unpriced else None
-    reason = "" if estimate is not None else "no comparison by this evaluator has told what it cost"
+    reason = "" if estimate is not None else "no comparison by this evaluator has a known cost"
     return RankingPlan(
         evaluator=key,
         pairs=pairs,

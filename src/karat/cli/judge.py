@@ -156,9 +156,9 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
         (
             each.kind,
             [
-                f"{each.part or 'verdict'} {_verdict_text(each.judged)} → {_verdict_text(each.said)}"
+                f"{each.part or 'verdict'} {_verdict_text(each.judged)} → {_verdict_text(each.corrected)}"
                 if each.kind == "correction"
-                else f"{each.part or 'verdict'} {_verdict_text(each.said)}"
+                else f"{each.part or 'verdict'} {_verdict_text(each.corrected)}"
             ],
         )
         for each in made

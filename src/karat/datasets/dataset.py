@@ -45,7 +45,7 @@ class Dataset:
 
     name: str
     id: str
-    """`ds-` and 24 hex digits: the same examples in the same order have the same id, whatever the name."""
+    """`ds-` and 24 hex digits: the same examples in the same order have the same id under any name."""
     count: int
     read: Callable[[int], Iterator[tuple[str, bytes]]] = field(repr=False)
     source: str = ""

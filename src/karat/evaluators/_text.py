@@ -27,7 +27,7 @@ LABEL = 80
 class ExactMatch(ReferenceEvaluator):
     """Whether the output is the reference, as text or as JSON.
 
-    Two texts are compared by the rules; two JSON values by value, whatever the order of keys (True is not
+    Two texts are compared by the rules; two JSON values by value, in any order of keys (True is not
     1); a text and a JSON value by what the text says. None equals None alone. Short texts are kept with the result as
     `golden` and `predicted`, so that `classification` can count them.
     """

@@ -220,7 +220,9 @@ def _asked(top: Section) -> frozenset[str]:
 
 def _plan(graph: Section, building: Building) -> Plan | None:
     graph.known(("nodes", "edges", "graph_properties", "graph_state"))
-    graph.without_effect("graph_state", instead="a record's state holds whatever its data and its nodes set")
+    graph.without_effect(
+        "graph_state", instead="the state of a record has the keys that its data and its nodes set"
+    )
     section = graph.section("nodes")
     if not section.given:
         graph.problem("needs nodes")
@@ -231,7 +233,7 @@ def _plan(graph: Section, building: Building) -> Plan | None:
             section.problem("is reserved: rename the node", name)
     nodes = {name: _node(name, section.section(name), building) for name in names}
     edges, understood = read_edges(graph, names, building)
-    if not understood:  # what an edge was meant to lead to would be told as unreachable
+    if not understood:  # the target of an invalid edge would be reported as unreachable
         return None
     before = len(graph.problems)
     check_edges(edges, nodes, graph)

@@ -203,7 +203,7 @@ def svg(plan: Plan) -> str:
     answers: dict[tuple[str, str], list[str]] = {}
     for source, target, answer in arrows(plan):
         answers.setdefault((source, target), []).append(answer)
-    texts = {way: " / ".join(said) if all(said) else "" for way, said in answers.items()}
+    texts = {way: " / ".join(labels) if all(labels) else "" for way, labels in answers.items()}
     layout = Layout([START, *plan.nodes, END], {way: _label_width(text) for way, text in texts.items()})
     wide, high = layout.width, layout.height
     parts = [

@@ -357,8 +357,8 @@ def _failure(output: Any) -> dict[str, Any]:
     """A failed record as it is written to the file of failures."""
     error = output.outcome.error
     node = error.metadata.get("node")
-    said = error.message.removeprefix(f"node {node}: ") if node else f"{error.type}: {error.message}"
-    out = {"id": output.example, "node": node, "error": said}
+    message = error.message.removeprefix(f"node {node}: ") if node else f"{error.type}: {error.message}"
+    out = {"id": output.example, "node": node, "error": message}
     if output.attempt > 1:
         out["attempt"] = output.attempt
     return out

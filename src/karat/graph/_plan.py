@@ -21,7 +21,7 @@ MOST_VISITS = 25
 
 
 PASSED_ON: tuple[type[BaseException], ...] = (Stopped, KeyboardInterrupt, GeneratorExit)
-"""What is no failure of a node that raises it: the run ends. All else is, whatever it derives from."""
+"""Exceptions that end the run. Every other exception, of any base class, fails the node that raises it."""
 
 
 class NodeFailed(KaratError):
@@ -30,14 +30,14 @@ class NodeFailed(KaratError):
     exit_code = 1
 
     def __init__(self, node: str, error: BaseException) -> None:
-        said = _said(error)
-        super().__init__(f"node {node}: {type(error).__name__}{said and ': '}{said}")
+        message = _message(error)
+        super().__init__(f"node {node}: {type(error).__name__}{message and ': '}{message}")
         self.node = node
         metadata = getattr(error, "metadata", None)
         self.metadata = {**(metadata if isinstance(metadata, dict) else {}), "node": node}
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return _mistakes(error) or str(error)
     except Exception as broken:  # its `__str__` is the task's code like any other

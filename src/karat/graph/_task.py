@@ -39,7 +39,7 @@ class GraphTask(Task):
         self.is_async = self.plan.is_async
         self.run_args = dict(run_args or {})
         self._records: dict[str | tuple[str, int], Record] = {}
-        """The records at work, which timeouts are told of."""
+        """The records in progress, for the errors of timeouts."""
         parts = [*self.plan.parts(), *self.output.parts]
         self._code = _code(parts)
         # The models of its nodes are in `configuration`; only its code could ask another.

@@ -468,7 +468,7 @@ class _Client:
             except ModelFailure as failure:
                 if failure.status is None:
                     raise BatchOpen(
-                        f"{failure}: whether the batch was made cannot be told; repeat the command to find out"
+                        f"{failure}: it is unknown whether the batch was created; repeat the command to find out"
                     ) from None
                 if not failure.retried or attempt == 4:
                     raise
@@ -579,8 +579,8 @@ class _Anthropic(_Client):
                 found.append(str(batch["id"]))
         if len(found) > 1:
             raise BatchOpen(
-                f"{self._endpoint.spec}: which of the batches {', '.join(found)} was submitted before the"
-                " interruption cannot be told: cancel those that are not needed, then repeat the command"
+                f"{self._endpoint.spec}: it is unknown which of the batches {', '.join(found)} was submitted"
+                " before the interruption: cancel those that are not needed, then repeat the command"
             )
         return found[0] if found else ""
 

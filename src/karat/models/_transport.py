@@ -295,7 +295,7 @@ async def _read_stream(
 ) -> bytes:
     """The events of a stream as they came, and when."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise BrokenBody(f"{spec}: the stream is compressed, so its times cannot be told: leave stream out")
+        raise BrokenBody(f"{spec}: the stream is compressed, so its times are unknown: remove stream")
     parts, size, tail = [], 0, b"\n"
     async for part in response.content.iter_any():
         size += len(part)

@@ -22,11 +22,11 @@ class FakeBatches:
     def __init__(self, answer: Answer, polls: int) -> None:
         self._answer = answer
         self.polls = polls
-        """How often a batch is said to be in progress before it has ended."""
+        """The number of polls that report a batch as in progress before it has ended."""
         self.requests: Counter[str] = Counter()
         """How often each custom id was submitted."""
         self.lose_next: bool = False
-        """Whether the next batch is made and the connection dropped before its id is said."""
+        """Whether the next batch is created and the connection dropped before its id is sent."""
         self._files: dict[str, bytes] = {}
         self._batches: dict[str, dict[str, Any]] = {}
         self._results: dict[str, list[dict[str, Any]]] = {}

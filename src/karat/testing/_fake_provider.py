@@ -231,7 +231,7 @@ class FakeProvider:
         self._thread.join()
 
     async def serve(self, ready: Callable[[], None] | None = None) -> None:
-        """Serves until told to end; calls `ready` when it listens."""
+        """Serve until stopped; call `ready` when it listens."""
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0.1)

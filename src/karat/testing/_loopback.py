@@ -24,7 +24,7 @@ class LeftLoopback(ConnectionRefusedError):
 def only_loopback() -> Iterator[list[str]]:
     """Refuse every connection and name lookup that leaves this machine; give a list of those that were tried.
 
-    It covers all threads of this process and Python's own sockets, whatever library uses them. Libraries often
+    It covers all threads of this process and Python's own sockets, used by any library. Libraries often
     swallow the error, so assert that the list is empty. Connections made by compiled code or by other processes are
     not seen.
     """

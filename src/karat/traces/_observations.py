@@ -62,7 +62,7 @@ def messages(value: object, role: str) -> list[Step | Unused]:
     if value is None or value == "" or value == [] or value == {}:
         return []
     if isinstance(value, dict) and len(value) == 1:
-        # `{"question": "…"}`: whatever the one field is called, its text is the message.
+        # `{"question": "…"}`: the text of the only field is the message, under any name.
         (only,) = value.values()
         value = only if isinstance(only, str) else value
     if isinstance(value, str) and not value.lstrip().startswith(("{", "[")):
@@ -102,7 +102,7 @@ class _Story:
             if history[key] > self.emitted_counts[key] and not in_pieces and not self._is_answered(part):
                 yield self._emit(part, key)
             elif not self._is_known(part, key):
-                reason = "a message that was told already, written differently"
+                reason = "a repeated message, written differently"
                 yield Unused(f"{observation.where}.input", reason, part.to_dict(), harmless=True)
         for part in observation.output:
             if isinstance(part, Unused):

@@ -356,7 +356,7 @@ class Server:
 
 
 def _same(given: str, secret: str) -> bool:
-    """Whether a text is the secret; takes as long whatever it is. Bytes that are no UTF-8 come as surrogates."""
+    """Compare a text with the secret in constant time. Bytes that are not UTF-8 come as surrogates."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret.encode())
 
 

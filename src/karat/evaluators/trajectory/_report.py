@@ -13,7 +13,7 @@ from karat.evaluators.trajectory._pairing import Pairs
 from karat.paths import MISSING
 
 LISTED = 100
-"""Calls of one kind that metadata lists, whatever the length of a trajectory; `counts` has all of them."""
+"""The most calls of one kind that metadata lists; `counts` counts all of them."""
 DIFFERENCES = 20
 """Differences of one call that metadata lists."""
 DETAILED = 3

@@ -27,7 +27,7 @@ class Record(msgspec.Struct, gc=False):
     attempt: int = 1
     replicate: int = 1
     at: Any = ""
-    """The node that is at work on it, or the walk that knows which nodes are; told of when its time is up."""
+    """The node that works on it, or the walk that knows which nodes do; named in the error of a timeout."""
     within: str = ""
     """The subgraphs that the node is part of: `outer.inner.`."""
 
@@ -75,7 +75,7 @@ class Node:
         self.output_keys = output_keys or []
         """What it promises to set; empty where nothing is declared."""
         self.beside: list[str] = []
-        """What it sets without being told to."""
+        """State keys that it sets without being configured to."""
         self.declared = True
         """Whether `output_keys` and `beside` are all it sets, as far as can be known."""
         self.parts: list[Any] = []

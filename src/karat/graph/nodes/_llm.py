@@ -98,8 +98,8 @@ class ModelNode(Node):
         lines = [f"Organizer: {turns[0]['content']}"] if turns and turns[0]["role"] == "user" else []
         shown = recent if entries[0] in recent else [entries[0], *recent]
         for entry in shown:
-            said = entry.get("response") if "request" in entry else entry.get("content")
-            lines.append(f"{entry.get('name') or entry.get('role') or ''}: {said}")
+            content = entry.get("response") if "request" in entry else entry.get("content")
+            lines.append(f"{entry.get('name') or entry.get('role') or ''}: {content}")
         text = "\n".join(
             ["The conversation so far:", *lines, "", f"Give the next turn, that of {self.name}."]
         )

@@ -55,7 +55,7 @@ class AlwaysRefuse(_Empty):
 
 @memory_systems.register("full_context")
 class FullContext(TurnMemory, ControlSystem):
-    """A control that returns every turn in the order of the dialogue, whatever `top_k` is."""
+    """A control that returns every turn in the order of the dialogue, for any `top_k`."""
 
     name = "full_context"
     every_item = True

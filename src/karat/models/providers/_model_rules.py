@@ -30,12 +30,12 @@ class ModelRules(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str
     """The whole name, without a provider's prefix and with or without a date."""
     refuses: tuple[str, ...] = ()
-    """Parameters that are a 400, whatever their value."""
+    """Parameters that the API rejects with 400 for any value."""
     refuses_while_reasoning: tuple[str, ...] = ()
     """Parameters that are a 400 unless the effort is none."""
     default_effort: str = ""
     efforts: tuple[str, ...] | None = ()
-    """The efforts it takes; empty: it has none; None: unknown, whatever is given is sent."""
+    """The efforts it accepts; empty: none; None: unknown, so any effort is sent."""
     reasons: bool = False
     prefill: bool = True
     """Whether a conversation may end with the assistant's turn."""

@@ -148,7 +148,7 @@ def _read_call(call: Any, *, invalid: bool) -> ToolCall | None:
         return None
     arguments, raw = read_arguments(call.get("args"))
     if invalid and raw is None:
-        # LangChain could not use them: they are marked as malformed whatever they look like.
+        # LangChain could not use them, so they are marked as malformed in any case.
         arguments, raw = {}, str(call.get("args"))
     extra = rest(call, "id", "name", "args", "type")
     return named_call(call.get("id"), call.get("name"), arguments, raw, extra)

@@ -109,7 +109,7 @@ def _added(collected: list[Any], state: Any) -> tuple[list[Any], list[tuple[str,
     later = {_identity(message): message for message in new if _identity(message) is not None}
     again = [message for message in collected if _identity(message) in later]
     beside = [("it removes a message", message) for message in removing]
-    beside += [("it was told again", message) for message in again if message not in new]
+    beside += [("a repeated message", message) for message in again if message not in new]
     others = rest(state, "messages") if isinstance(state, dict) else state
     if others:
         beside.append(("it stands beside 'messages'", others))

@@ -73,7 +73,7 @@ def _posted(batches: list[dict[str, Any]]) -> tuple[list[Any], list[Unused]]:
                 new = rest(posted)
                 changed = {k: v for k, v in run.items() if k in new and v and new[k] != v}
                 if changed:
-                    reason = "what the run said before it was patched"
+                    reason = "the value before the run was patched"
                     earlier.append(Unused(f"{key}[{posted['id']}]", reason, changed, harmless=True))
                 run.update(new)
     return list(runs.values()), earlier

@@ -534,13 +534,12 @@ class _Work:
             clusters = self._clusters(baseline, pairs.examples)
         elif pairs.several:
             clusters = pairs.examples
-        both = np.concatenate([pairs.first, pairs.second])
         compared = paired_arrays(
             pairs.first,
             pairs.second,
             clusters,
             test=self.test,
-            bounds=score_bounds(None if form == "accuracy" else spec.bounds, both),
+            bounds=score_bounds(None if form == "accuracy" else spec.bounds, pairs.first, pairs.second),
             confidence=self.confidence,
         )
         if form != "accuracy" and spec.bounds is not None and None in spec.bounds:
@@ -561,7 +560,7 @@ class _Work:
             examples=len(complete),
         )
 
-    def _clusters(self, baseline: Run, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _clusters(self, baseline: Run, examples: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """Number the cluster of each pair; each example without the field is a separate cluster."""
         import numpy as np
 
@@ -582,7 +581,7 @@ class _Work:
 
 
 def score_bounds(
-    declared: tuple[float | None, float | None] | None, scores: NDArray[np.float64]
+    declared: tuple[float | None, float | None] | None, *scores: NDArray[np.float64]
 ) -> tuple[float, float] | None:
     """The range of scores: what the evaluator declares, else 0 to 1; None where it is open or a score lies outside."""
     low, high = declared or (0.0, 1.0)
@@ -590,8 +589,8 @@ def score_bounds(
         return None
     import numpy as np
 
-    inside = np.isnan(scores) | ((scores >= low) & (scores <= high))
-    return (low, high) if bool(inside.all()) else None
+    inside = all((np.isnan(each) | ((each >= low) & (each <= high))).all() for each in scores)
+    return (low, high) if inside else None
 
 
 def is_binary(scores: NDArray[np.float64]) -> bool:

@@ -290,7 +290,7 @@ failed output decided."""
 
 def _decided(
     one: Scores, other: Scores, sign: float, failures: Failures, margin: float
-) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+) -> tuple[NDArray[np.integer[Any]], NDArray[np.int8]]:
     """The examples of the items that two runs should both have, and the verdict on each."""
     aligned = align(one, other, Shared())
     attempts = min(one.run.header.attempts, other.run.header.attempts)

@@ -13,7 +13,7 @@ from karat.store.repositories import latest, output_decoder
 from karat.traces import TraceError
 
 if TYPE_CHECKING:
-    pass
+    from numpy.typing import NDArray
 
 LONGEST = 2000
 """Characters that are kept of an input or an output; reports show fewer."""
@@ -58,15 +58,21 @@ class Changes:
         self._spec = spec
         sign = 1.0 if spec.higher_is_better else -1.0
         complete = ~(np.isnan(pairs.first) | np.isnan(pairs.second))
-        examples, places = np.unique(pairs.examples, return_inverse=True)
-        places, count = places[complete], len(examples)
-        n = np.bincount(places, minlength=count)
-        scored = n > 0
-        examples, n = examples[scored], n[scored]
-        first, second = (
-            np.bincount(places, weights=scores[complete], minlength=count)[scored] / n
-            for scores in (pairs.first, pairs.second)
-        )
+        examples: NDArray[Any] = pairs.examples
+        if len(examples) > 1 and not bool((examples[1:] > examples[:-1]).all()):
+            examples, places = np.unique(examples, return_inverse=True)
+            places, count = places[complete], len(examples)
+            n = np.bincount(places, minlength=count)
+            scored = n > 0
+            examples, n = examples[scored], n[scored]
+            first, second = (
+                np.bincount(places, weights=scores[complete], minlength=count)[scored] / n
+                for scores in (pairs.first, pairs.second)
+            )
+        else:  # a pair for each example, in order
+            count = len(examples)
+            examples, first, second = examples[complete], pairs.first[complete], pairs.second[complete]
+            n = examples
         changes = sign * (second - first)
         better, worse = int((changes > 0).sum()), int((changes < 0).sum())
         self.counts = ExampleChanges(better, worse, len(n) - better - worse, count - len(n))

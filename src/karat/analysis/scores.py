@@ -341,7 +341,7 @@ def evaluate_first(runs: Sequence[Run]) -> str:
 class Paired(NamedTuple):
     """Two runs' scores side by side."""
 
-    examples: NDArray[np.int64]
+    examples: NDArray[np.integer[Any]]
     """The position of the example of each pair in the first run's dataset; −1 for a pair of no known example."""
     first: NDArray[np.float64]
     """NaN where there is no score."""
@@ -357,7 +357,7 @@ class Paired(NamedTuple):
 class Aligned(NamedTuple):
     """The items that two runs should both have, in dataset order of the first."""
 
-    examples: NDArray[np.int64]
+    examples: NDArray[np.integer[Any]]
     first: NDArray[np.int64]
     """For each item its place in the first run's scores, −1 where it has none …"""
     second: NDArray[np.int64]
@@ -384,6 +384,8 @@ def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float 
         notes.append("units that only one run has count as missing in the other")
     several = len(found.examples) > found.counts[2]
     lacking = unlisted_pairs(first, second)
+    if not lacking:
+        return Paired(found.examples, a, b, several, _joined(notes))
     nothing = np.full(lacking, np.nan)
     return Paired(
         np.concatenate([found.examples, np.full(lacking, -1)]),
@@ -400,7 +402,11 @@ def _taken(
 ) -> NDArray[np.float64]:
     import numpy as np
 
-    found = np.where(places >= 0, scores[np.maximum(places, 0)] if len(scores) else np.nan, np.nan)
+    found: NDArray[np.float64]
+    if len(places) and int(places.min()) >= 0:
+        found = scores[places]
+    else:
+        found = np.where(places >= 0, scores[np.maximum(places, 0)] if len(scores) else np.nan, np.nan)
     if passed is not None:
         found = np.where(np.isnan(found), np.nan, (found >= passed).astype(np.float64))
     return found
@@ -414,6 +420,11 @@ def align(first: Scores, second: Scores, shared: Shared) -> Aligned:
     """
     import numpy as np
 
+    if (
+        _alike(first, second) and shared.every
+    ):  # by far the most frequent case, and the one with the most items
+        places = np.arange(len(first.positions))
+        return Aligned(first.positions, places, places, (len(places),) * 3)
     mine, theirs, names = _sides(first, second)
     units = first.has_units or second.has_units
     one_each = first.run.header.attempts == second.run.header.attempts == 1 and not units
@@ -428,6 +439,23 @@ def align(first: Scores, second: Scores, shared: Shared) -> Aligned:
     if one_each:
         return _aligned_ones(mine, theirs, shared)
     return _aligned_groups(mine, theirs, names, shared)
+
+
+def _alike(first: Scores, second: Scores) -> bool:
+    """Whether two runs of a dataset have one item for each example, and the same ones, all of them applicable."""
+    import numpy as np
+
+    a, b = first.run.header, second.run.header
+    return (
+        a.dataset == b.dataset
+        and a.attempts == b.attempts == 1
+        and first.names == second.names
+        and len(first.names) == 1
+        and not first.has_units
+        and not len(first.not_applicable[0])
+        and not len(second.not_applicable[0])
+        and np.array_equal(first.positions, second.positions)
+    )
 
 
 def _sides(first: Scores, second: Scores) -> tuple[_Side, _Side, list[tuple[int, str]]]:

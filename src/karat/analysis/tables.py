@@ -83,10 +83,15 @@ class Results:
         self.evaluation = evaluation
         self.statuses = statuses
         # Most evaluators give few different scores: a number of two bytes for each takes a quarter of the memory.
-        values, codes = np.unique(scores, return_inverse=True)
+        values = np.append(distinct(scores[~np.isnan(scores)]), np.nan)
         few = len(values) < 1 << 15
         self._values: Floats = values if few else scores
-        self._codes: NDArray[np.int16] | None = codes.astype(np.int16) if few else None
+        self._codes: NDArray[np.int16] | None = None
+        if few:
+            self._codes = np.empty(len(scores), np.int16)
+            for start in range(0, len(scores), 1 << 16):  # in parts, for less memory; NaN is the last
+                part = scores[start : start + (1 << 16)]
+                self._codes[start : start + (1 << 16)] = np.searchsorted(values, part)
 
     @property
     def scores(self) -> Floats:
@@ -505,9 +510,6 @@ class ComparedTable:
         self.difference: Any = None
         """What was computed of the whole comparison, for whoever shows it."""
         self._align()
-        nothing = np.full(len(self), np.nan)
-        self.first_scores: Floats = self._side(first, self.first_rows) if key else nothing
-        self.second_scores: Floats = self._side(second, self.second_rows) if key else nothing
         self.differences: Floats = self.second_scores - self.first_scores
         higher = first.results[key].spec.higher_is_better if key else True
         better = self.differences > 0 if higher else self.differences < 0
@@ -545,8 +547,20 @@ class ComparedTable:
         self.first_rows, self.second_rows = self.first_rows[order], self.second_rows[order]
         self.positions = self.positions[order]
 
+    @property
+    def first_scores(self) -> Floats:
+        """The scores of the first run, NaN for none; made when they are asked for, to keep less in memory."""
+        return self._side(self.first, self.first_rows)
+
+    @property
+    def second_scores(self) -> Floats:
+        """The scores of the second run."""
+        return self._side(self.second, self.second_rows)
+
     def _side(self, table: RunTable, rows: NDArray[Any]) -> Floats:
-        return self._taken(table.results[self.key or ""].scores, rows, np.nan)
+        if not self.key:
+            return np.full(len(self), np.nan)
+        return self._taken(table.results[self.key].scores, rows, np.nan)
 
     def _taken(self, values: NDArray[Any], rows: NDArray[Any], default: Any) -> NDArray[Any]:
         if self.first_rows is self.second_rows:

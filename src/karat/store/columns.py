@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from karat.errors import StoreError
-from karat.records import Call, Failed, Failure, Ok, Result, Skipped, Usage, usage_of
+from karat.records import Call, EvaluationHeader, Failed, Failure, Ok, Result, Skipped, Usage, usage_of
 from karat.store.backend import REUSED, Cells, ItemKeys, Row, item_order
 
 if TYPE_CHECKING:
@@ -398,7 +398,12 @@ def _loaded(
     if backend.has_columns(handle.number):
         last, records = backend.last_segment(handle.number)
         try:
-            capacity = records if only is None and statuses is None else 0
+            capacity = records if statuses is None else 0
+            header = handle.header
+            if only is not None and isinstance(
+                header, EvaluationHeader
+            ):  # of one evaluator and run, most likely
+                capacity //= max(1, len(header.evaluators) * len(header.runs))
             segments = backend.segments(handle.number)
             return _assembled(handle.kind, segments, capacity, fields, last, only, statuses)
         except msgspec.DecodeError as error:

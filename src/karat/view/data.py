@@ -24,6 +24,7 @@ from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.records import Estimate
 from karat.reporting import marks
+from karat.stats._exact import array_total
 from karat.stats._means import MeanState
 from karat.store import ReadPool, Store
 from karat.store.backend import NOT_APPLICABLE
@@ -818,10 +819,11 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
             inside = np.isin(paired[0], members[label]) & compared
             if inside.any():
                 differences = pair.differences[inside]
-                group["difference"] = math.fsum(differences.tolist()) / len(differences)
-                group["contribution"] = math.fsum(differences.tolist()) / total
+                change = array_total(differences)
+                group["difference"] = change / len(differences)
+                group["contribution"] = change / total
         groups.append(group)
-    whole = math.fsum(pair.differences[compared].tolist()) / total if pair is not None and total else None
+    whole = array_total(pair.differences[compared]) / total if pair is not None and total else None
     return groups, whole
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from karat import paths
 from karat.store.column_cache import read_cached, write_cached
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 MOST_FIELDS = 200
 MOST_VALUES = 100_000
 """Different values of a field that are kept; a field with more is kept only if it is of numbers."""
-DEEPEST = 3
+DEEPEST = 8
 """Levels of objects in the metadata whose fields get a column: `a.b.c`."""
 
-_FORMAT = "examples-2"
+_FORMAT = "examples-3"
 LARGEST = sys.float_info.max
 """A number beyond it is an integer that no float can stand for."""
 
@@ -121,13 +122,21 @@ def example_columns(dataset: StoredDataset) -> ExampleColumns:
     return columns
 
 
-def flat_fields(metadata: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
-    """The fields of metadata by their dotted names; an object below the deepest level is one value."""
+def flat_fields(metadata: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The fields of metadata by their dotted names, and what each path leads to: an object, and each of its fields."""
+    found = list(_walk(metadata, "", 1))
+    if not any(is_path for _, _, is_path in found):
+        return [(name, value) for name, value, _ in found]
+    # A key that looks like a path hides the path, as everywhere.
+    return [(name, paths.get(metadata, name)) for name in dict.fromkeys(name for name, _, _ in found)]
+
+
+def _walk(metadata: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any, bool]]:
+    """`(dotted name, value, whether its own key looks like a path)` of every field."""
     for name, value in metadata.items():
+        yield f"{prefix}{name}", value, not name or "." in name or "[" in name
         if isinstance(value, dict) and depth < DEEPEST:
-            yield from flat_fields(value, f"{prefix}{name}.", depth + 1)
-        else:
-            yield f"{prefix}{name}", value
+            yield from _walk(value, f"{prefix}{name}.", depth + 1)
 
 
 class _Building:

@@ -115,7 +115,7 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """The known names closest to a mistyped one."""
     known = list(known)
     lowered = {k.lower(): k for k in reversed(known)}
-    close = difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.55)
+    close = difflib.get_close_matches(name.lower(), lowered, n=limit, cutoff=0.65)
     return [lowered[c] for c in close]
 
 

@@ -60,7 +60,7 @@ def test_help_imports_nothing_heavy():
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("rnu", "unknown command 'rnu': did you mean 'run' or 'rank'?"),
+        ("rnu", "unknown command 'rnu': did you mean 'run'?"),
         ("run x.yaml --concurency 5", "unknown option --concurency: did you mean '--concurrency'"),
         ("ls rns", "did you mean 'runs'"),
         ("models pul", "did you mean 'models pull'"),

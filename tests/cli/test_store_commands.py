@@ -201,15 +201,19 @@ def test_labels_address_things_everywhere(karat, made):
 
 
 def test_a_label_of_several_runs_is_refused_until_it_is_moved(karat, made):
-    other = karat("run", "experiment.yaml", "--new", "--json").json["runs"][0]["id"]
-    for each in (made["run"], other):
-        karat("tag", each, "best")
+    karat("tag", made["run"], "best")
+    other = karat("run", "experiment.yaml", "--new", "--label", "best", "--json").json["runs"][0]["id"]
     said = karat("show", "best")
     assert said.code == 2
     assert made["run"] in said.err
     assert other in said.err
     karat("tag", other, "best", "--move")
     assert karat("show", "best", "--json").json["id"] == other
+    refused = karat("tag", made["run"], "best")
+    assert refused.code == 2
+    assert other in refused.err
+    assert karat("show", "best", "--json").json["id"] == other, "nothing was changed"
+    assert karat("tag", other, "best", "--json").json["labels"] == ["best"], "it has the label already"
     assert karat("tag", "best", "--remove", "best", "--json").json["labels"] == []
     assert karat("tag", other).code == 2
     assert karat("tag", other, "latest").code == 2

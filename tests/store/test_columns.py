@@ -9,17 +9,20 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import msgspec
 import numpy as np
 import pytest
 
 import karat
-from karat.errors import StoreError, StoreRefused
+from karat.errors import StoreError, StoreRefused, TookTooLong
 from karat.records import Call, Failed, Ok, Skipped, Usage
 from karat.store import ReadPool, Store, open_store
 from karat.store.backend import FAILED, OK, SKIPPED, Row
-from karat.store.columns import ItemColumns, cells_of_output, kind_of_outcome, load_columns
+from karat.store.columns import ItemColumns, Segment, cells_of_output, kind_of_outcome, load_columns
 from karat.store.repositories import latest, output_decoder, result_decoder
+from karat.store.sql import time_limit
 from karat.tasks import Context, Task
 from tests.store.conftest import add_header
 
@@ -278,3 +281,86 @@ def test_columns_of_some_items_and_statuses(store: Store) -> None:
     again = store.runs.get(run.id)
     assert load_columns(again, statuses=(FAILED,)).positions.tolist() == []
     assert len(load_columns(again, statuses=(OK,))) == 9
+
+
+FOREVER = {
+    "sqlite": "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c",
+    "postgresql": "SELECT count(*) FROM generate_series(1, 10000000000)",
+}
+
+
+def test_a_time_limit_stops_a_query(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import karat.store.postgres
+
+    monkeypatch.setattr(karat.store.postgres, "STATEMENT_MILLISECONDS", 100)
+    with open_store(url) as store, open_store(url, read_only=True) as reader:
+        backend: Any = reader.backend
+        with time_limit(0.05), pytest.raises(TookTooLong):
+            backend._read(FOREVER[url.partition(":")[0]])
+        with time_limit(-1.0), pytest.raises(TookTooLong):
+            backend.headers()
+        assert store.backend.headers() == backend.headers(), "the connection is usable afterwards"
+        with time_limit(60.0):
+            assert backend.headers() == []
+
+
+def test_reading_leaves_no_files_behind(tmp_path: Path) -> None:
+    path = tmp_path / "karat.db"
+    with open_store(path) as store:
+        karat.run(shout, examples(3), store=store, progress=False)
+    before = path.read_bytes()
+    assert [each.name for each in tmp_path.iterdir()] == ["karat.db"]
+    pool = ReadPool(path)
+    with pool.store() as one, pool.store() as other:
+        assert len(one.runs.list()) == len(other.runs.list()) == 1
+    pool.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["karat.db"]
+    assert path.read_bytes() == before
+
+
+def test_reading_leaves_the_log_of_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "karat.db"
+    with open_store(path):
+        pass
+    reader = open_store(path, read_only=True)
+    with open_store(path) as writer:
+        karat.run(shout, examples(3), store=writer, progress=False)
+        reader.close()
+        assert len(writer.runs.list()) == 1
+        karat.run(shout, examples(4), store=writer, progress=False)
+    with open_store(path) as again:
+        assert len(again.runs.list()) == 2
+        assert again.verify() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"positions": b"1"},
+        {"codes": b"\x07\x00\x00\x00" * 4},
+        {"codes": b"1"},
+        {"items": []},
+        {"items": [b"x"]},
+        {"items": [b"\xff"]},
+        {"format": 99},
+        {"seconds": b"1234567"},
+        {"kind_codes": b"\x07\x00\x00\x00" * 4},
+        {"statuses": b""},
+    ],
+)
+def test_a_segment_that_makes_no_sense_is_an_error(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "karat.db"
+    with open_store(path) as store:
+        run = karat.run(shout, examples(4), store=store, progress=False)
+    with sqlite3.connect(path) as connection:
+        number, payload = connection.execute(
+            "SELECT number, payload FROM karat_columns WHERE parent = ?", (run.number,)
+        ).fetchone()
+        segment = msgspec.structs.replace(msgspec.msgpack.decode(payload, type=Segment), **change)
+        forged = msgspec.msgpack.encode(segment)
+        connection.execute(
+            "UPDATE karat_columns SET payload = ?, checksum = ? WHERE number = ?",
+            (forged, crc32(forged), number),
+        )
+    with open_store(path, read_only=True) as store, pytest.raises(StoreError):
+        load_columns(store.runs.list()[0])

@@ -19,7 +19,7 @@ from karat.execution.expected import Together
 from karat.keys import content_hash
 from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example, ItemResult
 from karat.store import Store
-from karat.store.backend import NOT_APPLICABLE, SKIPPED
+from karat.store.backend import NOT_APPLICABLE, SKIPPED, RecordDecoder
 from karat.store.columns import ItemColumns, distinct, load_columns
 from karat.store.example_columns import example_columns
 from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
@@ -675,7 +675,7 @@ class _Described(msgspec.Struct):
 
 def cluster_labels(store: Store, datasets: Sequence[str], field: str) -> dict[str, str]:
     """Return the cluster of each example by a metadata field; each example without it is a separate cluster."""
-    decode = msgspec.json.Decoder(_Described).decode
+    decode = RecordDecoder(_Described).decode
     fields = FieldNames()
     labels: dict[str, str] = {}
     for dataset in datasets:
@@ -695,4 +695,4 @@ def cluster_labels(store: Store, datasets: Sequence[str], field: str) -> dict[st
 def example_at(store: Store, dataset: str, position: int) -> Example | None:
     """The example at a position of a dataset."""
     rows = store.backend.scan(store.datasets.get(dataset).number, position, position + 1)
-    return msgspec.json.decode(rows[0].payload, type=Example) if rows else None
+    return RecordDecoder(Example).decode(rows[0].payload) if rows else None

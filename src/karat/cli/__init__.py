@@ -86,7 +86,11 @@ def _same_command(given: list[str]) -> str:
 
     from karat.store import safe_url
 
-    words = [re.sub(r"\w+://\S*", lambda url: safe_url(url[0]), each) for each in given if each != "--new"]
+    words = [
+        re.sub(r"\w+://\S*", lambda url: safe_url(url[0]), safe_url(each) if "://" not in each else each)
+        for each in given
+        if each != "--new"
+    ]
     return shlex.join(["karat", *words])
 
 

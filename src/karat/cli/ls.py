@@ -147,7 +147,7 @@ def _blocks(
                 every = len(handles) + older[kind]
                 note = f"{older[kind]:,} older: karat ls {kind} --limit {every}"
                 blocks.append(Paragraph(Styled(note, "dim")))
-    return blocks or [Paragraph(f"{store.url} is empty")]
+    return blocks or [Paragraph(f"{store.url} is empty: karat run makes the first run")]
 
 
 def age(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """Give a dataset, run, evaluation or aggregation labels, by which every command finds it.
 
-A label that several runs have is ambiguous; --move takes it from the others.
+A label names one thing of a kind; --move takes it from another that has it.
 
     karat tag run-1a2b baseline
     karat tag latest candidate --move
@@ -10,10 +10,15 @@ A label that several runs have is ambiguous; --move takes it from the others.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from karat.cli.commands import UsageError
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from karat.store import Store
 
 LONGEST = 100
 
@@ -48,6 +53,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
                     f"{label!r} cannot be a label: it is the name of a dataset; use another word"
                 )
         id = store.runs.get("latest").id if given.id == "latest" else given.id
+        if not given.move:
+            _refuse_others(store, store.get(id), given.labels)
         handle = counted(store.tag(id, given.labels, remove=given.remove, move=given.move))
         labels = handle.header.labels
         text = (
@@ -57,3 +64,19 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         )
         terminal.show({"id": handle.id, "labels": labels}, text)
     return 0
+
+
+def _refuse_others(store: Store, handle: Any, labels: Sequence[str]) -> None:
+    """Refuse a label that another thing of the same kind has: it would name neither of them."""
+    for repository in (store.runs, store.evaluations, store.aggregations, store.datasets):
+        for other in repository.list() if repository.kind == _kind(handle) else ():
+            taken = [label for label in labels if label in other.labels and other.id != handle.id]
+            if taken:
+                raise UsageError(
+                    f"{taken[0]!r} is a label of {other.id}, and a label names one thing:"
+                    " add --move to take it from there, or use another word"
+                )
+
+
+def _kind(handle: Any) -> str:
+    return getattr(handle, "kind", "dataset")

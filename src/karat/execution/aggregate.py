@@ -50,6 +50,7 @@ from karat.records import (
     Skipped,
 )
 from karat.serialization import encode
+from karat.store.backend import RecordDecoder
 from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset
 from karat.store.repositories import count_items, latest, result_decoder
 
@@ -152,7 +153,7 @@ class _Described(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-_described = msgspec.json.Decoder(_Described)
+_described = RecordDecoder(_Described)
 
 
 class _Expected(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import queue
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,6 +221,11 @@ def open_store(url: str | os.PathLike[str] | Store | None = None, *, read_only: 
         return url
     text = os.fspath(url) if url is not None else os.environ.get("KARAT_STORE") or DEFAULT_URL
     scheme, separator, _ = text.partition("://")
+    if _KEYWORDS.match(text):
+        raise RequestError(
+            f"{safe_url(text)!r} is a list of connection options: write a URL,"
+            " postgresql://user:password@host:5432/database"
+        )
     if not separator:
         scheme, text = "sqlite", f"sqlite:///{quote(os.fsencode(text))}"
     if not stores.has(scheme):
@@ -287,9 +293,22 @@ class ReadPool:
                 store.close()
 
 
+_KEYWORDS = re.compile(
+    r"\s*(host|hostaddr|port|user|dbname|password|passfile|service|sslmode)\s*=\s*\S", re.IGNORECASE
+)
+"""How a list of libpq's connection options begins: `host=localhost dbname=results`."""
+_SECRETS = re.compile(
+    r"\b((?:password|passfile|sslpassword|sslkey|oauth_client_secret|scram_client_key)\s*=\s*)"
+    r"(?:'(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)+)",
+    re.IGNORECASE,
+)
+
+
 def safe_url(url: str) -> str:
     """Return a URL without the password, which may be written in any form."""
     scheme, separator, rest = url.partition("://")
+    if _KEYWORDS.match(url):
+        return _SECRETS.sub(r"\1***", url)
     if scheme in ("postgresql", "postgres"):
         try:
             from karat.store.postgres import without_password

@@ -10,8 +10,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from zlib import crc32
+
+import msgspec
+
+from karat.errors import StoreError
+
+T = TypeVar("T")
 
 SCHEMA = 3
 """Version of the tables. A store with a newer one is refused untouched; an older one is upgraded."""
@@ -37,6 +43,24 @@ class Row(NamedTuple):
     payload: bytes
     cells: Cells | None = None
     """Its columns, when it is appended; None for an example, and for a record that is read."""
+
+
+class RecordDecoder(Generic[T]):
+    """Decodes stored content of a type. Content of another type is an error of the store, not of the caller."""
+
+    def __init__(self, type: type[T]) -> None:
+        self._type = type
+        self._decode = msgspec.json.Decoder(type).decode
+
+    def decode(self, payload: bytes) -> T:
+        """Decode a header or a record."""
+        try:
+            return self._decode(payload)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise StoreError(
+                f"the store has a record that is not {self._type.__name__.strip('_')}: {error};"
+                " restore the store from a copy (karat doctor lists the damage)"
+            ) from error
 
 
 class ItemKeys(dict[str, tuple[bytes, int]]):

@@ -22,7 +22,7 @@ import msgspec
 
 from karat.errors import StoreError
 from karat.records import Call, EvaluationHeader, Failed, Failure, Ok, Result, Skipped, Usage, usage_of
-from karat.store.backend import REUSED, Cells, ItemKeys, Row, item_order
+from karat.store.backend import REUSED, Cells, ItemKeys, RecordDecoder, Row, item_order
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +127,7 @@ class _ResultCells(msgspec.Struct):
 def cell_reader(kind: str) -> Callable[[bytes], Cells]:
     """A function that reads the columns of a stored record: of an output, or of a result of an evaluation."""
     if kind == "run":
-        output = msgspec.json.Decoder(_OutputCells).decode
+        output = RecordDecoder(_OutputCells).decode
 
         def read(payload: bytes) -> Cells:
             record = output(payload)
@@ -138,7 +138,7 @@ def cell_reader(kind: str) -> Callable[[bytes], Cells]:
             return _measured(None, record.seconds, record.queue_seconds, record.trace, kind)
 
         return read
-    result = msgspec.json.Decoder(_ResultCells).decode
+    result = RecordDecoder(_ResultCells).decode
 
     def read_result(payload: bytes) -> Cells:
         record = result(payload)
@@ -399,10 +399,8 @@ def _loaded(
         last, records = backend.last_segment(handle.number)
         try:
             capacity = records if statuses is None else 0
-            header = handle.header
-            if only is not None and isinstance(
-                header, EvaluationHeader
-            ):  # of one evaluator and run, most likely
+            header = None if only is None else handle.header
+            if isinstance(header, EvaluationHeader):  # of one evaluator and run, most likely
                 capacity //= max(1, len(header.evaluators) * len(header.runs))
             segments = backend.segments(handle.number)
             return _assembled(handle.kind, segments, capacity, fields, last, only, statuses)
@@ -588,10 +586,10 @@ class _Assembly:
                 parts = [
                     part or empty * len(each.statuses) for part, each in zip(parts, segments, strict=True)
                 ]
-            values = np.frombuffer(b"".join(parts), type_)
-            if len(values) != len(codes):
+            joined = b"".join(parts)
+            if len(joined) != len(empty) * len(codes):
                 raise msgspec.DecodeError("columns of different lengths")
-            arrays[field][start:stop] = values[kept]
+            arrays[field][start:stop] = np.frombuffer(joined, type_)[kept]
         self.count = stop
 
     def _places_of(self, segment: Segment) -> list[int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from karat import paths
+from karat.store.backend import RecordDecoder
 from karat.store.column_cache import read_cached, write_cached
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def example_columns(dataset: StoredDataset) -> ExampleColumns:
     kept = read_cached(name)
     if kept is not None:
         return _unpacked(kept)
-    decode = msgspec.json.Decoder(_Described).decode
+    decode = RecordDecoder(_Described).decode
     offsets = np.zeros(len(dataset) + 1, np.int64)
     text = bytearray()
     building: dict[str, _Building] = {}

@@ -33,7 +33,7 @@ from karat.records import (
     RunHeader,
     Status,
 )
-from karat.store.backend import Row, latest
+from karat.store.backend import RecordDecoder, Row, latest
 from karat.store.lease import holder_of
 from karat.store.row_tables import row_tables
 from karat.store.rows import Row as JoinedRow
@@ -116,7 +116,7 @@ class StoredDataset(Tabular):
         return self.header.count
 
     def __iter__(self) -> Iterator[Example]:
-        decode = msgspec.json.Decoder(Example).decode
+        decode = RecordDecoder(Example).decode
         for payload in _payloads(self.store, self.number, self.header.count):
             yield decode(payload)
 
@@ -125,7 +125,7 @@ class StoredDataset(Tabular):
 
     def encoded(self) -> Iterator[tuple[str, bytes]]:
         """`(id, JSON)` of every example: what another store writes."""
-        decode = msgspec.json.Decoder(_Identified).decode
+        decode = RecordDecoder(_Identified).decode
         for payload in _payloads(self.store, self.number, self.header.count):
             yield decode(payload).id, payload
 
@@ -200,7 +200,7 @@ class _Handle(Tabular):
         if status != "running" or holder_of(backend, self.number) is not None:
             return status
         row = backend.header(self.number)  # its process may have finished it since it was read
-        now = msgspec.json.decode(row.payload, type=_Stated).status if row is not None else status
+        now = RecordDecoder(_Stated).decode(row.payload).status if row is not None else status
         return "interrupted" if now == "running" else now
 
     def to_dict(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class Run(_Handle):
 
     def outputs(self, *, history: bool = False) -> Iterator[Output]:
         """The current output of every item in dataset order; with `history`, all tries."""
-        decode = msgspec.json.Decoder(Output).decode
+        decode = RecordDecoder(Output).decode
         yield from _records(self.store, self.number, decode, history)
 
     records = outputs
@@ -284,7 +284,7 @@ class Evaluation(_Handle):
 
     def results(self, *, history: bool = False) -> Iterator[ItemResult]:
         """The current result of every item in dataset order; with `history`, all tries."""
-        decode = msgspec.json.Decoder(ItemResult).decode
+        decode = RecordDecoder(ItemResult).decode
         yield from _records(self.store, self.number, decode, history)
 
     records = results

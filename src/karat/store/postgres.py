@@ -13,7 +13,7 @@ from karat.errors import MissingDependency, StoreError, StoreRefused
 from karat.redaction import Redactor
 from karat.store.backend import SCHEMA, ItemKeys, Row, checksum
 from karat.store.columns import pack
-from karat.store.sql import SqlBackend
+from karat.store.sql import SqlBackend, has_time_limit
 
 T = TypeVar("T")
 
@@ -74,6 +74,9 @@ _TABLES_LOCK, _HEADERS_LOCK = 0x6B61726174, 0x6B61726175
 
 CONNECT_SECONDS = 10
 
+STATEMENT_MILLISECONDS = 30_000
+"""How long a query of a reader with a time limit may take."""
+
 LOST_SECONDS = 60.0
 """How long a server that was there and is lost is waited for."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
@@ -108,6 +111,8 @@ class PostgresBackend(SqlBackend):
         self._failures = (psycopg.Error,)
         self.url = without_password(url)
         self._is_open = False
+        self._limited: Any = None
+        """The connection that has a time limit."""
         try:
             defaults: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "application_name": "karat"}
             self._where = {**defaults, **conninfo_to_dict(url), "client_encoding": "utf8"}
@@ -253,6 +258,10 @@ class PostgresBackend(SqlBackend):
         elif self._connection.info.transaction_status != self._psycopg.pq.TransactionStatus.IDLE:
             self._rollback()  # an interrupt came just as the last one was to be ended
             return self._fresh()
+        if has_time_limit() and self._connection is not self._limited:
+            # Once for a connection: a round trip before every query would be half of its time.
+            self._connection.execute(f"SET statement_timeout = {STATEMENT_MILLISECONDS}".encode())
+            self._limited = self._connection
         return self._connection
 
     def _sql(self, sql: str) -> str:

@@ -67,7 +67,7 @@ class Repository(Generic[H, B]):
     def __init__(self, store: Store) -> None:
         self.store: Store = store
         self._backend: Backend = store.backend
-        self._decoder: msgspec.json.Decoder[H] = msgspec.json.Decoder(self.header_type)
+        self._decoder: RecordDecoder[H] = RecordDecoder(self.header_type)
 
     def _handle(self, row: HeaderRow) -> B:
         return self.handle_type(self.store, row.number, self._decoder.decode(row.payload))  # type: ignore[call-arg]  # every handle is made so
@@ -187,7 +187,7 @@ class _Labels(msgspec.Struct):
     labels: list[str] = []
 
 
-_labels_of = msgspec.json.Decoder(_Labels).decode
+_labels_of = RecordDecoder(_Labels).decode
 
 
 def labelled(label: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
@@ -402,14 +402,17 @@ class Aggregations(Repository[AggregationHeader, Aggregation]):
     handle_type = Aggregation
 
     def _handle(self, row: HeaderRow) -> Aggregation:
-        if msgspec.json.decode(row.payload, type=_Formatted).format >= 2:
+        if RecordDecoder(_Formatted).decode(row.payload).format >= 2:
             return super()._handle(row)
-        header = msgspec.json.decode(row.payload)
-        evaluations = [self.store.evaluations.get(each).header for each in header["evaluations"]]
-        keys = {spec.key for each in evaluations for spec in each.evaluators}
-        runs = dict.fromkeys(run for each in evaluations for run in each.runs)
-        header = upgrade_aggregation(header, keys, runs)
-        return Aggregation(self.store, row.number, msgspec.convert(header, AggregationHeader))
+        header = RecordDecoder(dict[str, Any]).decode(row.payload)
+        try:
+            evaluations = [self.store.evaluations.get(each).header for each in header["evaluations"]]
+            keys = {spec.key for each in evaluations for spec in each.evaluators}
+            runs = dict.fromkeys(run for each in evaluations for run in each.runs)
+            upgraded = msgspec.convert(upgrade_aggregation(header, keys, runs), AggregationHeader)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(f"{row.id} is not an aggregation of format 1: {error!r}") from error
+        return Aggregation(self.store, row.number, upgraded)
 
     def add(self, header: AggregationHeader) -> Aggregation:
         """Store an aggregation under a new id; its evaluations and runs are its parents."""
@@ -433,9 +436,9 @@ def count_items(by_status: Mapping[int, int], pending: int) -> Counts:
     )
 
 
-output_decoder = msgspec.json.Decoder(Output)
-result_decoder = msgspec.json.Decoder(ItemResult)
-example_decoder = msgspec.json.Decoder(Example)
+output_decoder = RecordDecoder(Output)
+result_decoder = RecordDecoder(ItemResult)
+example_decoder = RecordDecoder(Example)
 
 
 def copy_header(source: Store, target: Store, id: str) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from karat.errors import MissingDependency
 from karat.records import Example, Failed, ItemResult, Ok, Output, Skipped, summary_of, usage_of
 from karat.serialization import encode
-from karat.store.backend import latest
+from karat.store.backend import RecordDecoder, latest
 from karat.store.columns import cost_of
 from karat.store.run_labels import run_labels
 
@@ -159,9 +159,9 @@ def rows_at(
     """
     reader, backend, data = _Reader([run]), run.store.backend, run.dataset
     sources = sources or {}
-    decode_example = msgspec.json.Decoder(Example).decode
-    decode_output = msgspec.json.Decoder(Output).decode
-    decode_result = msgspec.json.Decoder(ItemResult).decode
+    decode_example = RecordDecoder(Example).decode
+    decode_output = RecordDecoder(Output).decode
+    decode_result = RecordDecoder(ItemResult).decode
     selection, wanted = run.selection(len(data)), sorted(set(positions))
     for start in range(0, len(wanted), POSITIONS_AT_ONCE):
         some = wanted[start : start + POSITIONS_AT_ONCE]
@@ -325,9 +325,9 @@ class _Reader:
 
         data = self.runs[0].dataset
         backend = data.store.backend
-        decode_example = msgspec.json.Decoder(Example).decode
-        decode_output = msgspec.json.Decoder(Output).decode
-        decode_result = msgspec.json.Decoder(ItemResult).decode
+        decode_example = RecordDecoder(Example).decode
+        decode_output = RecordDecoder(Output).decode
+        decode_result = RecordDecoder(ItemResult).decode
         selections = [run.selection(len(data)) for run in self.runs]
         chunks = Chunks(min(each.start for each in selections), max(each.stop for each in selections))
         for start, stop in chunks if positions is None else _ranges(positions):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 from zlib import crc32
 
-from karat.errors import RequestError, StoreBusy, StoreError
+from karat.errors import RequestError, StoreBusy, StoreError, TookTooLong
 from karat.store.backend import OK, REUSED, HeaderRow, LeaseRow, Mark, Row, item_order
 
 _HEADER = "number, kind, id, configuration, created, finished, payload"
@@ -27,6 +29,28 @@ MOST_PROBLEMS = 20
 """Damaged records that are listed one by one."""
 
 T = TypeVar("T")
+
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
+"""When reading has to end, by the monotonic clock; of this thread or task, because connections are shared."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Let every read in this context raise `TookTooLong` when so many seconds have passed, also within a query."""
+    token = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def has_time_limit() -> bool:
+    """Whether reading has to end at some time."""
+    return _deadline.get() is not None
+
+
+def _took_too_long() -> TookTooLong:
+    return TookTooLong("reading the store took too long and was stopped: ask for less")
 
 
 class SqlBackend:
@@ -62,6 +86,11 @@ class SqlBackend:
     def _sql(self, sql: str) -> str:
         return sql
 
+    @contextmanager
+    def _until(self, deadline: float) -> Iterator[None]:
+        """Interrupt a query that is still running at the deadline."""
+        yield
+
     def _reason(self, error: Exception) -> str:
         return str(error)
 
@@ -96,10 +125,18 @@ class SqlBackend:
         return StoreError(f"the store {self.url} cannot be written: {self._reason(error)}")
 
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        deadline = _deadline.get()
         with self._lock:
+            if deadline is not None and time.monotonic() > deadline:
+                raise _took_too_long()
             try:
-                return self._fetch(self._sql(sql), parameters)
+                if deadline is None:
+                    return self._fetch(self._sql(sql), parameters)
+                with self._until(deadline):
+                    return self._fetch(self._sql(sql), parameters)
             except self._failures as error:
+                if deadline is not None and time.monotonic() > deadline:
+                    raise _took_too_long() from error
                 raise StoreError(f"the store {self.url} cannot be read: {self._reason(error)}") from error
 
     # Rows --------------------------------------------------------------------

@@ -11,7 +11,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -76,6 +77,9 @@ SMALLEST_BYTES = 512
 ROWS_AT_ONCE = 16
 """Rows in one statement: 1.3 × the rate of executemany, which makes one for each; more bring no more, and a statement
 for what is left over takes longer to prepare."""
+
+PROGRESS_STEPS = 100_000
+"""Instructions of SQLite between two looks at the clock: about a millisecond."""
 
 _COLUMNS = 8
 _ADD_SEGMENT = "INSERT INTO karat_columns (parent, records, payload, checksum) VALUES (?, ?, ?, ?)"
@@ -195,6 +199,14 @@ class SqliteBackend(SqlBackend):
     def _fetch(self, sql: str, parameters: Sequence[Any]) -> list[Any]:
         return self._connection.execute(sql, parameters).fetchall()
 
+    @contextmanager
+    def _until(self, deadline: float) -> Iterator[None]:
+        self._connection.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_STEPS)
+        try:
+            yield
+        finally:
+            self._connection.set_progress_handler(None, 0)
+
     def append(self, parent: int, rows: Sequence[Row], owner: str | None = None) -> int:
         with self._transaction() as cursor:
             held = cursor.execute("SELECT owner FROM karat_headers WHERE number = ?", (parent,)).fetchone()
@@ -263,6 +275,25 @@ class SqliteBackend(SqlBackend):
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+            if self.read_only:
+                self._remove_log()
+
+    def _remove_log(self) -> None:
+        """Remove the empty log that reading made.
+
+        A reader makes the log and its index, and is not allowed to remove them. SQLite removes both, under its locks,
+        when the last connection that may write is closed: here that is one that reads, and nothing while others exist.
+        """
+        try:
+            if self.path is None or self.is_replaced() or self._log_path.stat().st_size:
+                return
+            connection = _connect(f"file:{quote(os.fsencode(self.path.absolute()))}?mode=rw", uri=True)
+            try:
+                connection.execute("SELECT count(*) FROM karat_headers").fetchone()
+            finally:
+                connection.close()
+        except (OSError, sqlite3.Error):
+            return  # nothing depends on it
 
 
 _opening = threading.Lock()

@@ -23,6 +23,7 @@ import msgspec
 from aiohttp import web
 
 from karat.errors import KaratError, Stopped, StoreRefused, TookTooLong, UnknownName
+from karat.store.sql import time_limit
 from karat.view.names import Download
 
 if TYPE_CHECKING:
@@ -349,15 +350,19 @@ class Server:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 async with self._slots:
-                    found = await asyncio.wait_for(asyncio.to_thread(answer, request), SECONDS)
-            except (TimeoutError, TookTooLong) as error:
-                return _error(503, str(error) or f"the answer took more than {SECONDS:g} s")
+                    found = await asyncio.to_thread(_limited, answer, request)
+            except TookTooLong as error:
+                return _error(503, str(error))
             except UnknownName as error:
                 return _error(404, str(error))
             except (Stopped, StoreRefused) as error:  # the store cannot be read now
                 return _error(503, str(error))
             except KaratError as error:
                 return _error(400, str(error))
+            except msgspec.MsgspecError as error:  # a header or a record that is not of its type
+                return _error(
+                    503, f"a record of the store cannot be read: {error}; karat doctor checks the store"
+                )
             if isinstance(found, Download):
                 return web.Response(
                     body=found.body,
@@ -371,6 +376,11 @@ class Server:
             )
 
         app.router.add_get(path, handle)
+
+
+def _limited(answer: Callable[[web.Request], Any], request: web.Request) -> Any:
+    with time_limit(SECONDS):
+        return answer(request)
 
 
 def _same(given: str, secret: str) -> bool:

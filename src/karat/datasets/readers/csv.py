@@ -48,7 +48,9 @@ def _read(file: BinaryIO, source: str, delimiter: str) -> Rows:
             record = next(reader)
         except StopIteration:
             if header is None:
-                raise DataError(f"{source} is empty") from None
+                raise DataError(
+                    f"{source} is empty: it needs a first line with the names of the columns"
+                ) from None
             return
         except csv.Error as error:
             bad = _bad_record(error, start, source)

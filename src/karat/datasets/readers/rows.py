@@ -66,7 +66,7 @@ class RowSource:
                 f"{path} is a compressed Parquet file: decompress it, Parquet compresses by itself"
             )
         if self._file.size == 0:
-            raise DataError(f"{path} is empty")
+            raise DataError(f"{path} is empty: it needs a {self.unit} for each example")
 
     @property
     def unit(self) -> str:

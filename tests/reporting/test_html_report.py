@@ -110,6 +110,24 @@ def test_a_report_on_a_comparison_and_on_a_ranking(sample):
     assert "Probability of winning" in page.text
 
 
+def test_metadata_with_few_values_becomes_slices_without_being_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "cache"))
+    rows = [
+        {"id": f"e{n}", "input": "a", "expected": "a" if n % 3 else "b",
+         "metadata": {"half": n % 2, "topic": f"topic {n % 5}", "number": n}}
+        for n in range(30)
+    ]  # fmt: skip
+    with karat.open_store(tmp_path / "k.db") as store:
+        run = karat.run(lambda text: text, rows, store=store, progress=False)
+        karat.evaluate(run, ["exact_match"], progress=False)
+        page = check_safe(html_report(store, summarise(store, [run.id])))
+    slices = page.text.partition("\nSlices\n")[2]
+    assert "by topic" in slices
+    assert "topic 4" in slices
+    assert "by half" in slices
+    assert "by number" not in slices
+
+
 def test_a_run_that_nothing_judged_says_what_to_do(tmp_path):
     with karat.open_store(tmp_path / "k.db") as store:
         run = karat.run(lambda text: text, [{"input": "a"}], store=store, progress=False)

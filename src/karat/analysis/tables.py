@@ -15,7 +15,8 @@ from karat.aggregators._grouping import labels_of
 from karat.analysis import filters
 from karat.analysis.scores import Source, listed_items, sources_of
 from karat.errors import TookTooLong, did_you_mean
-from karat.records import EvaluatorSpec
+from karat.records import Estimate, EvaluatorSpec
+from karat.stats._means import MeanState
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
 from karat.store.columns import ItemColumns, ItemName, distinct, load_columns
 from karat.store.example_columns import ExampleColumns, Field, example_columns
@@ -62,6 +63,47 @@ def named_positions(examples: ExampleColumns, condition: filters.Condition) -> M
 def slice_labels(alternatives: Sequence[Any]) -> list[str]:
     """The slices that a value of a metadata field belongs to, as `karat aggregate --by` names them."""
     return labels_of(list(alternatives) if len(alternatives) != 1 else alternatives[0])
+
+
+def mean_score(positions: NDArray[Any], scores: Floats, statuses: NDArray[Any]) -> Estimate:
+    """The mean of scores, clustered by example. Items that an evaluator does not apply to are not missing."""
+    known = ~np.isnan(scores)
+    state = MeanState()
+    state.add_values(scores[known], positions[known])
+    of = int((statuses != NOT_APPLICABLE).sum())
+    binary = bool(np.isin(scores[known], (0.0, 1.0)).all())
+    return state.proportion(of=of) if binary else state.estimate(of=of)
+
+
+def metadata_slices(table: RunTable, key: str, most_values: int, most_fields: int) -> list[Estimate]:
+    """The mean scores of a run by the metadata fields with 2 to so many values, the fields with the fewest first."""
+    few: list[tuple[int, str]] = []
+    for name, field in table.examples.fields.items():
+        values = (
+            {label for each in field.values for label in slice_labels(each)}
+            if field.codes is not None
+            else ()
+        )
+        if 2 <= len(values) <= most_values:
+            few.append((len(values), name))
+    judged = table.results[key]
+    scores, statuses, out = judged.scores, judged.statuses, []
+    for _, name in sorted(few, key=lambda each: each[0])[:most_fields]:
+        field = table.examples.fields[name]
+        assert field.codes is not None
+        codes = field.codes[table.positions]
+        members: dict[str, list[int]] = {}
+        for code, value in enumerate(field.values):
+            for label in slice_labels(value):
+                members.setdefault(label, []).append(code)
+        for label, mine in sorted(members.items()):
+            inside = np.isin(codes, mine)
+            if inside.any():
+                mean = mean_score(table.positions[inside], scores[inside], statuses[inside])
+                out.append(
+                    mean.about(evaluator=key, aggregator="mean", run=table.run.id, group={name: label})
+                )
+    return out
 
 
 class Results:

@@ -51,6 +51,10 @@ MOST_PLOTS = 4
 """Plots of slices, and confusion matrices."""
 MOST_SLICES = 8
 """Plots of slices: of metrics and fields."""
+MOST_SLICED = 100_000
+"""Examples of a dataset whose metadata is read for slices that nobody asked for."""
+MOST_VALUES, MOST_FIELDS = 8, 2
+"""Values of a field of the metadata that becomes slices, and such fields."""
 MOST_CLASSES = 20
 MOST_KINDS = 15
 LONGEST = 400
@@ -65,6 +69,8 @@ class Content(msgspec.Struct, frozen=True):
     rankings: list[Ranking] = []
     calibrations: list[Calibration] = []
     agreements: list[Agreement] = []
+    slices: list[Estimate] = []
+    """Means by the metadata, where nothing has aggregated by it."""
     notes: list[str] = []
     confidence: float = 0.95
 
@@ -96,7 +102,28 @@ def gather(store: Store, summary: Summary, confidence: float) -> Content:
         found += new
         if new:
             agreements += alignment(evaluation, confidence=confidence, keep=False)
-    return Content(summary, comparisons, rankings, found, agreements, notes, confidence)
+    slices = [] if any(each.estimate.group for each in summary.metrics) else _sliced(store, summary)
+    return Content(summary, comparisons, rankings, found, agreements, slices, notes, confidence)
+
+
+def _sliced(store: Store, summary: Summary) -> list[Estimate]:
+    """The first score that all runs have, by the metadata fields with few values."""
+    runs = [store.runs.get(run.id) for run in summary.runs]
+    sources = sources_of(runs, [store.evaluations.get(each["id"]) for each in summary.evaluations])
+    key = next(
+        (
+            key
+            for key, by_run in sources.items()
+            if len(by_run) == len(runs) and all(each.spec.name != HUMAN for each in by_run.values())
+        ),
+        None,
+    )
+    if key is None or any(len(run.dataset) > MOST_SLICED for run in runs):
+        return []
+    from karat.analysis.tables import RunTable, metadata_slices  # NumPy is not loaded before it is needed
+
+    tables = [RunTable(run, {key: sources[key][run.id]}) for run in runs]
+    return [each for table in tables for each in metadata_slices(table, key, MOST_VALUES, MOST_FIELDS)]
 
 
 def _compared(store: Store, summary: Summary, confidence: float) -> list[Comparison]:
@@ -580,7 +607,7 @@ class _Report:
         return join(*parts) if parts else None
 
     def _slices(self) -> Markup | None:
-        plots, left_out = slice_plots(self.summary, self.labels)
+        plots, left_out = slice_plots(self.summary, self.labels, self.content.slices)
         if not plots:
             return None
         note = f"{left_out:,} more estimates of slices are in the JSON report." if left_out else ""
@@ -775,14 +802,15 @@ class _Report:
 # ---------------------------------------------------------------- plots that the viewer shows too
 
 
-def slice_plots(summary: Summary, labels: Mapping[str, str]) -> tuple[list[Plot], int]:
+def slice_plots(
+    summary: Summary, labels: Mapping[str, str], more: Sequence[Estimate] = ()
+) -> tuple[list[Plot], int]:
     """The estimates of groups, a plot for each metric and field, and how many estimates were left out.
 
     A field whose values are whole numbers (a distance, a count) is an axis, and every run a line over it.
     """
     grouped: dict[tuple[str, str, tuple[str, ...]], list[Estimate]] = {}
-    for metric in summary.metrics:
-        each = metric.estimate
+    for each in [*(metric.estimate for metric in summary.metrics), *more]:
         if each.group:
             grouped.setdefault((each.evaluator, each.metric, tuple(each.group)), []).append(each)
     plots, left_out = [], 0

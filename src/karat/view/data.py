@@ -19,15 +19,13 @@ from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored import is_analysis
-from karat.analysis.tables import ComparedTable, RunTable, joined_rows, slice_labels
+from karat.analysis.tables import ComparedTable, RunTable, joined_rows, mean_score, slice_labels
 from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.records import Estimate
 from karat.reporting import marks
 from karat.stats._exact import array_total
-from karat.stats._means import MeanState
 from karat.store import ReadPool, Store
-from karat.store.backend import NOT_APPLICABLE
 from karat.store.columns import StatusCounts, cost_of
 from karat.store.example_columns import ExampleColumns, example_columns, flat_fields
 from karat.store.handles import Evaluation, Run
@@ -186,7 +184,7 @@ class Viewer:
         """The mean of each evaluator, where nothing has aggregated the results."""
         return [
             _estimate(
-                _mean(table.positions, each.scores, each.statuses).about(
+                mean_score(table.positions, each.scores, each.statuses).about(
                     evaluator=key, aggregator="mean", run=table.run.id
                 )
             )
@@ -762,16 +760,6 @@ def _number(value: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _mean(positions: Any, scores: Any, statuses: Any) -> Estimate:
-    """The mean of scores, clustered by example. Items that an evaluator does not apply to are not missing."""
-    known = ~np.isnan(scores)
-    state = MeanState()
-    state.add_values(scores[known], positions[known])
-    of = int((statuses != NOT_APPLICABLE).sum())
-    binary = bool(np.isin(scores[known], (0.0, 1.0)).all())
-    return state.proportion(of=of) if binary else state.estimate(of=of)
-
-
 def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict[str, Any]], float | None]:
     found = tables[0].labels(field)
     if found is None:
@@ -797,7 +785,7 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
         for table, (codes, _) in zip(tables, codes_of, strict=True):
             inside = np.isin(codes, members[label])
             mine = table.results[key]
-            estimate = _mean(table.positions[inside], mine.scores[inside], mine.statuses[inside])
+            estimate = mean_score(table.positions[inside], mine.scores[inside], mine.statuses[inside])
             runs.append(
                 {
                     "run": table.run.id,

@@ -6,6 +6,8 @@ import { Choice, Field, FilterBox, Output, Plot, Results, Rows, Status, Steps, s
 import { siblings } from "./run.js";
 
 const CHANGES = ["better", "worse", "same", "missing", "not applicable"];
+/** The rows that both runs have a score of. */
+const PAIRED = "changed:better or changed:worse or changed:same";
 /** @param {string} name */
 const changed = (name) => `changed:${name.includes(" ") ? `"${name}"` : name}`;
 
@@ -74,7 +76,7 @@ export class ComparePage extends Component {
             ${data.evaluators.length ? html`<${Choice} name="evaluator" label="Metric" value=${data.evaluator} options=${data.evaluators} />` : null}
             <span class="chips" role="group" aria-label="Changes">${CHANGES.filter((name) => name !== "not applicable" || data.counts[name]).map((name) => html`<a class="chip" aria-current=${query.filter === changed(name) ? "true" : undefined}
               href=${address(path, { evaluator: query.evaluator, filter: query.filter === changed(name) ? "" : changed(name) })}><${Status} status=${name} /> ${whole(data.counts[name] ?? 0)}</a> `)}</span>
-            ${data.difference ? html`<span>difference <strong>${data.difference.value > 0 ? "+" : ""}${number(data.difference.value)}</strong> <span class="muted">${interval(data.difference)}${data.p_value === null ? "" : `, p ${probability(data.p_value)}`}</span></span>` : null}
+            ${data.difference ? html`<span>difference <a href=${address(path, { evaluator: query.evaluator, filter: PAIRED, sort: "difference" })}><strong>${data.difference.value > 0 ? "+" : ""}${number(data.difference.value)}</strong></a> <span class="muted">${interval(data.difference)}${data.p_value === null ? "" : `, p ${probability(data.p_value)}`}</span></span>` : null}
           </div>
           <${Plot} plot=${data.plot} />
           ${data.differs.length ? html`<details><summary>What differs: ${data.differs.map((/** @type {any} */ each) => each.name).join(", ").slice(0, 200)}</summary>

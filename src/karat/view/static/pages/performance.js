@@ -17,12 +17,17 @@ export class PerformancePage extends Component {
         <thead><tr>${["run", "items", "score", "cost", "cost per item", "tokens in", "tokens out", "seconds, median", "p95", "waiting, median"].map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
         <tbody>${data.runs.map((/** @type {any} */ each) => {
           const estimate = each.estimates.find((/** @type {any} */ e) => e.evaluator === data.evaluator && !e.group);
+          const path = runPath(each.run.id);
+          /** @param {string} text @param {string} sort @param {string} [filter] */
+          const opens = (text, sort, filter) => (text === "—" || text === "unknown" ? text : html`<a href=${address(path, { sort, filter })}>${text}</a>`);
+          const slow = each.seconds.p95 === undefined ? undefined : `seconds>=${each.seconds.p95}`;
           return html`<tr><td><a data-row=${each.run.id} href=${runPath(each.run.id)}>${each.run.label}</a></td>
             <td><${Counts} run=${each.run} /></td>
             <td>${estimate ? html`<${Estimate} estimate=${estimate} run=${each.run.id} rows=${each.run.counts.total} />` : "—"}</td>
-            <td><a href=${address(runPath(each.run.id), { sort: "-cost" })}>${dollars(each.cost)}</a></td><td>${dollars(each.cost_per_item)}</td>
-            <td>${whole(each.tokens.input)}</td><td>${whole(each.tokens.output)}</td>
-            <td><a href=${address(runPath(each.run.id), { sort: "-seconds" })}>${seconds(each.seconds.median)}</a></td><td>${seconds(each.seconds.p95)}</td><td>${seconds(each.queue_seconds.median)}</td></tr>`;
+            <td>${opens(dollars(each.cost), "-cost")}</td><td>${opens(dollars(each.cost_per_item), "-cost")}</td>
+            <td>${opens(whole(each.tokens.input), "-tokens")}</td><td>${opens(whole(each.tokens.output), "-tokens")}</td>
+            <td>${opens(seconds(each.seconds.median), "-seconds")}</td><td>${opens(seconds(each.seconds.p95), "seconds", slow)}</td>
+            <td>${opens(seconds(each.queue_seconds.median), "-seconds")}</td></tr>`;
         })}</tbody>
       </table></div>`}<//>`;
   }

@@ -1,6 +1,9 @@
 // Scores by a field of the examples' metadata.
-import { Component, Loaded, address, html, number, pairPath, shell, whole } from "../lib.js";
+import { Component, Loaded, address, html, number, pairPath, runPath, shell, whole } from "../lib.js";
 import { Choice, Estimate, Plot } from "../parts.js";
+
+/** The rows that both runs have a score of. */
+const PAIRED = "changed:better or changed:worse or changed:same";
 
 export class SlicesPage extends Component {
   componentDidMount() {
@@ -20,14 +23,14 @@ export class SlicesPage extends Component {
       return html`<h1>Slices by ${data.by}</h1>
         <div class="facts"><${Choice} name="by" label="By" value=${data.by} options=${data.fields} />
           <${Choice} name="evaluator" label="Metric" value=${data.evaluator} options=${data.evaluators} /></div>
-        ${two && data.difference !== null ? html`<p>${b.label} differs from ${a.label} by <strong>${signed(data.difference)}</strong>; the contributions of the slices add up to it.</p>` : null}
-        <${Plot} plot=${data.plot} />
+        ${two && data.difference !== null ? html`<p>${b.label} differs from ${a.label} by <a href=${address(pairPath(a.id, b.id), { evaluator: data.evaluator, filter: PAIRED })}><strong>${signed(data.difference)}</strong></a>; the contributions of the slices add up to it.</p>` : null}
+        <${Plot} plot=${data.plot} link=${(/** @type {any} */ about) => (about.run ? address(runPath(about.run), { filter: about.filter }) : null)} />
         <div class="scroll" tabindex="0" role="region" aria-label="Slices"><table>
           <thead><tr><th scope="col">${data.by}</th><th scope="col">items</th>${data.runs.map((/** @type {any} */ run) => html`<th scope="col">${run.label}</th>`)}
             ${two ? html`<th scope="col">difference</th><th scope="col">contribution</th>` : null}</tr></thead>
           <tbody>${data.groups.map((/** @type {any} */ group) => html`<tr>
             <td><a data-row=${group.value} href=${address(`/r/${encodeURIComponent(data.runs[data.runs.length - 1].id)}`, { filter: group.filter })}>${group.value}</a></td>
-            <td>${whole(group.of)} <span class="muted">${number(100 * group.share, 1)} %</span></td>
+            <td><a href=${address(runPath(a.id), { filter: group.filter })}>${whole(group.of)}</a> <span class="muted">${number(100 * group.share, 1)} %</span></td>
             ${group.runs.map((/** @type {any} */ each) => html`<td><${Estimate} estimate=${{ ...each, evaluator: data.evaluator }} run=${each.run} filter=${group.filter} rows=${group.of} /></td>`)}
             ${two ? html`<td>${opens(group, group.difference, a, b, data.evaluator)}</td><td>${opens(group, group.contribution, a, b, data.evaluator)}</td>` : null}</tr>`)}</tbody>
         </table></div>`;

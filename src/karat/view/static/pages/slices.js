@@ -29,10 +29,10 @@ export class SlicesPage extends Component {
           <thead><tr><th scope="col">${data.by}</th><th scope="col">items</th>${data.runs.map((/** @type {any} */ run) => html`<th scope="col">${run.label}</th>`)}
             ${two ? html`<th scope="col">difference</th><th scope="col">contribution</th>` : null}</tr></thead>
           <tbody>${data.groups.map((/** @type {any} */ group) => html`<tr>
-            <td><a data-row=${group.value} href=${address(`/r/${encodeURIComponent(data.runs[data.runs.length - 1].id)}`, { filter: group.filter })}>${group.value}</a></td>
-            <td><a href=${address(runPath(a.id), { filter: group.filter })}>${whole(group.of)}</a> <span class="muted">${number(100 * group.share, 1)} %</span></td>
+            <td class="name"><a data-row=${group.value} href=${address(`/r/${encodeURIComponent(data.runs[data.runs.length - 1].id)}`, { filter: group.filter })}>${group.value}</a></td>
+            <td class="n"><a href=${address(runPath(a.id), { filter: group.filter })}>${whole(group.of)}</a> <span class="muted">${number(100 * group.share, 1)} %</span></td>
             ${group.runs.map((/** @type {any} */ each) => html`<td><${Estimate} estimate=${{ ...each, evaluator: data.evaluator }} run=${each.run} filter=${group.filter} rows=${group.of} /></td>`)}
-            ${two ? html`<td>${opens(group, group.difference, a, b, data.evaluator)}</td><td>${opens(group, group.contribution, a, b, data.evaluator)}</td>` : null}</tr>`)}</tbody>
+            ${two ? html`<td class="n">${opens(group, group.difference, a, b, data.evaluator)}</td><td class="n">${opens(group, group.contribution, a, b, data.evaluator)}</td>` : null}</tr>`)}</tbody>
         </table></div>`;
     }}<//>`;
   }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from karat.errors import RequestError
-from karat.store import Store, open_store
+from karat.store import Store, open_store, safe_url
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +101,31 @@ def test_a_url_that_is_wrong_says_what_is_right(url: str, sentence: str, tmp_pat
         open_store(url)
     assert "secret" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "host=db.example dbname=results password=s3cret",
+        "password='s3 cr\\'et' host=db.example user=me",
+        "HOST = db.example  PASSWORD = s3cret",
+        "dbname=results sslpassword=s3cret passfile=/home/me/s3cret",
+        "user=me password=s3\\ cret",
+    ],
+)
+def test_connection_options_are_refused_without_their_secrets(given: str, tmp_path: Path) -> None:
+    shown = safe_url(given)
+    assert "s3" not in shown
+    assert "cret" not in shown.replace("scram", "")
+    with pytest.raises(RequestError) as caught:
+        open_store(given)
+    assert "postgresql://" in str(caught.value)
+    assert "s3" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_with_an_equals_sign_is_a_file(tmp_path: Path) -> None:
+    with open_store(tmp_path / "a=b.db") as store:
+        assert store.runs.list() == []
+    assert (tmp_path / "a=b.db").exists()
+    assert safe_url("sqlite:///a=b.db") == "sqlite:///a=b.db"

@@ -170,6 +170,31 @@ def test_every_number_of_the_slices_opens_its_rows(tab, sample):
     assert checked >= 3
 
 
+def test_every_number_of_cost_and_time_opens_its_rows(tab, sample):
+    run = sample.runs[2]
+    page = tab.open(f"/p/{','.join(each.id for each in sample.runs)}", "tbody tr")
+    row = page.locator(f"tbody tr:has(a[data-row='{run.id}'])")
+    cells = row.locator("td.n")
+    assert cells.count() == 7, "cost twice, tokens twice, median, p95 and waiting"
+    targets = [cells.nth(place).locator("a").get_attribute("href") for place in range(7)]
+    for href in targets[:5]:
+        assert shown(tab.open(href)) == (run.counts.total, run.counts.total)
+    few, total = shown(tab.open(targets[5]))
+    assert 1 <= few <= total / 10, "the slowest"
+
+
+def test_the_difference_of_a_comparison_opens_what_was_compared(tab, sample):
+    a, c = sample.runs[0].id, sample.runs[2].id
+    page = tab.open(f"/c/{a}..{c}", ".chip")
+    better, worse, same, missing = (int(text.split()[-1]) for text in page.locator(".chip").all_inner_texts())
+    assert missing
+    for path in (f"/c/{a}..{c}", f"/s/{a},{c}?by=topic"):
+        page = tab.open(path, "a strong")
+        page.click("a:has(strong)")
+        until(page, "document.location.search.includes('changed')")
+        until(page, f"document.body.innerText.includes('{better + worse + same} of')")
+
+
 def test_contributions_add_up_to_the_difference(tab, sample):
     a, c = sample.runs[0].id, sample.runs[2].id
     page = tab.open(f"/s/{a},{c}?by=topic", "tbody tr")

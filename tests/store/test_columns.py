@@ -182,10 +182,10 @@ def test_cost_tokens_and_kinds() -> None:
     ]
     assert cells_of_output(Ok("x"), 1.0, 0.5, calls) == (None, 1.0, 0.5, 0.75, 4, 5, "")
     unknown = [*calls, Call("model", "c", usage=Usage(1, 0))]
-    assert cells_of_output(Ok("x"), 1.0, 0.5, unknown)[3] is None
+    assert list(cells_of_output(Ok("x"), 1.0, 0.5, unknown))[3] is None
     failure = karat.records.Failure("E", "node ask: Timeout: late", metadata={"node": "ask"})
-    assert cells_of_output(Failed(failure), 1.0, 0.0, [])[6] == "node ask: Timeout"
-    assert cells_of_output(Skipped("why"), 1.0, 0.0, None)[6] == "why"
+    assert list(cells_of_output(Failed(failure), 1.0, 0.0, []))[6] == "node ask: Timeout"
+    assert list(cells_of_output(Skipped("why"), 1.0, 0.0, None))[6] == "why"
 
 
 def test_removing_a_run_removes_its_columns(store: Store) -> None:

@@ -25,7 +25,18 @@ from karat.records import (
 )
 from karat.serialization import encode
 from karat.store import lease as leases
-from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Backend, HeaderRow, Row, latest
+from karat.store.backend import (
+    FAILED,
+    NOT_APPLICABLE,
+    OK,
+    REUSED,
+    SKIPPED,
+    Backend,
+    HeaderRow,
+    RecordDecoder,
+    Row,
+    latest,
+)
 from karat.store.columns import with_cells
 from karat.store.handles import Aggregation, Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held, holder_of, let_go, new_lease

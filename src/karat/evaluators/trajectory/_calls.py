@@ -29,10 +29,8 @@ def _number(text: str) -> int | float:
 
 
 _decoder = msgspec.json.Decoder(float_hook=_number)
-_decode, _decode_lines = _decoder.decode, _decoder.decode_lines
+_decode = _decoder.decode
 _decode_plain = msgspec.json.Decoder().decode
-_FLOATS = (b".", b"e-", b"e1", b"e2", b"e3", b"e4", b"e5", b"e6", b"e7", b"e8", b"e9")
-"""What the JSON of a float holds, and of other values only in a string."""
 
 
 SHOWN = 300
@@ -54,6 +52,7 @@ class Calls:
     _keys: Sequence[Hashable | None] | None = None
     _marks: list[bytes] | None = None
     _labels: list[str] | None = None
+    _encoded: bytes | None = None
 
     def __init__(self, names: list[str], given: list[Any], kind: type | None = None) -> None:
         """Take names and arguments; `kind` is the type of all arguments, str or dict, where that is known."""
@@ -120,18 +119,26 @@ class Calls:
             if self.as_text:
                 keys = self.keys()
                 return None if None in keys else keys
-            written = encoded(self.values())
-            if written is None:
+            self._encoded = encoded(self.values())
+            if self._encoded is None:
                 return None
-            self._marks = written.split(b"\n")
+            self._marks = self._encoded.split(b"\n")
             self._marks.pop()
         return self._marks
 
     def keys(self) -> Sequence[Hashable | None]:
         """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""
         if self._keys is None:
-            self._keys = self._read_keys(range(len(self)), self.given)
+            if self._encoded is not None:
+                self._keys = _object_keys(self._values, self._encoded)
+            if self._keys is None:
+                self._keys = self._read_keys(range(len(self)), self.given)
         return self._keys
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the keys of all calls are computed already."""
+        return self._keys is not None
 
     def keys_of(self, positions: Sequence[int]) -> Sequence[Hashable | None]:
         """Return the keys of some calls; all keys are computed if that costs about the same."""
@@ -155,7 +162,7 @@ class Calls:
                 if b"null" not in lines:
                     return lines
         elif set(map(type, given)) == {dict}:
-            keys = _object_keys(given)
+            keys = _object_keys(given, encoded(given))
             if keys is not None:
                 return keys
         return [canonical(self.arguments(position)) for position in positions]
@@ -184,19 +191,26 @@ def _objects(given: list[Any]) -> list[Any] | None:
     return None
 
 
-def _object_keys(values: list[Any]) -> list[bytes] | None:
-    """Return the keys of objects, computed entirely in C; None if an object is not JSON."""
+def _object_keys(values: list[Any], written: bytes | None) -> list[bytes] | None:
+    """Return the keys of objects from their JSON, computed entirely in C; None if an object is not JSON."""
+    if written is None:
+        return None
+    floats: list[str] = []
+
+    def number(text: str) -> int | float:
+        floats.append(text)
+        return _number(text)
+
     try:
-        encoded = _encode_lines(values)
-        decoded = _decode_lines(encoded)
-    except (TypeError, ValueError, OverflowError, RecursionError):
+        decoded = msgspec.json.Decoder(float_hook=number).decode_lines(written)
+        # NaN, bytes, dates or keys that are not text do not survive the way to JSON and back.
+        if decoded != values:
+            return None
+        if floats:  # 1.0 becomes 1
+            written = _encode_lines(decoded)
+    except Exception:  # a foreign object's comparison may raise anything
         return None
-    # NaN, bytes, dates or keys that are not text do not survive the way to JSON and back.
-    if decoded != values:
-        return None
-    if any(mark in encoded for mark in _FLOATS):
-        encoded = _encode_lines(decoded)
-    lines = encoded.split(b"\n")
+    lines = written.split(b"\n")
     lines.pop()
     return lines
 

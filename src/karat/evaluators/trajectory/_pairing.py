@@ -26,6 +26,8 @@ COMPARISONS = 250_000
 """The maximum number of comparisons of one tool's calls one by one, some 2 µs each."""
 SMALL = 16
 """Up to so many calls are looked up by their tool before their arguments are written down to be compared."""
+MANY = 40
+"""From so many calls on arguments are written down and looked up, rather than compared tool by tool."""
 FEW = 36
 """Up to so many pairs of calls are compared one by one where their tools are the same, without looking for equal ones
 first: 6 calls on both sides."""
@@ -77,6 +79,10 @@ def pair_some(
         if found is not None:
             return found
     if exact_first and not optional and not _ignores(rule_of(agent.names[left[0]])):
+        if not agent.as_text and len(left) <= MANY and len(open_) <= MANY:
+            found = _pair_few_by_tool(agent, left, reference, open_, rule_of)
+            if found is not None:
+                return found
         pairs, left, open_, exact = _pair_equal(agent, left, reference, open_, rule_of)
     if not left or not open_:
         return pairs
@@ -91,7 +97,7 @@ def pair_some(
     for name, positions in by_name(agent, left).items():
         if name in asked:
             rule = rule_of(name)
-            if exact and type(rule) is ModeRule and rule.mode == "exact":
+            if exact and _is_exact(rule):
                 continue  # equal ones are paired, and no others match
             _pair_one_tool(agent, positions, reference, asked[name], rule, optional, pairs)
     return pairs
@@ -124,6 +130,25 @@ def _pair_few(
     return pairs
 
 
+def _pair_few_by_tool(
+    agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int], rule_of: RuleOf
+) -> Pairs | None:
+    """Pair calls tool by tool where each tool has only a few; None where one has more, or a choice is left."""
+    asked = by_name(reference, open_)
+    pairs: Pairs = {}
+    for name, positions in by_name(agent, left).items():
+        wanted = asked.get(name)
+        if wanted is None:
+            continue
+        if len(positions) * len(wanted) > FEW // 4:
+            return None
+        found = _pair_few(agent, positions, reference, wanted, rule_of)
+        if found is None:
+            return None
+        pairs |= found
+    return dict(sorted(pairs.items()))
+
+
 def _pair_equal(
     agent: Calls, left: Sequence[int], reference: Calls, open_: Sequence[int], rule_of: RuleOf
 ) -> tuple[Pairs, Sequence[int], Sequence[int], bool]:
@@ -142,7 +167,7 @@ def _pair_equal(
             pairs, left, open_ = _pair_same(
                 agent, left, _chosen(texts, left), reference, open_, _chosen(wanted, open_)
             )
-    elif not inclusion:
+    elif not inclusion and _shares_values(agent, reference):
         pairs, left, open_ = _pair_marked(agent, left, reference, open_)
     if inclusion or not left or not open_ or max(len(left), len(open_)) <= SMALL:
         return pairs, left, open_, False
@@ -152,8 +177,26 @@ def _pair_equal(
     return pairs, left, open_, None not in have and None not in want
 
 
+def _shares_values(agent: Calls, reference: Calls) -> bool:
+    """Whether the first or the last arguments of the reference are among the agent's, and keys are not known yet.
+
+    Otherwise hardly any arguments are written alike: the keys decide about all at once.
+    """
+    if agent.has_keys and reference.has_keys:
+        return False
+    values, wanted = agent.values(), reference.values()
+    try:
+        return len(values) <= SMALL or wanted[0] in values or wanted[-1] in values
+    except Exception:  # a foreign object's comparison may raise anything
+        return True
+
+
 def _ignores(rule: Rule) -> bool:
     return type(rule) is ModeRule and rule.mode == "ignore"
+
+
+def _is_exact(rule: Rule) -> bool:
+    return type(rule) is ModeRule and rule.mode == "exact"
 
 
 def _is_inclusion(rule: Rule) -> bool:
@@ -622,7 +665,10 @@ def _masks(
                     masks[i - agents.start] |= 1 << j - references.start
         return masks
     asked = by_name(reference, references)
-    for name, mine in by_name(agent, agents).items():
+    mine_by_name = by_name(agent, agents)
+    if len(agents) > MANY and len(agents) * 4 >= len(agent) and _is_exact(rule_of(agent.names[agents[0]])):
+        agent.keys(), reference.keys()  # all at once: tool by tool takes longer
+    for name, mine in mine_by_name.items():
         if name not in asked:
             continue
         rule, theirs = rule_of(name), asked[name]

@@ -682,7 +682,7 @@ def bradley_terry(
         )
     known = table.position_known()
     if adjust_position and not known:
-        raise StatisticsError("position and strength cannot be told apart: show pairs in both orders")
+        raise StatisticsError("position and strength cannot be separated: show pairs in both orders")
     davidson = ties == "davidson"
     fit = fit_strengths(data, table, prior, davidson)
     positioned = fit_strengths(data, table, prior, davidson, near=fit) if known else None
@@ -782,7 +782,7 @@ def _rank_ranges(
 def _position_bias(fit: Fit | None, n: int, confidence: float) -> Estimate:
     method = "bradley-terry, position"
     if fit is None:
-        metadata = {"reason": "position and strength cannot be told apart: no pair was shown in both orders"}
+        metadata = {"reason": "position and strength cannot be separated: no pair was shown in both orders"}
         return Estimate(None, of=n, method=method, confidence=confidence, metadata=metadata)
     bias, error = fit.position, math.sqrt(max(0.0, fit.position_variance))
     metadata_known = {"log_odds": bias, "elo": ELO_PER_LOGIT * bias, "standard_error": error}

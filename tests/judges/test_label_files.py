@@ -263,6 +263,22 @@ def test_a_label_of_a_claim_belongs_to_that_claim(store, serve, folder):
     assert [each.n for each in alignment(evaluations[1])] == [1]
 
 
+def test_labels_of_another_criterion_are_not_used(store, serve, folder):
+    """The same run and key with another criterion: its labels answer another question."""
+    answers = {f"e{n}": "good" if n % 2 else "bad" for n in range(8)}
+    evaluation = judged(store, serve(says_good), answers, criterion="It is right.")
+    other = judged(store, serve(says_good), answers, criterion="It is polite.")
+    again = judged(store, serve(says_good), answers, criterion="It is right.", continuous=False)
+    (folder / "l.csv").write_text("example,label\n" + "".join(f"e{n},pass\n" for n in range(4)))
+    import_labels(folder / "l.csv", evaluation, sampling="uniform")
+    assert [each.n for each in alignment(evaluation)] == [4]
+    assert [each.n for each in alignment(again)] == [4]
+    assert karat.aggregate(again, ["mean"]).estimates.get(aggregator="corrected")
+    with pytest.raises(RequestError, match="no labels"):
+        alignment(other)
+    assert not karat.aggregate(other, ["mean"]).estimates.select(aggregator="corrected")
+
+
 def test_a_judges_own_pass_mark_decides_what_passes(store, serve, folder):
     server = serve(lambda body: {"analysis": "", "score": 3})
     evaluation = judged(store, server, {"a": "x", "b": "y"}, continuous=True, pass_mark=0.9)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from karat.execution.labels import Item, label_evaluations, labels_in, results_of
+from karat.execution.labels import Item, labels_on, results_of
 from karat.records import Estimate
 from karat.store.handles import Evaluation
 
@@ -37,12 +37,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 def calibrations(evaluation: Evaluation, confidence: float = 0.95) -> list[Calibration]:
     """Return the calibration of each evaluator of an evaluation with human labels; empty without labels."""
-    labels = [
-        label
-        for each in label_evaluations(evaluation.store, evaluation.header.runs)
-        for label in labels_in(each)
-        if label.score is not None
-    ]
+    labels = [label for label in labels_on([evaluation]) if label.score is not None]
     wanted = {spec.key for spec in evaluation.header.evaluators if spec.kind == "single"}
     keys = [key for key in dict.fromkeys(label.evaluator for label in labels) if key in wanted]
     if not keys:

@@ -25,8 +25,7 @@ from karat.execution.labels import (
     Sampling,
     is_sample,
     judges_of,
-    label_evaluations,
-    labels_in,
+    labels_on,
     latest_alignment,
     one_design,
     results_of,
@@ -523,15 +522,14 @@ def _earlier_parts(
     evaluation: Evaluation, item: Item, key: str, annotator: str, texts: Mapping[str, str]
 ) -> dict[str, Any]:
     """Earlier labels of the same person on parts of this result."""
-    for each in label_evaluations(evaluation.store, [item.run]):
-        for label in labels_in(each):
-            same = (label.item, label.evaluator, label.annotator) == (item, key, annotator)
-            if same and label.sampling == "selected":
-                return {
-                    part: value
-                    for part, value in label.parts.items()
-                    if part not in texts or label.about.get(part, "") == texts[part]
-                }
+    for label in labels_on([evaluation]):
+        same = (label.item, label.evaluator, label.annotator) == (item, key, annotator)
+        if same and label.sampling == "selected":
+            return {
+                part: value
+                for part, value in label.parts.items()
+                if part not in texts or label.about.get(part, "") == texts[part]
+            }
     return {}
 
 
@@ -661,8 +659,7 @@ def alignment(
     different inclusion probabilities are weighted by them. The figures are stored as an Aggregation, so that they are
     shown beside the scores of the same judge; with `keep=False` they are not.
     """
-    store = evaluation.store
-    labels = [label for each in label_evaluations(store, evaluation.header.runs) for label in labels_in(each)]
+    labels = labels_on([evaluation])
     if evaluator is not None:
         judged_key(evaluation, evaluator)
         labels = [label for label in labels if label.evaluator == evaluator]

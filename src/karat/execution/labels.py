@@ -78,6 +78,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
 
     item: Item
     evaluator: str
+    asked: str
+    """What the labelled evaluator asks: see `asked_by`."""
     annotator: str
     sampling: str
     score: float | None
@@ -93,6 +95,24 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
 def label_key(annotator: str, evaluator: str) -> str:
     """The key of a person's labels for one evaluator."""
     return f"{annotator}/{evaluator}"
+
+
+_ASKED = (
+    "criterion",
+    "choices",
+    "dag",
+    "preset",
+    "requirements",
+    "question",
+    "answer",
+    "reference",
+    "context",
+)
+
+
+def asked_by(spec: EvaluatorSpec) -> str:
+    """A hash of what an evaluator asks: another judge or prompt asks the same, another criterion does not."""
+    return fingerprint(name=spec.name, params={name: spec.params.get(name) for name in _ASKED})
 
 
 def store_labels(
@@ -111,6 +131,7 @@ def store_labels(
     places, known = _places(judged)
     key = label_key(annotator, evaluator)
     params: dict[str, Any] = {"annotator": annotator, "labels": evaluator, "sampling": sampling}
+    params["asked"] = next(asked_by(each) for each in judged.header.evaluators if each.key == evaluator)
     if question:
         params["question"] = question
     spec = EvaluatorSpec(
@@ -263,6 +284,7 @@ def labels_in(evaluation: Evaluation) -> Iterator[Label]:
         yield Label(
             item=Item(record.runs[0], record.example, record.attempt, record.unit),
             evaluator=str(params["labels"]),
+            asked=str(params["asked"]),
             annotator=str(params["annotator"]),
             sampling=str(params["sampling"]),
             score=result.score,
@@ -273,6 +295,18 @@ def labels_in(evaluation: Evaluation) -> Iterator[Label]:
             kind=str(result.metadata.get("kind", "label")),
             evaluation=evaluation.id,
         )
+
+
+def labels_on(evaluations: Sequence[Evaluation], people: Iterable[Evaluation] | None = None) -> list[Label]:
+    """The labels on the runs of evaluations that answer what their evaluators ask.
+
+    The same key may stand for another criterion in another evaluation of a run; its labels are left out.
+    """
+    if people is None:
+        runs = dict.fromkeys(run for each in evaluations for run in each.header.runs)
+        people = label_evaluations(evaluations[0].store, runs)
+    asked = {(spec.key, asked_by(spec)) for each in evaluations for spec in each.header.evaluators}
+    return [label for each in people for label in labels_in(each) if (label.evaluator, label.asked) in asked]
 
 
 def is_sample(label: Label) -> bool:
@@ -294,7 +328,7 @@ def corrected_estimates(
     `raw` are the estimates without labels, which know how many items a run has.
     """
     labels = [
-        label for each in people for label in labels_in(each) if label.score is not None and is_sample(label)
+        label for label in labels_on(evaluations, people) if label.score is not None and is_sample(label)
     ]
     if not labels:
         return []

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 DRAWS = 2000
 """Random shares from which limits are taken."""
 
+MANY, FEWEST_DRAWS = 2000, 400
+"""Patterns above which fewer shares are drawn, and how few: limits of large samples need no more."""
+
 
 class WeightedSample:
     """Items with inclusion probabilities, in clusters.
@@ -78,9 +81,11 @@ class WeightedSample:
         rows = self.sums(values)
         per_cluster = len(values) / self.clusters
         heaviest = float(self.weights.max())
+        total = rows.sum(axis=0)
+        rows, times_seen = np.unique(rows, axis=0, return_counts=True)  # alike clusters are one pattern
         shapes = np.vstack([rows, extremes * (per_cluster * heaviest)])
-        counts = np.concatenate([np.ones(len(rows)), np.zeros(len(extremes))])
-        more = rows.sum(axis=0) + shapes[len(rows) :]
+        counts = np.concatenate([times_seen, np.zeros(len(extremes))]).astype(np.float64)
+        more = total + shapes[len(rows) :]
         moved = statistic(more)
         if np.all(np.isnan(moved)):
             return None
@@ -91,7 +96,7 @@ class WeightedSample:
             most,
             lambda times: statistic(times @ shapes),
             confidence,
-            draws=DRAWS,
+            draws=max(FEWEST_DRAWS, min(DRAWS, DRAWS * MANY // len(rows))),
             seed=0,
             width=shapes.shape[1],
         )

@@ -583,3 +583,190 @@ async def test_a_router_is_not_to_drop_a_parameter_in_silence(monkeypatch):
             await model.generate("again", temperature=0.5)
     assert "provider" not in server.requests[0]
     assert server.requests[1]["provider"] == {"require_parameters": True, "order": ["x"]}
+
+
+WORDINGS = [
+    # (api, options, error body, the parameter that is named), as providers write them
+    (
+        "chat",
+        {"temperature": 0.0},
+        {
+            "error": {
+                "message": "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1)"
+                " value is supported.",
+                "param": "temperature",
+                "code": "unsupported_value",
+            }
+        },
+        "temperature",
+    ),
+    (
+        "chat",
+        {"temperature": 3.0},
+        {
+            "error": {
+                "message": "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3.",
+                "param": "temperature",
+                "code": "decimal_above_max_value",
+            }
+        },
+        "temperature",
+    ),
+    (
+        "chat",
+        {"effort": "low"},
+        {"error": {"message": "Unrecognized request argument supplied: reasoning_effort"}},
+        "effort",
+    ),
+    (
+        "chat",
+        {"seed": 3},
+        [{"error": {"message": 'Unknown name "seed": Cannot find field.', "status": "INVALID_ARGUMENT"}}],
+        "seed",
+    ),
+    (
+        "chat",
+        {"temperature": 3.0},
+        {"error": {"message": "it has a temperature value of 3 but the supported range is from 0 to 2"}},
+        "temperature",
+    ),
+    (
+        "chat",
+        {"seed": 3},
+        {
+            "detail": [
+                {"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}
+            ]
+        },
+        "seed",
+    ),
+    (
+        "chat",
+        {"temperature": 3.0},
+        {
+            "detail": [
+                {
+                    "type": "less_than_equal",
+                    "loc": ["body", "temperature"],
+                    "msg": "Input should be at most 2",
+                }
+            ]
+        },
+        "temperature",
+    ),
+    ("chat", {"logprobs": True}, {"error": {"message": "property 'logprobs' is unsupported"}}, "logprobs"),
+    (
+        "chat",
+        {"extra": {"presence_penalty": 1}},
+        {"error": "Argument not supported on this model: presencePenalty"},
+        "presence_penalty",
+    ),
+    (
+        "chat",
+        {"temperature": 0.0},
+        {"error": "Input validation error: `temperature` must be strictly positive"},
+        "temperature",
+    ),
+    (
+        "anthropic",
+        {"temperature": 0.0},
+        {"error": {"message": "`temperature` is deprecated for this model."}},
+        "temperature",
+    ),
+    (
+        "anthropic",
+        {"temperature": 0.0},
+        {"error": {"message": "`temperature` may only be set to 1 when thinking is enabled."}},
+        "temperature",
+    ),
+    (
+        "anthropic",
+        {"max_tokens": 100000},
+        {
+            "error": {
+                "message": "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens"
+            }
+        },
+        "max_tokens",
+    ),
+    (
+        "anthropic",
+        {"effort": "low"},
+        {"error": {"message": "This model does not support the effort parameter."}},
+        "effort",
+    ),
+    (
+        "anthropic",
+        {"stop": ["x"]},
+        {"error": {"message": "stop_sequences: Extra inputs are not permitted"}},
+        "stop",
+    ),
+    ("anthropic", {"extra": {"top_k": 3}}, {"message": "extraneous key [top_k] is not permitted"}, "top_k"),
+    (
+        "responses",
+        {"effort": "xhigh"},
+        {
+            "error": {
+                "message": "Unsupported value: 'xhigh'.",
+                "param": "reasoning.effort",
+                "code": "unsupported_value",
+            }
+        },
+        "effort",
+    ),
+]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(("api", "options", "body", "named"), WORDINGS)
+async def test_a_400_names_a_parameter_in_any_wording(api, options, body, named, status, provider):
+    """Whatever the wording, it is one failure of the run and not one of every record."""
+    provider.script.failures = {1: Failing(status=status, body=json.dumps(body))}
+    with pytest.raises(models.ParameterRefused, match=f"does not accept (this )?{named}: ") as caught:
+        await models.get(provider.spec(), api=api).generate("?", **options)
+    assert caught.value.exit_code == 2
+    assert provider.count == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "failure"),
+    [
+        (
+            {
+                "error": {
+                    "message": "Invalid 'messages[0].content': string too long",
+                    "param": "messages[0].content",
+                }
+            },
+            models.BadRequest,
+        ),
+        ({"error": {"message": "messages.0.content: temperature is not supported here"}}, models.BadRequest),
+        ({"error": {"message": "the image in the message must be a PNG"}}, models.BadRequest),
+        (
+            {
+                "error": {
+                    "message": "'max_tokens' is too large: this model's maximum context length is 4096 tokens"
+                }
+            },
+            models.ContextTooLong,
+        ),
+        (
+            {
+                "error": {
+                    "message": "stop: filtered by the content management policy",
+                    "code": "content_filter",
+                }
+            },
+            models.ContentFiltered,
+        ),
+        ({"error": {"message": "your answer isn't valid, n must be"}}, models.BadRequest),
+        ({"detail": [{"loc": ["body", "messages", 0, "content"], "msg": "must be text"}]}, models.BadRequest),
+        ({"detail": [{"loc": [7, None], "msg": "?"}]}, models.BadRequest),
+        ({"error": {"param": 7, "message": {"a": 1}}}, models.BadRequest),
+    ],
+)
+async def test_a_400_about_one_record_does_not_stop_the_run(body, failure, provider):
+    provider.script.failures = {1: Failing(status=400, body=json.dumps(body))}
+    with pytest.raises(failure) as caught:
+        await models.get(provider.spec()).generate("?", max_tokens=5, n=2, stop="x", temperature=1.0)
+    assert not isinstance(caught.value, models.ParameterRefused)

@@ -240,7 +240,8 @@ class Target:
             return ParameterRefused(
                 f"{self.endpoint.spec} does not accept a parameter of this request: remove it ({message}, 404)"
             )
-        if status in (400, 422) and not any(sign in f"{code} {message}".lower() for sign in _TOO_LONG):
+        about_content = (*_TOO_LONG, *_WITHHELD[:4])  # of one record, and not of every request
+        if status in (400, 422) and not any(sign in f"{code} {message}".lower() for sign in about_content):
             refused = refused_parameter(self.endpoint, raw, message, code, sent)
             if refused is not None:
                 return refused
@@ -318,9 +319,18 @@ _END = re.compile(rb"\ndata: ?\[DONE\]\s|\nevent: ?message_stop\s+data:[^\n]*\n\
 _REFUSAL = re.compile(
     r"deprecated|(?:not|n't|un)[ -]?(?:supported|permitted|allowed|accepted|recognized|known|expected)"
     r"|does(?: not|n't) (?:support|accept|allow)|unsupported|unknown|unrecognized|cannot both be specified"
-    r"|only the default",
+    r"|only the default|extraneous|incompatible|not compatible|not available|no longer",
     re.IGNORECASE,
 )
+"""Signs that a model does not take a parameter at all."""
+
+_INVALID = re.compile(
+    r"must be|has to be|(?:may|can) only|only be set|should be|invalid|out of range|supported range"
+    r"|is too (?:large|high|low)|(?:above|below|at) (?:the )?(?:max|min)imum|at most|at least",
+    re.IGNORECASE,
+)
+"""Signs that a value of a parameter is not accepted."""
+
 _OWN_NAMES = {
     "max_completion_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -328,6 +338,7 @@ _OWN_NAMES = {
     "reasoning_effort": "effort",
     "reasoning": "effort",
     "output_config": "effort",
+    "thinking": "effort",
     "random_seed": "seed",
     "top_logprobs": "logprobs",
 }
@@ -360,20 +371,57 @@ def refused_parameter(
         fields = msgspec.json.decode(sent)
     except msgspec.DecodeError:
         return None
-    if not isinstance(fields, dict) or not _REFUSAL.search(f"{message} {code.replace('_', ' ')}"):
+    if not isinstance(fields, dict) or any(_begins_with(message, name) for name in _NOT_PARAMETERS):
         return None
-    error = raw.get("error") if isinstance(raw, dict) else None
-    named = str(error.get("param") or "") if isinstance(error, dict) else ""
+    unsupported = bool(_REFUSAL.search(f"{message} {code.replace('_', ' ')}"))
+    by_field = _named_field(raw)
     for name in fields:
         if name in _NOT_PARAMETERS:
             continue
-        quoted = re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", message)
-        if named.partition(".")[0] == name or (not named and quoted):
+        if by_field:
+            found = by_field == name
+        else:
+            about = unsupported or _INVALID.search(message) is not None
+            found = _begins_with(message, name) or (about and _mentions(message, name))
+        if found:
             ours = _OWN_NAMES.get(name, name)
-            return ParameterRefused(
-                f"{endpoint.spec} does not accept {ours}: remove it ({one_line(message, 300)}, 400)"
-            )
+            what = f"{ours}: remove it" if unsupported else f"this {ours}: change it or remove it"
+            return ParameterRefused(f"{endpoint.spec} does not accept {what} ({one_line(message, 300)}, 400)")
     return None
+
+
+def _named_field(raw: object) -> str:
+    """The field of the request that an error names: `param` of OpenAI, `loc` of FastAPI servers; empty without one."""
+    if not isinstance(raw, dict):
+        return ""
+    error = raw.get("error")
+    named = error.get("param") if isinstance(error, dict) else None
+    if isinstance(named, str) and named:
+        return re.split(r"[.\[]", named)[0]
+    details = raw.get("detail")
+    first = details[0] if isinstance(details, list) and details else None
+    place = first.get("loc") if isinstance(first, dict) else None
+    if isinstance(place, list):
+        return next((step for step in place if isinstance(step, str) and step != "body"), "")
+    return ""
+
+
+def _begins_with(message: str, name: str) -> bool:
+    """Whether a message is about a field, as Anthropic writes: `max_tokens: 100000 > 64000, which is …`."""
+    return re.match(rf"[\s`'\"]*{re.escape(name)}[`'\"]*(?:\.[\w.]+)?\s*:", message) is not None
+
+
+def _mentions(message: str, name: str) -> bool:
+    """Whether a message has the name of a field: as it is sent, in camel case, or as karat calls it."""
+    first, *others = name.split("_")
+    names = {name, first + "".join(map(str.capitalize, others)), _OWN_NAMES.get(name, name)}
+    for each in names:
+        word = re.escape(each)
+        if len(each) < 3:  # `n` is a letter before it is a parameter
+            word = rf"[`'\"]{word}[`'\"]"
+        if re.search(rf"(?<![\w.-]){word}(?![\w-])", message):
+            return True
+    return False
 
 
 def _decompressed(body: bytes, encodings: str, spec: str, limit: int) -> bytes:

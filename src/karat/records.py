@@ -442,7 +442,7 @@ class Estimates(Sequence[Estimate]):
             if len(values := {str(getattr(each, field) or "none") for each in found}) > 1
         ]
         raise UnknownName(
-            f"{len(found)} estimates match {asked!r}: say which with get(), by {' or '.join(fields) or 'index'}"
+            f"{len(found)} estimates match {asked!r}: select one with get(), by {' or '.join(fields) or 'index'}"
         )
 
     def _known(self) -> str:

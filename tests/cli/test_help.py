@@ -80,7 +80,7 @@ def test_help_imports_nothing_heavy():
         ("--jsn", "unknown option --jsn: did you mean '--json'"),
         ("", "name a command"),
         ("show x --failed --example y", "remove one of them"),
-        ("export x -o out.xls", "does not say its format"),
+        ("export x -o out.xls", "has no known format"),
         ("export x --format xml", "cannot write 'xml'"),
         ("export x --format parquet", "name a file with -o"),
         ("models cache stats --model x", "karat models cache clear only"),

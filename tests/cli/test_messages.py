@@ -46,7 +46,7 @@ def test_an_offset_beyond_the_data(karat, project):
     ("arguments", "expected"),
     [
         (["run", "task.py:shout", "--data", "adir"], "adir is a folder"),
-        (["run", "task.py:shout", "--data", "qa.txt"], "rename it, or say its format (csv, json, jsonl"),
+        (["run", "task.py:shout", "--data", "qa.txt"], "rename it, or set its format (csv, json, jsonl"),
         (["run", "experimnt"], "did you mean experiment.yaml?"),
         (["run", "experiment.yml"], "did you mean experiment.yaml?"),
         (["run", "taskk:shout"], "did you mean task.py:shout?"),

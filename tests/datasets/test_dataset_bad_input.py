@@ -46,7 +46,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     (
         "l.jsonl",
         '{"input": 1}'.encode("utf-16"),
-        r"line 1: .*offset 0 say UTF-16, not UTF-8: convert the file",
+        r"line 1: the file is UTF-16, not UTF-8: convert it",
     ),
     (
         "m.jsonl",
@@ -103,7 +103,7 @@ BAD_FILES: list[tuple[str, bytes, str]] = [
     (
         "a.yaml",
         b"- input: 1",
-        r"a\.yaml: the ending '\.yaml' is not known .*say its format \(csv, json, jsonl, parquet",
+        r"a\.yaml: the ending '\.yaml' is not known .*set its format \(csv, json, jsonl, parquet",
     ),
     ("a.jsnl", b"1", r"the ending '\.jsnl' is not known \(did you mean '\.jsonl'"),
     ("noending", b"1", r"noending: it has no ending"),

@@ -182,7 +182,7 @@ class TestExactMatch:
             ExactMatch().evaluate(outputs=deep, reference_outputs=deep)
         with pytest.raises(CannotJudge, match="which cannot be stored"):
             ExactMatch().evaluate(outputs=object(), reference_outputs="x")
-        with pytest.raises(CannotJudge, match="say which with path"):
+        with pytest.raises(CannotJudge, match="select one with path"):
             ExactMatch().evaluate(outputs={"text": "a", "answer": "b"}, reference_outputs="a")
 
 
@@ -566,7 +566,7 @@ def test_a_number_in_the_one_field_of_an_answer():
     assert score(NumericMatch(), {"answer": 42}, 42) == 1.0
     assert score(NumericMatch(), {"answer": "42"}, {"answer": 42.0}) == 1.0
     assert score(NumericMatch(), {"answer": True}, 1) == 0.0
-    with pytest.raises(CannotJudge, match="in text and in answer: say which with path"):
+    with pytest.raises(CannotJudge, match="in text and in answer: select one with path"):
         score(NumericMatch(), {"text": "so", "answer": 42}, 42)
 
 

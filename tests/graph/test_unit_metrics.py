@@ -226,7 +226,7 @@ class TestActionWithinBbox:
         ("golden", "predicted", "message"),
         [
             ({"box": [1]}, {"x": 1, "y": 1}, r"golden\[0\] has no field 'bbox'"),
-            ({"bbox": [1, 2, 3, 4]}, {"x": 1, "y": 1}, "say with format"),
+            ({"bbox": [1, 2, 3, 4]}, {"x": 1, "y": 1}, "set format"),
             ({"bbox": {"x": 1, "y": 1, "width": 5}}, {"x": 1, "y": 1}, "has no field 'height'"),
             ({"bbox": {"x": 1, "y": 1, "width": -5, "height": 2}}, {"x": 1, "y": 1}, "ends before it begins"),
             ({"bbox": {"x": "a", "y": 1, "width": 5, "height": 2}}, {"x": 1, "y": 1}, "four numbers"),

@@ -128,7 +128,7 @@ def find_result(
             if len(values) > 1
         ]
         raise RequestError(
-            f"example {example!r} has {len(found)} results of {key!r}: say which with {' '.join(fields)}"
+            f"example {example!r} has {len(found)} results of {key!r}: select one with {' '.join(fields)}"
         )
     return found[0]
 
@@ -352,7 +352,7 @@ class _LabelReader:
         if len(matching) == 1:
             return matching[0]
         if not given:
-            raise ValueError(f"the evaluation has {len(self.runs)} runs: say which with run")
+            raise ValueError(f"the evaluation has {len(self.runs)} runs: select one with run")
         raise ValueError(
             f"{given[:80]!r} is no run of {self.evaluation.id}: {did_you_mean(given, self.runs)}"
         )

@@ -153,11 +153,13 @@ def checked_name(name: str) -> str:
     if not isinstance(name, str) or not name:
         raise RequestError(f"name={name!r:.60}: a dataset needs a name")
     if _VERSIONED.fullmatch(name):
-        raise RequestError(f"name={name!r:.60}: a name that ends like a version is taken for one, say name=…")
+        raise RequestError(
+            f"name={name!r:.60}: names that end in @ and a number are versions: set another name=…"
+        )
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise RequestError(f"name={name!r:.60} is not Unicode text: say name=…") from None
+        raise RequestError(f"name={name!r:.60} is not Unicode text: set another name=…") from None
     return name
 
 

@@ -99,7 +99,7 @@ class Selection:
             for key in row:
                 if _means_expected(key):
                     raise RowProblem(
-                        f"the row has no field 'expected' but {short(key)}: say expected={short(key)},"
+                        f"the row has no field 'expected' but {short(key)}: set expected={short(key)},"
                         " or rename it if it is something else"
                     )
         return True
@@ -113,7 +113,7 @@ class Selection:
                 return None
             if type(value) not in (str, int):
                 raise RowProblem(
-                    f"the field 'id' is {kind_of(value)}: say id= another field, or id=False for none"
+                    f"the field 'id' is {kind_of(value)}: set id= to another field, or to False for none"
                 )
         else:
             return None

@@ -106,7 +106,7 @@ def embedder_of(embed_fn: object, model_name: str | None, embedder: object) -> E
     """The configured embedder; at most one of the three parameters may be given."""
     named = [name for name, given in _given(embed_fn, model_name, embedder) if given is not None]
     if len(named) > 1:
-        raise RequestError(f"embedding_similarity: say {named[0]} or {named[1]}, not both")
+        raise RequestError(f"embedding_similarity: set {named[0]} or {named[1]}, not both")
     if embed_fn is not None:
         return _of_function(embed_fn)
     if model_name is not None:

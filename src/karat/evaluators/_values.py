@@ -230,7 +230,7 @@ def text_of(value: object, what: str) -> str | None:
         if len(fields) == 1:
             return str(value[fields[0]])
         if fields:
-            raise CannotJudge(f"{what} has text in {' and in '.join(fields)}: say which with path")
+            raise CannotJudge(f"{what} has text in {' and in '.join(fields)}: select one with path")
     return json_text(value, what)
 
 
@@ -240,7 +240,7 @@ def number_field(value: dict[str, Any], what: str) -> int | float | None:
     fields = [name for name in fields if not isinstance(value[name], bool)]
     numbers = [name for name in fields if not isinstance(value[name], str)]
     if numbers and len(fields) > 1:
-        raise CannotJudge(f"{what} has answers in {' and in '.join(fields)}: say which with path")
+        raise CannotJudge(f"{what} has answers in {' and in '.join(fields)}: select one with path")
     return value[numbers[0]] if numbers else None
 
 

@@ -101,7 +101,7 @@ def task_dataset(
     if source is None:
         if count is None:
             raise RequestError(
-                f"task {name} has no data source: say how many records with --num_records, or --data FILE"
+                f"task {name} has no data source: set --num_records, or a file with --data FILE"
             )
         rows: Iterator[dict[str, Any]] = ({"id": str(number)} for number in range(1, count + 1))
         return rows_dataset(rows, name=name, id_column=None, golden=golden, metadata={})

@@ -77,7 +77,7 @@ def format_of(path: str | None, given: str | None) -> str:
     ending = Path(path).suffix.lower().lstrip(".")
     ending = {"ndjson": "jsonl", "pq": "parquet"}.get(ending, ending)
     if ending not in FORMATS:
-        raise RequestError(f"{path} does not say its format: {did_you_mean(ending, FORMATS)}, or --format")
+        raise RequestError(f"{path} has no known format: {did_you_mean(ending, FORMATS)}, or --format")
     return ending
 
 

@@ -164,7 +164,7 @@ def _format_of(path: Path, format: str | None) -> str:
             UnchangedFile(path)  # says that there is none, and what is near
         ending = f"the ending {suffix!r} is not known" if suffix else "it has no ending"
         raise DataError(
-            f"{path}: {ending} ({did_you_mean(suffix, FORMATS)}); rename it, or say its format ({', '.join(known)}):"
+            f"{path}: {ending} ({did_you_mean(suffix, FORMATS)}); rename it, or set its format ({', '.join(known)}):"
             " format: in an experiment, format= in Python"
         )
     return FORMATS[suffix]
@@ -176,9 +176,7 @@ def _refuse_other_encodings(file: io.BufferedReader, source: RowSource) -> None:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{source.path} is not an intact gzip file: {error}") from error
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(
-            f"{source.path} line 1: bytes at offset 0 say UTF-16, not UTF-8: convert the file to UTF-8"
-        )
+        raise DataError(f"{source.path} line 1: the file is UTF-16, not UTF-8: convert it to UTF-8")
     if start[:2] == b"\x1f\x8b":
         raise DataError(f"{source.path} is compressed with gzip: give its name the ending .gz")
 

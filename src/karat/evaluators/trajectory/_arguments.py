@@ -247,7 +247,7 @@ def build_rule(tool: str, given: object, mode: ArgumentMode) -> Rule:
     if isinstance(given, Sequence) and all(isinstance(path, str) for path in given):
         if not given:
             raise RequestError(
-                f"the override of tool {tool!r} is an empty list: to compare nothing, say ignore"
+                f"the override of tool {tool!r} is an empty list: to compare nothing, use ignore"
             )
         return PathsRule(given)
     raise RequestError(

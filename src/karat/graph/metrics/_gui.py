@@ -142,7 +142,7 @@ class ActionWithinBboxMetric(_ActionMetric):
         names = ("x1", "y1", "x2", "y2") if self.format == "xyxy" else ("x", "y", "width", "height")
         if isinstance(box, list):
             if self.format is None:
-                raise CannotJudge(f"{what} is a list: say with format whether it is xywh or xyxy")
+                raise CannotJudge(f"{what} is a list: set format to xywh or xyxy")
             parts = box
         elif isinstance(box, dict):
             parts = [value_at(box, name, what) for name in names]

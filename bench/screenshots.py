@@ -31,7 +31,7 @@ def pages(sample: Sample) -> dict[str, tuple[str, str]]:
     return {
         "view-runs": (f"/?select={a},{c}", "svg.plot"),
         "view-rows": (f"/r/{b}?filter=judged%3C0.5&key=14.1", ".item ins"),
-        "view-compare": (f"/c/{a}..{c}?filter=changed:worse&key=6.1", ".item ins"),
+        "view-compare": (f"/c/{a}..{c}?filter=changed:worse&key=4.1", ".item ins"),
         "view-slices": (f"/s/{a},{c}?by=language", "svg.plot"),
     }
 

@@ -85,6 +85,12 @@ def test_labels_of_answers(answer, gold, label):
     assert judge_answer(answer, [gold]).label == label
 
 
+def test_a_refusal_is_an_omission_also_if_the_gold_answer_reads_like_one():
+    gold = "It is unclear who painted the mural; the signature is covered."
+    assert judge_answer("I don't know.", [gold]).label == "Omission"
+    assert judge_answer("Ana painted it in 2019.", [gold]).label == "Hallucination"
+
+
 def test_any_of_several_gold_answers_is_right():
     assert judge_answer("New York City", ["NYC", "New York City"]).label == "Correct"
 

@@ -228,7 +228,10 @@ def judge_answer(
     if not verdicts:
         return AnswerVerdict("Omission", "there is no gold answer to compare with")
     order = ("Correct", "Omission", "Hallucination")
-    return min(verdicts, key=lambda verdict: order.index(verdict.label))
+    best = min(verdicts, key=lambda verdict: order.index(verdict.label))
+    if refuses and best.label == "Hallucination":
+        return AnswerVerdict("Omission", "the answer says that it does not know")
+    return best
 
 
 _YES_NO = re.compile(r"\W*(yes|yeah|no|nope)\b(?:\W+|$)", re.IGNORECASE)

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import threading
 import zlib
+from typing import Any
 
 import pydantic
 import pytest
@@ -19,10 +20,10 @@ import pytest
 import karat
 from karat import models
 from karat.errors import BudgetReached, RequestError
-from karat.models import _transport
+from karat.models import _batches, _transport
 from karat.models._retry import requested_wait
 from karat.models._structured import output_schema, read_json
-from karat.models.providers import read_tokens
+from karat.models.providers import read_tokens, wire_format
 from karat.tasks.prompt import PromptTask
 from karat.testing import Failing, FakeProvider
 
@@ -229,6 +230,85 @@ async def test_an_implausible_count_is_an_unknown_cost_and_stops_a_budget_cleanl
         with pytest.raises(BudgetReached):
             await more()
         assert budget.spent <= 0.5
+
+
+BODIES = {
+    "chat": {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]},
+    "responses": {
+        "status": "completed",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": "yes"}]}],
+    },
+    "anthropic": {"content": [{"type": "text", "text": "yes"}], "stop_reason": "end_turn"},
+}
+COUNTS = {
+    "chat": ("prompt_tokens", "completion_tokens"),
+    "responses": ("input_tokens", "output_tokens"),
+    "anthropic": ("input_tokens", "output_tokens"),
+}
+DETAILS: list[tuple[str, dict[str, Any]]] = [
+    ("chat", {"prompt_tokens_details": {"cached_tokens": -1}}),
+    ("chat", {"prompt_tokens_details": {"cached_tokens": 10**9}}),
+    ("chat", {"completion_tokens_details": {"reasoning_tokens": 6}}),
+    ("chat", {"completion_tokens_details": {"audio_tokens": "5"}}),
+    ("responses", {"output_tokens_details": {"reasoning_tokens": -3}}),
+    ("responses", {"input_tokens_details": {"cached_tokens": 11}}),
+    ("anthropic", {"cache_read_input_tokens": -1}),
+    ("anthropic", {"cache_creation_input_tokens": 1e300}),
+    ("anthropic", {"output_tokens_details": {"thinking_tokens": 6}}),
+]
+
+
+def events_of(api, usage):
+    """The body above as the events of a stream."""
+    if api == "chat":
+        yield {"choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}]}
+        yield {"choices": [], "usage": usage}
+    elif api == "responses":
+        yield {"type": "response.completed", "response": {**BODIES["responses"], "usage": usage}}
+    else:
+        yield {"type": "message_start", "message": {"content": [], "usage": usage}}
+        yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "yes"}}
+        yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}
+        yield {"type": "message_stop"}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("api", "usage"),
+    [(api, dict(zip(COUNTS[api], each, strict=True))) for api in COUNTS for each in USAGES]
+    + [(api, {**dict(zip(COUNTS[api], (10, 5), strict=True)), **more}) for api, more in DETAILS],
+)
+def test_an_implausible_count_is_unknown_in_every_format_and_in_streams(api, usage, streamed):
+    form = wire_format(api)
+    raw = form.assemble(events_of(api, usage)) if streamed else {**BODIES[api], "usage": usage}
+    answer = form.parse(raw)
+    assert (answer.choices[0].text, answer.tokens) == ("yes", None)
+
+
+@pytest.mark.parametrize("usage", [None, 7, [], "many", {}, {"prompt_tokens": None}])
+@pytest.mark.parametrize("api", list(BODIES))
+def test_a_usage_of_another_kind_breaks_no_answer(api, usage):
+    tokens = wire_format(api).parse({**BODIES[api], "usage": usage}).tokens
+    assert tokens is None or (tokens.input, tokens.output) == (0, 0)
+
+
+@pytest.mark.parametrize(("given", "taken"), USAGES)
+@pytest.mark.parametrize("model", ["openai/gpt-4o-mini", "anthropic/claude-haiku-4-5"])
+def test_an_implausible_count_in_a_batch_is_an_unknown_cost(model, given, taken, monkeypatch):
+    monkeypatch.setattr(_batches, "SETTLED", 0.02)
+    monkeypatch.setattr(_batches, "FIRST_POLL", 0.01)
+    api = "chat" if model.startswith("openai") else "anthropic"
+    raw = {**BODIES[api], "usage": dict(zip(COUNTS[api], (given, taken), strict=True))}
+    with FakeProvider({"": {"raw": raw}}) as server:
+        for name in ("OPENAI", "ANTHROPIC"):
+            monkeypatch.setenv(f"{name}_BASE_URL", server.url)
+            monkeypatch.setenv(f"{name}_API_KEY", "a-key-for-tests")
+        task = PromptTask("{input}", model=model)
+        run = karat.run(task, [{"id": "1", "input": "x"}], store="memory://", batch=True)
+        (output,) = run.outputs()
+        assert (output.value, output.trace[0].usage.cost) == ("yes", None)
+        assert output.trace[0].usage.input_tokens == 0
 
 
 def test_more_cached_tokens_than_tokens_is_implausible():

@@ -86,7 +86,7 @@ def test_unit_metrics_say_what_they_measured() -> None:
 
 @pytest.mark.parametrize(
     ("bbox", "said"),
-    [([1, 2, 3, 4], "is a list: say with format"), ({"x": 1}, "has no field 'y'"), (5, "is no box but 5")],
+    [([1, 2, 3, 4], "is a list: set format"), ({"x": 1}, "has no field 'y'"), (5, "is no box but 5")],
 )
 def test_a_box_is_named_by_its_key(bbox: Any, said: str) -> None:
     with pytest.raises(CannotJudge, match=rf"golden\[0\]: its 'bbox' {said}"):

@@ -116,7 +116,7 @@ def test_a_function_for_a_field_that_raises_is_an_error_and_no_verdict() -> None
         ({"graded": "no"}, "graded has to be true or false"),
         ({"mode": "subset", "allow_repeats": 1}, "allow_repeats has to be true or false"),
         ({"tool_args_match_overrides": ["f"]}, "an object"),
-        ({"tool_args_match_overrides": {"f": []}}, "say ignore"),
+        ({"tool_args_match_overrides": {"f": []}}, "use ignore"),
         ({"tool_args_match_overrides": {"f": {"x": {"tolerance": float("nan")}}}}, "from 0 up"),
         ({"optional": [True]}, "optional is a list"),
         ({"optional": [-1]}, "from 0 up"),

@@ -383,9 +383,10 @@ def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float 
     if ((found.first < 0) | (found.second < 0)).any():
         notes.append("units that only one run has count as missing in the other")
     several = len(found.examples) > found.counts[2]
+    units = (lambda pair: first.unit_of(int(found.first[pair]))) if first.has_units else None
     lacking = unlisted_pairs(first, second)
     if not lacking:
-        return Paired(found.examples, a, b, several, _joined(notes))
+        return Paired(found.examples, a, b, several, _joined(notes), units)
     nothing = np.full(lacking, np.nan)
     return Paired(
         np.concatenate([found.examples, np.full(lacking, -1)]),
@@ -393,7 +394,7 @@ def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float 
         np.concatenate([b, nothing]),
         several,
         _joined(notes),
-        (lambda pair: first.unit_of(int(found.first[pair]))) if first.has_units else None,
+        units,
     )
 
 

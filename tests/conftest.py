@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from karat.datasets import Dataset
 from karat.registry import Registry
+from tests.golden_messages import refuses as refuses
 
 # A shell that starts the tests in the background leaves Ctrl-C ignored, also in the children that tests send it to.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -9,7 +9,7 @@ from karat.errors import ConfigError
 
 
 @pytest.mark.parametrize("character", ["\x00", "\x07", "\ufffe"])
-def test_a_control_character_is_told_with_its_line(tmp_path: Path, character: str) -> None:
+def test_a_control_character_is_reported_with_its_line(tmp_path: Path, character: str) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(f"name: x\nnumber: 1  # {character}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"line 2: control character U\+{ord(character):04X}"):
@@ -30,7 +30,7 @@ def test_a_control_character_is_told_with_its_line(tmp_path: Path, character: st
         ("a: @b\n", "line 1, column 4: found character '@' that cannot start any token: quote the value"),
     ],
 )
-def test_what_is_no_yaml_is_told_in_words_of_the_line(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_yaml_is_reported_in_words_of_the_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

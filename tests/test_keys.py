@@ -276,7 +276,7 @@ def test_case_unfinished_and_nothing_changed_continues():
     assert (decision.action, decision.id) == ("continue", "run-1")
 
 
-def test_case_finished_is_returned_and_it_says_so():
+def test_case_finished_is_returned_with_a_notice():
     decision = decide(WANTED, [FINISHED])
     assert (decision.action, decision.id) == ("return", "run-1")
     assert "finished already" in decision.why
@@ -334,7 +334,7 @@ def test_case_retry_failed_retries_only_when_something_failed():
     )
 
 
-def test_case_held_by_another_live_process_says_who_and_since_when():
+def test_case_held_by_another_live_process_names_the_holder_and_the_time():
     held = Previous("run-1", "code 1", 1, False, holder=Holder("process 17 on box", "12:00:01"))
     with pytest.raises(StoreBusy, match=r"process 17 on box since 12:00:01.*--wait or --new"):
         decide(WANTED, [held])

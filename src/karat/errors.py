@@ -6,7 +6,7 @@ A message has the problem, the place and the fix, in one sentence. `exit_code` i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class KaratError(Exception):
@@ -129,3 +129,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return "none are known"
     shown = ", ".join(known[:12])
     return f"known: {shown}{', …' if len(known) > 12 else ''}"
+
+
+def with_article(noun: str) -> str:
+    """A noun with its article: "an int", "a list"."""
+    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
+
+
+def unknown_key(name: str, known: Collection[str]) -> str:
+    """An unknown key of a mapping: the nearest known key, or the place of parameters where the mapping has one."""
+    if "params" in known and not nearest(name, known):
+        return f"unknown key: write parameters as params: {{{name}: …}}; {did_you_mean(name, known)}"
+    return f"unknown key: {did_you_mean(name, known)}"

@@ -87,7 +87,7 @@ def refuse_remote_references(schema: object, where: str = "the schema") -> None:
         if not written.startswith("#") and urldefrag(absolute)[0] not in known and not _standard(absolute):
             raise RequestError(
                 f"{where} refers to {written[:120]!r}, which is outside of it: only references within the schema"
-                " are followed (#/$defs/name), for nothing is fetched"
+                " are followed (#/$defs/name); karat fetches no remote schema"
             )
 
 

@@ -24,7 +24,7 @@ Status = Literal["running", "interrupted", "success", "partial", "no_data", "fat
 
 
 class Example(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing to be asked, and perhaps what is expected."""
+    """An input, and optionally the expected output."""
 
     id: str
     input: Any
@@ -119,7 +119,7 @@ SUMMARY = "summary"
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the task gave for one (example, attempt, unit), or its failure."""
+    """The output of the task for one (example, attempt, unit), or its failure."""
 
     format: int
     example: str
@@ -143,7 +143,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def value(self) -> Any:
-        """What the task gave; None unless ok."""
+        """The value that the task returned; None unless ok."""
         return self.outcome.value if isinstance(self.outcome, Ok) else None
 
     @property

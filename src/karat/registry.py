@@ -17,13 +17,13 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean
+from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, unknown_key
 
 T = TypeVar("T")
 
@@ -267,6 +267,14 @@ def check_parameters(part: object, params: dict[str, Any], what: str) -> None:
     for p in takes:
         if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in params:
             raise RequestError(f"{what} needs the parameter {p.name!r}")
+
+
+def check_spec(spec: Mapping[str, object], keys: Collection[str], kind: str) -> None:
+    """Raise for a mapping that names no part, or that has a key other than `keys`."""
+    if (unknown := next((key for key in spec if key not in keys), None)) is not None:
+        raise RequestError(f"{kind} {dict(spec)!r:.200}: {unknown!r}: {unknown_key(str(unknown), keys)}")
+    if "name" not in spec:
+        raise RequestError(f"{kind} {dict(spec)!r:.200}: needs a name")
 
 
 def _member(module: ModuleType, name: str, where: str) -> Any:

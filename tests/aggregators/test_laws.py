@@ -160,7 +160,7 @@ def test_the_aggregators_that_are_promised_are_there():
     assert aggregators.get("pass^k") is aggregators.get("pass_hat_k")
 
 
-def test_a_negative_zero_is_told_as_zero_whichever_comes_first():
+def test_a_negative_zero_is_reported_as_zero_whichever_comes_first():
     *_, aggregator, _ = resolve_aggregator({"name": "quantiles", "params": {}})
     spreads = []
     for scores in ([0.0, -0.0], [-0.0, 0.0]):

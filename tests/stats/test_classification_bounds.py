@@ -51,7 +51,7 @@ def test_those_of_a_class_are_reached():
     assert found.macro.f1.of - found.macro.f1.n == 2
 
 
-def test_without_missing_items_nothing_is_said():
+def test_without_missing_items_nothing_is_reported():
     found = classification_metrics(["a", "b"], [[3, 1], [0, 4]])
     assert found.macro.f1.lowest is None
     assert found.classes["a"].f1.of == found.classes["a"].f1.n

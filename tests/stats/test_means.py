@@ -104,6 +104,13 @@ def test_nothing_and_one_have_no_spread() -> None:
     assert "one cluster" in mean_interval([0.7, 0.9], clusters="aa").metadata["reason"]
 
 
+def test_clusters_that_are_all_alike_leave_room_for_others() -> None:
+    found = mean_interval([0.0, 1.0] * 10, clusters=[place // 2 for place in range(20)])
+    assert found.value == 0.5
+    assert found.low < 0.4
+    assert found.high > 0.6
+
+
 def test_equal_values() -> None:
     same = mean_interval([0.5] * 8)
     # A value of 0 or 1 in this share of all items would have been missed with a probability of 2.5 %.

@@ -211,12 +211,34 @@ def test_tango_and_its_test_agree_about_zero_in_every_table(n: int) -> None:
             assert (found.low > 0 or found.high < 0) == (score_test(b, c).p_value < 0.05)
 
 
-def test_other_tests_can_be_asked_for() -> None:
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_bootstrap_limit_of_exactly_0_does_not_leave_out_0(sign: float) -> None:
+    """Most resamples of pairs that mostly tie are 0: the share of those beyond 0 said p < 0.05."""
+    a, b = [0.5] * 40, [0.5] * 37 + [0.5 + sign * 0.5] * 3
+    for confidence in (0.8, 0.9, 0.95, 0.99):
+        found = paired(a, b, test="bootstrap", confidence=confidence, n_resamples=999)
+        low, high, p = found.difference.low, found.difference.high, found.p_value
+        assert (low > 0 or high < 0) == (p < 1 - confidence - 1e-9), confidence
+
+
+def test_resamples_that_are_all_on_one_side_of_0_reject() -> None:
+    found = paired([0.9, 0.8, 0.95, 0.7, 0.99], [0.1, 0.2, 0.1, 0.3, 0.65], test="bootstrap", confidence=0.99)
+    assert found.difference.high < 0
+    assert found.p_value < 0.01
+
+
+def test_too_few_pairs_for_a_permutation_interval_say_so() -> None:
+    found = paired([0.1, 0.2, 0.3], [0.3, 0.5, 0.4], test="permutation")
+    assert (found.difference.low, found.difference.high) == (None, None)
+    assert "too few" in found.difference.metadata["reason"]
+
+
+def test_other_tests_can_be_asked_for(refuses) -> None:
     assert paired(before, after, test="permutation").p_value < 0.01
     resampled = paired(before, after, test="bootstrap")
     assert resampled.difference.method == "bootstrap, bca"
     assert resampled.difference.low == pytest.approx(paired(before, after).difference.low, abs=0.05)
-    with pytest.raises(ValueError, match="did you mean 'permutation'"):
+    with refuses(ValueError):
         paired(before, after, test="permutations")  # type: ignore[arg-type]  # wrong on purpose
 
 

@@ -72,11 +72,11 @@ def test_bounds_hold_the_value(value: float, n: int, missing: int) -> None:
     assert highest - lowest == pytest.approx(missing / (n + missing), abs=1e-9)
 
 
-def test_bounds_for_scores_of_another_range() -> None:
+def test_bounds_for_scores_of_another_range(refuses) -> None:
     estimate = with_bounds(Estimate(3.0, n=8, of=8), 10, 1.0, 5.0)
     assert (estimate.lowest, estimate.highest) == pytest.approx((2.6, 3.4))
     assert missing_bounds(None, 0, 0) == (None, None)
-    with pytest.raises(ValueError, match="must not be the larger"):
+    with refuses(ValueError):
         missing_bounds(0.5, 1, 2, 1.0, 0.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from karat.stats._quantiles import quantile_ranks, scaled_ranks
+from karat.stats._distributions import quantile_ranks, scaled_ranks
 
 
 @pytest.mark.parametrize("n", [1, 5, 20, 59, 100, 1000])

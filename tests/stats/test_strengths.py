@@ -124,7 +124,7 @@ def test_names_tuples_and_arrays_say_the_same() -> None:
     assert sum(r.ties for r in by_tuple.runs) == 2 * by_tuple.ties
 
 
-def test_components_are_reported_and_not_compared() -> None:
+def test_components_are_reported_and_not_compared(refuses) -> None:
     ranking = bradley_terry([("a", "b", 1), ("b", "a", 0), ("c", "d", 1), ("d", "e", 0.5)], names="abcdef")
     assert ranking.components == [["c", "d", "e"], ["a", "b"], ["f"]]
     assert ranking.against("a", "c").value is None
@@ -132,7 +132,7 @@ def test_components_are_reported_and_not_compared() -> None:
     lonely = ranking.runs[-1]
     assert (lonely.name, lonely.rating.n, lonely.rating.low, lonely.win_rate.value) == ("f", 0, None, None)
     assert all(run.rank_low == 1 for run in ranking.runs)
-    with pytest.raises(ValueError, match="'z' is not in this ranking"):
+    with refuses(ValueError):
         ranking.against("a", "z")
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from karat.errors import RequestError
 from karat.records import AggregateTable, Estimate, EvaluatorSpec, ItemResult, Ok, Result, Skipped
-from karat.registry import Registry, check_parameters, parameters_of
+from karat.registry import Registry, check_parameters, check_spec, parameters_of
 
 S = TypeVar("S")
 
@@ -176,10 +176,7 @@ def resolve_aggregator(spec: object, confidence: float = 0.95) -> Resolved:
     if isinstance(spec, str):
         name, params, key = spec, {}, spec
     elif isinstance(spec, Mapping):
-        unknown = [k for k in spec if k not in ("name", "params", "key", "of")]
-        if unknown or "name" not in spec:
-            problem = f"has an unknown field {unknown[0]!r}" if unknown else "needs a name"
-            raise RequestError(f"aggregator {dict(spec)!r} {problem}: write {{name, params, key, of}}")
+        check_spec(spec, ("name", "params", "key", "of"), "aggregator")
         name, params = spec["name"], dict(spec.get("params") or {})
         key = spec.get("key") or name
         given = spec.get("of")

@@ -10,9 +10,8 @@ from typing import Any
 from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
 from karat.records import Estimate
 from karat.stats._clusters import Sizes
-from karat.stats._distributions import critical
-from karat.stats._proportions import wilson_limits
-from karat.stats._quantiles import scaled_ranks
+from karat.stats._distributions import critical, scaled_ranks
+from karat.stats._proportions import RARE, exact_limits, wilson_limits
 from karat.stats._validation import check_confidence
 
 MOST_DISTINCT = 50_000
@@ -140,7 +139,7 @@ def _ranked(values: list[float], upto: list[int], rank: int) -> float:
 
 @register_aggregator("histogram")
 class Histogram(_Distribution):
-    """How many scores fall between `edges`, with the share of each bin and its Wilson interval.
+    """How many scores fall between `edges`, with the share of each bin and its interval.
 
     Without edges there are `bins` equal ones from `low` to `high`. A bin holds its lower edge, the last one both.
     """
@@ -189,6 +188,9 @@ class Histogram(_Distribution):
     def _share(self, count: int, sizes: Sizes) -> dict[str, Any]:
         if not sizes.items:
             return {"share": None, "share_interval": None}
-        share = count / sizes.items
-        low, high = wilson_limits(share, sizes.fully_correlated(), critical(self.confidence))
+        share, effective = count / sizes.items, sizes.fully_correlated()
+        if min(share, 1.0 - share) * effective <= RARE:
+            low, high = exact_limits(share * effective, effective, self.confidence)
+        else:
+            low, high = wilson_limits(share, effective, critical(self.confidence))
         return {"share": share, "share_interval": [low, high]}

@@ -35,7 +35,7 @@ class Grouped(Aggregator[_State]):
     of each of its values.
     """
 
-    def __init__(self, aggregator: Any, by: str | Sequence[str]) -> None:
+    def __init__(self, aggregator: Aggregator[Any], by: str | Sequence[str]) -> None:
         self.inner = self.wraps = aggregator
         self.by = [by] if isinstance(by, str) else list(by)
         if not self.by or not all(isinstance(field, str) and field for field in self.by):

@@ -12,7 +12,16 @@ import msgspec
 from karat.records import Estimate
 from karat.stats._proportions import proportion
 from karat.stats._resampling import dirichlet_limits
-from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, same_length
+from karat.stats._validation import (
+    MOST_RESAMPLES,
+    StatisticsError,
+    check_confidence,
+    check_labels,
+    count,
+    finite,
+    grouped,
+    same_length,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +39,7 @@ def krippendorff_alpha(
     level: Level = "nominal",
     *,
     order: Sequence[Hashable] | None = None,
+    clusters: Iterable[Hashable] | None = None,
     confidence: float = 0.95,
     n_resamples: int = 1000,
     seed: int = 0,
@@ -39,16 +49,23 @@ def krippendorff_alpha(
     1 − D_o / D_e: the disagreement seen within items over that expected from all values together. Two values
     disagree by whether they differ (nominal), by how many values lie between them (ordinal: in `order`, or
     sorted), or by their squared difference (interval: numbers). Items with fewer than two ratings say nothing
-    and are only counted in `of`. The limits are quantiles over random shares of the items, with one more item that
-    lowers or raises alpha most (`dirichlet_limits`), seeded: they hold where one value is rare. One value only: None,
-    with the reason.
+    and are only counted in `of`. The limits are quantiles over random shares of the items, or clusters, with one more
+    that lowers or raises alpha most (`dirichlet_limits`), seeded: they hold where one value is rare. One value only:
+    None, with the reason.
     """
     import numpy as np
 
     confidence = check_confidence(confidence)
+    count(n_resamples, "n_resamples", MOST_RESAMPLES)
     if level not in ("nominal", "ordinal", "interval"):
         raise StatisticsError(f"level is {level!r}: known are 'nominal', 'ordinal' and 'interval'")
     units = [[rating for rating in item if rating is not None] for item in ratings]
+    for unit in units:
+        check_labels(unit)
+    names = None if clusters is None else list(clusters)
+    if names is not None:
+        same_length("krippendorff_alpha", ratings=ratings, clusters=names)
+        names = [name for name, unit in zip(names, units, strict=True) if len(unit) >= 2]
     units = [unit for unit in units if len(unit) >= 2]
     n, of, method = len(units), len(ratings), f"krippendorff, {level}"
     values = _ordered({rating for unit in units for rating in unit}, level, order)
@@ -64,12 +81,23 @@ def krippendorff_alpha(
     scale = np.array(values, dtype=np.float64) if level == "interval" else np.arange(len(values)) * 1.0
     alpha = _Alpha(kinds, scale, level)
     value = float(alpha(times[None])[0])
-    if n < 2:
-        metadata: dict[str, Any] = {"reason": "one item has no spread"}
+    if n < 2 or (names is not None and len(set(names)) < 2):
+        metadata: dict[str, Any] = {"reason": "one item or one cluster has no spread"}
         return Estimate(value, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
-    most = _extremes(times, alpha, [kinds.index(kind) for kind in extremes])
+    at = {kind: position for position, kind in enumerate(kinds)}
+    cells = [at[tuple(sorted(place[rating] for rating in unit))] for unit in units]
+    counts, shapes = _patterns(cells, names, len(kinds))
+
+    def of_patterns(drawn: Floats) -> Floats:
+        found: Floats = alpha(drawn if names is None else drawn @ shapes)
+        return found
+
+    first = len(counts) - len(kinds)  # the patterns that are one kind each come last
+    most = _extremes(counts, of_patterns, [first + at[kind] for kind in extremes])
     width = len(values) ** 2 if level == "ordinal" else 1
-    found = dirichlet_limits(times, *most, alpha, confidence, draws=n_resamples, seed=seed, width=width)
+    found = dirichlet_limits(
+        counts, *most, of_patterns, confidence, draws=n_resamples, seed=seed, width=width
+    )
     return _limited(value, found, n, of, method, confidence, {"resamples": n_resamples, "seed": seed})
 
 
@@ -118,8 +146,6 @@ def _limited(
 def _ordered(seen: set[Any], level: Level, order: Sequence[Any] | None) -> list[Any]:
     if level == "interval":
         return sorted({finite(value, "a rating") for value in seen})
-    if any(isinstance(value, float) and math.isnan(value) for value in seen):
-        raise StatisticsError("a rating is NaN: write None for a missing rating")
     if order is not None:
         unknown = [value for value in seen if value not in set(order)]
         if unknown:
@@ -213,7 +239,7 @@ def agreement_between(
     return Agreement(
         percent=percent_agreement(a, b, kept, confidence),
         kappa=cohen_kappa(a, b, clusters=kept, confidence=confidence),
-        alpha=krippendorff_alpha(list(zip(a, b, strict=True)), confidence=confidence),
+        alpha=krippendorff_alpha(list(zip(a, b, strict=True)), clusters=kept, confidence=confidence),
         labels=list(labels),
         matrix=matrix,
     )
@@ -268,7 +294,7 @@ def cohen_kappa(
     table = _Kappa(len(names), weights)
     cells = [index[x] * table.k + index[y] for x, y in pairs]
     value = float(table(np.bincount(cells, minlength=table.k**2).astype(np.float64)[None])[0])
-    counts, shapes = table.patterns(cells, kept)
+    counts, shapes = _patterns(cells, kept, table.k**2)
 
     def of_patterns(times: Floats) -> Floats:
         return table(times @ shapes)
@@ -334,21 +360,21 @@ class _Kappa:
         k = self.k
         return [i * k + j for i in range(k) for j in range(k) if k <= _MOST_CLASSES or i == j or 0 in (i, j)]
 
-    def patterns(self, cells: Sequence[int], clusters: Sequence[Hashable] | None) -> tuple[Floats, Floats]:
-        """How often each pattern of a cluster's items occurs, and the patterns: those seen, then one for each cell."""
-        import numpy as np
 
-        size = self.k**2
-        if clusters is None:
-            return np.bincount(cells, minlength=size).astype(np.float64), np.eye(size)
-        groups = [tuple(sorted(group)) for group in grouped(cells, clusters)]
-        seen = Counter(groups)
-        mean_size = len(cells) / len(groups)
-        shapes = np.zeros((len(seen) + size, size))
-        for row, group in enumerate(seen):
-            np.add.at(shapes[row], list(group), 1.0)
-        shapes[len(seen) :] = mean_size * np.eye(size)
-        return np.array([*seen.values(), *([0] * size)], dtype=np.float64), shapes
+def _patterns(cells: Sequence[int], clusters: Sequence[Hashable] | None, size: int) -> tuple[Floats, Floats]:
+    """How often each pattern of a cluster's items occurs, and the patterns: those seen, then one for each cell."""
+    import numpy as np
+
+    if clusters is None:
+        return np.bincount(cells, minlength=size).astype(np.float64), np.eye(size)
+    groups = [tuple(sorted(group)) for group in grouped(cells, clusters)]
+    seen = Counter(groups)
+    mean_size = len(cells) / len(groups)
+    shapes = np.zeros((len(seen) + size, size))
+    for row, group in enumerate(seen):
+        np.add.at(shapes[row], list(group), 1.0)
+    shapes[len(seen) :] = mean_size * np.eye(size)
+    return np.array([*seen.values(), *([0] * size)], dtype=np.float64), shapes
 
 
 kappa = cohen_kappa
@@ -374,6 +400,8 @@ def fleiss_kappa(ratings: Sequence[Labels] | NDArray[Any], *, confidence: float 
     m = raters.pop() if raters else 0
     if n and m < 2:
         raise StatisticsError(f"every item has {m} label: agreement needs at least two raters")
+    for row in ratings:
+        check_labels(row)
     classes = sorted({label for row in ratings for label in row}, key=str)
     if len(classes) < 2:
         reason = "only one class was used: chance agreement is total" if n else "no items"
@@ -414,10 +442,8 @@ def _both(
     """The pairs in which neither label is missing, and their clusters."""
     same_length("agreement", a=a, b=b)
     kept = [i for i in range(len(a)) if a[i] is not None and b[i] is not None]
-    for i in kept:
-        for label in (a[i], b[i]):
-            if isinstance(label, float) and math.isnan(label):
-                raise StatisticsError(f"label {i} is NaN: write None for a missing label")
+    check_labels(a)
+    check_labels(b)
     if clusters is None:
         return [(a[i], b[i]) for i in kept], None
     names = list(clusters)

@@ -42,6 +42,8 @@ _SPARSE, _DENSE = 3.0, 8.0
 """Values that carry the variance, (Σd²)²/Σd⁴: up to this many the data are sparse, from this many on they are not."""
 _UNSEEN = 2.0
 """How far the root of the correlation within clusters may be off, in units of 1/√clusters."""
+_DOUBT = 4.0
+"""How much fewer values may carry the variance in other data of the same kind: 1 + this/√values times."""
 _OUTER = 0.1
 """The part of the range that counts as near the bound."""
 
@@ -81,20 +83,28 @@ class BoundedMean:
         items = float(self.counts @ self.sizes)
         self.mean = float(self.counts @ self.sums) / items
         self.usual_size = float(self.counts @ self.sizes**2) / items
-        effective = items / self.usual_size
-        share = min(1.0, math.sqrt(max(0.0, correlation)) + _UNSEEN / math.sqrt(effective))
-        self.extra_size = 1.0 + (self.usual_size - 1.0) * share
+        self.effective = items / self.usual_size
+        self.correlation = max(0.0, correlation)
+        self.extra_size = self._size_at(self.correlation)
         self.degrees = degrees
         self.weight_low, self.weight_high = self._extra_weights()
 
-    def _extra_weights(self) -> tuple[float, float]:
-        """The weight of the extra value at the lower and at the upper bound, between 0 and 1."""
+    def _size_at(self, correlation: float) -> float:
+        """The size of the extra value for this correlation within clusters."""
+        share = min(1.0, math.sqrt(correlation) + _UNSEEN / math.sqrt(self.effective))
+        return 1.0 + (self.usual_size - 1.0) * share
+
+    def _extra_weights(self, doubt: float = 1.0) -> tuple[float, float]:
+        """The weight of the extra value at the lower and at the upper bound, between 0 and 1.
+
+        With `doubt` over 1, for data of which that much fewer values carry the variance.
+        """
         import numpy as np
 
         residuals = self.sums - self.mean * self.sizes
         squares = self.counts @ residuals**2
         fourth = self.counts @ residuals**4
-        carriers = float(squares * squares / fourth) if fourth > 0.0 else 0.0
+        carriers = float(squares * squares / fourth) / doubt if fourth > 0.0 else 0.0
         means = self.sums / np.maximum(self.sizes, 1e-300)
         most_common = float(self.counts.max()) / self.clusters
         spread_out = 1.0
@@ -149,8 +159,8 @@ class BoundedMean:
 
         It is found when the limit of the expected data is the normal quantile of the power times the standard error
         away from 0. The expected data are the differences seen, as noise in both directions, and on top of them the
-        effect: a shift of all values where they are spread out; where most are equal, a change of some values by the
-        typical difference (by the whole range, if none is different). None where nothing would be found.
+        effect: a change of some values by the typical difference (by the whole range, if none is different), or of all
+        values by more than that. A shift of all values alike is found more easily. None where nothing would be found.
         """
         import numpy as np
 
@@ -163,23 +173,40 @@ class BoundedMean:
         both = np.column_stack([np.concatenate([gaps, 0.0 - gaps]), np.concatenate([self.sizes, self.sizes])])
         kinds, place = np.unique(both, axis=0, return_inverse=True)
         noise, sizes = kinds.T
-        counts = 0.5 * np.bincount(place.ravel(), np.concatenate([self.counts, self.counts]))
+        counts: Floats = 0.5 * np.bincount(place.ravel(), np.concatenate([self.counts, self.counts])).astype(
+            "f8"
+        )
         other = means != usual
         typical = max(centre, 1.0 - centre)
         if other.any():
             typical = float(np.average(np.abs(means - usual)[other], weights=self.counts[other]))
         reach = max(typical, centre, 1.0 - centre)
+        # Other data vary around what is expected of them. Where they have more ties, fewer values that carry the
+        # variance or a larger correlation, the extra value counts more and the test finds less.
+        doubt = 1.0 + _DOUBT / math.sqrt(self.clusters)
+        least = BoundedMean(noise, sizes, counts, (-reach, reach), self.degrees)._extra_weights(doubt)[0]
+        extra_size = self.extra_size
+        if self.usual_size > 1.0:
+            design = 1.0 + (self.usual_size - 1.0) * self.correlation
+            error = design * math.sqrt(2.0 / self.effective) / (self.usual_size - 1.0)
+            extra_size = self._size_at(min(1.0, self.correlation + error))
 
         def missed(effect: float) -> bool:
             if tied:
                 share = effect / typical
-                sums = np.append(noise, typical * self.extra_size)
-                all_sizes = np.append(sizes, self.extra_size)
+                sums = np.append(noise, typical * extra_size)
+                all_sizes = np.append(sizes, extra_size)
                 times = np.append(counts * (1.0 - share), share * self.clusters)
             else:
-                sums, all_sizes, times = np.minimum(noise + effect * sizes, reach * sizes), sizes, counts
+                share = min(1.0, effect / typical)
+                moved = np.minimum(noise + max(effect, typical) * sizes, reach * sizes)
+                sums, all_sizes = np.append(noise, moved), np.append(sizes, sizes)
+                times = np.append(counts * (1.0 - share), counts * share)
+                if share == 1.0:
+                    sums, all_sizes, times = moved, sizes, counts
             changed = BoundedMean(sums, all_sizes, times, (-reach, reach), self.degrees)
-            changed.extra_size = self.extra_size
+            changed.extra_size = extra_size
+            changed.weight_low = max(changed._extra_weights(doubt)[0], least)
             spread = changed.sums - changed.mean * all_sizes
             error = math.sqrt(float(times @ spread**2)) / float(times @ all_sizes)
             low = -changed._upper(-changed.sums, 0.0, changed.weight_low, confidence)

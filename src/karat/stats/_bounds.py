@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from karat.records import Estimate
-from karat.stats._validation import StatisticsError, items_of
+from karat.stats._validation import StatisticsError, count, finite, items_of
 
 
 def missing_bounds(
@@ -16,13 +16,16 @@ def missing_bounds(
     (n·value + (of − n)·lo) / of, and the same with `hi`. Nothing is assumed about why they are missing. A
     mean without any item, of no items at all, has no bounds.
     """
+    lo, hi = finite(lo, "the least score"), finite(hi, "the largest score")
     if hi < lo:
         raise StatisticsError(f"scores lie between {lo} and {hi}: the first must not be the larger")
+    n = count(n, "n")
     of = items_of(n, of)
     if of == 0:
         return None, None
     if n == 0 or value is None:
-        return float(lo), float(hi)
+        return lo, hi
+    value = finite(value)
     if of == n:
         return value, value
     lowest = (n * value + (of - n) * lo) / of

@@ -15,7 +15,7 @@ from karat.stats._bounds import with_bounds
 from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
 from karat.stats._proportions import exact_limits, share, wilson_limits
-from karat.stats._validation import StatisticsError, check_confidence, count, items_of
+from karat.stats._validation import StatisticsError, check_confidence, check_labels, count, items_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,9 +113,9 @@ class ConfusionState:
         return labels, [[counts[row, column] for column in labels] for row in labels]
 
 
-def _sortable(label: Hashable) -> tuple[int, float, str]:
+def _sortable(label: Hashable) -> tuple[int, float | int, str]:
     if isinstance(label, (int, float)):
-        return 0, float(label), ""
+        return 0, label, ""
     return 1, 0.0, str(label)
 
 
@@ -261,6 +261,7 @@ def classification_metrics(
     See `metrics_of` for what each interval is, and for items that come in clusters.
     """
     rows = [[count(cell, "a cell of the confusion matrix") for cell in row] for row in counts]
+    check_labels(labels)
     if len(set(labels)) != len(labels):
         raise StatisticsError("labels hold one class twice: name each class once")
     if len(rows) != len(labels) or any(len(row) != len(labels) for row in rows):

@@ -1,4 +1,4 @@
-"""Normal, t, beta and binomial distributions, without SciPy.
+"""Normal, t, beta and binomial distributions, and distribution-free limits for quantiles, without SciPy.
 
 The incomplete beta function is the continued fraction of Lentz (Press et al., Numerical Recipes, 6.4); the
 quantiles are found by Newton steps kept inside a bracket. Tests hold them against SciPy.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+
+from karat.stats._validation import check_confidence
 
 _TINY = 1e-300
 _EPSILON = 1e-16
@@ -167,3 +169,39 @@ def binomial_probability(k: int, n: int, p: float) -> float:
         return float(k == (0 if p <= 0.0 else n))
     logarithm = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
     return math.exp(logarithm + k * math.log(p) + (n - k) * math.log1p(-p))
+
+
+def quantile_ranks(p: float, n: int, confidence: float = 0.95) -> tuple[int | None, int | None]:
+    """The ranks (from 1) of the sorted values between which the p-quantile lies; None where n values give no limit.
+
+    The number of values below the quantile is binomial. So the value of rank l is a lower limit when P(X ≤ l − 1)
+    is at most half of 1 − confidence, and that of rank u an upper one when P(X ≤ u − 1) is at least 1 − that (David &
+    Nagaraja 2003, 7.1). This is exact for every distribution, and at least that for one with ties.
+    """
+    tail = 0.5 * (1.0 - check_confidence(confidence))
+    low = _first(lambda k: binomial_cdf(k, n, p) > tail, n)  # ranks up to this one are lower limits
+    high = _first(lambda k: binomial_cdf(k, n, p) >= 1.0 - tail, n) + 1
+    return (low if low > 0 else None), (high if high <= n else None)
+
+
+def _first(holds: Callable[[int], bool], n: int) -> int:
+    """The smallest k from 0 to n for which a condition holds, that from there on always holds."""
+    low, high = 0, n
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def scaled_ranks(
+    p: float, n: int, effective: float, confidence: float = 0.95
+) -> tuple[int | None, int | None]:
+    """The same among n values that are worth only `effective` independent ones: ranks by their share."""
+    fewer = max(1, math.floor(effective + 1e-9))
+    if fewer >= n:
+        return quantile_ranks(p, n, confidence)
+    low, high = quantile_ranks(p, fewer, confidence)
+    return (
+        None if low is None else math.floor((low - 1) * n / fewer) + 1,
+        None if high is None else math.ceil(high * n / fewer),
+    )

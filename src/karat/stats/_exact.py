@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from karat.stats._validation import StatisticsError
+from karat.stats._validation import StatisticsError, finite
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,6 +87,10 @@ def ratio_of(value: float) -> tuple[int, int]:
         numerator, denominator = value.as_integer_ratio()
     except (ValueError, OverflowError):
         raise StatisticsError(f"value is {value}: NaN and infinities cannot be summed") from None
+    except AttributeError:  # NumPy's whole numbers and booleans, and what is no number
+        numerator, denominator = finite(value).as_integer_ratio()
+    if denominator & (denominator - 1):  # a Decimal or a Fraction
+        numerator, denominator = finite(value).as_integer_ratio()
     return numerator, denominator.bit_length() - 1
 
 

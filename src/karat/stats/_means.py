@@ -17,7 +17,14 @@ from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
 from karat.stats._exact import ExactSum, exact_sum, ratio_of
 from karat.stats._proportions import share, wilson_limits
-from karat.stats._validation import StatisticsError, check_confidence, finite, grouped, items_of
+from karat.stats._validation import (
+    StatisticsError,
+    check_bounds,
+    check_confidence,
+    finite,
+    grouped,
+    items_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -267,8 +274,7 @@ class MeanState:
         confidence = check_confidence(confidence)
         n = self.n
         of = items_of(n, of)
-        if bounds is None:
-            bounds = self._usual_bounds()
+        bounds = self._usual_bounds() if bounds is None else check_bounds(bounds)
         bounded = self.bounded(bounds, whole_clusters) if self.sizes.clusters > 1 else None
         if bounded is None:
             found = self.t(confidence, of=of)

@@ -26,7 +26,15 @@ from karat.stats._exact import array_total
 from karat.stats._means import MeanState
 from karat.stats._proportions import wilson_limits
 from karat.stats._resampling import bootstrap_test, permutation_interval
-from karat.stats._validation import StatisticsError, check_confidence, count, finite, same_length
+from karat.stats._validation import (
+    MOST_RESAMPLES,
+    StatisticsError,
+    check_bounds,
+    check_confidence,
+    count,
+    finite,
+    same_length,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,6 +168,11 @@ def _checked(confidence: float, b: int, c: int, n: int) -> tuple[float, int, int
     return check_confidence(confidence), b, c, n
 
 
+def _check_power(power: float) -> None:
+    if not 0.0 < finite(power, "power") < 1.0:
+        raise StatisticsError(f"power is {power!r}: give a number between 0 and 1, such as 0.8")
+
+
 def smallest_effect(
     standard_error: float, df: float = math.inf, confidence: float = 0.95, power: float = 0.8
 ) -> float:
@@ -169,9 +182,9 @@ def smallest_effect(
     effect). It is within 1 % of the exact one from the noncentral t distribution from 10 pairs on.
     """
     check_confidence(confidence)
-    if not 0.0 < power < 1.0:
-        raise StatisticsError(f"power is {power!r}: give a number between 0 and 1, such as 0.8")
-    if not standard_error >= 0.0:
+    _check_power(power)
+    standard_error = finite(standard_error, "standard_error")
+    if standard_error < 0.0:
         raise StatisticsError(f"standard_error is {standard_error!r}: it is not negative")
     return (critical(confidence, df) + t_quantile(power, df)) * standard_error
 
@@ -238,7 +251,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     dependence. None, for a test that could not be made, stays None and is not counted.
     """
     for index, p in enumerate(p_values):
-        if p is not None and not 0.0 <= p <= 1.0:
+        if p is not None and not 0.0 <= finite(p, f"p_values[{index}]") <= 1.0:
             raise StatisticsError(f"p_values[{index}] is {p!r}: a p-value lies between 0 and 1")
     known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
@@ -351,6 +364,7 @@ def paired_arrays(
     import numpy as np
 
     check_confidence(confidence)
+    count(n_resamples, "n_resamples", MOST_RESAMPLES)
     known = ("auto", "mcnemar", "t", "permutation", "bootstrap")
     if test not in known:
         raise StatisticsError(f"test is {test!r}: {did_you_mean(str(test), known)}")
@@ -366,6 +380,8 @@ def paired_arrays(
         raise StatisticsError(
             f"a binary comparison is of scores 0 and 1, not {np.concatenate(others)[0]}: set binary=False"
         )
+    if bounds is not None:
+        bounds = check_bounds(bounds)
     if binary or (bounds is None and all(((each >= 0.0) & (each <= 1.0)).all() for each in others)):
         bounds = (0.0, 1.0)
     differences = second - first
@@ -505,8 +521,7 @@ class _Differences:
     def smallest_effect(self, power: float) -> float | None:
         """The difference that the test of `auto` finds with this power; None where it cannot be known."""
         state, n = self.state, len(self.differences)
-        if not 0.0 < power < 1.0:
-            raise StatisticsError(f"power is {power!r}: give a number between 0 and 1, such as 0.8")
+        _check_power(power)
         if state.sizes.clusters < 2:
             return None
         if self.binary:

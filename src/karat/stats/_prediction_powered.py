@@ -11,7 +11,13 @@ import msgspec
 from karat.records import Estimate
 from karat.stats._distributions import critical
 from karat.stats._means import mean_interval
-from karat.stats._validation import StatisticsError, check_confidence, finite_values, same_length
+from karat.stats._validation import (
+    StatisticsError,
+    check_bounds,
+    check_confidence,
+    finite_values,
+    same_length,
+)
 
 if TYPE_CHECKING:
     from karat.stats._validation import Numbers
@@ -62,8 +68,8 @@ def ppi(
     if n == 0:
         metadata: dict[str, Any] = {"reason": "no human labels: a judge's word alone is not corrected"}
         return Estimate(None, of=big, method=method, confidence=confidence, metadata=metadata)
-    if bounds is not None and bounds[1] < bounds[0]:
-        raise StatisticsError(f"bounds are {bounds}: the first must not be the larger")
+    if bounds is not None:
+        bounds = check_bounds(bounds)
     if bounds is None and all(0.0 <= each <= 1.0 for each in (*truth, *judged, *others)):
         bounds = (0.0, 1.0)
     if probabilities is not None:

@@ -14,7 +14,15 @@ import numpy as np
 from karat.records import Estimate
 from karat.stats._distributions import critical
 from karat.stats._means import state_of_clusters, win_rate
-from karat.stats._validation import StatisticsError, check_confidence, count, finite, same_length
+from karat.stats._validation import (
+    MOST_RESAMPLES,
+    StatisticsError,
+    check_confidence,
+    count,
+    finite,
+    number_array,
+    same_length,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +50,7 @@ class Comparisons:
     ) -> None:
         same_length("comparisons", first=first, second=second, outcomes=outcomes)
         self.names, self.first, self.second = _encode_runs(first, second, names)
-        self.outcomes: Floats = np.asarray(outcomes, dtype=np.float64)
+        self.outcomes: Floats = number_array(outcomes, "outcomes")
         inside = (self.outcomes >= 0.0) & (self.outcomes <= 1.0)
         if not inside.all():
             at = int(np.argmin(inside))
@@ -663,7 +671,8 @@ def bradley_terry(
     confidence = check_confidence(confidence)
     if ties not in ("half", "davidson"):
         raise StatisticsError(f"ties is {ties!r}: known are 'half' and 'davidson'")
-    if not 0.0 <= prior < math.inf:
+    prior = finite(prior, "prior")
+    if prior < 0.0:
         raise StatisticsError(f"prior is {prior!r}: it counts imaginary comparisons and is not negative")
     if comparisons is not None:
         rows = list(comparisons)
@@ -833,7 +842,7 @@ def elo(
     rating first.
     """
     confidence = check_confidence(confidence)
-    shuffles = count(shuffles, "shuffles")
+    shuffles = count(shuffles, "shuffles", MOST_RESAMPLES)
     names, first, second, outcomes = _encoded(comparisons)
     played = [0] * len(names)
     for a, b in zip(first, second, strict=True):

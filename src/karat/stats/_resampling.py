@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from karat.records import Estimate
 from karat.stats._distributions import normal_cdf, normal_quantile
-from karat.stats._validation import StatisticsError, check_confidence, count, finite_values, grouped
+from karat.stats._validation import (
+    MOST_RESAMPLES,
+    StatisticsError,
+    check_confidence,
+    count,
+    finite_array,
+    finite_values,
+    grouped,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,14 +54,12 @@ def bootstrap(
     confidence = check_confidence(confidence)
     if method not in ("bca", "percentile"):
         raise StatisticsError(f"method is {method!r}: known are 'bca' and 'percentile'")
-    data = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(data).all():
-        raise StatisticsError("values hold NaN or infinities: leave such items out")
+    data = finite_array(values)
     n = len(data)
     name = f"bootstrap, {method}" + (", clustered" if clusters is not None else "")
     if n == 0:
         return Estimate(None, method=name, confidence=confidence)
-    count(n_resamples, "n_resamples")
+    count(n_resamples, "n_resamples", MOST_RESAMPLES)
     blocks = _blocks(n, clusters)
     value = _defined(statistic(data) if statistic else float(data.mean()))
     metadata: dict[str, Any] = {"resamples": n_resamples, "seed": seed}
@@ -230,11 +236,27 @@ def bootstrap_test(
     blocks = _blocks(len(data), clusters)
     draws = np.array(list(_resampled(data, blocks, None, n_resamples, seed)))
     bias, skew = _bca(draws, found.value, _jackknife(data, blocks, None))
-    share = (float((draws < 0.0).sum()) + float((draws <= 0.0).sum())) / 2.0
-    share = min(max(share, 0.5), n_resamples - 0.5) / n_resamples
-    moved = normal_quantile(share) - bias
+    if found.value == 0.0:
+        return found, 1.0
+    moved = normal_quantile(_share_at_zero(np.sort(draws), found.value > 0.0)) - bias
     z = moved / (1.0 + skew * moved) - bias
-    return found, min(1.0, 2.0 * normal_cdf(-abs(z)))
+    p = min(1.0, 2.0 * normal_cdf(-abs(z)))
+    one_sided = (draws > 0.0).all() or (draws < 0.0).all()
+    return found, min(p, 1.0 / n_resamples) if one_sided else p  # no quantile of such draws reaches 0
+
+
+def _share_at_zero(draws: Floats, positive: bool) -> float:
+    """The tail whose quantile, as NumPy interpolates it, is 0: the largest such tail for a lower limit.
+
+    A limit of exactly 0 does not leave out 0, so draws of 0 count as not beyond it.
+    """
+    n = len(draws)
+    below = int((draws <= 0.0).sum() if positive else (draws < 0.0).sum())
+    if not 0 < below < n:
+        return min(max(below, 0.5), n - 0.5) / n
+    before, after = float(draws[below - 1]), float(draws[below])
+    share = (below - 1.0 - before / (after - before)) / (n - 1.0)
+    return min(max(share, 0.5 / n), 1.0 - 0.5 / n)
 
 
 def permutation_interval(
@@ -298,7 +320,10 @@ def permutation_interval(
             middle = 0.5 * (inside + outside)
             inside, outside = (middle, outside) if p_value(middle) > alpha else (inside, middle)
         limits.append(inside)
-    return Estimate(value, limits[0], limits[1], n, n, method, confidence), p_value(0.0)
+    sides = [side for side, limit in zip(("lower", "upper"), limits, strict=True) if limit is None]
+    reason = {"reason": f"too few differences for {' and '.join(sides)} limits"} if sides else {}
+    found = Estimate(value, limits[0], limits[1], n, n, method, confidence, metadata=reason)
+    return found, p_value(0.0)
 
 
 def permutation(
@@ -317,6 +342,7 @@ def permutation(
     import numpy as np
 
     numbers = finite_values(differences, "differences")
+    count(n_resamples, "n_resamples", MOST_RESAMPLES)
     groups = [[number] for number in numbers] if clusters is None else grouped(numbers, clusters)
     sums = np.array([total for group in groups if (total := math.fsum(group)) != 0.0])
     if not numbers:

@@ -33,6 +33,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(_batches, "SETTLED", 0.05)
     monkeypatch.setattr(_batches, "FIRST_POLL", 0.01)
     monkeypatch.setattr(_batches, "LONGEST_POLL", 0.05)
+    monkeypatch.setattr(_batches, "ARRIVAL", 0.0)
 
 
 @pytest.fixture(params=list(MODELS))

@@ -9,6 +9,7 @@ import threading
 import msgspec
 import pytest
 
+import karat
 from karat import models
 from karat.models._recording import current
 from karat.records import Call, Usage
@@ -132,3 +133,24 @@ def test_recordings_nest_and_end():
     models.record_tool_call("c")
     assert [call.name for call in outer] == ["b"]
     assert [call.name for call in inner] == ["a"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), object()])
+def test_what_is_added_to_a_plain_call_is_checked_before_it_is_stored(provider, value):
+    model = models.get(provider.spec())
+
+    async def annotated(question):
+        reply = await model.generate(question)
+        models.annotate(note=value)
+        return reply.text
+
+    async def with_a_tool(question):
+        reply = await model.generate(question)
+        models.record_tool_call("tool", {"argument": value})
+        return reply.text
+
+    for task in (annotated, with_a_tool):
+        run = karat.run(task, [{"id": "a", "input": "a question"}], store="memory://")
+        assert run.counts.failed == 1
+        (output,) = run.outputs()
+        assert output.outcome.error.type == "UnsupportedType"

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 import karat
 from karat import models
 from karat.models.providers import Quirks, providers
+from karat.models.providers._model_rules import RULES, rules_for
 from karat.models.providers._presets import PRESETS
 from karat.tasks.prompt import PromptTask
 from karat.testing import Failing, FakeProvider
@@ -380,6 +381,58 @@ def test_a_format_that_a_provider_does_not_speak_is_refused():
         models.get("together/x", api="responses")
     with pytest.raises(karat.errors.RequestError, match="did you mean 'responses'"):
         models.get("openai/x", api="response")
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def sent_for(preset, api, effort):
+    """The fields of a request by which an effort is sent."""
+    if api == "anthropic":
+        if effort == "none":
+            return {"thinking": {"type": "disabled"}}
+        return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
+    if api == "responses" or preset == "openrouter":
+        return {"reasoning": {"effort": effort}}
+    return {"reasoning_effort": effort}
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+async def test_an_effort_is_mapped_for_every_preset_and_format(endpoint, effort):
+    server, make = endpoint
+    usual = make().endpoint
+    model = (
+        "us.anthropic.some-model"
+        if usual.provider == "bedrock" and usual.api == "anthropic"
+        else "some-model"
+    )
+    await models.get(f"{usual.provider}/{model}", api=usual.api).generate("?", effort=effort, max_tokens=5000)
+    names = ("reasoning_effort", "reasoning", "thinking", "output_config")
+    sent = {name: server.requests[0][name] for name in names if name in server.requests[0]}
+    assert sent == sent_for(usual.provider, usual.api, effort)
+
+
+EXAMPLES = (
+    *("claude-opus-5-5", "claude-sonnet-5-5", "claude-fable-5", "claude-sonnet-5", "claude-opus-4-7"),
+    *("claude-opus-4-6", "claude-opus-4-5", "claude-haiku-4-5", "claude-3-5-sonnet-20241022"),
+    *("gpt-6.1-sol", "gpt-5.6-terra", "gpt-5.5", "gpt-5.4", "gpt-5.1", "gpt-5-mini", "o3", "gpt-4o-mini"),
+)
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+@pytest.mark.parametrize(
+    "rules", [each for each in RULES if each.efforts is not None], ids=lambda r: r.pattern
+)
+def test_an_effort_that_a_model_lacks_is_refused_by_name_and_others_are_not(rules, effort, monkeypatch):
+    provider = "anthropic" if "claude" in rules.pattern else "openai"
+    monkeypatch.setenv(f"{provider.upper()}_API_KEY", "a-key-for-tests")
+    name = next((name for name in EXAMPLES if rules_for(name) is rules), None)
+    assert name is not None, f"EXAMPLES has no model for {rules.pattern}"
+    if effort in rules.efforts:
+        models.get(f"{provider}/{name}", effort=effort)
+    else:
+        with pytest.raises(models.ParameterRefused, match=f"does not accept effort '{effort}'"):
+            models.get(f"{provider}/{name}", effort=effort)
 
 
 KNOWN_REFUSALS = [

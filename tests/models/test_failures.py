@@ -7,8 +7,10 @@ import socket
 
 import pytest
 
+import karat
 from karat import models
 from karat.errors import CredentialsRefused, Stopped
+from karat.tasks.prompt import PromptTask
 from karat.testing import Failing, FakeProvider
 
 
@@ -83,7 +85,34 @@ async def test_a_redirect_is_not_followed(quick):
     ) as server:
         error = await failure(server, quick, models.BadRequest)
         assert error.status == 302
-        assert "not followed, and this one leads to http://127.0.0.1:1/: set base_url" in str(error)
+        assert "it redirects to http://127.0.0.1:1/, and redirects are not followed: set base_url" in str(
+            error
+        )
+
+
+UNKNOWN_MODEL = [
+    '{"error": {"message": "The model `fake` does not exist or you do not have access to it.",'
+    ' "type": "invalid_request_error", "code": "model_not_found"}}',
+    '{"type": "error", "error": {"type": "not_found_error", "message": "model: fake"}}',
+    '{"error": {"message": "model \'fake\' not found", "type": "api_error"}}',
+]
+
+
+@pytest.mark.parametrize("body", UNKNOWN_MODEL)
+def test_a_model_that_does_not_exist_is_one_failure_of_the_run(quick, body):
+    failures = dict.fromkeys(range(1, 99), Failing(status=404, body=body))
+    with FakeProvider(failures=failures) as server:
+        task = PromptTask("{input}", model=quick(server).spec)
+        with pytest.raises(models.ParameterRefused, match="correct the name of the model"):
+            karat.run(task, [{"id": str(n), "input": n} for n in range(50)], store="memory://", concurrency=2)
+        assert server.count <= 4
+
+
+def test_another_404_fails_its_record_alone(quick):
+    with FakeProvider(failures={1: Failing(status=404, message="no such file")}) as server:
+        task = PromptTask("{input}", model=quick(server).spec)
+        run = karat.run(task, [{"id": str(n), "input": n} for n in range(3)], store="memory://")
+    assert (run.counts.ok, run.counts.failed) == (2, 1)
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 
 from karat import models
 from karat.errors import MissingDependency, RequestError
+from karat.models.providers import _local as local
 
 pytest.importorskip("xllamacpp", reason="the extra `local` is optional")
 
@@ -193,3 +195,28 @@ def test_without_the_package_the_remedy_is_told(monkeypatch):
 
     with pytest.raises(MissingDependency, match=r"pip install 'karat\[local\]'"):
         LlamaServer("x.gguf")
+
+
+def test_json_has_no_blank_lines_and_keeps_to_the_places_of_its_schema():
+    places = [
+        {
+            "type": "object",
+            "properties": {"id": {"const": number}, "label": {"type": "string", "enum": ["a", "b"]}},
+            "required": ["id", "label"],
+            "additionalProperties": False,
+        }
+        for number in (4, 7)
+    ]
+    listed = {"type": "array", "prefixItems": places, "minItems": 2, "maxItems": 2}
+    schema = {"type": "object", "properties": {"verdicts": listed}, "required": ["verdicts"]}
+    schema["additionalProperties"] = False
+    reply = models.get("local/smollm2-135m").generate_sync("Label 4 and 7.", schema=schema, max_tokens=200)
+    assert [each["id"] for each in reply.parsed["verdicts"]] == [4, 7]
+    assert "\n" not in reply.text
+    assert reply.text == json.dumps(json.loads(reply.text))
+
+
+def test_a_schema_that_the_grammar_may_not_know_is_left_to_the_server():
+    assert local.compact_grammar({"type": "object", "properties": {"a": {"type": "string"}}}) is not None
+    for keyword in ({"pattern": "a+"}, {"$ref": "#/$defs/a"}, {"anyOf": [{"type": "string"}]}, {"x": 1}):
+        assert local.compact_grammar({"type": "object", "properties": {"a": keyword}}) is None

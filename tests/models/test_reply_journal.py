@@ -10,8 +10,9 @@ import stat
 
 import pytest
 
+from karat.models import _reply_journal
 from karat.models._cache import ReplyCache, cache_clear, cache_stats, connect
-from karat.models._reply_journal import LARGEST, Journal, Journals, recovered
+from karat.models._reply_journal import SIZE, Journal, Journals, _rows, frame_of, recovered
 
 
 def row(key=b"k", body='{"a": 1}', created=1.0):
@@ -34,9 +35,9 @@ def cache(tmp_path, monkeypatch):
 def left_by_a_dead_process(cache, *rows, cut=0):
     journal = Journal(cache)
     for each in rows:
-        journal.put(each)
-    if cut:
-        os.ftruncate(journal._file, os.fstat(journal._file).st_size - cut)
+        assert journal.put(frame_of(each))
+    journal._memory.close()
+    os.truncate(journal.path, journal.end - cut)
     os.close(journal._file)  # which also ends its lock, as the end of the process does
     return journal.path
 
@@ -86,7 +87,7 @@ def test_a_changed_row_is_not_believed(cache):
 
 def test_the_journal_of_a_living_process_is_its_own(cache):
     journal = Journal(cache)
-    journal.put(row(b"a"))
+    journal.put(frame_of(row(b"a")))
     assert list(recovered(cache)) == []
     assert journal.path.exists()
     journal.close()
@@ -113,38 +114,94 @@ def test_statistics_and_clearing_include_what_was_left(cache):
 
 def test_a_full_file_is_followed_by_another_and_removed_when_committed(cache):
     journals = Journals(cache)
-    first = journals.put(row(b"a", "x" * (LARGEST + 1)))
+    first = journals.put(row(b"a", "x" * (SIZE + 1)))
     second = journals.put(row(b"b"))
     assert first is not second
-    journals.done(first)
+    assert {key for rows in held(cache) for key, *_ in rows} == {b"a", b"b"}
+    journals.committed(first)
     assert not first.path.exists()
-    journals.done(second)
-    assert (second.path.exists(), second.path.stat().st_size) == (True, 0)
+    journals.committed(second)
+    assert held(cache) == [[]]
     journals.close()
     assert not second.path.exists()
+
+
+def held(cache):
+    """The rows in the journals of a cache, whoever has locked them."""
+    return [list(_rows(path.read_bytes())) for path in sorted(cache.parent.glob("*.journal"))]
+
+
+def test_what_was_committed_does_not_come_back_behind_shorter_rows(cache):
+    journals = Journals(cache)
+    for key in (b"a", b"b", b"c"):
+        journal = journals.put(row(key))
+    for _ in range(3):
+        journals.committed(journal)
+    journals.put(row(b"d"))
+    assert [[key for key, *_ in rows] for rows in held(cache)] == [[b"d"]]
+    journals.close()
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_journal(tmp_path):
     journals = Journals(tmp_path / "missing" / "replies.db")
     assert journals.put(row()) is None
-    journals.done(None)
     journals.close()
 
 
 def test_a_cache_in_use_has_its_replies_in_the_journal_before_the_commit(cache):
     async def use():
         found = ReplyCache(cache)
-        done = found.put(b"a", "model", b"{}", 0.1)
-        [path] = cache.parent.glob("*.journal")
-        written = path.stat().st_size
-        found.hurry()
-        await done
-        await asyncio.sleep(0)
-        emptied = path.stat().st_size
+        assert found.put(b"a", "model", b"{}", 0.1) is None
+        [written] = held(cache)
+        found.flush()
+        await asyncio.sleep(0.01)
+        [emptied] = held(cache)
         found.close()
         return written, emptied
 
     written, emptied = asyncio.run(use())
-    assert written > 0
-    assert emptied == 0
+    assert [key for key, *_ in written] == [b"a"]
+    assert emptied == []
     assert not list(cache.parent.glob("*.journal"))
+
+
+def test_without_a_journal_a_reply_is_stored_by_its_commit(cache, monkeypatch):
+    monkeypatch.setattr(_reply_journal, "fcntl", None)
+
+    async def use():
+        found = ReplyCache(cache)
+        commit = found.put(b"a", "model", b"{}", 0.1)
+        found.hurry()
+        await commit
+        stored = rows_of(cache)
+        found.close()
+        return stored
+
+    assert asyncio.run(use()) == {b"a": "{}"}
+
+
+def test_a_reply_that_cannot_be_committed_stays_in_the_journal(cache):
+    """As on a full disk: the next process commits it."""
+    with contextlib.closing(sqlite3.connect(cache)) as connection:
+        connection.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON replies BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
+        connection.commit()
+
+    async def use():
+        found = ReplyCache(cache)
+        found.put(b"a", "model", b"{}", 0.1)
+        found.flush()
+        await asyncio.sleep(0.01)
+        found.close()
+
+    asyncio.run(use())
+    assert [[key for key, *_ in rows] for rows in held(cache)] == [[b"a"]]
+    assert rows_of(cache) == {}
+    with contextlib.closing(sqlite3.connect(cache)) as connection:
+        connection.execute("DROP TRIGGER full")
+    [path] = cache.parent.glob("*.journal")
+    other = path.with_name(path.name.replace(".journal", "-dead.journal"))
+    other.write_bytes(path.read_bytes())  # this process, which is alive, holds the lock on the first one
+    opened(cache)
+    assert rows_of(cache) == {b"a": "{}"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 
 import msgspec
 import pytest
@@ -58,8 +57,9 @@ async def test_it_is_nowhere_even_if_the_provider_repeats_it(keyed, provider, fo
     with models.recording(example="e") as calls:
         reply = await keyed.generate("hi")
     assert reply.text == "your key is [secret]"
-    assert sqlite3.connect(folder / "replies.db").execute("SELECT count(*) FROM replies").fetchone() == (1,)
-    written = everything(folder, keyed.endpoint, keyed.identity(), calls[0], reply, keyed.spec)
+    journal = everything(folder)
+    assert models.cache_stats()["entries"] == 1
+    written = journal + everything(folder, keyed.endpoint, keyed.identity(), calls[0], reply, keyed.spec)
     assert "[secret]" in written
     assert CANARY not in written
     assert CANARY not in caplog.text

@@ -15,20 +15,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import aiohttp
 import msgspec
 
-from karat.errors import CredentialsRefused, KaratError, RequestError, Stopped
+from karat.errors import KaratError, RequestError, Stopped
 from karat.models._cache import connect
 from karat.models._endpoints import Endpoint, provider_of
-from karat.models._failures import BrokenBody, ModelFailure, ServerFailed
+from karat.models._failures import BrokenBody, ModelFailure, ServerFailed, one_line
 from karat.models._replies import read_reply
 from karat.models._request_context import ProviderReply, RequestContext
 from karat.models._transport import Target, failure_of, read_body, refused_parameter
@@ -37,17 +39,28 @@ if TYPE_CHECKING:
     from karat.models._service import Service
 
 SETTLED = 0.5
-"""Seconds without another request after which those that wait are submitted."""
+"""Seconds without another request after which the collected requests are submitted."""
 
 FIRST_POLL, LONGEST_POLL = 1.0, 20.0
-"""Seconds between questions whether a batch has ended: at first, and at most."""
+"""Seconds between polls of a batch: at first, and at most. A batch that has ended is noticed within 20 s."""
+
+ARRIVAL = 60.0
+"""Seconds after which a submitted batch is in the provider's list, if it arrived at all."""
+CLOCK_ERROR = 3600.0
+"""Seconds by which the clocks of this machine and of a provider may differ."""
 
 LARGEST_RESULTS = 2 << 30
 UNREACHABLE = 20
-"""Questions in a row that may fail before the stage stops; the batch goes on."""
+"""Failed polls or downloads in a row after which the stage stops; the batch continues."""
+DOWNLOADS = 3
+"""How often results are fetched that lack requests of their batch or have lines that cannot be read."""
+LIST_PAGES = 1000
+"""Pages of the provider's list of batches that are read at most."""
 
 LIMITS = {"openai": (50_000, 190 << 20), "anthropic": (100_000, 240 << 20)}
 """Requests and bytes of one batch, a little below what the providers allow."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger("karat.models")
 _encode = msgspec.json.Encoder().encode
@@ -58,8 +71,12 @@ class BatchOpen(Stopped):
     """This process cannot follow a batch any further; the batch continues, and the same command attaches to it."""
 
 
+class BatchFailed(Stopped):
+    """The provider refused a batch as a whole and processed none of its requests."""
+
+
 class _Waiting:
-    """A request on its way into a batch, and who waits for it."""
+    """A request of a batch, and the future of its result."""
 
     __slots__ = ("body", "context", "custom_id", "future", "target")
 
@@ -76,7 +93,7 @@ class _Intent(msgspec.Struct, frozen=True):
 
     id: str
     place: str
-    """Where it was sent: `api key-less address of the provider, and the path of its requests`."""
+    """Provider, model and URL of its requests."""
     batch: str
     requests: int
     created: float
@@ -94,7 +111,7 @@ class BatchLog:
         )
 
     def open_intents(self, custom_ids: Iterable[str]) -> dict[str, str]:
-        """The intents that requests belong to, of those that belong to one."""
+        """The intent of each request that belongs to one."""
         found = {}
         for custom_id in custom_ids:
             row = self._connection.execute(
@@ -123,6 +140,11 @@ class BatchLog:
             return None
         return intent
 
+    def requests(self, intent: str) -> set[str]:
+        """The ids of the requests of an intent."""
+        rows = self._connection.execute("SELECT custom_id FROM batch_requests WHERE intent=?", (intent,))
+        return {custom_id for (custom_id,) in rows}
+
     def submitted(self, intent: str, batch: str) -> None:
         """Write the id that the provider gave."""
         self._connection.execute("UPDATE batches SET batch=? WHERE id=?", (batch, intent))
@@ -137,6 +159,18 @@ class BatchLog:
     def known(self, batch: str) -> bool:
         """Whether a batch belongs to an intent already."""
         return bool(self._connection.execute("SELECT 1 FROM batches WHERE batch=?", (batch,)).fetchone())
+
+    def forget_finished(self) -> None:
+        """Forget batches whose results are all stored: a process was killed before it could do so."""
+        for (intent,) in self._connection.execute("SELECT id FROM batches WHERE batch != ''").fetchall():
+            stored = all(
+                self._connection.execute(
+                    "SELECT 1 FROM replies WHERE key=?", (bytes.fromhex(custom_id),)
+                ).fetchone()
+                for custom_id in self.requests(intent)
+            )
+            if stored:
+                self.forget(intent)
 
     def forget(self, intent: str) -> None:
         """Forget a batch whose results are all stored, or that was never made."""
@@ -154,24 +188,31 @@ class Batches:
         self._groups: dict[str, dict[str, _Waiting]] = {}
         self._flushing: dict[str, asyncio.Task[None]] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
+        self._members: dict[str, set[str]] = {}
+        """The requests of this process that wait for an intent's batch."""
         self._waiting: dict[str, list[_Waiting]] = {}
         self._logs: dict[str, BatchLog] = {}
         self._announced: set[str] = set()
 
     @property
     def _log(self) -> BatchLog:
+        return self._open_log()
+
+    def _open_log(self) -> BatchLog:
         path = self._service.cache.path
         log = self._logs.get(str(path))
         if log is None:
             log = self._logs[str(path)] = BatchLog(connect(path))
+            log.forget_finished()
         return log
 
     async def ask(self, context: RequestContext, target: Target, body: bytes, worst: float) -> ProviderReply:
         """The reply to one request, sent with others."""
         endpoint = context.endpoint
         if context.cache == "off":
-            raise RequestError("a batch needs the reply cache, where its results go: leave cache off out")
+            raise RequestError("a batch needs the reply cache for its results: remove cache: off")
         digest = hashlib.blake2b(context.key() + body, digest_size=20).digest()
+        self._open_log()  # also if every reply is cached: it forgets finished batches
         entry = self._service.cache.get(digest)
         if entry is not None:
             return read_reply(endpoint, entry.body, 0.0)
@@ -185,7 +226,7 @@ class Batches:
             try:
                 raw = await waiting.future
             except asyncio.CancelledError:
-                self._say_how_to_come_back()
+                self._announce_open_batches()
                 raise
             cost = worst
             reply = read_reply(endpoint, raw, 0.0)
@@ -198,16 +239,18 @@ class Batches:
                 context.budget.settle(worst, cost)
 
     def _add(self, waiting: _Waiting) -> None:
-        target = waiting.target
-        place = f"{target.endpoint.provider} {target.endpoint.model} {target.url}"
+        place = _place(waiting.target)
         self._groups.setdefault(place, {})[waiting.custom_id] = waiting
         self._waiting.setdefault(waiting.custom_id, []).append(waiting)
+        self._flush_later(place)
+
+    def _flush_later(self, place: str) -> None:
         running = self._flushing.get(place)
         if running is None or running.done():
             self._flushing[place] = asyncio.ensure_future(self._flush_when_settled(place))
 
     async def _flush_when_settled(self, place: str) -> None:
-        """Submit what waits, once nothing has been added for a while."""
+        """Submit the collected requests once none has been added for a while."""
         seen = -1
         while (count := len(self._groups.get(place, {}))) != seen:
             seen = count
@@ -225,7 +268,7 @@ class Batches:
         """Attach to the open batches of these requests, and make batches of the others."""
         known = self._log.open_intents(each.custom_id for each in requests)
         for intent in dict.fromkeys(known.values()):
-            self._follow(intent, next(each for each in requests if known.get(each.custom_id) == intent))
+            self._follow(intent, [each for each in requests if known.get(each.custom_id) == intent])
         new = [each for each in requests if each.custom_id not in known]
         allowed = [each for each in new if await self._permitted(each)]
         if allowed and place in self._announced:
@@ -235,11 +278,11 @@ class Batches:
         ):
             self._announced.add(place)
             intent_row = self._log.intend(place, [each.custom_id for each in part])
-            if intent_row is None:  # another process was quicker
+            if intent_row is None:  # another process has just submitted one of them
                 await self._submit(place, part)
                 continue
             await self._create(intent_row, part)
-            self._follow(intent_row.id, part[0])
+            self._follow(intent_row.id, part)
 
     async def _permitted(self, waiting: _Waiting) -> bool:
         try:
@@ -253,14 +296,14 @@ class Batches:
         return True
 
     async def _create(self, intent: _Intent, part: list[_Waiting]) -> None:
-        """Submit one batch. When it is unknown whether it arrived, the provider's list decides, later."""
+        """Submit one batch. If it is unknown whether it arrived, the intent stays, and a later process looks it up."""
         client = _client(self._service, part[0].target)
         try:
             batch = await client.create(intent.id, [(each.custom_id, each.body) for each in part])
         except (BatchOpen, asyncio.CancelledError):
-            raise  # it may have arrived: the intent stays
+            raise
         except Exception:
-            self._log.forget(intent.id)  # the provider answered that there is no such batch
+            self._log.forget(intent.id)  # the provider refused it
             raise
         self._log.submitted(intent.id, batch)
         _log.warning(
@@ -268,88 +311,139 @@ class Batches:
             batch, len(part), part[0].target.endpoint.spec,
         )  # fmt: skip
 
-    def _follow(self, intent: str, one: _Waiting) -> None:
+    def _follow(self, intent: str, waiting: list[_Waiting]) -> None:
+        """Deliver the results of an intent's batch to these requests when it has ended."""
+        self._members.setdefault(intent, set()).update(each.custom_id for each in waiting)
         running = self._following.get(intent)
         if running is None or running.done():
-            self._following[intent] = asyncio.ensure_future(self._follow_to_the_end(intent, one))
+            self._following[intent] = asyncio.ensure_future(self._follow_to_the_end(intent, waiting[0]))
 
     async def _follow_to_the_end(self, intent_id: str, one: _Waiting) -> None:
-        """Wait for a batch, and hand out its results."""
-        client = _client(self._service, one.target)
+        """Poll a batch until it has ended, store its results and deliver them."""
+        client, cache = _client(self._service, one.target), self._service.cache
+        outcomes: dict[str, bytes | Exception] = {}
+        problem: BaseException = BatchOpen(
+            "another process has finished the batch: repeat the command to use its results"
+        )
         try:
             intent = self._log.read(intent_id)
             if intent is None:
-                raise BatchOpen(
-                    "a batch was finished by another process: repeat the command to use its results"
-                )
+                entries = {each: cache.get(bytes.fromhex(each)) for each in self._members[intent_id]}
+                outcomes = {each: entry.body for each, entry in entries.items() if entry is not None}
+                return
             batch = intent.batch or await self._find(client, intent)
             if not batch:
-                self._log.forget(intent_id)  # it never arrived: submitted anew
-                self._again(intent_id)
+                self._log.forget(intent_id)  # it never arrived
+                self._members.pop(intent_id)
+                self._collect_again()
                 return
-            await self._until_ended(client, batch)
-            rows, outcomes = [], {}
-            async for custom_id, outcome in client.results(batch):
-                outcomes[custom_id] = outcome
-                if isinstance(outcome, bytes):
-                    key = bytes.fromhex(custom_id)
-                    rows.append(self._service.cache.put(key, one.target.endpoint.spec, outcome, 0.0))
-            if rows:
-                self._service.cache.hurry()
-                await asyncio.wait(rows)
-            for custom_id in [each for each in self._waiting if self._belongs(each, intent_id)]:
-                outcomes.setdefault(
-                    custom_id, ServerFailed(f"{one.target.endpoint.spec}: the batch has no answer to it")
-                )
-            # First stored and forgotten, then handed out: whoever asks again finds results, not a finished batch.
+            state = await self._polled(client, batch)
+            try:
+                results = await self._results(client, batch, state, self._log.requests(intent_id))
+            except BatchFailed:
+                self._log.forget(intent_id)
+                raise
+            spec = one.target.endpoint.spec
+            commits = [
+                cache.commit(bytes.fromhex(custom_id), spec, outcome)
+                for custom_id, outcome in results.items()
+                if isinstance(outcome, bytes)
+            ]
+            if commits:
+                cache.hurry()
+                await asyncio.wait(commits)
+            # Results are stored before the intent is forgotten: a process that is killed here fetches them again.
             self._log.forget(intent_id)
-            for custom_id, outcome in outcomes.items():
-                self._deliver(custom_id, outcome)
+            outcomes = results
         except BaseException as error:
-            for custom_id in [each for each in list(self._waiting) if self._belongs(each, intent_id)]:
-                self._deliver(custom_id, error)
+            problem = error
             if not isinstance(error, Exception):
                 raise
+        finally:
+            for custom_id in self._members.pop(intent_id, ()):
+                self._deliver(custom_id, outcomes.get(custom_id, problem))
 
-    def _belongs(self, custom_id: str, intent: str) -> bool:
-        return self._log.open_intents([custom_id]).get(custom_id) == intent
+    async def _results(
+        self, client: _Client, batch: str, state: dict[str, Any], requests: set[str]
+    ) -> dict[str, bytes | Exception]:
+        """The outcome of every request of a batch. Results of other requests are ignored: they may be anything."""
+        spec = client.spec
+        outcomes: dict[str, bytes | Exception] = {}
+        for attempt in range(DOWNLOADS):
+            if attempt:
+                await self._service.clock.sleep(FIRST_POLL)
+            results = await self._patiently(client.results, batch, state)
+            foreign = unreadable = 0
+            for custom_id, outcome in results:
+                if not custom_id:
+                    unreadable += 1
+                elif custom_id not in requests:
+                    foreign += 1
+                elif custom_id not in outcomes or not isinstance(outcomes[custom_id], bytes):
+                    outcomes[custom_id] = outcome
+            if not unreadable and (client.partial(state) or outcomes.keys() == requests):
+                break
+        if foreign or unreadable:
+            _log.warning(
+                "batch %s: ignored %d results of other requests and %d unreadable lines", batch, foreign, unreadable
+            )  # fmt: skip
+        for custom_id in requests - outcomes.keys():
+            outcomes[custom_id] = ServerFailed(
+                f"{spec}: batch {batch} ({client.status(state)}) has no result for it"
+            )
+        return outcomes
 
-    def _again(self, intent: str) -> None:
+    def _collect_again(self) -> None:
+        """Collect the requests that wait and belong to no batch."""
         for waiters in list(self._waiting.values()):
             for each in waiters:
                 if not each.future.done() and not self._log.open_intents([each.custom_id]):
-                    self._groups.setdefault(
-                        f"{each.target.endpoint.provider} {each.target.endpoint.model} {each.target.url}", {}
-                    ).setdefault(each.custom_id, each)
+                    self._groups.setdefault(_place(each.target), {}).setdefault(each.custom_id, each)
         for place in self._groups:
-            running = self._flushing.get(place)
-            if running is None or running.done():
-                self._flushing[place] = asyncio.ensure_future(self._flush_when_settled(place))
+            self._flush_later(place)
 
     async def _find(self, client: _Client, intent: _Intent) -> str:
-        """The batch of an intent whose submission was interrupted; empty: it never arrived."""
-        found = await client.find(intent, self._log.known)
-        if found:
-            self._log.submitted(intent.id, found)
-        return found
+        """The batch of an intent whose submission was interrupted; empty if it did not arrive.
 
-    async def _until_ended(self, client: _Client, batch: str) -> None:
-        wait, failures = FIRST_POLL, 0
+        The provider may still be working on a submission that was sent a moment ago, so a young intent is looked up
+        until it is ARRIVAL seconds old.
+        """
         while True:
-            try:
-                if await client.ended(batch):
-                    return
-                failures = 0
-            except CredentialsRefused:
-                raise
-            except KaratError as error:
-                failures += 1
-                if failures > UNREACHABLE or isinstance(error, Stopped):
-                    raise BatchOpen(
-                        f"batch {batch} cannot be followed ({error}): it goes on, repeat the command to attach to it"
-                    ) from None
+            found = str(await self._patiently(client.find, intent, self._log.known))
+            if found:
+                self._log.submitted(intent.id, found)
+            if found or not 0 <= time.time() - intent.created < ARRIVAL:
+                return found
+            await self._service.clock.sleep(min(ARRIVAL, FIRST_POLL))
+
+    async def _polled(self, client: _Client, batch: str) -> dict[str, Any]:
+        """The state of a batch when it has ended."""
+        wait = FIRST_POLL
+        while True:
+            state: dict[str, Any] = await self._patiently(client.state, batch)
+            if client.ended(state):
+                return state
             await self._service.clock.sleep(wait)
             wait = min(LONGEST_POLL, wait * 1.5)
+
+    async def _patiently(self, ask: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """What `ask` returns, asked again after failures; BatchOpen after too many."""
+        wait = FIRST_POLL
+        for _ in range(UNREACHABLE):
+            try:
+                return await ask(*arguments)
+            except Stopped:
+                raise
+            except KaratError as error:
+                problem = error
+                if isinstance(error, ModelFailure) and not error.retried:
+                    break
+            await self._service.clock.sleep(wait)
+            wait = min(LONGEST_POLL, wait * 1.5)
+        raise BatchOpen(
+            f"{problem}: the batch continues; repeat the command to attach to it with the key and base URL it was"
+            " submitted with, or set KARAT_CACHE to another file to submit its requests again"
+        )
 
     def _deliver(self, custom_id: str, outcome: bytes | BaseException) -> None:
         for waiting in self._waiting.pop(custom_id, ()):
@@ -366,17 +460,15 @@ class Batches:
         for each in requests:
             self._deliver(each.custom_id, error)
 
-    def _say_how_to_come_back(self) -> None:
+    def _announce_open_batches(self) -> None:
         for intent in self._following:
             row = self._log.read(intent)
             if row is not None and row.batch and row.batch not in self._announced:
                 self._announced.add(row.batch)
-                _log.warning(
-                    "batch %s goes on at the provider: repeat the command to attach to it", row.batch
-                )
+                _log.warning("batch %s continues: repeat the command to attach to it", row.batch)
 
     async def aclose(self) -> None:
-        """Stop following; the batches go on."""
+        """Stop polling; the batches continue."""
         tasks = [*self._flushing.values(), *self._following.values()]
         for task in tasks:
             task.cancel()
@@ -385,8 +477,13 @@ class Batches:
             log._connection.close()
 
 
+def _place(target: Target) -> str:
+    """Where the requests of one batch go: provider, model and URL."""
+    return f"{target.endpoint.provider} {target.endpoint.model} {target.url}"
+
+
 def _parts(requests: list[_Waiting], limits: tuple[int, int]) -> Iterable[list[_Waiting]]:
-    """The requests in parts of a size that the provider takes."""
+    """Split requests into batches that the provider accepts."""
     most, largest = limits
     part: list[_Waiting] = []
     size = 0
@@ -406,43 +503,67 @@ def _client(service: Service, target: Target) -> _Client:
     return (_OpenAI if kind == "openai" else _Anthropic)(service, target)
 
 
+Results = list[tuple[str, bytes | Exception]]
+"""Request ids with their outcomes: a reply body, or a failure. The id of a line that cannot be read is empty."""
+
+
 class _Client:
     """A batch API."""
 
     def __init__(self, service: Service, target: Target) -> None:
         self._session = service.session
+        self._clock = service.clock
         self._target = target
         self._endpoint: Endpoint = target.endpoint
-        self._base = target.url[
-            : -len(provider_of(self._endpoint).format(self._endpoint).path(self._endpoint))
-        ]
+        self.spec = target.endpoint.spec
+        self._path = provider_of(self._endpoint).format(self._endpoint).path(self._endpoint)
+        parts = urlsplit(target.url)
+        self._base = parts._replace(path=parts.path.removesuffix(self._path), query="")
+        self._query = parts.query
 
     async def create(self, intent: str, requests: list[tuple[str, bytes]]) -> str:
+        """Submit a batch and return its id. BatchOpen: it is unknown whether it was created."""
         raise NotImplementedError
 
-    async def ended(self, batch: str) -> bool:
+    async def state(self, batch: str) -> dict[str, Any]:
+        """What the provider reports about a batch."""
         raise NotImplementedError
 
-    def results(self, batch: str) -> Any:
+    def status(self, state: dict[str, Any]) -> str:
+        """The provider's word for a state."""
         raise NotImplementedError
 
-    async def find(self, intent: _Intent, known: object) -> str:
+    def ended(self, state: dict[str, Any]) -> bool:
+        """Whether no further result will be added."""
+        raise NotImplementedError
+
+    def partial(self, state: dict[str, Any]) -> bool:
+        """Whether a batch ended without all of its results."""
+        raise NotImplementedError
+
+    async def results(self, batch: str, state: dict[str, Any]) -> Results:
+        """The results of a batch that has ended."""
+        raise NotImplementedError
+
+    async def find(self, intent: _Intent, known: Callable[[str], bool]) -> str:
+        """The batch of an intent in the provider's list; empty if it is not there."""
         raise NotImplementedError
 
     async def _call(
-        self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
-    ) -> bytes:
-        """One request. ServerFailed, also for a connection that ends: what came of it is not known."""
+        self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json", query: str = ""
+    ) -> bytes:  # fmt: skip
+        """Send one request. ServerFailed also if the connection ends: the request may have arrived."""
         headers = {**self._target.headers, "Content-Type": content_type}
-        url = path if path.startswith("http") else self._base + path
+        query = "&".join(each for each in (self._query, query) if each)
+        url = urlunsplit(self._base._replace(path=self._base.path + path, query=query))
         try:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=self._target.timeout, allow_redirects=False,
                 proxy=self._target.proxy,
             ) as response:  # fmt: skip
-                answer = await read_body(response, self._endpoint.spec, LARGEST_RESULTS)
+                answer = await read_body(response, self.spec, LARGEST_RESULTS)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise ServerFailed(f"{self._endpoint.spec}: no answer ({type(error).__name__})") from None
+            raise ServerFailed(f"{self.spec}: no answer ({type(error).__name__})") from None
         answer = self._target.redactor.in_bytes(answer)
         if response.status >= 300:
             raise self._failure(response.status, answer, response.headers)
@@ -451,7 +572,7 @@ class _Client:
     def _failure(self, status: int, answer: bytes, headers: Any = None, sent: bytes = b"") -> Exception:
         try:
             raw: Any = _decode(answer)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raw = answer[:4000].decode("utf-8", "replace")
         message, code = self._target.provider.error(raw)
         if status in (400, 422) and sent:
@@ -460,40 +581,111 @@ class _Client:
                 return refused
         return failure_of(self._endpoint, status, message, code, headers or {})
 
-    async def _send(self, path: str, body: bytes, content_type: str = "application/json") -> dict[str, Any]:
-        """Send a request that creates something. BatchOpen: it is unknown whether the request arrived."""
-        for attempt in range(5):
+    async def _upload(self, path: str, body: bytes, content_type: str) -> str:
+        """Send a request that can be repeated, and return the id of what it made."""
+        for attempt in range(CREATION_TRIES):
             try:
-                return self._object(await self._call("POST", path, body, content_type))
+                return self._id(await self._call("POST", path, body, content_type))
             except ModelFailure as failure:
-                if failure.status is None:
-                    raise BatchOpen(
-                        f"{failure}: it is unknown whether the batch was created; repeat the command to find out"
-                    ) from None
-                if not failure.retried or attempt == 4:
+                if not failure.retried or attempt == CREATION_TRIES - 1:
                     raise
-                await asyncio.sleep(min(30.0, failure.wait or 2.0**attempt))
+                await self._clock.sleep(min(30.0, failure.wait or 2.0**attempt))
         raise AssertionError("unreachable")
+
+    async def _create(self, path: str, body: bytes) -> str:
+        """Create a batch and return its id. BatchOpen: it is unknown whether it was created."""
+        for attempt in range(CREATION_TRIES):
+            try:
+                return self._id(await self._call("POST", path, body))
+            except ModelFailure as failure:
+                not_created = failure.status is not None and (
+                    failure.status < 500 or failure.status in (503, 529)
+                )
+                if not not_created or failure.status in (408, 409):
+                    raise BatchOpen(
+                        f"{failure}: it is unknown whether the batch was created; repeat the command to look it up"
+                    ) from None
+                if not failure.retried or attempt == CREATION_TRIES - 1:
+                    raise
+                await self._clock.sleep(min(30.0, failure.wait or 2.0**attempt))
+        raise AssertionError("unreachable")
+
+    def _id(self, answer: bytes) -> str:
+        made = self._object(answer).get("id")
+        if not isinstance(made, str) or not _ID.fullmatch(made):
+            raise BrokenBody(f"{self.spec}: the answer about a batch has no id")
+        return made
 
     def _object(self, answer: bytes) -> dict[str, Any]:
         try:
             raw = _decode(answer)
-        except msgspec.DecodeError:
-            raise BrokenBody(f"{self._endpoint.spec}: the answer about a batch is not JSON") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise BrokenBody(f"{self.spec}: the answer about a batch is not JSON") from None
         if not isinstance(raw, dict):
-            raise BrokenBody(f"{self._endpoint.spec}: the answer about a batch is not an object")
+            raise BrokenBody(f"{self.spec}: the answer about a batch is not an object")
         return raw
 
-    async def _list(self, path: str) -> list[dict[str, Any]]:
-        raw = self._object(await self._call("GET", path))
-        return [each for each in raw.get("data") or () if isinstance(each, dict)]
+    async def _listed(self, path: str, after: str, since: float) -> list[dict[str, Any]]:
+        """The batches in the provider's list, newest first, at least those created after a time."""
+        batches: list[dict[str, Any]] = []
+        query = "limit=100"
+        for _ in range(LIST_PAGES):
+            page = self._object(await self._call("GET", path, query=query))
+            rows = [
+                row
+                for row in page.get("data") or ()
+                if isinstance(row, dict) and isinstance(row.get("id"), str)
+            ]
+            batches += rows
+            if not page.get("has_more") or not rows or _created(rows[-1]) < since:
+                return batches
+            query = f"limit=100&{after}={quote(rows[-1]['id'], safe='')}"
+        raise BatchOpen(f"{self.spec}: the list of batches has no end: repeat the command later")
+
+    def _lines(self, answer: bytes) -> Results:
+        found: Results = []
+        for line in answer.splitlines():
+            if not line.strip():
+                continue
+            try:
+                row = _decode(line)
+                custom_id = row["custom_id"]
+                found.append((custom_id if isinstance(custom_id, str) else "", self._outcome(row)))
+            except (
+                msgspec.DecodeError,
+                UnicodeDecodeError,
+                RecursionError,
+                KeyError,
+                TypeError,
+                AttributeError,
+            ):
+                found.append(("", BrokenBody(f"{self.spec}: a result of the batch cannot be read")))
+        return found
+
+    def _outcome(self, row: dict[str, Any]) -> bytes | Exception:
+        raise NotImplementedError
+
+
+CREATION_TRIES = 5
+_ID = re.compile(r"[\w.-]{1,200}")
+
+
+def _created(batch: dict[str, Any]) -> float:
+    """When a batch was created, in seconds; the distant past if the provider does not say."""
+    created = batch.get("created_at")
+    if isinstance(created, (int, float)):
+        return float(created)
+    try:
+        return datetime.fromisoformat(str(created).replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return float("-inf")
 
 
 class _OpenAI(_Client):
-    """OpenAI's: a file of JSON lines, and a batch over it."""
+    """OpenAI's batches: a file of JSON lines, and a batch of that file."""
 
     async def create(self, intent: str, requests: list[tuple[str, bytes]]) -> str:
-        url = "/v1" + provider_of(self._endpoint).format(self._endpoint).path(self._endpoint)
+        url = "/v1" + self._path
         lines = b"\n".join(
             b'{"custom_id":"%s","method":"POST","url":"%s","body":%s}' % (each.encode(), url.encode(), body)
             for each, body in requests
@@ -508,96 +700,111 @@ class _OpenAI(_Client):
             + lines
             + f"\r\n--{boundary}--\r\n".encode()
         )
-        try:
-            file = await self._send("/files", form, f"multipart/form-data; boundary={boundary}")
-        except BatchOpen as error:  # a file alone is no batch
-            raise ServerFailed(str(error)) from None
-        made = await self._send(
+        file = await self._upload("/files", form, f"multipart/form-data; boundary={boundary}")
+        return await self._create(
             "/batches",
             _encode(
                 {
-                    "input_file_id": str(file["id"]),
+                    "input_file_id": file,
                     "endpoint": url,
                     "completion_window": "24h",
                     "metadata": {"karat_intent": intent},
                 }
             ),
         )
-        return str(made["id"])
 
-    async def find(self, intent: _Intent, known: object) -> str:
-        for batch in await self._list("/batches?limit=100"):
-            if (batch.get("metadata") or {}).get("karat_intent") == intent.id:
+    async def find(self, intent: _Intent, known: Callable[[str], bool]) -> str:
+        for batch in await self._listed("/batches", "after", intent.created - CLOCK_ERROR):
+            metadata = batch.get("metadata")
+            if isinstance(metadata, dict) and metadata.get("karat_intent") == intent.id:
                 return str(batch["id"])
         return ""
 
-    async def ended(self, batch: str) -> bool:
-        state = self._object(await self._call("GET", f"/batches/{batch}")).get("status")
-        return state in ("completed", "failed", "expired", "cancelled")
+    async def state(self, batch: str) -> dict[str, Any]:
+        return self._object(await self._call("GET", f"/batches/{batch}"))
 
-    async def results(self, batch: str) -> Any:
-        state = self._object(await self._call("GET", f"/batches/{batch}"))
-        if state.get("status") == "failed":
-            problems = (state.get("errors") or {}).get("data") or [{}]
-            raise RequestError(
-                f"{self._endpoint.spec}: batch {batch} was refused: {problems[0].get('message') or 'no reason given'}"
+    def status(self, state: dict[str, Any]) -> str:
+        return one_line(str(state.get("status")), 40)
+
+    def ended(self, state: dict[str, Any]) -> bool:
+        return state.get("status") in ("completed", "failed", "expired", "cancelled")
+
+    def partial(self, state: dict[str, Any]) -> bool:
+        return state.get("status") != "completed"
+
+    async def results(self, batch: str, state: dict[str, Any]) -> Results:
+        files = [state[name] for name in ("output_file_id", "error_file_id") if state.get(name)]
+        if state.get("status") == "failed" and not files:
+            errors = state.get("errors")
+            problems = errors.get("data") if isinstance(errors, dict) else None
+            first = problems[0] if isinstance(problems, list) and problems else None
+            reason = first.get("message") if isinstance(first, dict) else None
+            raise BatchFailed(
+                f"{self.spec}: batch {batch} was refused: {one_line(str(reason or 'no reason given'), 300)}:"
+                " correct it, then repeat the command to submit it again"
             )
-        for name in ("output_file_id", "error_file_id"):
-            if not state.get(name):
-                continue
-            for line in (await self._call("GET", f"/files/{state[name]}/content")).splitlines():
-                if line.strip():
-                    yield self._outcome(_decode(line))
+        found: Results = []
+        for file in files:
+            found += self._lines(await self._call("GET", f"/files/{quote(str(file), safe='')}/content"))
+        return found
 
-    def _outcome(self, row: dict[str, Any]) -> tuple[str, bytes | Exception]:
-        response, error = row.get("response") or {}, row.get("error")
+    def _outcome(self, row: dict[str, Any]) -> bytes | Exception:
+        response, error = row.get("response") or {}, row.get("error") or {}
         status, body = response.get("status_code") or 0, response.get("body")
         if 200 <= status < 300 and isinstance(body, dict):
-            return row["custom_id"], _encode(body)
+            return _encode(body)
         if status:
-            return row["custom_id"], self._failure(status, _encode(body), sent=b"{}")
-        reason = (error or {}).get("message") or (error or {}).get("code") or "no answer"
-        return row["custom_id"], ServerFailed(f"{self._endpoint.spec}: in the batch: {reason}")
+            return self._failure(status, _encode(body), sent=b"{}")
+        reason = error.get("message") or error.get("code") or "no answer"
+        return ServerFailed(f"{self.spec}: in the batch: {one_line(str(reason), 300)}")
 
 
 class _Anthropic(_Client):
-    """Anthropic's: the requests in the body of one message batch."""
+    """Anthropic's message batches: the requests are in the body."""
 
     async def create(self, intent: str, requests: list[tuple[str, bytes]]) -> str:
         rows = b",".join(b'{"custom_id":"%s","params":%s}' % (each.encode(), body) for each, body in requests)
-        made = await self._send("/messages/batches", b'{"requests":[' + rows + b"]}")
-        return str(made["id"])
+        return await self._create("/messages/batches", b'{"requests":[' + rows + b"]}")
 
-    async def find(self, intent: _Intent, known: Any) -> str:
-        """Find an unrecorded batch with the same number of requests, created after the intent: it has no metadata."""
+    async def find(self, intent: _Intent, known: Callable[[str], bool]) -> str:
+        """The only unrecorded batch with as many requests since the intent: message batches have no metadata."""
+        since = intent.created - CLOCK_ERROR
         found = []
-        for batch in await self._list("/messages/batches?limit=100"):
-            counts = batch.get("request_counts") or {}
-            made = datetime.fromisoformat(str(batch.get("created_at")).replace("Z", "+00:00")).timestamp()
-            fits = sum(value for value in counts.values() if isinstance(value, int)) == intent.requests
-            if fits and made >= intent.created - 60 and not known(str(batch["id"])):
+        for batch in await self._listed("/messages/batches", "after_id", since):
+            counts = batch.get("request_counts")
+            numbers = counts.values() if isinstance(counts, dict) else ()
+            fits = sum(number for number in numbers if isinstance(number, int)) == intent.requests
+            if fits and _created(batch) >= since and not known(str(batch["id"])):
                 found.append(str(batch["id"]))
         if len(found) > 1:
             raise BatchOpen(
-                f"{self._endpoint.spec}: it is unknown which of the batches {', '.join(found)} was submitted"
+                f"{self.spec}: it is unknown which of the batches {', '.join(found)} was submitted"
                 " before the interruption: cancel those that are not needed, then repeat the command"
             )
         return found[0] if found else ""
 
-    async def ended(self, batch: str) -> bool:
-        state = self._object(await self._call("GET", f"/messages/batches/{batch}"))
+    async def state(self, batch: str) -> dict[str, Any]:
+        return self._object(await self._call("GET", f"/messages/batches/{batch}"))
+
+    def status(self, state: dict[str, Any]) -> str:
+        return one_line(str(state.get("processing_status")), 40)
+
+    def ended(self, state: dict[str, Any]) -> bool:
         return state.get("processing_status") == "ended"
 
-    async def results(self, batch: str) -> Any:
-        for line in (await self._call("GET", f"/messages/batches/{batch}/results")).splitlines():
-            if not line.strip():
-                continue
-            row = _decode(line)
-            result = row["result"]
-            if result["type"] == "succeeded":
-                yield row["custom_id"], _encode(result["message"])
-            elif result["type"] == "errored":
-                status = 400 if "invalid_request" in str(result) else 500
-                yield row["custom_id"], self._failure(status, _encode(result.get("error")), sent=b"{}")
-            else:
-                yield row["custom_id"], ServerFailed(f"{self._endpoint.spec}: in the batch: {result['type']}")
+    def partial(self, state: dict[str, Any]) -> bool:
+        return False  # a cancelled or expired request has a line of its own
+
+    async def results(self, batch: str, state: dict[str, Any]) -> Results:
+        return self._lines(await self._call("GET", f"/messages/batches/{batch}/results"))
+
+    def _outcome(self, row: dict[str, Any]) -> bytes | Exception:
+        result = row["result"]
+        if result["type"] == "succeeded":
+            if not isinstance(result["message"], dict):
+                raise TypeError("a message is an object")
+            return _encode(result["message"])
+        if result["type"] == "errored":
+            status = 400 if "invalid_request" in str(result) else 500
+            return self._failure(status, _encode(result.get("error")), sent=b"{}")
+        return ServerFailed(f"{self.spec}: in the batch: {one_line(str(result['type']), 100)}")

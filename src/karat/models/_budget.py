@@ -11,7 +11,7 @@ from karat.models._messages import Request
 from karat.models._prices import MILLION, Price
 
 IMAGE_TOKENS = 16_384
-"""The upper bound for the tokens of an image, which cannot be told from its bytes."""
+"""The upper bound for the tokens of an image, which its bytes do not show."""
 
 MESSAGE_TOKENS = 16
 """The upper bound for the tokens that a chat template adds to a message."""

@@ -1,7 +1,7 @@
 """The reply cache: one SQLite file of JSON bodies, read by key, written in groups by one thread.
 
-Commits are grouped, and a reply is in a journal before it is used (`_reply_journal`): a process that is killed has
-lost only the calls that were in flight. The file holds what providers answered and no request, no header, no key.
+Commits are grouped, and a reply is in a journal before it is used (`_reply_journal`): a process that is killed loses
+only the calls that were in flight. The file holds what providers answered and no request, no header, no key.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ VERSION = 1
 APPLICATION = 0x6B617274  # "kart": identifies karat's cache files
 GROUP = 512
 SHORTEST, LONGEST = 0.004, 0.03
-"""Seconds the first answer of a group waits for others, for a commit of each would cost a quarter of all the CPU that
-a call takes: the shortest when somebody waits for one of them, which is next to nothing beside a model's own time."""
+"""Seconds that the first reply of a group waits for others: a commit for each would cost a quarter of the CPU time of a
+call. It is the shorter time when a call waits for the commit."""
 
 _log = logging.getLogger("karat.models")
 
 
-Kept = tuple[Row, "asyncio.Future[None]", Journal | None]
-"""A row, whom to tell that it is written, and where it is until then."""
+Uncommitted = tuple[Row, "asyncio.Future[None] | None", Journal | None]
+"""A row, the future to resolve when it is committed, and the journal that holds it until then."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -47,17 +47,17 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def cache_folder() -> Path:
-    """Where karat keeps what can be fetched again: `XDG_CACHE_HOME/karat`, usually ~/.cache/karat."""
+    """The folder for files that can be fetched again: `XDG_CACHE_HOME/karat`, usually ~/.cache/karat."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "karat"
 
 
 def cache_path() -> Path:
-    """The file of kept answers: `KARAT_CACHE`, else replies.db in the cache folder."""
+    """The file of the reply cache: `KARAT_CACHE`, else replies.db in the cache folder."""
     return Path(os.environ["KARAT_CACHE"]) if os.environ.get("KARAT_CACHE") else cache_folder() / "replies.db"
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to the cache, which is made where there is none; someone else's file is refused."""
+    """Connect to the cache and create it if it is missing; refuse a file that is not a cache of karat."""
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,10 +97,10 @@ class ReplyCache:
         self._reader = connect(path)
         self._journals = Journals(path)
         self._recover()
-        self._queue: queue.SimpleQueue[Kept | threading.Event] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Uncommitted | threading.Event] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._complained = self._closing = False
-        self._unwritten: dict[bytes, Entry] = {}
+        self._unwritten: dict[bytes, Row] = {}
         self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._write, name="karat-cache", daemon=True)
         self._thread.start()
@@ -108,13 +108,14 @@ class ReplyCache:
 
     def get(self, key: bytes) -> Entry | None:
         """Return the cached reply of a key. A cache that cannot be read counts as empty, with one warning."""
-        if (entry := self._unwritten.get(key)) is not None:
-            return entry
+        unwritten = self._unwritten.get(key)
+        if unwritten is not None:
+            return Entry(unwritten[4].encode(), unwritten[3], unwritten[2])
         try:
             if not self._reader.in_transaction:
-                # One for all that is looked up in a turn of the loop: it is locking the file that takes time.
+                # One transaction for all look-ups in a turn of the loop: locking the file is what takes time.
                 self._reader.execute("BEGIN")
-                self._loop.call_soon(self._look_anew)
+                self._loop.call_soon(self._end_reading)
             row = self._reader.execute(
                 "SELECT body, seconds, created FROM replies WHERE key=?", (key,)
             ).fetchone()
@@ -123,33 +124,45 @@ class ReplyCache:
             return None
         return None if row is None else Entry(row[0].encode(), row[1], row[2])
 
-    def _look_anew(self) -> None:
-        """Ends the view of the file that look-ups share, so that the next one sees what was written since."""
+    def _end_reading(self) -> None:
+        """End the transaction that look-ups share, so that the next one sees what was committed since."""
         with contextlib.suppress(sqlite3.Error):
             if self._reader.in_transaction:
                 self._reader.execute("ROLLBACK")
 
-    def put(self, key: bytes, model: str, body: bytes, seconds: float) -> asyncio.Future[None]:
-        """Keeps an answer; the future is done when it is committed."""
-        done, now = self._loop.create_future(), time.time()
-        self._unwritten[key] = Entry(body, seconds, now)
-        row = (key, model, now, seconds, body.decode("utf-8", "replace"))
-        self._queue.put((row, done, self._journals.put(row)))
-        return done
+    def put(self, key: bytes, model: str, body: bytes, seconds: float) -> asyncio.Future[None] | None:
+        """Store a reply: None if it is in the journal, where a kill cannot lose it; else a future of its commit."""
+        row = (key, model, time.time(), seconds, body.decode("utf-8", "replace"))
+        journal = self._journals.put(row)
+        if journal is None:
+            return self._add(row)
+        self._unwritten[key] = row
+        self._queue.put((row, None, journal))
+        return None
+
+    def commit(self, key: bytes, model: str, body: bytes) -> asyncio.Future[None]:
+        """Store a reply that can be fetched again, without the journal; the future is done when it is committed."""
+        return self._add((key, model, time.time(), 0.0, body.decode("utf-8", "replace")))
+
+    def _add(self, row: Row) -> asyncio.Future[None]:
+        committed = self._loop.create_future()
+        self._unwritten[row[0]] = row
+        self._queue.put((row, committed, None))
+        return committed
 
     def _recover(self) -> None:
-        """Take over what processes left that were killed."""
+        """Commit the replies that killed processes left in their journals."""
         try:
             take_over(self.path, self._reader)
         except sqlite3.Error as error:
             self._complain(error)
 
     def hurry(self) -> None:
-        """Somebody waits for what is being kept."""
+        """Commit soon: a call waits for it."""
         self._hurry.set()
 
     def flush(self) -> None:
-        """Returns when all that was put so far is committed; from any thread."""
+        """Commit everything that was put so far; from any thread."""
         if self._thread.is_alive():  # which it is not in a forked child
             written = threading.Event()
             self._queue.put(written)
@@ -157,7 +170,7 @@ class ReplyCache:
             written.wait()
 
     def close(self) -> None:
-        """Writes what is left and ends the thread."""
+        """Commit what is left and end the thread."""
         _open.discard(self)
         self._closing = True
         self.flush()
@@ -177,23 +190,27 @@ class ReplyCache:
                 group.append(self._queue.get())
             items = [item for item in group if not isinstance(item, threading.Event)]
             if items:
-                self._commit(writer, [row for row, _, _ in items])
+                stored = self._commit(writer, [row for row, _, _ in items])
                 with contextlib.suppress(RuntimeError):  # the loop has ended, so there is no waiter
-                    self._loop.call_soon_threadsafe(self._written, items)
+                    self._loop.call_soon_threadsafe(self._written, items, stored)
             for item in group:
                 if isinstance(item, threading.Event):
                     item.set()
         writer.close()
 
-    def _written(self, items: list[Kept]) -> None:
-        self._look_anew()
-        for (key, *_), done, journal in items:
-            self._unwritten.pop(key, None)
-            self._journals.done(journal)
-            if not done.done():
-                done.set_result(None)
+    def _written(self, items: list[Uncommitted], stored: bool) -> None:
+        """Forget what is committed; what cannot be committed stays in the journal, for the next process."""
+        self._end_reading()
+        for row, committed, journal in items:
+            if self._unwritten.get(row[0]) is row:
+                del self._unwritten[row[0]]
+            if journal is not None:
+                if stored:
+                    self._journals.committed(journal)
+            elif committed is not None and not committed.done():
+                committed.set_result(None)
 
-    def _commit(self, writer: sqlite3.Connection, rows: list[Row]) -> None:
+    def _commit(self, writer: sqlite3.Connection, rows: list[Row]) -> bool:
         try:
             writer.execute("BEGIN IMMEDIATE")
             for some in _in_powers_of_two(rows):
@@ -202,15 +219,17 @@ class ReplyCache:
                 writer.execute(f"INSERT OR REPLACE INTO replies VALUES {marks}", values)  # noqa: S608 - only marks
             writer.execute("COMMIT")
         except sqlite3.Error as error:
-            # An answer that is paid for is worth more than its copy.
+            # The call still returns its reply: it is paid for, and more important than its copy in the cache.
             self._complain(error)
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
+            return False
+        return True
 
     def _complain(self, error: sqlite3.Error) -> None:
         if not self._complained:
             self._complained = True
-            _log.warning("answers are not kept, since the cache %s fails: %s", self.path, error)
+            _log.warning("replies are not cached: the cache %s fails: %s", self.path, error)
 
 
 def take_over(path: Path, connection: sqlite3.Connection) -> None:
@@ -227,8 +246,11 @@ def take_over(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _in_powers_of_two(rows: list[Row]) -> Iterator[list[Row]]:
-    """The rows in few parts of few sizes: a statement for each row would let go of the interpreter, and have to
-    win it back from a busy loop, once for each, and statements of any size would be compiled each time."""
+    """Split rows into a few parts of a few sizes.
+
+    A statement for each row would release the interpreter lock for each and have to wait for it again; statements of
+    any size would be compiled each time.
+    """
     start = 0
     while start < len(rows):
         size = min(GROUP, 1 << ((len(rows) - start).bit_length() - 1))
@@ -237,7 +259,7 @@ def _in_powers_of_two(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _flushed() -> Path:
-    """The file of kept answers, with all that this process and dead ones have to write in it."""
+    """The path of the cache, after everything that this process and dead ones have to write is committed."""
     for cache in list(_open):
         cache.flush()
     path = cache_path()
@@ -248,7 +270,7 @@ def _flushed() -> Path:
 
 
 def cache_stats() -> dict[str, Any]:
-    """How much is kept: `{path, entries, bytes, oldest, models: {name: entries}}`."""
+    """The size of the cache: `{path, entries, bytes, oldest, models: {name: entries}}`."""
     path = _flushed()
     if not path.exists():
         return {"path": str(path), "entries": 0, "bytes": 0, "oldest": None, "models": {}}

@@ -105,6 +105,16 @@ class Model:
         """Whether the price is known; a budget needs it."""
         return self.endpoint.price is not None
 
+    @property
+    def context_tokens(self) -> int | None:
+        """How many tokens a prompt and its answer may have together; None if that is unknown."""
+        return provider_of(self.endpoint).context_tokens(self.endpoint)
+
+    @property
+    def follows_grammar(self) -> bool:
+        """Whether every keyword of a schema binds the answer, as a grammar does; otherwise only the portable ones."""
+        return provider_of(self.endpoint).grammar
+
     async def generate(self, messages: Messages, **options: Unpack[Options]) -> Reply:
         """The model's answer. What is not given comes from the model's `parameters`, else from the provider."""
         pending = self._pending(messages, options)
@@ -272,6 +282,8 @@ class Pending:
         elif len(reply.choices) > 1:
             output = {"text": reply.text, "texts": [choice.text for choice in reply.choices]}
         metadata: dict[str, Any] = {"finish_reason": reply.finish_reason, "served_model": reply.served_model}
+        if output is reply.text and not reply.attempts and not reply.logprobs and _is_plain(self.input):
+            self.calls.plain_calls += 1
         if reply.attempts:
             metadata["attempts"] = msgspec.to_builtins(reply.attempts)
         if reply.thinking:
@@ -335,6 +347,17 @@ def _recorded(endpoint: Endpoint, request: Request, encoded: bytes) -> dict[str,
             if value is not None and value != default:
                 out[name] = value
     return out
+
+
+def _is_plain(recorded: dict[str, Any]) -> bool:
+    """Whether a recorded request has nothing but messages of text."""
+    if len(recorded) > 1:
+        return False
+    for message in recorded["messages"]:
+        for name, value in message.items():
+            if type(value) is not str or type(name) is not str:
+                return False
+    return True
 
 
 _OPTION_NAMES = Request.__struct_fields__[1:]

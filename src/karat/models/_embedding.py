@@ -151,9 +151,10 @@ async def _embed_group(service: Service, embedding: Embedding, url: str, texts: 
         Reservation(embedding.budget, worst, len(body) / 4, embedding.permit, embedding.timing),
     )
     if embedding.cache != "off":
-        row = service.cache.put(key, endpoint.spec, embedded.body, embedded.seconds)
-        service.cache.hurry()
-        await row
+        commit = service.cache.put(key, endpoint.spec, embedded.body, embedded.seconds)
+        if commit is not None:
+            service.cache.hurry()
+            await commit
     return embedded
 
 

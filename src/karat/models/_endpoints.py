@@ -307,6 +307,11 @@ def check_url(url: str, where: str) -> None:
         raise RequestError(f"{without_secret(where)}: not an address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise RequestError(f"{without_secret(where)}: an address is written http://host:port/v1")
+    for path in ("/chat/completions", "/responses", "/messages"):
+        if parts.path.rstrip("/").endswith(path):
+            raise RequestError(
+                f"{without_secret(where)}: the address ends with {path}, which karat appends: leave it out"
+            )
     if parts.username or parts.password:
         raise RequestError(
             f"{without_secret(where)}: the address holds a password, and addresses are stored: "

@@ -47,8 +47,9 @@ class recording(list[Call]):
     """A context manager and list that records the calls of one item.
 
     `example`, `attempt`, `replicate` and `scope` identify sampled replies in the cache: a stage sets `scope` to what
-    else distinguishes two items (the unit, the evaluator's key). A call returns once its reply is in the cache. If the
-    item itself is `stored`, it returns at once, and the next call of the item waits until the reply is in the cache.
+    else distinguishes two items (the unit, the evaluator's key). A call returns once its reply is in the journal of the
+    cache. Where there is no journal (Windows), it returns once the reply is committed; if the item itself is `stored`,
+    the next call of the item waits for that instead.
     `permit` is called before each request is sent, on karat's background loop, and may raise: a stage that has lost
     its lease makes no further call. With `batch`, calls are collected and sent by the provider's batch API.
     """
@@ -65,6 +66,7 @@ class recording(list[Call]):
         "ended",
         "example",
         "permit",
+        "plain_calls",
         "replicate",
         "scope",
         "stopped",
@@ -95,6 +97,8 @@ class recording(list[Call]):
         self.stopped: Stopped | None = None
         """What ended a call and has to end the stage too, also when the code that asked has caught it."""
         self.ended = False
+        self.plain_calls = 0
+        """Calls that hold texts and numbers only, so that storing them needs no check of their values."""
         self._seen: dict[bytes, int] | None = None
         self._spans: dict[int, tuple[float, float | None]] | None = None
         """When each model call began and ended, by its place."""
@@ -148,6 +152,10 @@ class recording(list[Call]):
         """
         if self._spans is None:
             return 0.0
+        if len(self._spans) == 1 and first == 0:  # as in most items
+            ((place, (start, end)),) = self._spans.items()
+            if end is not None:
+                return round(max(0.0, min(end - start, self[place].queue_seconds)), 6)
         changes: list[tuple[float, int, int]] = []
         for place, (start, end) in self._spans.items():
             if place >= first:
@@ -222,6 +230,7 @@ def annotate(**metadata: Any) -> None:
         assert calls is not None
         if calls[place].kind == "model":
             call = calls[place]
+            calls.plain_calls = -1  # the metadata may be anything
             calls[place] = msgspec.structs.replace(call, metadata={**call.metadata, **metadata})
             return
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -59,30 +60,27 @@ def read_reply(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply
 def read_stream(
     endpoint: Endpoint, body: bytes, seconds: float, arrivals: list[tuple[int, float]], timing: Timing
 ) -> ProviderReply:
-    """The answer in a stream of events, put together as if it had come at once, and when its first piece came."""
-    if not body.lstrip().startswith((b"data:", b"event:", b":")):
+    """Read the reply in a stream of events, as if it had come at once, and note when its first piece came."""
+    if not body.removeprefix(_BOM).lstrip().startswith(_EVENT_FIELDS):
         return read_reply(endpoint, body, seconds)  # a server that does not stream
     form = provider_of(endpoint).format(endpoint)
     events: list[dict[str, Any]] = []
     first_at = 0
-    position = 0
     done = False
-    for line in body.splitlines(keepends=True):
-        position += len(line)
-        if not line.startswith(b"data:"):
-            continue
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            done = True
-            break
-        try:
+    try:
+        for data, position in _events(body):
+            if data == b"[DONE]":
+                done = True
+                break
             event = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise BrokenBody(f"{endpoint.spec}: an event of the stream is not JSON") from None
-        if isinstance(event, dict):
-            events.append(event)
-            if not first_at and form.begins(event):
-                first_at = position
+            if isinstance(event, dict):
+                events.append(event)
+                if not first_at and form.begins(event):
+                    first_at = position
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BrokenBody(f"{endpoint.spec}: an event of the stream is not JSON") from None
+    except (TypeError, AttributeError, ValueError) as error:
+        raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
     try:
         body_of_stream = form.assemble(events)
         if not done and not body_of_stream.get("error") and not form.is_complete(body_of_stream):
@@ -98,6 +96,41 @@ def read_stream(
         if asked.tokens is not None and ended > came:
             timing.tokens_per_second = asked.tokens.output / (ended - came)
     return asked
+
+
+_BOM = b"\xef\xbb\xbf"
+_EVENT_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+
+
+def _events(body: bytes) -> Iterator[tuple[bytes, int]]:
+    """The data of each event of a stream, and the position of its end.
+
+    The data lines of an event are joined (html.spec.whatwg.org, server-sent events). Some servers leave out the empty
+    line between events, so lines that are JSON on their own are events of their own.
+    """
+    lines: list[bytes] = []
+    position = 0
+    for line in (*body.removeprefix(_BOM).splitlines(keepends=True), b"\n"):
+        position += len(line)
+        if line.startswith(b"data:"):
+            lines.append(line[5:].strip())
+        elif not line.strip() and lines:
+            joined = b"\n".join(lines)
+            if len(lines) > 1 and not _is_valid(joined):
+                for each in lines:
+                    if each:
+                        yield each, position
+            elif joined:
+                yield joined, position
+            lines = []
+
+
+def _is_valid(data: bytes) -> bool:
+    try:
+        _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _lone_surrogate(endpoint: Endpoint, body: bytes) -> InvalidText | None:

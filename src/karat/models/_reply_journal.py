@@ -1,13 +1,17 @@
 """A file beside the reply cache that holds the replies which are received and not yet committed.
 
-Commits are grouped, so a reply waits up to some milliseconds for its commit. It is appended to this file before it is
-used: what is written survives the end of the process, though not of the machine. Each process has a file of its own
-and holds a lock on it; the next process that opens the cache moves the replies of dead processes into the cache.
+Commits are grouped, so a reply waits up to some milliseconds for its commit. It is copied into this file before it is
+used: what is there survives the end of the process, though not of the machine. Each process has files of its own and
+holds locks on them; the next process that opens the cache moves the replies of dead processes into the cache.
+
+The file is mapped into memory. A system call for each reply would cost as much as the rest of the journal, and would
+release the interpreter lock each time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import secrets
 import struct
@@ -20,14 +24,16 @@ import msgspec
 
 try:
     import fcntl
-except ImportError:  # not POSIX: replies are kept when they are committed
+except ImportError:  # not POSIX: a reply is stored when it is committed
     fcntl = None  # type: ignore[assignment]
 
-LARGEST = 8 << 20
-"""Bytes after which another file is begun: under constant load there is always a reply to be committed."""
+SIZE = 1 << 20
+"""Bytes of a file: some thousand replies. A file that is full is followed by another one."""
 
 _HEAD = struct.Struct("<4sII")
 _MARK = b"krj1"
+_END = bytes(_HEAD.size)
+"""Follows the last row: what is behind it was committed before the file was emptied."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[bytes, str, float, float, str]).decode
 
@@ -38,44 +44,61 @@ Row = tuple[bytes, str, float, float, str]
 class Journal:
     """One file of rows."""
 
-    def __init__(self, cache: Path) -> None:
-        self.size = 0
-        self.left = 0
+    def __init__(self, cache: Path, size: int = SIZE) -> None:
+        self.end = 0
+        """Where the next row goes."""
+        self.uncommitted = 0
         """Rows that are not committed."""
+        self._size = size
         name = f"{cache.name}.{os.getpid()}-{secrets.token_hex(4)}.journal"
         self.path = cache.with_name(name)
         draft = cache.with_name(f".{name}")
-        self._file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(draft, self.path)  # locked before anyone can find it
+            # Written, not only extended: a page without space on the disk would end the process when it is used.
+            written = 0
+            while written < size:
+                written += os.write(self._file, bytes(size - written))
+            self._memory = mmap.mmap(self._file, size)
+            os.rename(draft, self.path)  # locked before another process can find it
         except OSError:
             os.close(self._file)
             with contextlib.suppress(OSError):
                 draft.unlink()
             raise
 
-    def put(self, row: Row) -> None:
-        """Append a row."""
-        payload = _encode(row)
-        frame = _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
-        self.left += 1
-        self.size += os.write(self._file, frame)
+    def put(self, frame: bytes) -> bool:
+        """Append a row that `frame_of` made; False if there is no room for it."""
+        start, end = self.end, self.end + len(frame)
+        if end > self._size:
+            return False
+        self._memory[start:end] = frame
+        self.end = end - len(_END)
+        self.uncommitted += 1
+        return True
 
     def clear(self) -> None:
         """Empty the file: everything in it is committed."""
-        os.ftruncate(self._file, 0)
-        self.size = 0
+        self._memory[: len(_END)] = _END
+        self.end = 0
 
     def close(self) -> None:
         """Remove the file: everything in it is committed."""
         with contextlib.suppress(OSError):
             self.path.unlink()
+        self._memory.close()
         os.close(self._file)
 
 
+def frame_of(row: Row) -> bytes:
+    """A row as it stands in the file, followed by the mark of its end."""
+    payload = _encode(row)
+    return _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload + _END
+
+
 class Journals:
-    """The files of one cache in this process; the last one is written."""
+    """The files of one cache in this process; rows go to the last one."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
@@ -83,27 +106,26 @@ class Journals:
         self._usable = fcntl is not None
 
     def put(self, row: Row) -> Journal | None:
-        """Append a row; None where no file can be written: the row is then kept by its commit alone."""
+        """Append a row; None where no file can be written: the row is then stored by its commit alone."""
         if not self._usable:
             return None
-        try:
-            if not self._files or self._files[-1].size > LARGEST:
-                self._files.append(Journal(self._cache))
-            self._files[-1].put(row)
-        except OSError:
-            self._usable = False
-            return None
-        return self._files[-1]
+        frame = frame_of(row)
+        files = self._files
+        if not files or not files[-1].put(frame):
+            try:
+                files.append(Journal(self._cache, max(SIZE, len(frame))))
+            except OSError:
+                self._usable = False
+                return None
+            files[-1].put(frame)
+        return files[-1]
 
-    def done(self, journal: Journal | None) -> None:
-        """One row of a file is committed; a file without others is emptied, or removed where a later one is written."""
-        if journal is None:
-            return
-        journal.left -= 1
-        if journal.left == 0 and journal in self._files:
+    def committed(self, journal: Journal) -> None:
+        """Note that a row is committed. A file without other rows is emptied, or removed if a later one is used."""
+        journal.uncommitted -= 1
+        if journal.uncommitted == 0:
             if journal is self._files[-1]:
-                with contextlib.suppress(OSError):
-                    journal.clear()
+                journal.clear()
             else:
                 self._files.remove(journal)
                 journal.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
@@ -124,24 +126,54 @@ def printed_keys(command: str) -> list[str]:
     return _printed.get(command, []) if command else []
 
 
+KEY_COMMAND_SECONDS = 60.0
+
+
 def run_key_command(endpoint: Endpoint) -> str:
     """Run `api_key_command` and remember what it printed. It takes seconds: call it in a thread."""
+    where = f"{endpoint.spec}: api_key_command"
     try:
-        done = subprocess.run(  # noqa: S603 - the user's own command, from their models.yaml
-            shlex.split(endpoint.key_command), capture_output=True, text=True, timeout=60, check=False
+        process = subprocess.Popen(  # noqa: S603 - the user's own command, from their models.yaml
+            shlex.split(endpoint.key_command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+    except (OSError, ValueError) as error:
         raise CredentialsRefused(
-            f"{endpoint.spec}: api_key_command cannot be run ({type(error).__name__}): correct it in models.yaml"
+            f"{where} cannot be run ({type(error).__name__}): correct it in models.yaml"
         ) from None
-    key = done.stdout.strip()
-    if done.returncode or not key or not (key.isascii() and key.isprintable()):
-        raise CredentialsRefused(
-            f"{endpoint.spec}: api_key_command ended with exit code {done.returncode} and printed"
-            f" {'no key' if not key else 'what is no key'}: correct it in models.yaml"
-        )
+    with process:
+        try:
+            printed, _ = process.communicate(timeout=KEY_COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            _kill_group(process)
+            raise CredentialsRefused(
+                f"{where} did not end within {KEY_COMMAND_SECONDS:g} s: correct it in models.yaml"
+            ) from None
+    key = printed.strip().decode("utf-8", "replace")
+    problem = ""
+    if process.returncode:
+        problem = f"ended with exit code {process.returncode}"
+    elif not key:
+        problem = "printed nothing"
+    elif "\n" in key:
+        problem = "printed more than one line"
+    elif not (key.isascii() and key.isprintable()):
+        problem = "printed characters that no key has"
+    if problem:
+        raise CredentialsRefused(f"{where} {problem}: it has to print the key and nothing else")
     _printed[endpoint.key_command] = [*_printed.get(endpoint.key_command, [])[-7:], key]
     return key
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command with the processes it started, which would keep its output open."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 _given: dict[str, str] = {}

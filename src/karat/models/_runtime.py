@@ -1,6 +1,7 @@
 """The one background loop of a process: work is handed over from any thread or loop, results are handed back.
 
-Both ways are batched: many hand-overs cost one wake-up of the other side, which is most of what crossing costs.
+Both ways are batched: what one turn of a loop hands over costs one wake-up of the other side. A wake-up is most of what
+crossing costs: a system call, and the two threads compete for the interpreter lock from then on.
 """
 
 from __future__ import annotations
@@ -26,41 +27,60 @@ T = TypeVar("T")
 class Job(Generic[T]):
     """One piece of work, and where its result goes."""
 
-    __slots__ = ("coroutine", "future", "returns", "task")
+    __slots__ = ("caller", "cancelled", "coroutine", "future", "task")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], future: Any, returns: Returns | None) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], future: Any, caller: Caller | None) -> None:
         self.coroutine = coroutine
         self.future = future
-        self.returns = returns
+        self.caller = caller
+        """The event loop that waits for the result; None for a thread that does."""
         self.task: asyncio.Task[None] | None = None
+        self.cancelled = False
 
 
-class Returns:
-    """Results on their way back to one event loop."""
+class Caller:
+    """An event loop that hands work to the background loop: its jobs, and the results that come back."""
 
-    __slots__ = ("__weakref__", "_awake", "_items", "_loop")
+    __slots__ = ("__weakref__", "_background", "_jobs", "_loop", "_results")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, background: Background) -> None:
         self._loop = loop
-        self._items: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._awake = False
+        self._background = background
+        self._jobs: list[Job[Any]] = []
+        self._results: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
 
-    def add(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-        """Hands a result over, from the background thread."""
-        self._items.append((future, value, error))
-        if not self._awake:
-            self._awake = True
-            try:
-                self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # that loop has ended, so there is no waiter
-                self._items.clear()
+    def submit(self, job: Job[Any]) -> None:
+        """Hand a job over, with the others of this turn of the loop."""
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        try:
+            self._background.begin(jobs)
+        except RuntimeError as error:  # the background loop was closed
+            for job in jobs:
+                job.coroutine.close()
+                if not job.future.done():
+                    job.future.set_exception(error)
+
+    def add(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> bool:
+        """Add a result, in the background thread; returns whether the loop has to be woken."""
+        self._results.append((future, value, error))
+        return len(self._results) == 1
+
+    def wake(self) -> None:
+        """Let the loop take its results, from the background thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:  # that loop has ended, so there is no waiter
+            self._results.clear()
 
     def _deliver(self) -> None:
-        # Cleared before the queue is emptied: what is added from now on wakes us again.
-        self._awake = False
-        items = self._items
-        while items:
-            future, value, error = items.popleft()
+        results = self._results
+        while results:
+            future, value, error = results.popleft()
             if future.done():
                 continue
             if error is None:
@@ -76,7 +96,8 @@ class Background:
         self.loop = asyncio.new_event_loop()
         self._inbox: deque[Job[Any]] = deque()
         self._awake = False
-        self._returns: WeakKeyDictionary[asyncio.AbstractEventLoop, Returns] = WeakKeyDictionary()
+        self._callers: WeakKeyDictionary[asyncio.AbstractEventLoop, Caller] = WeakKeyDictionary()
+        self._to_wake: list[Caller] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.thread = threading.Thread(target=self._run, name="karat-models", daemon=True)
         self.thread.start()
@@ -90,12 +111,12 @@ class Background:
         loop = asyncio.get_running_loop()
         if loop is self.loop:
             return await work
-        returns = self._returns.get(loop)
-        if returns is None:
-            returns = self._returns[loop] = Returns(loop)
+        caller = self._callers.get(loop)
+        if caller is None:
+            caller = self._callers[loop] = Caller(loop, self)
         future: asyncio.Future[T] = loop.create_future()
-        job = Job(work, future, returns)
-        self._submit(job)
+        job = Job(work, future, caller)
+        caller.submit(job)
         try:
             return await future
         except asyncio.CancelledError:
@@ -109,7 +130,7 @@ class Background:
             raise RequestError("generate_sync cannot be used inside karat's own loop: await generate instead")
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         job = Job(work, future, None)
-        self._submit(job)
+        self.begin([job])
         try:
             return future.result()
         except BaseException:
@@ -117,17 +138,23 @@ class Background:
                 self.loop.call_soon_threadsafe(self._cancel, job)
             raise
 
-    def _submit(self, job: Job[Any]) -> None:
-        self._inbox.append(job)
+    def begin(self, jobs: list[Job[Any]]) -> None:
+        """Begin jobs, from any thread."""
+        self._inbox.extend(jobs)
         if not self._awake:
             self._awake = True
             self.loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
-        self._awake = False
+        self._awake = (
+            False  # before the inbox is emptied: a job that is added from now on wakes this loop again
+        )
         inbox = self._inbox
         while inbox:
             job = inbox.popleft()
+            if job.cancelled:
+                job.coroutine.close()
+                continue
             job.task = self.loop.create_task(self._work(job))
             self._tasks.add(job.task)
 
@@ -137,21 +164,31 @@ class Background:
         try:
             value = await job.coroutine
         except asyncio.CancelledError:
-            error = concurrent.futures.CancelledError() if job.returns is None else asyncio.CancelledError()
+            error = concurrent.futures.CancelledError() if job.caller is None else asyncio.CancelledError()
         except BaseException as raised:
             error = raised
         # Not as a callback of the task, which would be one more turn of the loop for every call.
         self._tasks.discard(cast("asyncio.Task[None]", job.task))
-        if job.returns is not None:
-            job.returns.add(job.future, value, error)
+        if job.caller is not None:
+            if job.caller.add(job.future, value, error):
+                if not self._to_wake:
+                    self.loop.call_soon(self._wake_callers)
+                self._to_wake.append(job.caller)
         elif not job.future.done():
             if error is None:
                 job.future.set_result(value)
             else:
                 job.future.set_exception(error)
 
+    def _wake_callers(self) -> None:
+        callers, self._to_wake = self._to_wake, []
+        for caller in callers:
+            caller.wake()
+
     def _cancel(self, job: Job[Any]) -> None:
-        assert job.task is not None  # it was begun by a callback scheduled before this one
+        if job.task is None:  # it is on its way here
+            job.cancelled = True
+            return
         # A task that is cancelled before its first step never enters `_work`.
         job.task.add_done_callback(self._tasks.discard)
         job.task.add_done_callback(lambda _: job.coroutine.close())

@@ -219,23 +219,28 @@ class Service:
         )
 
     async def _store_reply(self, context: RequestContext, key: bytes, asked: ProviderReply) -> None:
-        """Keeps an answer, or leaves it to the next call of the item to wait until it is kept."""
-        row = (self._cache or self.cache).put(key, context.endpoint.spec, asked.body, asked.seconds)
+        """Store a reply before it is used: in the journal or, where there is none, in the cache.
+
+        Without a journal, an item that is stored itself leaves it to its next call to wait for the commit.
+        """
+        commit = (self._cache or self.cache).put(key, context.endpoint.spec, asked.body, asked.seconds)
+        if commit is None:
+            return
         if context.uncommitted is None:
-            await self._until_committed([row])
+            await self._until_committed([commit])
         else:
-            context.uncommitted.append(row)
+            context.uncommitted.append(commit)
 
     async def _until_committed(self, rows: list[asyncio.Future[None]]) -> None:
         if self._cache is not None:
             self._cache.hurry()
-        await asyncio.wait(rows)  # which, unlike awaiting them, does not cancel them with us
+        await asyncio.wait(rows)  # unlike awaiting them, this does not cancel them when the call is cancelled
 
     async def _ask(self, context: RequestContext) -> tuple[ProviderReply, list[Attempt]]:
         """Return a complete answer that fits the schema, with retries and one repair request.
 
-        An item sends no further request until its earlier replies are in the cache: if the process is killed, only
-        calls in flight are lost.
+        An item sends no further request until its earlier replies are stored: if the process is killed, only calls in
+        flight are lost.
         """
         if context.uncommitted:
             under_way = [row for row in context.uncommitted if not row.done()]

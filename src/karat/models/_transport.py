@@ -1,4 +1,4 @@
-"""One HTTP request to a provider, and what every way of failing means."""
+"""One HTTP request to a provider, and the failure for every way in which it can fail."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ _WITHHELD = (
     "moderation",
     "flagged",
 )
-"""Signs of a refused question. A 400 that says no more than the later ones may be about a parameter."""
+"""Words for a request that a content filter refused. A 400 with only one of the last two may be about a parameter."""
 
 
 def open_session() -> aiohttp.ClientSession:
-    """The session all models of a process share. How many connections there are is the limiters' business."""
+    """The session that all models of a process share. It has no limit of connections: limiters limit the requests."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -75,13 +75,13 @@ def open_session() -> aiohttp.ClientSession:
             "Accept-Encoding": "gzip, deflate",
             "Content-Type": "application/json",
         },
-        auto_decompress=False,  # decompressed here, where the size of what comes out is bounded
+        auto_decompress=False,  # read_body decompresses, with a limit for the size
         raise_for_status=False,
     )
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy the environment names for an address; none for this machine itself."""
+    """The proxy that the environment sets for an address; none for this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host in ("localhost", "::1") or host.startswith("127.") or urllib.request.proxy_bypass(host):
@@ -90,7 +90,7 @@ def proxy_for(url: str) -> str | None:
 
 
 class Target:
-    """An address with all that does not change from request to request."""
+    """Where requests of an endpoint go: the address, headers, timeouts and limiter that they share."""
 
     def __init__(
         self,
@@ -113,29 +113,29 @@ class Target:
         self.provider = provider
         self.url = url
         self._parsed: str | URL = url
-        with contextlib.suppress(ValueError):  # what is no address is reported when it is asked
+        with contextlib.suppress(ValueError):  # aiohttp reports an invalid address when it is used
             self._parsed = URL(url)
         self.headers = CIMultiDict(headers)
         self.proxy = proxy_for(url)
         times = endpoint.timeouts
         self.timeout = aiohttp.ClientTimeout(
-            # Also the look-up of the name counts; no time is spent on waiting for a place, which limiters give.
+            # `connect` includes the DNS lookup. It includes no wait for a free connection: their number is unlimited.
             total=times.total,
             connect=times.connect,
             sock_connect=times.connect,
             sock_read=times.read,
         )
         self.refusals = 0
-        """How often the key was refused here."""
+        """The number of requests whose key was refused."""
         self.refusal: CredentialsRefused | None = None
         self._refused: asyncio.Future[None] | None = None
 
     async def post(
         self, session: aiohttp.ClientSession, body: bytes, arrivals: list[tuple[int, float]] | None = None
     ) -> tuple[bytes, CIMultiDictProxy[str]]:
-        """Send a body and return what came back with a status below 300; anything else is a failure.
+        """Send a body and return the response body and headers; a status of 300 or more is a failure.
 
-        `arrivals` gets, for a stream, the size of what had come and the time, piece by piece.
+        For a stream, the number of bytes received and the time are appended to `arrivals` with each piece.
         """
         spec, times, headers = self.endpoint.spec, self.endpoint.timeouts, self.headers
         if self.provider.signs:
@@ -156,7 +156,7 @@ class Target:
                     answer = await _read_stream(response, spec, arrivals)
         except aiohttp.ConnectionTimeoutError:
             late = TimedOut(f"{self._no_connection} within {times.connect:g} s")
-            # As a refused connection: nothing was sent that could be charged for, and three more tries cost little.
+            # As for a refused connection: nothing was sent that could be charged, so it is retried as often.
             late.most, late.charged, late.lost = ConnectionRefused.most, False, False
             raise late from None
         except (aiohttp.ServerTimeoutError, TimeoutError):
@@ -174,7 +174,7 @@ class Target:
             raise ConnectionDropped(f"{spec}: the connection ended before an answer came: {kind}") from None
         except aiohttp.ClientError as error:
             raise BrokenBody(f"{spec}: not an HTTP answer: {one_line(str(error), 200)}") from None
-        if self.redactor:  # some servers repeat the key they were given, and replies are stored
+        if self.redactor:  # some servers return the key, and replies are stored
             answer = self.redactor.in_bytes(answer)
         if response.status >= 300:
             failure = self._failure(response.status, answer, response.headers, body)
@@ -184,7 +184,7 @@ class Target:
         return answer, response.headers
 
     def refuse(self, refusal: CredentialsRefused) -> None:
-        """The key is refused: whoever waits for a turn, or to ask again, need not wait any longer."""
+        """Note that the key was refused, and wake the requests that wait for a slot or a retry."""
         self.refusals += 1
         self.refusal = refusal
         if self._refused is not None:
@@ -210,7 +210,7 @@ class Target:
 
     @property
     def _no_connection(self) -> str:
-        """The beginning of a message; the place is named once, where the spec does not name it already."""
+        """The beginning of a message about a failed connection, with the host unless the spec has it."""
         place, spec = urlsplit(self.url).netloc, self.endpoint.spec
         through = f" through the proxy {urlsplit(self.proxy).netloc.rpartition('@')[2]}" if self.proxy else ""
         return f"{spec}: no connection{'' if place in spec else f' to {place}'}{through}"
@@ -220,10 +220,10 @@ class Target:
         try:
             parts = urlsplit(urljoin(self.url, location))
         except ValueError:
-            return "it redirects to what is no address: set base_url to one that answers"
+            return "it redirects to an invalid address: correct base_url"
         where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         where = self.redactor.in_text(where)
-        return f"redirections are not followed, and this one leads to {one_line(where, 200)}: set base_url accordingly"
+        return f"it redirects to {one_line(where, 200)}, and redirects are not followed: set base_url to that address"
 
     def _failure(
         self, status: int, body: bytes, headers: CIMultiDictProxy[str], sent: bytes = b""
@@ -240,12 +240,23 @@ class Target:
             return ParameterRefused(
                 f"{self.endpoint.spec} does not accept a parameter of this request: remove it ({message}, 404)"
             )
-        about_content = (*_TOO_LONG, *_WITHHELD[:4])  # of one record, and not of every request
+        if status == 404 and (code == "model_not_found" or _names_model(message, self.endpoint.model)):
+            # OpenAI and Anthropic, and servers that are compatible with them: every record would fail.
+            return ParameterRefused(f"{self.endpoint.spec}: {message} (404): correct the name of the model")
+        about_content = (
+            *_TOO_LONG,
+            *_WITHHELD[:4],
+        )  # about one record, not about a parameter of every request
         if status in (400, 422) and not any(sign in f"{code} {message}".lower() for sign in about_content):
             refused = refused_parameter(self.endpoint, raw, message, code, sent)
             if refused is not None:
                 return refused
         return failure_of(self.endpoint, status, message, code, headers)
+
+
+def _names_model(message: str, model: str) -> bool:
+    """Whether a message is about a model that does not exist."""
+    return "model" in message.lower() and model in message
 
 
 def _reason(error: Exception) -> str:
@@ -258,7 +269,7 @@ def _reason(error: Exception) -> str:
 
 
 def _encryption_problem(error: aiohttp.ClientSSLError) -> str:
-    """What is wrong with the certificate or the encryption, in the words of OpenSSL, and what to do about it."""
+    """What OpenSSL reports about the certificate or the encryption, and the fix."""
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     reason = getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or str(cause)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -266,11 +277,11 @@ def _encryption_problem(error: aiohttp.ClientSSLError) -> str:
             f"its certificate is not accepted ({one_line(str(reason), 200)}):"
             " name the certificates to trust in SSL_CERT_FILE, or correct base_url"
         )
-    return f"it does not speak TLS as it should ({one_line(str(reason), 200)}): is base_url http:// instead?"
+    return f"TLS failed ({one_line(str(reason), 200)}): check whether base_url has to start with http://"
 
 
 async def read_body(response: aiohttp.ClientResponse, spec: str, limit: int | None = None) -> bytes:
-    """The body, decompressed; the limit holds for both sizes of it."""
+    """Read and decompress a body; the limit applies to both sizes."""
     limit = limit or LARGEST_BODY
     length = response.content_length
     if length is not None and length <= limit:
@@ -294,7 +305,7 @@ async def read_body(response: aiohttp.ClientResponse, spec: str, limit: int | No
 async def _read_stream(
     response: aiohttp.ClientResponse, spec: str, arrivals: list[tuple[int, float]]
 ) -> bytes:
-    """The events of a stream as they came, and when."""
+    """Read the events of a stream and note when each piece arrived."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise BrokenBody(f"{spec}: the stream is compressed, so its times are unknown: remove stream")
     parts, size, tail = [], 0, b"\n"
@@ -322,14 +333,14 @@ _REFUSAL = re.compile(
     r"|only the default|extraneous|incompatible|not compatible|not available|no longer",
     re.IGNORECASE,
 )
-"""Signs that a model does not take a parameter at all."""
+"""Words for a parameter that a model does not accept at all."""
 
 _INVALID = re.compile(
     r"must be|has to be|(?:may|can) only|only be set|should be|invalid|out of range|supported range"
     r"|is too (?:large|high|low)|(?:above|below|at) (?:the )?(?:max|min)imum|at most|at least",
     re.IGNORECASE,
 )
-"""Signs that a value of a parameter is not accepted."""
+"""Words for a value that a parameter does not accept."""
 
 _OWN_NAMES = {
     "max_completion_tokens": "max_tokens",
@@ -342,7 +353,7 @@ _OWN_NAMES = {
     "random_seed": "seed",
     "top_logprobs": "logprobs",
 }
-"""What karat calls the fields of a body."""
+"""karat's parameter for each field of a body that has another name."""
 
 _NOT_PARAMETERS = {
     "model",
@@ -355,7 +366,7 @@ _NOT_PARAMETERS = {
     "store",
     "text",
 }
-_NOT_PARAMETERS |= {"response_format", "include"}  # structured: prompt is the remedy for these
+_NOT_PARAMETERS |= {"response_format", "include"}  # the fix for these is structured: prompt
 
 
 def refused_parameter(
@@ -417,7 +428,7 @@ def _mentions(message: str, name: str) -> bool:
     names = {name, first + "".join(map(str.capitalize, others)), _OWN_NAMES.get(name, name)}
     for each in names:
         word = re.escape(each)
-        if len(each) < 3:  # `n` is a letter before it is a parameter
+        if len(each) < 3:  # a bare `n` may be a word
             word = rf"[`'\"]{word}[`'\"]"
         if re.search(rf"(?<![\w.-]){word}(?![\w-])", message):
             return True
@@ -432,7 +443,7 @@ def _decompressed(body: bytes, encodings: str, spec: str, limit: int) -> bytes:
             raise BrokenBody(
                 f"{spec}: the reply is compressed with {one_line(encoding, 40)!r}, not with gzip"
             )
-        # RFC 9110 means the zlib format by deflate; some servers send it without its header.
+        # In RFC 9110 deflate is the zlib format; some servers send it without the zlib header.
         raw = encoding == "deflate" and (body[0] & 0x0F) != 8
         reader = zlib.decompressobj(-zlib.MAX_WBITS if raw else 32 + zlib.MAX_WBITS)
         try:
@@ -449,7 +460,7 @@ def _decompressed(body: bytes, encodings: str, spec: str, limit: int) -> bytes:
 
 def _too_large(spec: str, limit: int) -> BrokenBody:
     failure = BrokenBody(f"{spec}: the reply is larger than {limit >> 20} MB")
-    failure.most = 0  # it would be as large again
+    failure.most = 0  # no retry: it would be as large
     return failure
 
 
@@ -484,7 +495,7 @@ def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers
 
 
 def _where_the_key_is_set(endpoint: Endpoint) -> str:
-    """Where the key of a model is given."""
+    """How to set the key of a model."""
     if endpoint.key_env:
         return f"set {endpoint.key_env}"
     if "@http" in endpoint.spec:

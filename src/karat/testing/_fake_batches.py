@@ -27,6 +27,10 @@ class FakeBatches:
         """How often each custom id was submitted."""
         self.lose_next: bool = False
         """Whether the next batch is created and the connection dropped before its id is sent."""
+        self.status = "completed"
+        """How batches of OpenAI end: completed, failed, expired or cancelled."""
+        self.alter_results: Callable[[bytes], bytes] | None = None
+        """Changes a file of results before it is sent."""
         self._files: dict[str, bytes] = {}
         self._batches: dict[str, dict[str, Any]] = {}
         self._results: dict[str, list[dict[str, Any]]] = {}
@@ -45,23 +49,34 @@ class FakeBatches:
             self._files[name] = _uploaded(content)
             return web.json_response({"id": name, "object": "file", "purpose": "batch"})
         if match := re.fullmatch(r"/files/([\w-]+)/content", path):
-            return web.Response(body=self._files[match[1]])
+            return self._sent(self._files[match[1]])
         if path == "/batches":
             if request.method == "GET":
-                return web.json_response({"object": "list", "data": list(self._batches.values())[::-1]})
+                return self._page(request, "after")
             return self._create(request, json.loads(content))
         if match := re.fullmatch(r"/batches/([\w-]+)", path):
             return web.json_response(self._state(match[1]))
         if path == "/messages/batches":
             if request.method == "GET":
-                return web.json_response({"data": list(self._batches.values())[::-1], "has_more": False})
+                return self._page(request, "after_id")
             return self._create_messages(request, json.loads(content))
         if match := re.fullmatch(r"/messages/batches/([\w-]+)/results", path):
             lines = "\n".join(json.dumps(row) for row in self._results[match[1]])
-            return web.Response(text=lines)
+            return self._sent(lines.encode())
         if match := re.fullmatch(r"/messages/batches/([\w-]+)", path):
             return web.json_response(self._state(match[1]))
         return None
+
+    def _sent(self, results: bytes) -> web.Response:
+        return web.Response(body=results if self.alter_results is None else self.alter_results(results))
+
+    def _page(self, request: web.BaseRequest, after: str) -> web.Response:
+        """A page of the list of batches, the newest first."""
+        names = list(self._batches)[::-1]
+        start = names.index(request.query[after]) + 1 if after in request.query else 0
+        limit = int(request.query.get("limit", "20"))
+        data = [self._batches[name] for name in names[start : start + limit]]
+        return web.json_response({"data": data, "has_more": start + limit < len(names)})
 
     def _create(self, request: web.BaseRequest, body: dict[str, Any]) -> web.Response:
         rows = [json.loads(line) for line in self._files[body["input_file_id"]].splitlines() if line.strip()]
@@ -145,9 +160,14 @@ class FakeBatches:
             if name.startswith("msg"):
                 batch["processing_status"] = "ended"
             else:
-                batch["status"] = "completed"
-                for kind in ("output", "error"):
-                    batch[f"{kind}_file_id"] = batch.get(f"_{kind}_file_id")
+                batch["status"] = self.status
+                if self.status == "failed":
+                    batch["errors"] = {
+                        "data": [{"code": "token_limit_exceeded", "message": "too many tokens"}]
+                    }
+                else:
+                    for kind in ("output", "error"):
+                        batch[f"{kind}_file_id"] = batch.get(f"_{kind}_file_id")
         return {key: value for key, value in batch.items() if not key.startswith("_")}
 
 

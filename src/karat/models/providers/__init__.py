@@ -196,6 +196,12 @@ class WireFormat:
         return {}
 
 
+def below(base_url: str, path: str) -> str:
+    """A path below a base URL; a query of the base URL stays at the end."""
+    base, mark, query = base_url.partition("?")
+    return base.rstrip("/") + path + mark + query
+
+
 class Provider:
     """Base of providers: where requests go, with which key, in which format. Registered under the spec's prefix.
 
@@ -225,6 +231,9 @@ class Provider:
     """Whether what fails with 500 fails so every time: the request is at fault, and is not sent again."""
     free: bool = False
     """Whether calls cost nothing."""
+    grammar: bool = False
+    """Whether every keyword of a schema binds the answer, also those that other providers refuse: `maxLength`,
+    `minItems`, `maxItems`, `prefixItems`, `const`. Such an answer ends only where its schema does."""
     quirks: Quirks = Quirks()
     signs: bool = False
     """Whether each request is signed: `sign` is called with its body."""
@@ -234,6 +243,10 @@ class Provider:
     def choose_api(self, model: str, official: bool) -> str:
         """Return the default wire format of a model."""
         return self.apis[0]
+
+    def context_tokens(self, endpoint: Endpoint) -> int | None:
+        """How many tokens a prompt and its answer may have together; None if that is unknown."""
+        return None
 
     def format(self, endpoint: Endpoint) -> WireFormat:
         """The wire format of an endpoint."""
@@ -245,13 +258,13 @@ class Provider:
 
     def url(self, base_url: str, endpoint: Endpoint, body: Mapping[str, Any]) -> str:
         """Where a request is posted."""
-        return base_url.rstrip("/") + self.format(endpoint).path(endpoint)
+        return below(base_url, self.format(endpoint).path(endpoint))
 
     def embeddings_url(self, base_url: str) -> str:
         """Where texts are posted to be embedded."""
         if "chat" not in self.apis:
             raise RequestError(f"{self.name} does not embed: use local/wordllama or openai/NAME")
-        return base_url.rstrip("/") + "/embeddings"
+        return below(base_url, "/embeddings")
 
     def headers(self, key: str | None, endpoint: Endpoint) -> dict[str, str]:
         """Headers of every request, with the key where there is one."""

@@ -209,7 +209,7 @@ PRESETS = (
     ),
     Preset(
         name="llama.cpp",
-        base_url="http://localhost:9931/v1",
+        base_url="http://localhost:8080/v1",
         apis=("chat", "responses", "anthropic"),
         base_url_env="LLAMA_CPP_BASE_URL",
         key_env="LLAMA_API_KEY",
@@ -217,7 +217,7 @@ PRESETS = (
         free=True,
         quirks=Quirks(max_tokens="max_tokens", several=False),
         source="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md"
-        " (the port was 8080 until the autumn of 2026: pull/26508)",
+        " (servers announce at start that a future release will listen on 9931: pull/26508)",
         checked="2026-11-16",
     ),
     Preset(

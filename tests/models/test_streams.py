@@ -1,0 +1,239 @@
+"""Streams that are cut, split, encoded oddly or wrong, in every wire format."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from karat import models
+from karat.models import _transport
+from karat.models._endpoints import resolve
+from karat.models._replies import read_stream
+from karat.models._request_context import Timing
+
+
+def chat(*parts):
+    for part in parts:
+        yield {"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]}
+    yield {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    yield {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+
+
+def responses(*parts):
+    for part in parts:
+        yield {"type": "response.output_text.delta", "delta": part}
+    item = {"type": "message", "content": [{"type": "output_text", "text": "".join(parts)}]}
+    usage = {"input_tokens": 3, "output_tokens": 2}
+    yield {
+        "type": "response.completed",
+        "response": {"status": "completed", "output": [item], "usage": usage, "model": "m"},
+    }
+
+
+def anthropic(*parts):
+    yield {"type": "message_start", "message": {"model": "m", "content": [], "usage": {"input_tokens": 3}}}
+    yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    for part in parts:
+        yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": part}}
+    yield {"type": "content_block_stop", "index": 0}
+    yield {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
+    yield {"type": "message_stop"}
+
+
+FORMATS = {"chat": chat, "responses": responses, "anthropic": anthropic}
+TEXT = ("Grüße ", "aus\u2028 Köln \U0001f600")
+
+
+def stream(api, *parts, line="\n", space=" ", comments=False, names=True):
+    """The events of an answer as they are sent."""
+    out = ""
+    for event in FORMATS[api](*parts):
+        if comments:
+            out += f": ping{line}{line}id: 7{line}retry: 10{line}"
+        if names and "type" in event:
+            out += f"event:{space}{event['type']}{line}"
+        out += f"data:{space}{json.dumps(event, ensure_ascii=False)}{line}{line}"
+    if api == "chat":
+        out += f"data:{space}[DONE]{line}{line}"
+    return out.encode()
+
+
+def read(api, body):
+    endpoint = resolve("m@http://127.0.0.1:1/v1")
+    from karat.models._endpoints import with_api
+
+    return read_stream(with_api(endpoint, api), body, 0.1, [(0, 0.0), (len(body), 1.0)], Timing())
+
+
+@pytest.fixture(params=list(FORMATS))
+def api(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"line": "\r\n"},
+        {"line": "\r"},
+        {"space": ""},
+        {"comments": True},
+        {"names": False},
+        {"line": "\r\n", "space": "", "comments": True, "names": False},
+    ],
+)
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b"\n\n", b"retry: 5\n\n"])
+def test_every_way_of_writing_events_is_read(api, how, start):
+    reply = read(api, start + stream(api, *TEXT, **how))
+    assert reply.choices[0].text == "".join(TEXT)
+    assert (reply.tokens.input, reply.tokens.output) == (3, 2)
+
+
+def test_an_event_of_several_data_lines_is_one_event(api):
+    body = b""
+    for event in FORMATS[api](*TEXT):
+        body += b"".join(
+            b"data: " + line.encode() + b"\n" for line in json.dumps(event, indent=1).split("\n")
+        )
+        body += b"\n"
+    assert read(api, body + (b"data: [DONE]\n\n" if api == "chat" else b"")).choices[0].text == "".join(TEXT)
+
+
+def test_events_without_an_empty_line_between_them_are_read(api):
+    body = b"".join(b"data: " + json.dumps(event).encode() + b"\n" for event in FORMATS[api](*TEXT))
+    assert read(api, body).choices[0].text == "".join(TEXT)
+
+
+def test_a_stream_that_is_cut_anywhere_is_no_answer_or_the_whole_one(api):
+    body = stream(api, *TEXT)
+    for end in range(len(body)):
+        try:
+            reply = read(api, body[:end])
+        except models.ModelFailure:
+            continue
+        assert reply.choices[0].text == "".join(TEXT), body[:end]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"data: {\n\n",
+        b"data: \xff\xfe\n\n",
+        b'data: {"a": "\xc3"}\n\n',
+        b"data: " + b"[" * 100_000 + b"\n\n",
+        b"data: <html>\n\n",
+    ],
+)
+def test_an_event_that_cannot_be_read_is_no_answer(api, wrong):
+    first, blank, rest = stream(api, *TEXT).partition(b"\n\n")
+    with pytest.raises(models.BrokenBody):
+        read(api, first + blank + wrong + rest)
+
+
+ODD = [
+    {"choices": 5},
+    {"choices": [5]},
+    {"choices": [{"index": [], "delta": {}}]},
+    {"choices": [{"delta": 5}]},
+    {"choices": [{"delta": {"content": 5}}]},
+    {"choices": [{"delta": {"tool_calls": 5}}]},
+    {"choices": [{"delta": {"tool_calls": [{"index": {}, "function": 7}]}}]},
+    {"type": "response.completed", "response": {"status": "completed", "output": 5}},
+    {"type": "response.completed", "response": {"status": {}, "output": []}},
+    {"type": "message_start"},
+    {"type": "message_start", "message": 5},
+    {"type": "content_block_delta", "index": 9, "delta": {}},
+    {"type": "content_block_delta", "index": 0, "delta": 5},
+    {"type": "content_block_start", "index": 0, "content_block": None},
+    {"type": "message_delta", "delta": 5},
+    {"type": 5},
+]
+
+
+@pytest.mark.parametrize("event", ODD)
+def test_an_event_of_another_form_is_a_failure_or_ignored(api, event):
+    first, blank, rest = stream(api, *TEXT).partition(b"\n\n")
+    body = first + blank + b"data: " + json.dumps(event).encode() + b"\n\n" + rest
+    with contextlib.suppress(models.ModelFailure):
+        assert read(api, body).choices[0].text in ("".join(TEXT), TEXT[1], "".join(TEXT) + "5")
+
+
+@pytest.mark.parametrize("code", [None, "overloaded_error", "500", 429])
+def test_an_error_in_the_middle_is_the_failure_of_the_call(api, code):
+    error = {"message": "Overloaded", "type": "overloaded_error", "code": code}
+    event = {"type": "error", "error": error, "message": "Overloaded", "code": code}
+    first, blank, _ = stream(api, *TEXT).partition(b"\n\n")
+    with pytest.raises(models.ModelFailure, match="Overloaded"):
+        read(api, first + blank + b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n")
+
+
+def test_choices_that_are_interleaved_are_put_together():
+    body = b""
+    for index, text in ((0, "a"), (1, "x"), (0, "b"), (1, "y"), (1, "z"), (0, "c")):
+        delta = {"choices": [{"index": index, "delta": {"content": text}}]}
+        body += b"data: " + json.dumps(delta).encode() + b"\n\n"
+    for index in (1, 0):
+        end = {"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]}
+        body += b"data: " + json.dumps(end).encode() + b"\n\n"
+    assert [choice.text for choice in read("chat", body).choices] == ["abc", "xyz"]
+
+
+# Over a connection ------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def sending(define, *pieces, close=True):
+    """A model whose server sends these bytes, each in a packet of its own."""
+
+    async def serve(reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                break
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 27)
+    port = server.sockets[0].getsockname()[1]
+    define(f"mine:\n  model: m\n  base_url: http://127.0.0.1:{port}/v1\n  retries: {{limit: 0}}\n")
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def test_a_stream_in_packets_of_one_byte_is_read(define, api):
+    body = stream(api, *TEXT)
+    async with sending(define, *(body[at : at + 1] for at in range(len(body)))):
+        reply = await models.get("mine", api=api).generate("?", stream=True)
+    assert reply.text == "".join(TEXT)
+    assert reply.first_token_seconds > 0
+
+
+async def test_a_connection_that_ends_in_the_middle_is_no_answer(define, api):
+    body = stream(api, *TEXT)
+    async with sending(define, body[: len(body) // 2]):
+        with pytest.raises(models.BrokenBody):
+            await models.get("mine", api=api).generate("?", stream=True)
+
+
+async def test_a_line_without_an_end_is_bounded(define, api, monkeypatch):
+    monkeypatch.setattr(_transport, "LARGEST_BODY", 1 << 20)
+    async with sending(define, b"data: ", *[b"x" * 65536] * 64):
+        with pytest.raises(models.BrokenBody, match="larger than 1 MB"):
+            await models.get("mine", api=api).generate("?", stream=True)
+
+
+async def test_a_long_line_within_the_limit_is_an_answer(define, api):
+    body = stream(api, "x" * (8 << 20))
+    async with sending(define, body):
+        reply = await models.get("mine", api=api).generate("?", stream=True)
+    assert len(reply.text) == 8 << 20

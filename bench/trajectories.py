@@ -1,29 +1,40 @@
-"""Trajectory match per second at 5, 50 and 500 tool calls, karat beside its peers.
+"""Trajectory match beside its peers: a sweep of small and large trajectories, and rates at 5, 50 and 500 calls.
 
-Every evaluation starts from OpenAI-style messages: reading both sides is part of what is measured. The calls
-of both sides are equal; where order does not matter the agent's are shuffled. In the rows marked `respelt` the
-agent writes the keys of its arguments in another order, so that no two texts are the same; in those marked `objects`
+The sweep compares karat with Potato, both through `evaluate` on raw trajectories, in one process: the two take turns
+in short rounds, and the best round of each counts, because other work on the machine slows both and not evenly. It
+covers all modes, all modes of the arguments, 1 to 500 calls, four forms of input, and these kinds of cases: both sides
+equal, the first, the last or every call with another argument, one call more, one less, all tools renamed, the calls
+shuffled. Rows in which karat is slower are counted and listed. Potato reads no arguments of calls in LangChain's form;
+these rows are counted apart.
+
+The rates compare with agentevals as well, each package in a process of its own. In the rows marked `respelt` the agent
+writes the keys of its arguments in another order, so that no two texts are the same; in those marked `objects`
 arguments are objects and not JSON text; in those marked `wrong` one call has another argument, so that the trajectories
 do not match, and karat says where; in those marked `missing` the agent left one call out, in those marked `extra` it
 made one more, in those marked `all wrong` every call has another argument; in those marked `included` the agent gives
 one argument more and arguments are compared by inclusion (`tool_args_match_mode="superset"`).
 
-    python bench/trajectories.py --peers FOLDER      # a virtual environment that has the peers
-    python bench/trajectories.py --install-peers     # makes one in a temporary folder
+    python bench/trajectories.py --peers FOLDER          # a virtual environment that has the peers: the sweep
+    python bench/trajectories.py --install-peers         # makes one in a temporary folder
+    python bench/trajectories.py --peers FOLDER --rates  # the rates
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import itertools
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +190,142 @@ def build_agentevals(mode: str, arguments: str) -> Callable[..., Any]:
     return create_trajectory_match_evaluator(trajectory_match_mode=mode, tool_args_match_mode=arguments)
 
 
+FORMS = ("text", "objects", "langchain", "turns")
+ARGUMENTS = ("exact", "ignore", "subset", "superset")
+CALLS = (1, 2, 5, 20, 100, 500)
+KINDS = ("equal", "first", "last", "all", "extra", "missing", "renamed", "shuffled")
+SHORTEST = 15
+"""The rounds of a row, at least; a row in which karat looks slower is measured again with twice as many."""
+
+
+def sweep_case(size: int, kind: str, arguments: str) -> tuple[list[Any], list[Any]]:
+    """The calls of the agent and of the reference."""
+    reference = [
+        (f"tool_{at % 10}", {"query": f"item {at}", "limit": at, "options": {"deep": True, "n": 3}})
+        for at in range(size)
+    ]
+    agent = [(name, dict(given)) for name, given in reference]
+    if arguments == "superset":
+        agent = [(name, {**given, "verbose": True}) for name, given in agent]
+    if arguments == "subset":
+        agent = [(name, {key: given[key] for key in given if key != "limit"}) for name, given in agent]
+    changed = {"first": [0], "last": [size - 1], "all": range(size)}.get(kind, ())
+    for at in changed:
+        agent[at] = (agent[at][0], {**agent[at][1], "query": "something else"})
+    if kind == "extra":
+        agent.insert(size // 2, ("tool_0", {"query": "one more"}))
+    elif kind == "missing":
+        del agent[size // 2]
+    elif kind == "renamed":
+        agent = [(f"other_{name}", given) for name, given in agent]
+    elif kind == "shuffled":
+        random.Random(3).shuffle(agent)
+    return agent, reference
+
+
+def written(calls: list[tuple[str, dict[str, Any]]], form: str) -> list[dict[str, Any]]:
+    """The calls as messages (arguments as JSON text, as objects, or as LangChain writes them) or as Potato's turns."""
+    if form == "turns":
+        turns = [{"speaker": "User", "text": "Please plan the journey."}]
+        for name, arguments in calls:
+            turns.append({"speaker": "Agent (Action)", "text": f"{name}({json.dumps(arguments)})"})
+            turns.append({"speaker": "Environment", "text": "done"})
+        return turns
+    messages = trajectory(calls, form != "text")
+    if form == "langchain":
+        for message in messages:
+            if "tool_calls" in message:
+                message["tool_calls"] = [
+                    {
+                        "id": call["id"],
+                        "type": "tool_call",
+                        "name": call["function"]["name"],
+                        "args": call["function"]["arguments"],
+                    }
+                    for call in message["tool_calls"]
+                ]
+    return messages
+
+
+def take_turns(
+    judges: tuple[Callable[..., Any], Callable[..., Any]], agent: Any, reference: Any, rounds: int
+) -> tuple[float, float]:
+    """The best seconds of an evaluation of each of two, which are called in turns."""
+    clock, best = time.perf_counter, [float("inf")] * 2
+    for judge in judges:
+        judge(outputs=agent, reference_outputs=reference)
+    start = clock()
+    for judge in judges:
+        judge(outputs=agent, reference_outputs=reference)
+    count = max(1, int(0.0004 / (clock() - start)))
+    end = time.process_time() + rounds * 0.001
+    done = 0
+    while done < rounds or (time.process_time() < end and done < 400):
+        done += 1
+        for which, judge in enumerate(judges):
+            start = clock()
+            for _ in range(count):
+                judge(outputs=agent, reference_outputs=reference)
+            best[which] = min(best[which], (clock() - start) / count)
+    return best[0], best[1]
+
+
+def sweep(sizes: Sequence[int]) -> dict[str, tuple[float, float]]:
+    """Microseconds of karat and of Potato for every row, as `form/mode/arguments/calls/kind`."""
+    rows: dict[str, tuple[float, float]] = {}
+    gc.collect()
+    gc.freeze()
+    for form, mode, arguments, size, kind in itertools.product(FORMS, MODES, ARGUMENTS, sizes, KINDS):
+        if size == 1 and kind in ("last", "shuffled"):
+            continue
+        judges = build_karat(mode, arguments), build_potato(mode, arguments)
+        agent, reference = (written(calls, form) for calls in sweep_case(size, kind, arguments))
+        own, other = take_turns(judges, agent, reference, SHORTEST)
+        if own > other:
+            again = take_turns(judges, agent, reference, 2 * SHORTEST)
+            own, other = min(own, again[0]), min(other, again[1])
+        rows[f"{form}/{mode}/{arguments}/{size}/{kind}"] = own * 1e6, other * 1e6
+    return rows
+
+
+def sweep_table(rows: dict[str, tuple[float, float]]) -> str:
+    """How often and how much karat is faster, by form and number of calls; then the rows in which it is slower."""
+    lines = ["| form | calls | rows | slower | lowest | median | most slower |", "|---" * 7 + "|"]
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row, pair in rows.items():
+        form, _, _, size, _ = row.split("/")
+        groups.setdefault((form, size), []).append(pair)
+    for (form, size), pairs in groups.items():
+        ratios = [other / own for own, other in pairs]
+        slower = [own - other for own, other in pairs if own > other]
+        most = f"{max(slower):.1f} µs" if slower else "—"
+        lines.append(
+            f"| {form} | {size} | {len(pairs)} | {len(slower)} | {min(ratios):.2f}× | "
+            f"{statistics.median(ratios):.2f}× | {most} |"
+        )
+    slow = {row: pair for row, pair in rows.items() if pair[0] > pair[1]}
+    unread = sum(row.startswith("langchain/") for row in slow)
+    lines.append(
+        f"\nkarat is slower in {len(slow)} of {len(rows)} rows, "
+        f"{unread} of them in LangChain's form, of which Potato reads no arguments.\n"
+    )
+    for row, (own, other) in sorted(slow.items(), key=lambda each: each[1][1] / each[1][0]):
+        lines.append(f"{other / own:.2f}×  karat {own:8.1f} µs  Potato {other:8.1f} µs  {row}")
+    return "\n".join(lines)
+
+
+def sweep_in(python: Path, sizes: Sequence[int]) -> int:
+    """Run the sweep in the interpreter of the peers, which finds karat and what it needs behind its own packages."""
+    source = Path(__file__).resolve().parents[1] / "src"
+    paths = [str(source), sysconfig.get_path("purelib")]
+    code = f"import sys; sys.path += {paths!r}; sys.argv[0] = {__file__!r}; import runpy; "
+    code += f"runpy.run_path({str(Path(__file__).resolve())!r}, run_name='__main__')"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(python), "-c", code, "--here", "--calls", *map(str, sizes)], env=environment, check=False
+    ).returncode
+
+
 def measure_peer(python: Path, peer: str) -> dict[str, float] | str:
     """A peer's figures, measured in its own interpreter; or a word on why there are none."""
     environment = {**os.environ, "LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
@@ -236,18 +383,27 @@ def table(figures: dict[str, dict[str, float] | str]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints the table; 1 where a target is missed."""
-    parser = argparse.ArgumentParser(description="Trajectory match per second, beside peers.")
+    """Print the sweep, or the rates; 1 where karat is slower than Potato in a row, or a target is missed."""
+    parser = argparse.ArgumentParser(description="Trajectory match beside peers.")
     parser.add_argument("--peers", help="folder of a virtual environment that has the peers")
     parser.add_argument("--install-peers", action="store_true", help="make one in a temporary folder")
+    parser.add_argument("--calls", type=int, nargs="+", default=CALLS, help="numbers of calls in the sweep")
+    parser.add_argument("--rates", action="store_true", help="print evaluations per second, and no sweep")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--measure", choices=("karat", *PEERS), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     builders = {"karat": build_karat, "potato": build_potato, "agentevals": build_agentevals}
     if options.measure:
         print(json.dumps(measure(builders[options.measure])))
         return 0
-    figures: dict[str, dict[str, float] | str] = {}
+    if options.here:
+        rows = sweep(options.calls)
+        print(sweep_table(rows))
+        return int(any(own > other for own, other in rows.values()))
     python = find_peers(options.peers, options.install_peers)
+    if not options.rates and python is not None:
+        return sweep_in(python, options.calls)
+    figures: dict[str, dict[str, float] | str] = {}
     for _ in range(PASSES):
         keep_best(figures, "karat", measure(build_karat))
         for peer in ("potato", "agentevals"):

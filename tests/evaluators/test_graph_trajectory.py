@@ -114,7 +114,7 @@ def test_agentevals_judges() -> None:
     )
 
 
-def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch, refuses) -> None:
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
     answers = [
         '{"reasoning": "each step follows", "score": true}',
@@ -128,7 +128,7 @@ def test_agentevals_asks_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
         good, bad = (evaluator.evaluate(**sides, inputs={"question": "Where to?"}) for _ in range(2))
         assert (good.key, good.score, good.comment) == ("graph_trajectory_accuracy", 1.0, "each step follows")
         assert (bad.score, bad.comment) == (0.0, "no")
-        with pytest.raises(TraceError, match="agentevals could not judge"):
+        with refuses(TraceError):
             evaluator.evaluate(**sides)
         assert provider.count == 3
 

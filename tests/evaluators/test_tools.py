@@ -58,12 +58,12 @@ class TestToolUse:
         )
         assert ToolUseEvaluator(expected_tool="submit").evaluate(outputs="4", output=output).score == 1.0
 
-    def test_mistakes_are_found_when_it_is_built(self) -> None:
+    def test_mistakes_are_found_when_it_is_built(self, refuses) -> None:
         with pytest.raises(RequestError, match="needs the parameter 'expected_tool'"):
             build_evaluator("tool_use", {})
-        with pytest.raises(RequestError, match="did you mean 'subset'"):
+        with refuses(RequestError):
             build_evaluator("tool_use", {"expected_tool": "x", "args_match_mode": "subst"})
-        with pytest.raises(RequestError, match="name of a tool"):
+        with refuses(RequestError):
             build_evaluator("tool_use", {"expected_tool": ""})
 
 

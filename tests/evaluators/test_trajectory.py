@@ -240,6 +240,22 @@ class TestOptions:
         assert passes(named("ac"), named("abc"), mode, optional=[1])
         assert not passes(named("ab"), named("abc"), mode, optional=["b"])
 
+    @pytest.mark.parametrize("mode", ["strict", "in_order", "unordered"])
+    def test_a_mismatch_beside_optional_calls_is_not_out_of_order(self, mode: str) -> None:
+        agent = [call("a"), call("a", x=1), call("b", x=1)]
+        reference = [call("a"), call("a", x=1), call("b", x=2)]
+        evaluator = TrajectoryMatchEvaluator(mode=mode, optional=["a"])
+        counts = evaluator.evaluate(outputs=agent, reference_outputs=reference).metadata["counts"]
+        assert (counts["mismatched"], counts["misplaced"]) == (1, 0)
+
+    @pytest.mark.parametrize("mode", ["strict", "in_order", "unordered", "superset"])
+    def test_as_many_optional_calls_as_are_missing_excuse_no_required_one(self, mode: str) -> None:
+        reference = [call("a"), call("b"), call("c")]
+        evaluator = TrajectoryMatchEvaluator(mode=mode, optional=[0, 1])
+        result = evaluator.evaluate(outputs=[call("b")], reference_outputs=reference)
+        assert result.value is False
+        assert result.metadata["optional_missing"] == [0]
+
     def test_a_required_call_is_matched_before_an_optional_one(self) -> None:
         reference = [call("f", x=1, y=1), call("f", x=1)]
         for mode in ("unordered", "superset", "in_order", "strict"):

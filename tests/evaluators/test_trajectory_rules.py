@@ -15,6 +15,7 @@ from karat.errors import RequestError
 from karat.evaluators import TrajectoryMatchEvaluator, build_evaluator
 from karat.evaluators._base import resolve_evaluator
 from karat.evaluators.trajectory._arguments import without
+from karat.evaluators.trajectory._pairing import _pair_out_of_order
 from karat.traces import Step, ToolCall, TraceError, register_format, unregister_format
 
 
@@ -265,3 +266,28 @@ def test_repeats_that_are_forgiven_are_as_if_they_were_not_made(
         for dropped in itertools.combinations(droppable, size)
     )
     assert verdict(have, want, mode=mode, allow_repeats=True) == expected
+
+
+def most_pairs(masks: list[int], taken: int = 0) -> int:
+    """The size of a maximum matching, by trying everything."""
+    if not masks:
+        return 0
+    first, others = masks[0], masks[1:]
+    bits = [1 << j for j in range(first.bit_length()) if first >> j & 1 and not taken >> j & 1]
+    return max([most_pairs(others, taken), *(1 + most_pairs(others, taken | bit) for bit in bits)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 31), max_size=5), st.data())
+def test_as_many_calls_as_possible_are_paired_out_of_order(masks: list[int], data: Any) -> None:
+    found: dict[int, int] = {}
+    for i, mask in enumerate(masks):
+        free = [j for j in range(5) if mask >> j & 1 and j not in found.values()]
+        if free and data.draw(st.booleans()):
+            found[i] = free[0]
+    pairs = _pair_out_of_order(masks, found)
+    assert all(masks[i] >> j & 1 for i, j in pairs.items())
+    assert found.keys().isdisjoint(pairs)
+    assert len({*found.values(), *pairs.values()}) == len(found) + len(pairs)
+    taken = sum(1 << j for j in found.values())
+    assert len(pairs) == most_pairs([mask for i, mask in enumerate(masks) if i not in found], taken)

@@ -102,10 +102,10 @@ def test_keys_belong_to_their_calls_in_whatever_order_calls_are_tried():
     assert result.metadata["matched"] == [{"name": "g", "agent": 0, "reference": 3}]
 
 
-def test_a_comparison_that_forgets_its_verdict_is_an_error_and_no_mismatch():
+def test_a_comparison_that_forgets_its_verdict_is_an_error_and_no_mismatch(refuses):
     evaluator = TrajectoryMatchEvaluator(tool_args_match_overrides={"f": lambda agent, reference: None})
     call = [{"name": "f", "arguments": {}}]
-    with pytest.raises(CannotJudge, match="comparison of tool 'f' gave None"):
+    with refuses(CannotJudge):
         evaluator.evaluate(outputs=call, reference_outputs=call)
 
 

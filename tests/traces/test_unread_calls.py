@@ -545,3 +545,81 @@ def test_calls_in_the_text_of_an_item_in_no_known_format_are_refused() -> None:
                 {"kind": "response", "parts": json.dumps([{"part_kind": "tool-call", "tool_name": "rm"}])},
             ]
         )
+
+
+SDK_BLOCK = {"id": "c2", "name": "rm", "input": {"path": "/"}}
+TOOL_USE = {"type": "tool_use", **SDK_BLOCK}
+READ = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": "c1", "name": "rm", "input": {"path": "/"}}],
+}
+REACT = 'Thought: I clean up.\nAction: rm\nAction Input: {"path": "/"}\n'
+
+
+def sdk(content: Any) -> dict[str, Any]:
+    """A message of the Claude Agent SDK: blocks have no type, and the message has no role."""
+    return {"model": "m", "parent_tool_use_id": None, "content": content}
+
+
+def said(content: Any, **fields: Any) -> list[Any]:
+    """A call that is read, and a message of the agent after it."""
+    return [ASKED, READ, {"role": "assistant", "content": content, **fields}]
+
+
+HIDDEN: dict[str, Any] = {
+    "untyped blocks as JSON text": [sdk(json.dumps([SDK_BLOCK]))],
+    "untyped blocks as indented JSON text": [sdk("\n  " + json.dumps([SDK_BLOCK], indent=1))],
+    "untyped blocks as Python text": [sdk(repr([{"text": "So."}, SDK_BLOCK]))],
+    "one block as JSON text": said([{"type": "text", "text": "So."}, json.dumps(TOOL_USE)]),
+    "blocks as Python text": said(repr([TOOL_USE])),
+    "blocks as JSON text after a space": said(" " + json.dumps([TOOL_USE])),
+    "a block whose type has another key": said([{"kind_of": "tool_use", **SDK_BLOCK}]),
+    "a block whose type is a list": said([{**SDK_BLOCK, "type": ["tool_use"]}]),
+    "a block of an unknown type": said([{**SDK_BLOCK, "type": "v2"}]),
+    "an untyped block without an input": said([{"id": "c2", "name": "rm", "inputs": {"path": "/"}}]),
+    "a Bedrock call under another key": said(
+        [{"use": {"toolUseId": "c2", "name": "rm", "input": {"path": "/"}}}]
+    ),
+    "calls under another key, like one that is read": said("", calls_made=[{**OPENAI_CALL, "id": "c2"}]),
+    "a call of Inspect under another key": said(
+        "", made=[{"id": "c2", "function": "rm", "arguments": {"path": "/"}}]
+    ),
+    "an action without a text": [
+        {"speaker": "Agent (Action)", "text": "rm({})"},
+        {"speaker": "Agent (Action)", "text": " "},
+    ],
+    "ReAct text in a list": said([REACT]),
+    "ReAct text in an object": said({"value": REACT}),
+    "ReAct text under another key": said(None, message=REACT),
+    "a content of Gemini as JSON text": {
+        "contents": [
+            {"role": "user", "parts": [{"text": "Clean up."}]},
+            json.dumps({"role": "model", "parts": [{"functionCall": {"name": "rm", "args": {"path": "/"}}}]}),
+        ]
+    },
+    "messages as Python text beside a response": {
+        "messages": [ASKED],
+        "earlier": repr([{"role": "assistant", "tool_calls": [OPENAI_CALL]}]),
+    },
+}
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+def test_a_call_in_a_changed_document_is_refused(case: str) -> None:
+    with pytest.raises(TraceError):
+        normalize(HIDDEN[case])
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        [{"role": "user", "content": json.dumps([TOOL_USE])}, READ],
+        [{"role": "user", "content": [{"type": "text", "text": repr([TOOL_USE])}]}, READ],
+        [READ, {"role": "tool", "tool_call_id": "c1", "content": json.dumps([TOOL_USE])}],
+        [READ, {"role": "assistant", "content": json.dumps({"name": "Oslo", "input": "a fjord"})}],
+        [READ, {"role": "assistant", "content": "[done] the tool {was} called"}],
+        said(json.dumps([{**TOOL_USE, "id": "c1"}])),
+    ],
+)
+def test_texts_that_only_look_like_calls_are_read(harmless: list[Any]) -> None:
+    assert [call.name for call in normalize(harmless).calls] == ["rm"]

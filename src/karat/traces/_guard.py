@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from karat.traces._calls import IDS, NAMES, read_call
-from karat.traces._literals import read_arguments
+from karat.traces._calls import ARGUMENTS, IDS, NAMES, read_call
+from karat.traces._literals import read_arguments, read_loose_arguments
 from karat.traces._nearest import nearest_format
 from karat.traces._objects import plain
 from karat.traces._text_calls import NOT_AGENTS, may_be_blocks, may_hold_calls, read_text
@@ -67,14 +67,17 @@ def check_calls(steps: list[Step], unused: list[Unused]) -> None:
 def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str, bool]]:
     """Yield the values in which an unread call may hide, with their place, and whether each is an unknown item."""
     for position, step in enumerate(steps):
-        content = step.content
-        if isinstance(content, str) and may_be_blocks(content) and step.role not in NOT_AGENTS:
+        content, is_agent = step.content, step.role not in NOT_AGENTS
+        if isinstance(content, str) and is_agent and may_be_blocks(content):
             yield _blocks_in(content), f"step {position + 1} ({step.role}), content as JSON text", False
         if not step.extra and type(content) in (str, type(None)):
             continue
         where = f"step {position + 1} ({step.role})"
-        if step.tool_result is None and not isinstance(step.content, str):
-            yield step.content, f"{where}, content", False
+        if step.tool_result is None and not isinstance(content, str):
+            yield content, f"{where}, content", False
+            if is_agent:
+                yield from _untyped_blocks(content, f"{where}, content")
+                yield from _written_calls(content, f"{where}, content", bool(step.tool_calls))
         if step.extra:
             # The kind of a step with calls (`mcp_call`) is that of a call that was read.
             yield (
@@ -82,21 +85,36 @@ def _places(steps: list[Step], unused: list[Unused]) -> Iterator[tuple[Any, str,
                 where,
                 False,
             )
+            if is_agent and step.tool_result is None and not step.tool_calls:
+                others = {k: v for k, v in step.extra.items() if not _METADATA.fullmatch(_letters(k))}
+                yield from _written_calls(others, where, read=False)
     for part in unused:
-        if not part.reviewed and not isinstance(part.value, (str, int, float, type(None))):
-            yield part.value, part.where or "the trace", not part.harmless
-            if not part.harmless:
-                yield from _written_calls(part.value, part.where or "the trace")
+        if not part.reviewed:
+            if isinstance(part.value, (dict, list, tuple)):
+                yield part.value, part.where or "the trace", not part.harmless
+            yield from _written_calls(part.value, part.where or "the trace", read=part.harmless)
 
 
 def _blocks_in(text: str) -> Any:
-    """Return the content blocks that a text is as JSON; None where it is not JSON."""
-    decoded, raw = read_arguments(text)
+    """Return the content blocks that a text is as JSON or as Python; None where it is neither."""
+    decoded, raw = read_loose_arguments(text)
     return decoded if raw is None and isinstance(decoded, (dict, list)) else None
 
 
-def _written_calls(value: Any, where: str) -> Iterator[tuple[Any, str, bool]]:
-    """Yield the calls that are written in the texts of an item in an unknown format, as unread ones."""
+def _untyped_blocks(content: Any, where: str) -> Iterator[tuple[Any, str, bool]]:
+    """Yield the content blocks that have the id and the name of a call, and no type or an unknown one."""
+    for at, block in enumerate(content if isinstance(content, list) else ()):
+        if isinstance(block, dict) and block.get("id") is not None and isinstance(block.get("name"), str):
+            given = any(key in block for key in ARGUMENTS)
+            if given or not isinstance(block.get("type"), str):
+                yield {"tool_calls": [block]}, f"{where}[{at}]", False
+
+
+def _written_calls(value: Any, where: str, read: bool = False) -> Iterator[tuple[Any, str, bool]]:
+    """Yield the calls that are written in the texts of a value, as unread ones.
+
+    `read`: the calls of the step were read, and its texts only describe them.
+    """
     stack, seen = [value], 0
     while stack and seen < 10_000:
         value, seen = stack.pop(), seen + 1
@@ -107,7 +125,7 @@ def _written_calls(value: Any, where: str) -> Iterator[tuple[Any, str, bool]]:
         elif isinstance(value, str):
             if may_be_blocks(value):
                 yield _blocks_in(value), f"{where}, JSON text", False
-            elif may_hold_calls(value) and read_text("assistant", value, {}) is not None:
+            elif not read and may_hold_calls(value) and read_text("assistant", value, {}) is not None:
                 yield {"tool_calls": [{"text": value[:200]}]}, f"{where}, text", False
 
 
@@ -192,11 +210,17 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | N
     """
     kinds = [value[key] for key in _KINDS if isinstance(value.get(key), str)]
     kind = next((each for each in kinds if _is_call_kind(each)), None)
-    if kind is None and "toolCallId" in value and ("input" in value or "args" in value):
-        kind = "a part with a toolCallId"
+    if kind is None and ("input" in value or "args" in value):
+        kind = next((f"a part with a {key}" for key in ("toolCallId", "toolUseId") if key in value), None)
     if kind is None and isinstance(value.get("input"), dict) and "id" in value and "name" in value:
         given = {key for key, part in value.items() if part is not None}
         kind = "a block with a name and an input, and no type" if given <= _UNTYPED else None
+    function = value.get("function")
+    if kind is None and not described and isinstance(function, str) and "arguments" in value:
+        kind = "a dict with a function and its arguments"
+    if kind is None and not described and isinstance(function, dict) and "arguments" in function:
+        # The id of the call is here, beside the function.
+        kind = "a dict with a function and its arguments"
     if kind is None and not described and any(isinstance(value.get(key), str) for key in NAMES):
         if not any(key in value for key in ("arguments", "args", "tool_input", "toolInput")):
             return None

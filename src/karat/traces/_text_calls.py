@@ -23,6 +23,12 @@ _TEMPLATE = (
 """How the instructions of LangChain and CrewAI describe the sections: CrewAI repeats them after a tool's result."""
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _CALLING = "Calling tools:"
+_MARKS = (_CALLING, "[", "{", " ", "\n", "\t", "\r")
+_BRACKET = re.compile(r"\s*[\[{]")
+_BLOCK = re.compile(r"""["'](?:tool|function)""")
+"""The key or the type of a call."""
+_UNTYPED = (re.compile(r"""["']name["']"""), re.compile(r"""["']input["']"""))
+"""The keys of a Claude Agent SDK block, which has no type."""
 _FENCE = re.compile(r"```(?:json)?")
 
 
@@ -36,8 +42,17 @@ def may_hold_calls(text: str) -> bool:
 
 
 def may_be_blocks(text: str) -> bool:
-    """Return whether a text may be a message's content blocks as JSON, with a call among them."""
-    return text[:1] in ("[", "{") and ('"tool' in text or '"function' in text)
+    """Return whether a text may be a message's content blocks as JSON or Python, with a call among them."""
+    if _BRACKET.match(text) is None:
+        return False
+    return _BLOCK.search(text) is not None or all(key.search(text) for key in _UNTYPED)
+
+
+def is_prose(text: str) -> bool:
+    """Return whether a text needs no closer look: it holds no calls and is no content blocks."""
+    if "Action" in text or _OPEN in text:
+        return False
+    return not text.startswith(_MARKS) or not (may_hold_calls(text) or may_be_blocks(text))
 
 
 def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused] | None:

@@ -180,10 +180,10 @@ def normalize(value: object) -> Trajectory:
     return Trajectory(steps, unused)
 
 
-def fast_calls(items: object) -> tuple[list[str], list[Any], type | None] | None:
-    """Read only the calls of a list in one of the most common shapes: names, arguments, and the type of all arguments.
+def fast_calls(items: object) -> tuple[list[str], list[Any], set[type]] | None:
+    """Read only the calls of a list in one of the most common shapes: names, arguments, and the arguments' types.
 
-    The type is str, dict, or None where there are both.
+    The types are str for JSON text and dict for values.
 
     The result equals the calls of `normalize`, which takes 40 times as long. None means that the list is not in one
     of these shapes and has to be normalized.
@@ -204,15 +204,12 @@ def fast_calls(items: object) -> tuple[list[str], list[Any], type | None] | None
             if found is not None:
                 names, arguments = found
                 if not names:
-                    return names, arguments, str
-                if len(names) == 1:
-                    kind = type(arguments[0])
-                    return (names, arguments, kind) if kind in _GIVEN and names[0].strip() else None
-                kinds = set(map(type, arguments))
+                    return names, arguments, set()
+                kinds = {*map(type, arguments)}
                 # A blank name is an error that `normalize` reports; one that is not text raises a TypeError here.
-                if kinds <= _GIVEN and all(map(str.strip, names)):
-                    return names, arguments, kinds.pop() if len(kinds) == 1 else None
-                return None
+                return (
+                    (names, arguments, kinds) if kinds <= _GIVEN and "" not in map(str.strip, names) else None
+                )
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
         pass
     return None

@@ -30,12 +30,8 @@ class Malformed(msgspec.Struct, frozen=True):
     raw: str
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """One place where arguments differ."""
-
-    path: str
-    agent: Any
-    reference: Any
+Difference = tuple[str, Any, Any]
+"""One place where arguments differ: its path, and the agent's and the reference's value there."""
 
 
 class Rule(Protocol):
@@ -54,22 +50,33 @@ class Rule(Protocol):
         """Where they differ, in the eyes of this rule."""
 
 
+def _match_any(agent: object, reference: object) -> bool:
+    return True
+
+
+def _is_contained(agent: object, reference: object) -> bool:
+    return contains(reference, agent)
+
+
+_MATCHES: dict[str, Callable[[Any, Any], bool]] = {
+    "exact": equal,
+    "ignore": _match_any,
+    "subset": _is_contained,
+    "superset": contains,
+}
+"""Whether the agent's arguments pass for the reference's, in each of the modes."""
+
+
 class ModeRule:
     """Arguments compared as a whole, in one of the four modes."""
 
     relation: Literal["equivalence", "preorder", "any"]
+    matches: Callable[[Any, Any], bool]
 
     def __init__(self, mode: ArgumentMode) -> None:
         self.mode = mode
         self.relation = "equivalence" if mode in ("exact", "ignore") else "preorder"
-
-    def matches(self, agent: object, reference: object) -> bool:
-        """Whether the agent's arguments pass for the reference's."""
-        if self.mode == "exact":
-            return equal(agent, reference)
-        if self.mode == "ignore":
-            return True
-        return contains(reference, agent) if self.mode == "subset" else contains(agent, reference)
+        self.matches = _MATCHES[mode]
 
     def key(self, arguments: object) -> Hashable | None:
         """One key for all where arguments are ignored."""
@@ -78,7 +85,8 @@ class ModeRule:
     def differences(self, agent: object, reference: object) -> list[Difference]:
         """Where they differ, in the eyes of this mode."""
         found: list[Difference] = []
-        _collect(agent, reference, self.mode, "", found)
+        if self.mode != "ignore":
+            _collect(agent, reference, self.mode, "", found)
         return found
 
 
@@ -112,7 +120,7 @@ class PathsRule:
     def differences(self, agent: object, reference: object) -> list[Difference]:
         """The paths with unequal values."""
         found = ((path, find(agent, path), find(reference, path)) for path in self.paths)
-        return [Difference(path, a, b) for path, a, b in found if not equal(a, b)]
+        return [(path, a, b) for path, a, b in found if not equal(a, b)]
 
 
 class FieldsRule:
@@ -145,7 +153,7 @@ class FieldsRule:
     def differences(self, agent: object, reference: object) -> list[Difference]:
         """The fields that fail, and what differs in the rest."""
         found = [
-            Difference(path, find(agent, path), find(reference, path))
+            (path, find(agent, path), find(reference, path))
             for path in self.fields
             if self._fails(path, agent, reference)
         ]
@@ -200,7 +208,7 @@ class CallableRule:
 
     def differences(self, agent: object, reference: object) -> list[Difference]:
         """The arguments as a whole: the function does not say which part it minds."""
-        return [] if self.matches(agent, reference) else [Difference("", agent, reference)]
+        return [] if self.matches(agent, reference) else [("", agent, reference)]
 
 
 def without(arguments: object, path: str) -> Any:
@@ -287,31 +295,35 @@ def _build_fields(tool: str, given: Mapping[str, Any], mode: ArgumentMode) -> Ru
 
 def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Difference]) -> None:
     """Walk both values and add their differences; stop at a hundred."""
-    if mode == "ignore" or len(found) >= 100:
+    if len(found) >= 100:
         return
     kind = type(agent)
-    if kind in ATOMS and kind is type(reference):
-        if agent != reference:
-            found.append(Difference(path, agent, reference))
+    if kind in ATOMS:
+        if not equal(agent, reference):
+            found.append((path, agent, reference))
     elif (kind is dict and type(reference) is dict) or (
         isinstance(agent, Mapping) and isinstance(reference, Mapping)
     ):
+        absent = 0
         for key, want in reference.items():
             if key not in agent:
+                absent += 1
                 if mode != "subset":
-                    found.append(Difference(f"{path}.{key}" if path else str(key), MISSING, want))
+                    found.append((f"{path}.{key}" if path else str(key), MISSING, want))
                 continue
             have = agent[key]
+            if have is want:
+                continue
             kind = type(have)
             # Most arguments are plain values, which need no further call.
             if kind is not type(want) or kind not in ATOMS:
                 _collect(have, want, mode, f"{path}.{key}" if path else str(key), found)
             elif have != want:
-                found.append(Difference(f"{path}.{key}" if path else str(key), have, want))
-        if mode != "superset" and not agent.keys() <= reference.keys():
+                found.append((f"{path}.{key}" if path else str(key), have, want))
+        if mode != "superset" and len(agent) > len(reference) - absent:
             for key, have in agent.items():
                 if key not in reference:
-                    found.append(Difference(f"{path}.{key}" if path else str(key), have, MISSING))
+                    found.append((f"{path}.{key}" if path else str(key), have, MISSING))
     elif (
         isinstance(agent, (list, tuple))
         and isinstance(reference, (list, tuple))
@@ -320,7 +332,7 @@ def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Diffe
         for position, (a, b) in enumerate(zip(agent, reference, strict=True)):
             _collect(a, b, mode, f"{path}.{position}" if path else str(position), found)
     elif not equal(agent, reference):
-        found.append(Difference(path, agent, reference))
+        found.append((path, agent, reference))
 
 
 REGEX_SECONDS = 1.0

@@ -44,46 +44,44 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-class Calls:
+class Calls(msgspec.Struct, eq=False):
     """Tool calls by position; arguments written as JSON text are read when they are needed."""
 
-    # Attributes that few evaluations need have their defaults in the class: a small trajectory is judged in 10 µs.
+    names: list[str]
+    given: list[Any]
+    """The arguments as they are written: values, or JSON text."""
+    as_text: bool = False
+    """Whether all arguments are JSON text, so that equal texts are equal arguments."""
+    read: list[Any] | None = None
+    """The arguments of all calls as values, where they are known."""
     trajectory: Trajectory | None = None
+    _some: dict[int, Any] = {}
+    """The arguments that were read one by one."""
     _keys: Sequence[Hashable | None] | None = None
     _marks: list[bytes] | None = None
     _labels: list[str] | None = None
     _encoded: bytes | None = None
-
-    def __init__(self, names: list[str], given: list[Any], kind: type | None = None) -> None:
-        """Take names and arguments; `kind` is the type of all arguments, str or dict, where that is known."""
-        self.names = names
-        self.given = given
-        self.as_text = kind is str
-        """Whether all arguments are JSON text, so that equal texts are equal arguments."""
-        self._read = kind is dict
-        self._values: list[Any] = given if kind is dict else [_UNREAD] * len(given)
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Calls:
         """The calls of a trajectory that was normalised."""
         found = trajectory.calls
         values = [call.arguments if call.raw is None else Malformed(call.raw) for call in found]
-        calls = cls([call.name for call in found], values)
-        calls.trajectory = trajectory
-        calls._values, calls._read = values, True
-        return calls
+        return cls([call.name for call in found], values, False, values, trajectory)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def arguments(self, position: int) -> Any:
         """The arguments as values; `Malformed` where they could not be read."""
-        value = self._values[position]
+        if self.read is not None:
+            return self.read[position]
+        value = self._some.get(position, _UNREAD)
         if value is _UNREAD:
             value, raw = read_arguments(self.given[position])
             if raw is not None:
                 value = Malformed(raw)
-            self._values[position] = value
+            self._some[position] = value
         return value
 
     def labels(self) -> list[str]:
@@ -97,17 +95,16 @@ class Calls:
 
     def values(self) -> list[Any]:
         """The arguments of all calls."""
-        if not self._read:
-            self._values = _objects(self.given) or [self.arguments(at) for at in range(len(self))]
-            self._read = True
-        return self._values
+        if self.read is None:
+            self.read = _objects(self.given) or [self.arguments(at) for at in range(len(self))]
+        return self.read
 
     def values_at(self, positions: Sequence[int]) -> list[Any]:
         """Return the arguments of some calls; the others are not read."""
-        values = self._values
-        if self._read:
-            return [values[position] for position in positions]
-        return [self.arguments(position) for position in positions]
+        if self.read is None:
+            return [self.arguments(position) for position in positions]
+        values = self.read
+        return [values[position] for position in positions]
 
     def marks(self) -> Sequence[Hashable] | None:
         """Return an approximate key for each call, fast: equal arguments nearly always have equal marks.
@@ -130,7 +127,7 @@ class Calls:
         """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""
         if self._keys is None:
             if self._encoded is not None:
-                self._keys = _object_keys(self._values, self._encoded)
+                self._keys = _object_keys(self.values(), self._encoded)
             if self._keys is None:
                 self._keys = self._read_keys(range(len(self)), self.given)
         return self._keys
@@ -223,7 +220,8 @@ def read_calls(outputs: object, context: Mapping[str, Any]) -> Calls:
     if not trace:
         found = fast_calls(outputs)
         if found is not None:
-            return Calls(*found)
+            names, given, kinds = found
+            return Calls(names, given, dict not in kinds, None if str in kinds else given)
     return Calls.of(read_trajectory(outputs, trace))
 
 
@@ -254,7 +252,8 @@ def read_reference(reference_outputs: object, key: str) -> Calls:
     """The calls of the reference, which has to be there."""
     found = fast_calls(reference_outputs)
     if found is not None:
-        return Calls(*found)
+        names, given, kinds = found
+        return Calls(names, given, dict not in kinds, None if str in kinds else given)
     if reference_outputs is None:
         raise TraceError(f"{key!r} compares with a reference, and there is none: give `reference_outputs`")
     trajectory = normalize(reference_outputs)

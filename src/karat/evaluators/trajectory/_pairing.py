@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from karat.evaluators.trajectory._arguments import FieldsRule, ModeRule, Rule
 from karat.evaluators.trajectory._calls import Calls, encoded
 from karat.evaluators.trajectory._values import leaf_keys
-from karat.paths import MISSING
 from karat.traces import TraceError
 
 RuleOf = Callable[[str], Rule]
@@ -47,6 +46,62 @@ class Budget:
                 f"more than {COMPARISONS:,} comparisons of the calls of one tool: shorten the trajectories, "
                 "or compare the arguments exactly"
             )
+
+
+def pair_by_position(
+    agent: Calls, reference: Calls, rule_of: RuleOf, exact_first: bool
+) -> tuple[Pairs, Pairs]:
+    """Return the calls that match, and those that mismatch, each with the call at the same position.
+
+    Both sides call the same tools in the same order, and none twice: under any rule there are no other pairs.
+    """
+    pairs: Pairs = {}
+    mismatched: Pairs = {}
+    if exact_first and agent.as_text and reference.as_text and agent.given == reference.given:
+        return {i: i for i in range(len(agent.names))}, mismatched
+    have, want = agent.values(), reference.values()
+    for i, name in enumerate(agent.names):
+        if rule_of(name).matches(have[i], want[i]):
+            pairs[i] = i
+        else:
+            mismatched[i] = i
+    return pairs, mismatched
+
+
+def pair_by_tool(
+    agent: Calls, reference: Calls, rule_of: RuleOf, in_order: bool
+) -> tuple[Pairs, Pairs, Pairs]:
+    """Return the calls that match, those that mismatch, and those that match out of order.
+
+    Neither side calls a tool twice, so that each call can only match the other side's call of the same tool.
+    """
+    names, asked = agent.names, reference.names
+    have, want = agent.values(), reference.values()
+    pairs: Pairs = {}
+    mismatched: Pairs = {}
+    place = dict(zip(asked, range(len(asked)), strict=True)).get
+    last, is_sorted = -1, True
+    for i, name in enumerate(names):
+        j = place(name)
+        if j is None:
+            continue
+        if rule_of(name).matches(have[i], want[j]):
+            pairs[i] = j
+            if j < last:
+                is_sorted = False
+            last = j
+        else:
+            mismatched[i] = j
+    if is_sorted or not in_order:
+        return pairs, mismatched, {}
+    pairs, misplaced = _split_by_order(pairs, len(names), len(asked))
+    return pairs, mismatched, misplaced
+
+
+def _split_by_order(pairs: Pairs, count: int, wanted: int) -> tuple[Pairs, Pairs]:
+    """Return the longest part of the pairs that keeps the order of both sides, and the others."""
+    kept = _longest_alignment([1 << pairs[i] if i in pairs else 0 for i in range(count)], wanted)
+    return dict(reversed(kept.items())), {i: j for i, j in pairs.items() if i not in kept}
 
 
 def pair_in_any_order(
@@ -113,20 +168,21 @@ def _pair_few(
     pairs: Pairs = {}
     for i in left:
         name = names[i]
-        given: Any = MISSING
+        if name not in asked:
+            continue
+        rule, given = rule_of(name), agent.arguments(i)
         for j in free:
-            if asked[j] == name:
-                if given is MISSING:
-                    matches, given = rule_of(name).matches, agent.arguments(i)
-                if matches(given, reference.arguments(j)):
-                    pairs[i] = j
-                    free.remove(j)
-                    taken.append(j)
-                    break
+            if asked[j] == name and rule.matches(given, reference.arguments(j)):
+                pairs[i] = j
+                free.remove(j)
+                taken.append(j)
+                break
         else:
-            for j in taken:
-                if asked[j] == name and matches_at(agent, i, reference, j, rule_of):
-                    return None  # another call may give it up
+            # Another call may give up its partner for one that is left; not where all that match are equivalent.
+            if rule.relation != "equivalence":
+                for j in taken:
+                    if asked[j] == name and rule.matches(given, reference.arguments(j)):
+                        return None
     return pairs
 
 
@@ -165,7 +221,7 @@ def _pair_equal(
         # Two samples: where the texts differ in their spelling, the values decide about all at once.
         if wanted[open_[0]] in texts or wanted[open_[-1]] in texts:
             pairs, left, open_ = _pair_same(
-                agent, left, _chosen(texts, left), reference, open_, _chosen(wanted, open_)
+                agent, left, chosen(texts, left), reference, open_, chosen(wanted, open_)
             )
     elif not inclusion and _shares_values(agent, reference):
         pairs, left, open_ = _pair_marked(agent, left, reference, open_)
@@ -211,7 +267,7 @@ def _pair_marked(agent: Calls, left: Sequence[int], reference: Calls, open_: Seq
     have, want = agent.marks(), reference.marks()
     if not have or not want:
         return {}, left, open_
-    found = _pair_same(agent, left, _chosen(have, left), reference, open_, _chosen(want, open_))
+    found = _pair_same(agent, left, chosen(have, left), reference, open_, chosen(want, open_))
     mine, theirs = agent.values(), reference.values()
     for i, j in found[0].items():
         # What is no JSON may be written like something that is: bytes and their base64, NaN and None.
@@ -300,11 +356,22 @@ def _pair_same(
     return pairs, rest, [position for position in open_ if position not in taken]
 
 
-def _chosen(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+def chosen(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
     """The values at some positions."""
     if len(positions) == len(values):
         return values  # positions are in order, without duplicates
     return [values[position] for position in positions]
+
+
+def unpaired(positions: Sequence[int], paired: Collection[int]) -> Sequence[int]:
+    """Return the positions that are in no pair; all that are paired are among the positions."""
+    if not paired:
+        return positions
+    if len(paired) == len(positions):
+        return ()
+    if len(paired) > SMALL:
+        paired = set(paired)
+    return [position for position in positions if position not in paired]
 
 
 def by_name(calls: Calls, positions: Iterable[int]) -> dict[str, list[int]]:
@@ -557,21 +624,23 @@ def align(
     *,
     optional: Collection[int] = (),
     exact_first: bool = True,
-) -> tuple[Pairs, bool]:
-    """Return the longest alignment, and whether calls that it leaves out may match one another out of order."""
+) -> tuple[Pairs, Pairs]:
+    """Return the longest alignment, and the pairs of calls that match and that it leaves out of order."""
+    count, wanted = len(agent.names), len(reference.names)
     if optional:
-        masks = _masks(agent, range(len(agent)), reference, range(len(reference)), rule_of)
-        return _weighted_alignment(masks, len(reference), optional), True
+        masks = _masks(agent, range(count), reference, range(wanted), rule_of)
+        pairs = _weighted_alignment(masks, wanted, optional)
+        return pairs, _pair_out_of_order(masks, pairs)
     start = end = 0
-    if exact_first and (agent.as_text or len(agent.names) * len(reference.names) > FEW):
+    if exact_first and (agent.as_text or count * wanted > FEW):
         start, end = _same_ends(agent, reference)
-    last, last_wanted = len(agent) - end, len(reference) - end
+    last, last_wanted = count - end, wanted - end
     # Calls that match at the beginning or at the end may be paired first under any rule: an alignment has at most
     # one of the two in a pair, which can be exchanged for this one.
     while start < last and start < last_wanted and matches_at(agent, start, reference, start, rule_of):
         start += 1
-    pairs = {position: position for position in range(start)}
-    related = False
+    pairs = dict(zip(range(start), range(start), strict=True)) if start else {}
+    misplaced: Pairs = {}
     if start < last and start < last_wanted and last - start + last_wanted - start > 2:
         while (
             start < last
@@ -579,18 +648,18 @@ def align(
             and matches_at(agent, last - 1, reference, last_wanted - 1, rule_of)
         ):
             last, last_wanted = last - 1, last_wanted - 1
-        # The first two do not match, nor do the last two.
-        masks = _masks(
-            agent, range(start, last), reference, range(start, last_wanted), rule_of, ends_differ=True
-        )
-        if any(masks):
-            found = _longest_alignment(masks, last_wanted - start)
-            pairs |= {start + i: start + j for i, j in reversed(found.items())}
-            related = _is_related(masks, found)
+        if start < last and start < last_wanted:
+            # The first two do not match, nor do the last two.
+            mine, theirs = range(start, last), range(start, last_wanted)
+            masks = _masks(agent, mine, reference, theirs, rule_of, ends_differ=True)
+            if any(masks):
+                longest = _longest_alignment(masks, last_wanted - start)
+                pairs |= {start + i: start + j for i, j in reversed(longest.items())}
+                misplaced = {start + i: start + j for i, j in _pair_out_of_order(masks, longest).items()}
     shift = last_wanted - last
-    for i in range(last, len(agent)):
+    for i in range(last, count):
         pairs[i] = i + shift
-    return pairs, related
+    return pairs, misplaced
 
 
 def matches_at(agent: Calls, i: int, reference: Calls, j: int, rule_of: RuleOf) -> bool:
@@ -599,14 +668,54 @@ def matches_at(agent: Calls, i: int, reference: Calls, j: int, rule_of: RuleOf) 
     return name == reference.names[j] and rule_of(name).matches(agent.arguments(i), reference.arguments(j))
 
 
-def _is_related(masks: list[int], found: Pairs) -> bool:
-    """Return whether a call that is in no pair matches one that is in none."""
+def _pair_out_of_order(masks: list[int], found: Pairs) -> Pairs:
+    """Pair the calls that an alignment leaves out, by the bits of those they match.
+
+    The number of pairs is the greatest possible, unless there are more possible pairs than may be compared.
+    """
+    pairs: Pairs = {}
     if len(found) == len(masks):
-        return False
-    taken = 0
+        return pairs
+    open_ = ~0
     for j in found.values():
-        taken |= 1 << j
-    return any(mask & ~taken for i, mask in enumerate(masks) if mask and i not in found)
+        open_ ^= 1 << j
+    free, owners, may_exchange = open_, {}, False
+    # Masks whose partners are all taken by calls with the same mask: no exchange frees one of them.
+    alone: set[int] = set()
+    for i, mask in enumerate(masks):
+        mask &= open_
+        if not mask or i in found or mask in alone:
+            continue
+        if bits := mask & free:
+            bit = bits & -bits
+            free ^= bit
+            j = bit.bit_length() - 1
+            pairs[i], owners[j] = j, mask
+        elif not may_exchange and all(owners[j] == mask for j in _positions(mask)):
+            alone.add(mask)
+        else:
+            may_exchange = True
+    if not may_exchange:
+        return pairs
+    left = {i: mask & open_ for i, mask in enumerate(masks) if mask & open_ and i not in found}
+    if sum(map(int.bit_count, left.values())) > COMPARISONS:
+        return pairs
+    partners = maximum_matching(
+        [_positions(mask) for mask in left.values()],
+        max(left.values()).bit_length(),
+        [pairs.get(i, -1) for i in left],
+    )
+    return {i: j for i, j in zip(left, partners, strict=True) if j >= 0}
+
+
+def _positions(mask: int) -> list[int]:
+    """Return the positions of the bits that are set."""
+    out = []
+    while mask:
+        bit = mask & -mask
+        out.append(bit.bit_length() - 1)
+        mask ^= bit
+    return out
 
 
 def _same_ends(agent: Calls, reference: Calls) -> tuple[int, int]:
@@ -655,23 +764,22 @@ def _masks(
     ):
         return _masks_of(included, agents, references, masks)
     if len(agents) * len(references) <= FEW:
-        names, wanted_names = agent.names, reference.names
-        mismatched = ((agents[0], references[0]), (agents[-1], references[-1])) if ends_differ else ()
+        names, asked = agent.names, reference.names
+        corners = ((agents[0], references[0]), (agents[-1], references[-1])) if ends_differ else ()
         for i in agents:
             name = names[i]
             for j in references:
-                compared = wanted_names[j] == name and (i, j) not in mismatched
-                if compared and matches_at(agent, i, reference, j, rule_of):
+                if asked[j] == name and (i, j) not in corners and matches_at(agent, i, reference, j, rule_of):
                     masks[i - agents.start] |= 1 << j - references.start
         return masks
-    asked = by_name(reference, references)
+    asked_by_name = by_name(reference, references)
     mine_by_name = by_name(agent, agents)
     if len(agents) > MANY and len(agents) * 4 >= len(agent) and _is_exact(rule_of(agent.names[agents[0]])):
         agent.keys(), reference.keys()  # all at once: tool by tool takes longer
     for name, mine in mine_by_name.items():
-        if name not in asked:
+        if name not in asked_by_name:
             continue
-        rule, theirs = rule_of(name), asked[name]
+        rule, theirs = rule_of(name), asked_by_name[name]
         if len(mine) * len(theirs) <= FEW:
             for position in mine:
                 given = agent.arguments(position)

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from karat.evaluators.trajectory._arguments import Difference, Malformed, Rule
+from karat.evaluators.trajectory._arguments import Malformed, Rule
 from karat.evaluators.trajectory._calls import SHOWN, Calls, storable
-from karat.evaluators.trajectory._pairing import Pairs
+from karat.evaluators.trajectory._pairing import Pairs, chosen
 from karat.paths import MISSING
 
 LISTED = 100
@@ -30,14 +30,19 @@ def pair_mismatched(
     agent: Calls, extra: Sequence[int], reference: Calls, missing: Sequence[int], paired: Pairs
 ) -> Pairs:
     """Calls left on both sides that name the same tool, in their order: one call with other arguments."""
+    if len(paired) == len(extra) or len(paired) == len(missing):
+        return {}  # none is left on one of the sides
+    names, asked = agent.names, reference.names
+    if not paired and len(extra) == len(missing) and chosen(names, extra) == chosen(asked, missing):
+        return dict(zip(extra, missing, strict=True))
     waiting: dict[str, list[int]] = {}
     taken = set(paired.values())
     for j in reversed(missing):
         if j not in taken:
-            waiting.setdefault(reference.names[j], []).append(j)
+            waiting.setdefault(asked[j], []).append(j)
     pairs: Pairs = {}
     for i in extra:
-        open_ = waiting.get(agent.names[i])
+        open_ = waiting.get(names[i])
         if open_ and i not in paired:
             pairs[i] = open_.pop()
     return pairs
@@ -46,7 +51,10 @@ def pair_mismatched(
 def describe_calls(calls: Calls, positions: Sequence[int], side: str) -> list[dict[str, Any]]:
     """Return the first calls at some positions for metadata, each as `describe` does."""
     if len(positions) <= MENTIONED:
-        return [describe(calls, position, side) for position in positions]
+        described = []
+        for position in positions:
+            described.append(describe(calls, position, side))
+        return described
     if len(positions) > LISTED:
         positions = positions[:LISTED]
     labels, values = calls.labels(), calls.values_at(positions)
@@ -90,38 +98,39 @@ def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule
     """Return a pair of calls of one tool for metadata, with the differences in their arguments if a rule is given."""
     if rule is None:
         return {"name": agent.labels()[i], "agent": i, "reference": j}
-    have, want = agent.arguments(i), reference.arguments(j)
-    differences = rule.differences(have, want)
+    have = agent.arguments(i)
+    found = rule.differences(have, reference.arguments(j))
+    shown: list[dict[str, Any]] = []
+    for path, ours, theirs in found:
+        each: dict[str, Any] = {"path": storable(path)}
+        if ours is not MISSING:
+            each["agent"] = bounded(ours, SHOWN)
+        if theirs is not MISSING:
+            each["reference"] = bounded(theirs, SHOWN)
+        shown.append(each)
+        if len(shown) == DIFFERENCES:
+            break
     out = {
         "name": agent.labels()[i],
         "agent": i,
         "reference": j,
         "malformed": type(have) is Malformed,
-        "differences": [_difference(each) for each in differences[:DIFFERENCES]],
+        "differences": shown,
     }
-    if len(differences) > DIFFERENCES:
-        out["more_differences"] = len(differences) - DIFFERENCES
-    return out
-
-
-def _difference(difference: Difference) -> dict[str, Any]:
-    out: dict[str, Any] = {"path": storable(difference.path)}
-    have, want = difference.agent, difference.reference
-    if have is not MISSING:
-        out["agent"] = bounded(have.raw if type(have) is Malformed else have, SHOWN)
-    if want is not MISSING:
-        out["reference"] = bounded(want.raw if type(want) is Malformed else want, SHOWN)
+    if len(found) > DIFFERENCES:
+        out["more_differences"] = len(found) - DIFFERENCES
     return out
 
 
 def bounded(value: object, most: int = 4 * SHOWN) -> Any:
     """Return a value as short, valid JSON: longer ones become their first characters."""
-    kind = type(value)
-    if kind is not dict:
+    if type(value) is not dict:
         if isinstance(value, str):
             return storable(value)
-        if value is None or kind is bool or (isinstance(value, int) and abs(value) < 2**63):
+        if value is None or (isinstance(value, int) and abs(value) < 2**63):
             return value
+        if type(value) is Malformed:
+            return storable(value.raw)
     try:
         # Through JSON and back: what comes out is plain, and a copy.
         encoded = _encode(value)
@@ -151,24 +160,28 @@ def show_mismatch(call: Mapping[str, Any]) -> str:
         return f"{name}: the arguments could not be read"
     parts = []
     for each in call["differences"]:
-        what = f"{each['path']} is" if each["path"] else "the arguments are"
-        if "agent" not in each and "reference" not in each:
-            parts.append(f"{what} missing")
-        elif "agent" not in each:
-            parts.append(f"{what} missing, expected {_text(each['reference'])}")
-        elif "reference" not in each:
-            parts.append(f"{what} {_text(each['agent'])}, expected to be absent")
-        else:
+        path = each["path"]
+        what = f"{path} is" if path else "the arguments are"
+        if "agent" in each and "reference" in each:
             parts.append(f"{what} {_text(each['agent'])}, expected {_text(each['reference'])}")
-    return f"{name}: {listed(parts, more=call.get('more_differences', 0)) or 'other arguments'}"
+        elif "agent" in each:
+            parts.append(f"{what} {_text(each['agent'])}, expected to be absent")
+        elif "reference" in each:
+            parts.append(f"{what} missing, expected {_text(each['reference'])}")
+        else:
+            parts.append(f"{what} missing")
+        if len(parts) == MENTIONED:
+            break
+    total = len(call["differences"]) + call.get("more_differences", 0)
+    return f"{name}: {listed(parts, total) if parts else 'other arguments'}"
 
 
-def listed(parts: Sequence[str], most: int = MENTIONED, more: int = 0) -> str:
-    """The first few, and how many more there are: those of the parts, and `more` that are not among them."""
-    more += max(0, len(parts) - most)
-    if not more:
-        return "; ".join(parts)
-    return f"{'; '.join(parts[:most])}; and {more} more"
+def listed(parts: Sequence[str], total: int) -> str:
+    """Return the first few parts, and how many more there are of a total."""
+    if len(parts) > MENTIONED:
+        parts = parts[:MENTIONED]
+    shown, more = "; ".join(parts), total - len(parts)
+    return f"{shown}; and {more} more" if more else shown
 
 
 def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:

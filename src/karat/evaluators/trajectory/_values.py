@@ -32,6 +32,8 @@ def equal(a: Any, b: Any) -> bool:
                 if key not in b:
                     return False
                 wanted = b[key]
+                if value is wanted:
+                    continue
                 kind = type(value)
                 # Most values are plain, which need no further call.
                 if kind is not type(wanted) or kind not in ATOMS:
@@ -66,6 +68,8 @@ def contains(whole: Any, part: Any) -> bool:
             if key not in whole:
                 return False
             other = whole[key]
+            if value is other:
+                continue
             kind = type(value)
             # Most values are plain, which need no further call.
             if kind is not type(other) or kind not in ATOMS:

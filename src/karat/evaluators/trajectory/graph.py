@@ -92,15 +92,17 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
             f"{metadata[part]['matched']} of {metadata[part]['reference']} {part}" for part in self.compare
         )
         comment = (
-            f"passed ({self.mode}): {of} matched" if passed else f"failed ({self.mode}): {listed(faults)}"
+            f"passed ({self.mode}): {of} matched"
+            if passed
+            else f"failed ({self.mode}): {listed(faults, len(faults))}"
         )
         score = sum(scores) / len(scores) if self.graded else float(passed)
         return Result(self.key, score, passed, comment, metadata)
 
     def _compare(self, have: list[str], want: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
         """Return the metadata of one part, and all missing and extra names."""
-        agent = Calls(have, [{} for _ in have], dict)
-        reference = Calls(want, [{} for _ in want], dict)
+        agent = Calls(have, [{} for _ in have])
+        reference = Calls(want, [{} for _ in want])
         pair = pair_in_order if self.mode in IN_ORDER else pair_in_any_order
         pairs = pair(agent, reference, _by_name)
         answered = set(pairs.values())

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Literal, get_args
 
@@ -35,10 +35,11 @@ from karat.evaluators.trajectory._pairing import (
     Pairs,
     align,
     by_name,
-    matches_at,
-    pair_in_any_order,
+    pair_by_position,
+    pair_by_tool,
     pair_some,
     same_arguments,
+    unpaired,
 )
 from karat.evaluators.trajectory._report import (
     DETAILED,
@@ -60,28 +61,23 @@ IN_ORDER = ("strict", "in_order")
 
 
 class Alignment(msgspec.Struct, frozen=True):
-    """Which calls were paired, and which were left; positions in the agent's and the reference's calls."""
+    """Which calls were paired, which were left, and why; positions in the agent's and the reference's calls."""
 
     pairs: Pairs
-    extra: list[int]
-    missing: list[int]
-    needed: list[int]
+    extra: Sequence[int]
+    missing: Sequence[int]
+    needed: Sequence[int]
     """Those of the missing that are not optional."""
-    repeats: list[int]
+    repeats: Sequence[int]
     """Calls of the agent that repeat one of the reference's, and are forgiven."""
-    related: bool
-    """Whether calls that are left may match one another in another order."""
-
-
-class Faults(msgspec.Struct, frozen=True):
-    """The unpaired calls by kind of fault, as positions; each call has one fault."""
-
-    missing: list[int]
-    extra: list[int]
     mismatched: Pairs
-    """The same tool on both sides, with other arguments."""
+    """Extra and missing calls that name the same tool, with other arguments."""
     misplaced: Pairs
-    """The same call on both sides, in the wrong order."""
+    """Extra and missing calls that match, in the wrong order."""
+    unexpected: Sequence[int]
+    """Those of the extra that are neither mismatched nor misplaced."""
+    absent: Sequence[int]
+    """Those of the missing that are neither mismatched nor misplaced."""
 
 
 @register_evaluator("trajectory_match")
@@ -169,70 +165,81 @@ class TrajectoryMatchEvaluator(Evaluator):
     def _judge(self, agent: Calls, reference: Calls) -> Result:
         alignment = self._align(agent, reference)
         passed = self._passes(alignment)
-        faults = self._explain(agent, reference, alignment)
-        metadata = self._metadata(agent, reference, alignment, faults)
-        missing = len(alignment.missing) - len(alignment.needed)
-        metadata["precision"], metadata["recall"], metadata["f1"] = _, _, f1 = rates(
-            len(alignment.pairs),
-            len(agent.names) - len(alignment.repeats),
-            len(reference.names) - missing,
-        )
-        comment = self._comment(passed, metadata, alignment, faults)
+        metadata = self._metadata(agent, reference, alignment)
+        comment = self._comment(passed, metadata, alignment)
         if agent.trajectory is not None or reference.trajectory is not None:
             comment += mention_unused(metadata, agent, reference)
-        return Result(self.key, f1 if self.graded else float(passed), passed, comment, metadata)
+        score = metadata["f1"] if self.graded else 1.0 if passed else 0.0
+        return Result(self.key, score, passed, comment, metadata)
 
     def _align(self, agent: Calls, reference: Calls) -> Alignment:
-        optional = self._optional_positions(reference) if self.optional else set()
-        pairs, related = self._pair(agent, reference, optional)
-        count, wanted = len(agent.names), len(reference.names)
-        extra, missing = list(range(count)), list(range(wanted))
-        if pairs:
-            extra = [i for i in extra if i not in pairs] if len(pairs) < count else []
-            found = set(pairs.values())
-            missing = [j for j in missing if j not in found] if len(pairs) < wanted else []
-        needed = [j for j in missing if j not in optional] if optional else missing
-        if not (self.allow_repeats and extra):
-            return Alignment(pairs, extra, missing, needed, [], related)
-        repeats = self._repeats(agent, extra, reference)
-        forgiven = set(repeats)
-        return Alignment(pairs, [i for i in extra if i not in forgiven], missing, needed, repeats, related)
+        names, asked = agent.names, reference.names
+        tools, count, wanted = set(names), len(names), len(asked)
+        is_single = len(tools) == count <= SMALL
+        if is_single and names == asked:
+            pairs, mismatched = pair_by_position(agent, reference, self._rule_of, self._exact_first)
+            differing = list(mismatched) if mismatched else ()
+            needed = self._needed(differing, reference)
+            return Alignment(pairs, differing, differing, needed, (), mismatched, {}, (), ())
+        if tools.isdisjoint(asked):
+            left, open_ = range(count), range(wanted)
+            return Alignment({}, left, open_, self._needed(open_, reference), (), {}, {}, left, open_)
+        repeats: Sequence[int] = ()
+        in_order = self.mode in IN_ORDER
+        if (
+            is_single
+            and len(set(asked)) == wanted <= SMALL
+            and not (in_order and (self.optional or self.allow_repeats))
+        ):
+            pairs, mismatched, misplaced = pair_by_tool(agent, reference, self._rule_of, in_order)
+            extra, missing = unpaired(range(count), pairs), unpaired(range(wanted), pairs.values())
+        else:
+            pairs, misplaced = self._pair(agent, reference)
+            extra, missing = unpaired(range(count), pairs), unpaired(range(wanted), pairs.values())
+            if extra and self.allow_repeats:
+                repeats = self._repeats(agent, extra, reference)
+                extra, misplaced = unpaired(extra, repeats), {}
+            mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
+        needed, unexpected, absent = self._needed(missing, reference), extra, missing
+        if mismatched or misplaced:
+            found = misplaced | mismatched if misplaced else mismatched
+            unexpected, absent = unpaired(extra, found), unpaired(missing, found.values())
+        return Alignment(pairs, extra, missing, needed, repeats, mismatched, misplaced, unexpected, absent)
+
+    def _needed(self, missing: Sequence[int], reference: Calls) -> Sequence[int]:
+        """Return the missing calls that are not optional."""
+        if not self.optional:
+            return missing
+        optional = self._optional_positions(reference)
+        return [j for j in missing if j not in optional]
 
     def _rule_of(self, tool: str) -> Rule:
         return self.rules.get(tool, self.default)
 
-    def _pair(self, agent: Calls, reference: Calls, optional: set[int]) -> tuple[Pairs, bool]:
+    def _pair(self, agent: Calls, reference: Calls) -> tuple[Pairs, Pairs]:
+        """Return the pairs, and those of calls that match out of order."""
         names, asked = agent.names, reference.names
-        if len(names) == 1 == len(asked):
-            texts = self._exact_first and agent.as_text and reference.as_text
-            if texts and names == asked and agent.given == reference.given:
-                return {0: 0}, False
-            return {0: 0} if matches_at(agent, 0, reference, 0, self._rule_of) else {}, False
-        if not names or not asked or set(names).isdisjoint(asked):
-            return {}, False
+        optional = self._optional_positions(reference) if self.optional else ()
         if self.mode not in IN_ORDER:
-            pairs = pair_in_any_order(
-                agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first
-            )
-            return pairs, False
-        if names == asked and self._is_same_sequence(agent, reference):
-            return dict(zip(range(len(names)), range(len(names)), strict=True)), False
+            left, open_ = range(len(names)), range(len(asked))
+            return pair_some(agent, left, reference, open_, self._rule_of, optional, self._exact_first), {}
+        if self._exact_first and names == asked and self._is_same_sequence(agent, reference):
+            return dict(zip(range(len(names)), range(len(names)), strict=True)), {}
         return align(agent, reference, self._rule_of, optional=optional, exact_first=self._exact_first)
 
     def _is_same_sequence(self, agent: Calls, reference: Calls) -> bool:
         """Whether the arguments are the same call by call; a fast check that may return False for equal ones."""
-        if self._exact_first:
-            texts = agent.as_text and reference.as_text
-            if texts and agent.given == reference.given:
-                return True
-            if texts and len(agent) and agent.given[0] == reference.given[0]:
-                return False  # the same spelling and not the same: the alignment finds the pairs more quickly
-            if not texts and len(agent) > SMALL and same_arguments(agent, reference):
-                return True
-            if texts and not self.rules and self.default.mode == "exact":
-                have, want = agent.keys(), reference.keys()
-                if None not in have and None not in want:
-                    return have == want  # faster than to compare the arguments one by one
+        if not (agent.as_text and reference.as_text):
+            # The alignment compares a few calls more quickly.
+            return len(agent.names) > SMALL and same_arguments(agent, reference)
+        if agent.given == reference.given:
+            return True
+        if agent.given[0] == reference.given[0]:
+            return False  # the same spelling and not the same: the alignment finds the pairs more quickly
+        if not self.rules and self.default.mode == "exact":
+            have, want = agent.keys(), reference.keys()
+            if None not in have and None not in want:
+                return have == want  # faster than to compare the arguments one by one
         return False  # the alignment compares what matches at both ends first
 
     def _passes(self, alignment: Alignment) -> bool:
@@ -243,10 +250,10 @@ class TrajectoryMatchEvaluator(Evaluator):
             return not alignment.needed and (bound is None or len(alignment.extra) <= bound)
         return not alignment.needed and not alignment.extra
 
-    def _optional_positions(self, reference: Calls) -> set[int]:
+    def _optional_positions(self, reference: Calls) -> Collection[int]:
         return {j for j in range(len(reference)) if j in self.optional or reference.names[j] in self.optional}
 
-    def _repeats(self, agent: Calls, extra: list[int], reference: Calls) -> list[int]:
+    def _repeats(self, agent: Calls, extra: Sequence[int], reference: Calls) -> list[int]:
         """Return the extra calls that match a call of the reference."""
         theirs = by_name(reference, range(len(reference)))
         keys: dict[str, set[Any]] = {}
@@ -269,100 +276,90 @@ class TrajectoryMatchEvaluator(Evaluator):
                 out.append(i)
         return out
 
-    def _explain(self, agent: Calls, reference: Calls, alignment: Alignment) -> Faults:
-        extra, missing = alignment.extra, alignment.missing
-        misplaced: Pairs = {}
-        mismatched: Pairs = {}
-        if len(extra) == 1 and len(missing) == 1 and not alignment.related:
-            if agent.names[extra[0]] == reference.names[missing[0]]:
-                return Faults([], [], {extra[0]: missing[0]}, {})
-        elif extra and missing:
-            if alignment.related:
-                misplaced = self._pair_misplaced(agent, extra, reference, missing)
-            mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
-            paired = {*misplaced.values(), *mismatched.values()}
-            missing = [j for j in missing if j not in paired]
-            extra = [i for i in extra if i not in misplaced and i not in mismatched]
-        return Faults(missing, extra, mismatched, misplaced)
-
-    def _metadata(
-        self, agent: Calls, reference: Calls, alignment: Alignment, faults: Faults
-    ) -> dict[str, Any]:
-        tools, pairs = agent.labels(), alignment.pairs
+    def _metadata(self, agent: Calls, reference: Calls, alignment: Alignment) -> dict[str, Any]:
+        tools, pairs, absent, unexpected = (
+            agent.labels(),
+            alignment.pairs,
+            alignment.absent,
+            alignment.unexpected,
+        )
+        mismatched, misplaced = alignment.mismatched, alignment.misplaced
+        asked = tools if agent.names == reference.names else reference.labels()
+        count, wanted, matched = len(tools), len(asked), len(pairs)
+        passed_over = len(alignment.missing) - len(alignment.needed)
+        precision, recall, f1 = rates(matched, count - len(alignment.repeats), wanted - passed_over)
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
             "agent_tools": tools[:LISTED],
-            "reference_tools": reference.labels()[:LISTED],
-            "agent_count": len(tools),
-            "reference_count": len(reference.names),
+            "reference_tools": asked[:LISTED],
+            "agent_count": count,
+            "reference_count": wanted,
             "matched": _listed_pairs(tools, pairs) if pairs else [],
-            "missing": describe_calls(reference, faults.missing, "reference") if faults.missing else [],
-            "extra": describe_calls(agent, faults.extra, "agent") if faults.extra else [],
-            "mismatched": self._mismatched(agent, reference, faults.mismatched) if faults.mismatched else [],
+            "missing": describe_calls(reference, absent, "reference") if absent else [],
+            "extra": describe_calls(agent, unexpected, "agent") if unexpected else [],
+            "mismatched": self._mismatched(agent, reference, mismatched) if mismatched else [],
             "counts": {
-                "matched": len(pairs),
-                "missing": len(faults.missing),
-                "extra": len(faults.extra),
-                "mismatched": len(faults.mismatched),
-                "misplaced": len(faults.misplaced),
+                "matched": matched,
+                "missing": len(absent),
+                "extra": len(unexpected),
+                "mismatched": len(mismatched),
+                "misplaced": len(misplaced),
             },
+            "precision": precision,
+            "recall": recall,
+            "f1": f1,
         }
-        if faults.misplaced:
-            metadata["misplaced"] = _listed_pairs(tools, faults.misplaced)
+        if misplaced:
+            metadata["misplaced"] = _listed_pairs(tools, misplaced)
         if alignment.repeats:
             metadata["repeats"] = describe_calls(agent, alignment.repeats, "agent")
-        if alignment.needed is not alignment.missing and len(alignment.needed) < len(alignment.missing):
+        if passed_over:
             needed = set(alignment.needed)
             metadata["optional_missing"] = [j for j in alignment.missing if j not in needed][:LISTED]
         return metadata
 
     def _mismatched(self, agent: Calls, reference: Calls, pairs: Pairs) -> list[dict[str, Any]]:
         """Describe the first mismatched calls with the differences in their arguments, others by their place."""
-        out = [
-            describe_mismatch(agent, i, reference, j, self._rule_of(agent.names[i]))
-            for i, j in islice(pairs.items(), DETAILED)
-        ]
-        if len(pairs) > DETAILED:
-            tools = agent.labels()
-            out += [
-                {"name": tools[i], "agent": i, "reference": j}
-                for i, j in islice(pairs.items(), DETAILED, LISTED)
-            ]
+        out: list[dict[str, Any]] = []
+        names = agent.names
+        for i, j in pairs.items():
+            if len(out) == DETAILED:
+                return out + _listed_pairs(agent.labels(), pairs)[DETAILED:]
+            out.append(describe_mismatch(agent, i, reference, j, self._rule_of(names[i])))
         return out
 
-    def _pair_misplaced(self, agent: Calls, extra: list[int], reference: Calls, missing: list[int]) -> Pairs:
-        """Pair calls that match one another but are in the wrong order."""
-        return pair_some(agent, extra, reference, missing, self._rule_of, exact_first=self._exact_first)
-
-    def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment, faults: Faults) -> str:
+    def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment) -> str:
         if passed:
             matched, of, extra = len(alignment.pairs), metadata["reference_count"], len(alignment.extra)
             beside = f", beside {extra} more" if extra else ""
             return f"passed ({self.mode}): {matched} of {of} reference calls matched{beside}"
         shown: list[str] = []
-        total = len(faults.misplaced) + len(faults.mismatched)
-        if faults.misplaced:
-            shown += [_out_of_order(call) for call in metadata["misplaced"][:MENTIONED]]
-        if faults.missing and self.mode != "subset":
-            missing, count = metadata["missing"], len(faults.missing)
+        absent, unexpected = alignment.absent, alignment.unexpected
+        mismatched, misplaced = alignment.mismatched, alignment.misplaced
+        mode, total = self.mode, len(misplaced) + len(mismatched)
+        if misplaced:
+            shown += map(_out_of_order, metadata["misplaced"][:MENTIONED])
+        if absent and mode != "subset":
+            missing, count = metadata["missing"], len(absent)
             if alignment.needed is not alignment.missing:
                 needed = set(alignment.needed)
                 missing = [call for call in missing if call["reference"] in needed]
-                count = sum(j in needed for j in faults.missing)
-            shown += [f"missing {show(call)}" for call in missing[:MENTIONED]]
+                count = sum(j in needed for j in absent)
+            for call in missing[:MENTIONED]:
+                shown.append(f"missing {show(call)}")
             total += count
-        if self.mode not in ("superset", "in_order"):
-            if faults.extra and len(shown) < MENTIONED:
-                shown += [f"unexpected {show(call)}" for call in metadata["extra"][:MENTIONED]]
-            total += len(faults.extra)
+        if mode != "superset" and mode != "in_order":
+            if unexpected:
+                for call in metadata["extra"][: MENTIONED - len(shown)]:
+                    shown.append(f"unexpected {show(call)}")
+                total += len(unexpected)
         elif self.max_extra is not None and len(alignment.extra) > self.max_extra:
             shown.append(f"{len(alignment.extra)} extra calls, at most {self.max_extra} allowed")
             total += 1
-        if faults.mismatched and len(shown) < MENTIONED:
-            shown += map(show_mismatch, metadata["mismatched"][:MENTIONED])
-        shown = shown[:MENTIONED]
-        return f"failed ({self.mode}): {listed(shown, more=total - len(shown))}"
+        if mismatched:
+            shown += map(show_mismatch, metadata["mismatched"][: MENTIONED - len(shown)])
+        return f"failed ({mode}): {listed(shown, total)}"
 
 
 def _out_of_order(call: Mapping[str, Any]) -> str:

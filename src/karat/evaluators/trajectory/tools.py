@@ -99,7 +99,7 @@ class ToolUseEvaluator(Evaluator):
             near = [describe_mismatch(calls, i, wanted, 0, self.rule) for i in called[:LISTED]]
             metadata["mismatched"] = near
             comment = f"{tool} was called {len(called)} time(s), never as expected: " + listed(
-                [show_mismatch(each) for each in near], 3, len(called) - len(near)
+                [show_mismatch(each) for each in near], len(called)
             )
         else:
             comment = f"{tool} was not called; " + (
@@ -197,9 +197,8 @@ class ToolCallAccuracyEvaluator(Evaluator):
         }
         faults = [f"missing {show(call)}" for call in metadata["missing"]]
         faults += [show_mismatch(call) for call in metadata["mismatched"]]
-        more = len(missing) + len(mismatched) - len(faults)
         comment = f"{len(pairs)} of {len(reference)} reference calls were made"
-        comment += f": {listed(faults, more=more)}" if faults else ""
+        comment += f": {listed(faults, len(missing) + len(mismatched))}" if faults else ""
         comment += mention_unused(metadata, agent, reference)
         return Result(self.key, recall, f"{len(pairs)}/{len(reference)}", comment, metadata)
 
@@ -263,9 +262,8 @@ class RedundantCallsEvaluator(Evaluator):
             "counts": {"calls": total, "redundant": len(repeats)},
         }
         shown = [f"{show(each)} repeats call {each['repeats'] + 1}" for each in redundant]
-        more = len(repeats) - len(redundant)
         comment = f"{len(repeats)} of {total} calls are redundant"
-        comment += f": {listed(shown, more=more)}" if shown else ""
+        comment += f": {listed(shown, len(repeats))}" if shown else ""
         return Result(self.key, score, len(repeats), comment + mention_unused(metadata, calls), metadata)
 
     def _repeats(self, calls: Calls, failed: set[int]) -> dict[int, int]:

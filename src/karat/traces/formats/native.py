@@ -58,7 +58,7 @@ def read(value: Any) -> Iterator[Step | Unused]:
 
 def fast_calls(items: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
     """Return names and arguments of a list of bare calls; None where it is not one."""
-    if not _FAST_KEYS.issuperset(keys):
+    if not keys <= _FAST_KEYS:
         return None
     return [item["name"] for item in items], [item["arguments"] for item in items]
 

@@ -12,7 +12,7 @@ from typing import Any
 from karat.traces._calls import read_call
 from karat.traces._objects import plain
 from karat.traces._parts import simple
-from karat.traces._text_calls import NOT_AGENTS, may_be_blocks, may_hold_calls, read_text
+from karat.traces._text_calls import NOT_AGENTS, is_prose, may_hold_calls, read_text
 from karat.traces.formats.anthropic import fast_blocks
 from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest, text_or_none
 
@@ -21,7 +21,6 @@ name = "openai_chat"
 _LISTS = ("tool_calls", "toolCalls")
 _CALL_KEYS = (*_LISTS, "function_call", "functionCall")
 _FAST_KEYS = frozenset(("role", "content", "tool_calls", "tool_call_id", "name", "refusal", "annotations"))
-_FAST_ROLES = frozenset(("assistant", "user", "system", "developer", "tool", "function"))
 
 
 def detect(value: object) -> bool:
@@ -48,38 +47,39 @@ def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any
 
     Calls may be written as LangChain writes them, and content as Anthropic's blocks.
     """
-    if not _FAST_KEYS.issuperset(keys):
+    if not keys <= _FAST_KEYS:
         return None
     names: list[str] = []
     arguments: list[Any] = []
     for message in messages:
+        role = message["role"]
         try:
             content = message["content"]
         except KeyError:
             content = None
-        if type(content) is not str and content is not None:
+        if content and type(content) is not str:
             if not fast_blocks(message, content, names, arguments):
                 return None
-        elif "tool_calls" not in message or (calls := message["tool_calls"]) is None:
-            role = message["role"]
-            if role not in _FAST_ROLES:
+        elif role in NOT_AGENTS:
+            if "tool_calls" in message:
                 return None
-            if role == "assistant" and content and (may_hold_calls(content) or may_be_blocks(content)):
-                return None
-        elif message["role"] != "assistant" or type(calls) is not list:
+        elif role != "assistant":
             return None
-        else:
+        elif "tool_calls" in message and (calls := message["tool_calls"]) is not None:
+            if type(calls) is not list:
+                return None
             for call in calls:
-                try:
-                    function = call["function"]
-                except KeyError:
-                    if "raw" in call or "custom" in call or "name" not in call:
-                        return None
+                if "function" in call:
+                    call = call["function"]
+                    names.append(call["name"])
+                    arguments.append(call["arguments"])
+                elif "raw" in call or "custom" in call:
+                    return None
+                else:
                     names.append(call["name"])
                     arguments.append(call["arguments" if "arguments" in call else "args"])
-                else:
-                    names.append(function["name"])
-                    arguments.append(function["arguments"])
+        elif content and not is_prose(content):
+            return None
     return names, arguments
 
 

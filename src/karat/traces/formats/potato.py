@@ -48,7 +48,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
 
 def fast_calls(turns: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
     """Return names and arguments where each action is one call with a JSON object; None where one is not."""
-    if not _FAST_KEYS.issuperset(keys):
+    if not keys <= _FAST_KEYS:
         return None
     names: list[str] = []
     arguments: list[Any] = []
@@ -73,10 +73,10 @@ def _read_turn(turn: dict[str, Any], where: str) -> Iterator[Step | Unused]:
     speaker, text = turn["speaker"], turn["text"]
     role = role_of(speaker.lower())
     extra = rest(turn, "text")
-    if "(action)" in speaker.lower() and isinstance(text, str):
+    if "(action)" in speaker.lower() and isinstance(text, str) and text.strip():
         yield Step("assistant", text, _calls(text), extra=extra)
     elif "(action)" in speaker.lower():
-        yield UnreadCall(where, "an action whose text is not text", turn)
+        yield UnreadCall(where, "an action without a text", turn)
     elif role == "tool":
         yield Step(role, text, tool_result=ToolResult(content=text), extra=extra)
     else:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +16,7 @@ from karat.errors import KaratError, RequestError, UnknownName
 from karat.formatting import Paragraph, Table, as_text
 from karat.layout import Layout, display_width
 from karat.memory._evaluate import JUDGE_VARIABLES
-from karat.memory.systems._controls import FullContext
+from karat.memory.systems._baselines import FullContext
 from karat.store.row_tables import row_tables
 from karat.testing import FakeProvider
 from tests.memory.parts import Notes, Oracle, sample
@@ -161,6 +164,50 @@ def test_the_command_prints_one_json_document(tmp_path, capsys):
     assert said["ok"] is True
     assert said["metrics"] == json.loads((tmp_path / "out" / "aggregate_metrics.json").read_text())
     assert {"write", "read", "answer", "judge"} == set(said["efficiency"])
+
+
+def numbers_in(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from numbers_in(each)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield value
+
+
+def test_everything_in_the_terminal_is_in_the_json_document(tmp_path):
+    made = run(tmp_path / "one", samples=[sample(), sample("bea", "Rome")], controls=True)
+    said = made.to_dict()
+    shown: set[str] = set()
+    for value in numbers_in(said):
+        shown |= {f"{value:.1%}", f"{value:.0f}", f"{value:,}", f"${value:.4f}", f"{value * 1000:.1f}"}
+        shown |= {f"{value:.{digits}f}" for digits in (1, 2, 3)}
+    words = json.dumps(said, ensure_ascii=False)
+    found = 0
+    for block in made.blocks():
+        if isinstance(block, Paragraph):
+            text = (
+                block.text.removeprefix("wrote five files to ")
+                .removeprefix("run ")
+                .partition("; its rows")[0]
+            )
+            assert json.dumps(text, ensure_ascii=False)[1:-1] in words
+        elif isinstance(block, Table):
+            for cell in (cell for row in block.rows for cell in row):
+                for figure in re.findall(r"\$?\d[\d,]*(?:\.\d+)?%?", str(cell)):
+                    found += 1
+                    assert figure in shown or figure in words or figure == "1,000", (figure, cell)
+    assert found > 50
+    assert said["exit_code"] == made.exit_code == 0
+
+
+def test_a_new_run_is_made_where_asked_for(tmp_path):
+    runs = [
+        run(tmp_path / name, samples=[sample()], store=tmp_path / "a.db", new=new).run.id
+        for name, new in (("one", False), ("two", False), ("three", True))
+    ]
+    assert runs[0] == runs[1] != runs[2]
 
 
 def test_controls_are_run_with_a_system_where_asked_for(tmp_path):

@@ -292,6 +292,24 @@ def test_the_share_of_judge_errors_that_is_allowed(tmp_path, allowed, code):
     assert (metrics["question_answering"]["num_total"], metrics["question_answering"]["num_valid"]) == (6, 2)
 
 
+def test_a_context_overflow_is_a_judge_error_with_its_kind(tmp_path):
+    folder = first_stage(tmp_path / "one")
+
+    def too_long(body: dict[str, Any]) -> Any:
+        if "Where does Ana live?" in json.dumps(body["messages"]):
+            return {"text": "so far", "finish_reason": "model_context_window_exceeded"}
+        return labels_for(body)
+
+    with FakeProvider(too_long) as server:
+        given = ["--judge", server.spec(), "--store", str(tmp_path / "a.db")]
+        assert main(["memory", "--output-dir", str(folder), "--eval-only", *given]) == 1
+    metrics = json.loads((folder / "aggregate_metrics.json").read_text())
+    assert metrics["question_answering"]["num_judge_errors"] == 4
+    lines = (folder / "qa_records.jsonl").read_text().splitlines()
+    errors = [json.loads(line)["eval"].get("judge_errors", {}).get("answer") for line in lines]
+    assert sum(error is not None and "too long for the judge" in error for error in errors) == 4
+
+
 def test_the_class_of_the_files_is_accepted_as_baseline(tmp_path):
     made = karat.memory.evaluate(
         None,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import karat
+from karat.memory._dimensions import BY_KEY
 from karat.memory._evaluate import _percentile
 from karat.testing import FakeProvider
 
@@ -247,3 +248,27 @@ def test_abstention(tmp_path, monkeypatch):
 def test_percentiles(values, median, high):
     assert _percentile(values, 50) == median
     assert _percentile(values, 95) == (None if high is None else pytest.approx(high))
+
+
+@pytest.mark.parametrize(
+    ("key", "labels", "merged"),
+    [
+        ("recall", ["missing", "covered", "missing"], "covered"),
+        ("recall", ["missing", "missing"], "missing"),
+        ("evidence", ["covered", "missing"], "covered"),
+        ("correctness", ["hallucination", "correct"], "correct"),
+        ("correctness", ["irrelevant", "hallucination"], "irrelevant"),
+        ("correctness", ["hallucination", "hallucination"], "hallucination"),
+        ("interference", ["rejected", "memorized"], "memorized"),
+        ("interference", ["rejected", "rejected"], "rejected"),
+        ("update", ["updated", "neither"], "updated"),
+        ("update", ["outdated", "neither"], "outdated"),
+        ("update", ["updated", "outdated"], "both"),
+        ("update", ["neither", "both"], "both"),
+        ("update", ["neither", "neither"], "neither"),
+    ],
+)
+def test_labels_given_with_parts_of_the_material_are_united(key, labels, merged):
+    dimension = BY_KEY[key]
+    assert dimension.merged(labels) == dimension.merged(labels[::-1]) == merged
+    assert dimension.merged([merged]) == merged

@@ -12,7 +12,7 @@ import pytest
 
 import karat
 from karat.errors import DataError, RequestError
-from karat.memory import MemorySystem, Retrieval, RetrievedMemory, StoredMemory
+from karat.memory import MemorySystem, Retrieval, RetrievedMemory, StoredMemory, Turn
 from karat.testing import FakeProvider
 from tests.memory.parts import Notes, sample
 from tests.memory.test_files import lines, run
@@ -287,3 +287,68 @@ def test_deltas_have_additions_updates_and_archives(tmp_path):
     assert third["memory_delta"] == []
     stored = {each["memory_id"]: each["session_id"] for each in third["memory_snapshot"]}
     assert stored == {"kept": "S00", "rewritten": "S01", "replaced": "S00", "successor": "S01"}
+
+
+class WithoutRetrieve(MemorySystem):
+    """Leaves a method out."""
+
+    name = "without"
+
+    def reset(self, directory: Path) -> None: ...
+
+    def ingest_turn(self, turn: Turn) -> None: ...
+
+    def snapshot(self) -> list[StoredMemory]:
+        return []
+
+
+class OtherArguments(Notes):
+    """Defines a method with arguments of its own."""
+
+    name = "other"
+
+    def retrieve(self, query: str) -> Retrieval:  # type: ignore[override]  # the mistake under test
+        return Retrieval(items=())
+
+
+@pytest.mark.parametrize("system", [WithoutRetrieve, OtherArguments])
+def test_a_method_that_is_missing_or_takes_other_arguments_is_refused_before_the_first_session(
+    tmp_path, system
+):
+    with pytest.raises(RequestError, match=rf"{system.__name__}.*retrieve"):
+        run(tmp_path, system)
+    assert not (tmp_path / "pipeline_sessions.jsonl").exists()
+
+
+class NewIds(Notes):
+    """Numbers its memories anew with each snapshot."""
+
+    name = "new ids"
+    saves = False
+    calls = 0
+
+    def snapshot(self) -> list[StoredMemory]:
+        NewIds.calls += 1
+        return [
+            StoredMemory(memory_id=f"{NewIds.calls}.{n}", text=text) for n, (_, text) in enumerate(self.turns)
+        ]
+
+
+def test_ids_that_change_with_each_snapshot_are_a_fault_of_the_system(tmp_path):
+    made = run(tmp_path, NewIds)
+    assert made.metrics["missing"]["sessions"] > 0
+    assert made.exit_code == 1
+    assert "SystemFault" in made.problems[0]
+    assert "other ids" in made.problems[0]
+
+
+def test_the_first_failure_is_named_with_its_place(tmp_path):
+    class Raises(Notes):
+        name = "raises"
+
+        def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
+            raise ValueError("no space left")
+
+    made = run(tmp_path, Raises)
+    assert "ana question/0: ValueError: no space left" in made.problems[0]
+    assert made.to_dict()["problems"] == made.problems

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
 
+from karat import models
 from karat.errors import CannotJudge
 from karat.evaluators import ItemJudge, ItemVerdict, JudgeFailure
+from karat.evaluators.judges import JudgeContextOverflow
 from karat.records import Result
 from karat.testing import FakeProvider
 
@@ -111,3 +114,132 @@ def test_items_cannot_leave_their_fence():
 
 def test_a_verdict_is_a_value():
     assert ItemVerdict(1, "red", "why") == ItemVerdict(1, "red", "why")
+
+
+# ---------------------------------------------------------------- what does not fit into one request
+
+
+class Found(ItemJudge):
+    """Labels items by whether a line of the material has them."""
+
+    name = "found"
+    labels = ("found", "missing")
+
+    async def judge_output(self, output: Any) -> Result:
+        verdicts, metadata = await self.label_items(output["items"], {"lines": output["lines"]})
+        value = [[verdict.id, verdict.label, verdict.reasoning] for verdict in verdicts]
+        return Result(self.key, value=value, metadata=metadata)
+
+
+def shown_parts(body: dict[str, Any]) -> dict[str, list[str]]:
+    """The lines of each part of a request."""
+    text = body["messages"][-1]["content"]
+    found = re.findall(r"\[(\w+) begin (\w+)\]\n(.*?)\n\[\1 end \2\]", text, re.DOTALL)
+    return {name: part.splitlines() for _, name, part in found}
+
+
+def find_items(body: dict[str, Any]) -> str:
+    """A judge that reads the request alone: an item is found if one of the lines shown is equal to it."""
+    parts = shown_parts(body)
+    verdicts = []
+    for line in parts["items"]:
+        number, _, text = line.partition(". ")
+        label = "found" if text in parts["lines"] else "missing"
+        verdicts.append({"analysis": f"{label} by the judge", "id": int(number), "label": label})
+    return json.dumps({"analysis": "read", "verdicts": verdicts})
+
+
+def judge_found(answers: Any, items: list[str], lines: list[str], context: int | None) -> Any:
+    with FakeProvider(answers) as server:
+        model = models.get(server.spec())
+        if context is not None:
+            model = SmallModel(model.endpoint, context)
+        made = Found(judge=model, prompt="Label each item.\n")
+        result = asyncio.run(made.evaluate_async(outputs={"items": items, "lines": lines}))
+        return result, list(server.requests)
+
+
+class SmallModel(models.Model):
+    """A model whose context is known."""
+
+    def __init__(self, endpoint: Any, context: int) -> None:
+        super().__init__(endpoint)
+        self.small = context
+
+    @property
+    def context_tokens(self) -> int | None:
+        return self.small
+
+
+LINES = [f"line {number} " + "of the material " * 10 for number in range(120)]
+ITEMS = [LINES[3], "nowhere", LINES[60], LINES[119]]
+EXPECTED = ["found", "missing", "found", "found"]
+
+
+def test_long_material_is_divided_among_requests_that_fit():
+    result, requests = judge_found(find_items, ITEMS, LINES, context=4000)
+    assert [label for _, label, _ in result.value] == EXPECTED
+    assert [number for number, _, _ in result.value] == [1, 2, 3, 4]
+    assert [reason for _, _, reason in result.value] == [f"{label} by the judge" for label in EXPECTED]
+    assert len(requests) > 2
+    for body in requests:
+        size = sum(len(message["content"]) for message in body["messages"])
+        assert size / 4 + body["max_tokens"] <= 4000  # English has about 4 characters to a token
+    lines = [line for body in requests for line in shown_parts(body)["lines"]]
+    assert list(dict.fromkeys(lines)) == LINES  # nothing is left out
+    assert result.metadata["requests"] == len(requests)
+
+
+def test_material_that_fits_is_one_request():
+    for context in (None, 40_000):
+        result, requests = judge_found(find_items, ITEMS, LINES, context)
+        assert [label for _, label, _ in result.value] == EXPECTED
+        assert len(requests) == 1
+
+
+def test_a_line_longer_than_the_context_is_cut_and_nothing_is_lost():
+    words = [f"word{number}" for number in range(6000)]
+    result, requests = judge_found(find_items, ["nowhere"], [" ".join(words)], context=3000)
+    assert result.value[0][1] == "missing"
+    shown = [word for body in requests for line in shown_parts(body)["lines"] for word in line.split()]
+    assert shown == words
+
+
+def too_long(limit: int) -> Any:
+    """A provider whose context is `limit` characters, which the caller does not know."""
+
+    def answer(body: dict[str, Any]) -> Any:
+        if sum(len(message["content"]) for message in body["messages"]) > limit:
+            return {"text": "so far", "finish_reason": "model_context_window_exceeded"}
+        return find_items(body)
+
+    return answer
+
+
+def test_an_unknown_context_is_found_by_halving():
+    result, requests = judge_found(too_long(9000), ITEMS, LINES, context=None)
+    assert [label for _, label, _ in result.value] == EXPECTED
+    assert len(requests) > 2
+
+
+def test_what_cannot_be_divided_further_is_a_context_overflow():
+    with pytest.raises(JudgeContextOverflow) as caught:
+        judge_found(too_long(10), ITEMS, LINES[:3], context=None)
+    assert caught.value.metadata["judge_failure"] == "context"
+
+
+def test_the_reply_limit_grows_with_the_number_of_items():
+    _, few = judge_found(find_items, ["a", "b"], ["a"], context=None)
+    _, many = judge_found(find_items, [str(number) for number in range(20)], ["a"], context=None)
+    assert many[0]["max_tokens"] > few[0]["max_tokens"]
+
+
+def test_a_reply_that_fills_the_context_is_an_overflow_and_is_divided():
+    def full(body: dict[str, Any]) -> Any:
+        if len(shown_parts(body)["lines"]) > 30:
+            return {"text": '{"analysis": "cut', "finish_reason": "length", "usage": (39_000, 1_000)}
+        return find_items(body)
+
+    result, requests = judge_found(full, ITEMS, LINES, context=40_000)
+    assert [label for _, label, _ in result.value] == EXPECTED
+    assert len(requests) > 2

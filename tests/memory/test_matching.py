@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,33 +147,106 @@ CASES = [
     json.loads(line)
     for line in (Path(__file__).parent / "matching_cases.jsonl").read_text(encoding="utf-8").splitlines()
 ]
-"""Cases labelled by hand. Those tagged `held out` were written after the rules and did not change them."""
+"""Cases labelled by hand. Those tagged `held out` and `held out 2` were written after the rules and changed none;
+`second set` was tried on the rules that the first set had led to, and changed them."""
+
+RIGHT = {
+    (True, "first set"): (137, 138),
+    (True, "held out"): (26, 26),
+    (True, "second set"): (57, 60),
+    (True, "held out 2"): (25, 30),
+    (False, "first set"): (136, 138),
+    (False, "held out"): (26, 26),
+    (False, "second set"): (48, 60),
+    (False, "held out 2"): (19, 30),
+}
+"""How many verdicts are right, with and without embeddings; docs/memory.md has these figures."""
 
 
-@pytest.mark.parametrize("embeddings", [False, None])
-def test_coverage_agrees_with_labels_by_hand(embeddings):
+def set_of(case: dict[str, Any]) -> str:
+    return case["tag"] if case["tag"] in ("held out", "second set", "held out 2") else "first set"
+
+
+def is_right(case: dict[str, Any], matcher: Matcher) -> bool:
+    if case["kind"] == "coverage":
+        found = matcher.covered_by(case["point"], case["memories"], case["against"]) is not None
+        return found == case["covered"]
+    verdict = judge_answer(case["answer"], case["gold"], answerable=case["answerable"], matcher=matcher)
+    return verdict.label == case["label"]
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_verdicts_agree_with_labels_by_hand(embeddings):
+    if embeddings:
+        pytest.importorskip("wordllama")
     matcher, wrong = Matcher(embeddings), []
-    counts: Counter[tuple[bool, bool]] = Counter()
+    right: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for case in CASES:
-        if case["kind"] == "coverage":
-            found = matcher.covered_by(case["point"], case["memories"], case["against"]) is not None
-            counts[found, case["covered"]] += 1
-            if found != case["covered"]:
-                wrong.append((case["tag"], case["point"]))
-    precision = counts[True, True] / (counts[True, True] + counts[True, False])
-    recall = counts[True, True] / (counts[True, True] + counts[False, True])
-    assert sum(counts.values()) == 97
-    assert (precision, recall) == (pytest.approx(0.964, abs=0.01), 1.0), wrong
-    # A passage with all words but the one that matters, and words that are scattered over a sentence.
-    assert [tag for tag, _ in wrong] == ["plain", "plain"]
+        correct = is_right(case, matcher)
+        total[set_of(case)] += 1
+        right[set_of(case)] += correct
+        if not correct:
+            wrong.append((set_of(case), case.get("answer") or case["point"]))
+    for name in total:
+        assert (right[name], total[name]) == RIGHT[embeddings, name], wrong
+
+
+SAME_OF_ANOTHER = [
+    ("Tom joined a gym in March.", "Tom joined a choir in March."),
+    ("Nina's brother is a pilot.", "Nina's cousin is a pilot."),
+    ("Pia is learning Finnish.", "Pia: I am learning Welsh."),
+    ("Lena moved to Ghent.", "Marta moved to Ghent."),
+]
+
+
+@pytest.mark.parametrize(("point", "memory"), SAME_OF_ANOTHER)
+def test_the_same_said_of_something_else_is_not_covered(point, memory):
+    pytest.importorskip("wordllama")
+    matcher = Matcher(True)
+    assert matcher.covered_by(point, [memory]) is None
+    assert matcher.covered_by(point, [memory, point]) == 1
+    assert (
+        judge_answer(memory.partition(": ")[2] or memory, [point], matcher=matcher).label == "Hallucination"
+    )
 
 
 @pytest.mark.parametrize(
-    "case", [each for each in CASES if each["kind"] == "answer"], ids=lambda c: c["answer"]
+    ("text", "expected"),
+    [
+        ("one hundred and twenty", {120.0}),
+        ("one thousand two hundred and five", {1205.0}),
+        ("two million three hundred thousand", {2_300_000.0}),
+        ("half a dozen", {6.0}),
+        ("two and five", {2.0, 5.0}),
+        ("twice a week", {2.0}),
+    ],
 )
-def test_answers_agree_with_labels_by_hand(case):
-    found = judge_answer(case["answer"], case["gold"], answerable=case["answerable"])
-    assert found.label == case["label"], found.reasoning
+def test_numbers_in_words(text, expected):
+    assert numbers(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "same", "other"),
+    [
+        ("03/14/2024", "14 March 2024", "3 April 2024"),
+        ("14.03.2024", "14 March 2024", "14 April 2024"),
+        ("20240314", "14 March 2024", "14 March 2023"),
+        ("06/02/2024", "2 June 2024", "7 February 2024"),
+        ("06/02/2024", "6 February 2024", "2 July 2024"),
+    ],
+)
+def test_dates_in_figures(text, same, other):
+    assert judge_answer(text, [same]).label == judge_answer(same, [text]).label == "Correct"
+    assert judge_answer(text, [other]).label == "Hallucination"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["There is nothing on the table.", "She has nothing in the fridge.", "They had nothing in common."],
+)
+def test_nothing_is_not_always_a_refusal(text):
+    assert not is_refusal(text)
 
 
 def test_a_store_of_the_whole_dialogue_covers_what_was_said_and_nothing_that_comes_later():
@@ -188,4 +262,4 @@ def test_a_store_of_the_whole_dialogue_covers_what_was_said_and_nothing_that_com
             points += len(new)
     assert points == 71
     assert early == []
-    assert len(missing) <= 3  # stated in other words ("the old hours"), which only a judge can tell
+    assert len(missing) <= 2  # stated in other words ("the old hours"), which only a judge can tell

@@ -29,8 +29,7 @@ def killed(folder: Path, saves: str, step: int) -> dict[str, Any]:
 def test_a_system_that_saves_continues_and_takes_in_no_session_twice(tmp_path):
     found = killed(tmp_path, "saves", 9)
     assert found["moments"] > 100
-    # Commits are grouped, so a run on a busy machine may have a few moments less than the first one.
-    assert found["killed"] >= len(range(1, found["moments"] + 1, 9)) - 2
+    assert found["killed"] == len(range(1, found["moments"] + 1, 9))
     assert found["different"] == []
     assert found["again"] == []
     assert not any("first session" in notice for notice in found["notices"])
@@ -40,7 +39,7 @@ def test_a_system_that_saves_continues_and_takes_in_no_session_twice(tmp_path):
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_built_in_system_continues(tmp_path, name):
     found = killed(tmp_path, name, 83)
-    assert found["killed"] >= 2
+    assert found["killed"] == len(range(1, found["moments"] + 1, 83)) >= 2
     assert found["different"] == []
     assert found["again"] == []
 
@@ -48,5 +47,6 @@ def test_every_built_in_system_continues(tmp_path, name):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 def test_a_system_that_cannot_save_starts_again_and_says_so(tmp_path):
     found = killed(tmp_path, "forgets", 31)
+    assert found["killed"] == len(range(1, found["moments"] + 1, 31))
     assert found["different"] == []
     assert any("first session" in notice and "cannot save" in notice for notice in found["notices"])

@@ -62,6 +62,12 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--concurrency", type=whole(1), metavar="N", help="number of samples at a time (default: 4)"
     )
+    parser.option("--new", action="store_true", help="start again even if the same run is already stored")
+    parser.option(
+        "--accept-code-change",
+        action="store_true",
+        help="continue a run even if the code of the memory system changed",
+    )
     parser.option(
         "--retry-failed", action="store_true", help="retry failed sessions, questions and judgments"
     )
@@ -123,6 +129,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             controls=given.controls,
             store=store,
             progress=terminal.listener,
+            new=given.new,
+            accept_code_change=given.accept_code_change,
             retry_failed=given.retry_failed,
             wait=given.wait,
             cache=cache_mode(given),

@@ -167,8 +167,8 @@ class ModelAnswerer(Answerer):
         return resolve(reply.parsed, context)
 
     def _schema(self, context: AnswerContext) -> dict[str, Any]:
-        """The schema of a reply; bounded for the embedded model, whose grammar would write until its limit."""
-        if self.model.endpoint.provider != "local":
+        """The schema of a reply; bounded for a grammar, which would write until its limit."""
+        if not self.model.follows_grammar:
             return SCHEMA
         cited = {
             "type": "array",

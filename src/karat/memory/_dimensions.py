@@ -19,6 +19,8 @@ from karat.stats import MeanState
 Record = Mapping[str, Any]
 Fields = dict[str, Any]
 Counted = Mapping[str, str | Callable[[Fields], int]]
+Parts = dict[str, str | Sequence[str]]
+"""Material by name: a text, or a list of lines."""
 
 SETTLED = "rule"
 """The method of a verdict that follows without any comparison, such as that of an empty delta."""
@@ -41,6 +43,8 @@ class Dimension:
     """Its block in `aggregate_metrics.json`."""
     of_sessions: ClassVar[bool] = True
     labels: ClassVar[tuple[str, ...]]
+    strongest: ClassVar[tuple[str, ...]] = ()
+    """The labels in the order in which one of them, given for a part of the material, holds for all of it."""
     means: ClassVar[tuple[Mean, ...]]
     rate: ClassVar[str] = ""
     """The field of its main rate."""
@@ -51,9 +55,13 @@ class Dimension:
         """The numbered items; none where the dimension does not apply to the record."""
         raise NotImplementedError
 
-    def parts(self, record: Record) -> dict[str, str]:
-        """What a judge is shown beside the items."""
+    def parts(self, record: Record) -> Parts:
+        """What a judge is shown beside the items; a list may be divided among several requests."""
         raise NotImplementedError
+
+    def merged(self, labels: Sequence[str]) -> str:
+        """The label of an item from labels that a judge gave with a part of the material each; `strongest` first."""
+        return min(labels, key=self.strongest.index)
 
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         """The verdicts where nothing has to be compared."""
@@ -84,8 +92,12 @@ class Dimension:
         }
 
 
-def _texts(memories: Iterable[str]) -> str:
-    return "\n".join(f"- {text}" for text in memories) or "(none)"
+def _lines(texts: Iterable[str]) -> list[str]:
+    return [f"- {text}" for text in texts]
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return "\n".join(_lines(texts))
 
 
 def written(record: Record) -> list[Record]:
@@ -140,7 +152,7 @@ class Recall(Dimension):
     key = "recall"
     rate = "recall"
     block = "memory_recall"
-    labels = ("covered", "missing")
+    labels = strongest = ("covered", "missing")
     counted: ClassVar[Counted] = {
         "num_sessions_with_recall": lambda fields: int(fields["recall"] is not None),
         "num_sessions_with_update": lambda fields: int(fields["update_recall"] is not None),
@@ -155,8 +167,8 @@ class Recall(Dimension):
     def items(self, record: Record) -> list[str]:
         return [point["memory_content"] for point in _points(record, "new", "update")]
 
-    def parts(self, record: Record) -> dict[str, str]:
-        return {"memories": _texts(each["text"] for each in written(record))}
+    def parts(self, record: Record) -> Parts:
+        return {"memories": _lines(each["text"] for each in written(record))}
 
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         if written(record):
@@ -188,6 +200,11 @@ class Correctness(Dimension):
     rate = "correctness_rate"
     block = "memory_correctness"
     labels = ("correct", "hallucination", "irrelevant")
+    strongest = (
+        "correct",
+        "irrelevant",
+        "hallucination",
+    )  # without a source in one part, there may be one in another
     counted: ClassVar[Counted] = {
         "num_sessions": lambda fields: int(fields["correctness_rate"] is not None),
         "total_memories": "num_memories",
@@ -204,8 +221,8 @@ class Correctness(Dimension):
     def items(self, record: Record) -> list[str]:
         return [each["text"] for each in written(record)]
 
-    def parts(self, record: Record) -> dict[str, str]:
-        return {"dialogue": dialogue_text(record), "known": _texts(self._known(record))}
+    def parts(self, record: Record) -> Parts:
+        return {"dialogue": dialogue_lines(record), "known": _lines(self._known(record))}
 
     def _known(self, record: Record) -> list[str]:
         earlier = [text for each in written(record) for text in _previous_texts(each)]
@@ -256,16 +273,21 @@ def _share(fields: Fields, name: str) -> list[float]:
 
 
 def dialogue_text(record: Record) -> str:
-    """The dialogue of a session as lines with speaker and time."""
+    """The dialogue of a session as a text."""
+    return "\n".join(dialogue_lines(record))
+
+
+def dialogue_lines(record: Record) -> list[str]:
+    """The turns of a session with speaker and time."""
     if record.get("dialogue") is None:
         raise CannotJudge(
             f"the record of session {record['session_id']!r} has no dialogue, without which correctness cannot be"
             " judged: write the pipeline files with karat memory, or add the key"
         )
-    return "\n".join(
+    return [
         f"{turn['speaker']}{' (' + turn['time'] + ')' if turn.get('time') else ''}: {turn['text']}"
         for turn in record["dialogue"]
-    )
+    ]
 
 
 class Update(Dimension):
@@ -275,6 +297,12 @@ class Update(Dimension):
     rate = "update_score"
     block = "update_handling"
     labels = ("updated", "both", "outdated", "neither")
+
+    def merged(self, labels: Sequence[str]) -> str:
+        new = any(label in ("updated", "both") for label in labels)
+        old = any(label in ("outdated", "both") for label in labels)
+        return _version_label(new, old)
+
     counted: ClassVar[Counted] = {
         "num_updated": "update_num_updated",
         "num_both": "update_num_both",
@@ -296,8 +324,8 @@ class Update(Dimension):
             for point in _points(record, "update")
         ]
 
-    def parts(self, record: Record) -> dict[str, str]:
-        return {"memories": _texts(active(record))}
+    def parts(self, record: Record) -> Parts:
+        return {"memories": _lines(active(record))}
 
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         if active(record):
@@ -312,7 +340,7 @@ class Update(Dimension):
             old = any(
                 matcher.covered_by(each, stored, [point["memory_content"]]) is not None for each in before
             )
-            label = ("both" if old else "updated") if new else ("outdated" if old else "neither")
+            label = _version_label(new, old)
             out.append(ItemVerdict(number, label, f"new version {_is(new)}, earlier version {_is(old)}"))
         return out
 
@@ -339,6 +367,11 @@ class Update(Dimension):
         }
 
 
+def _version_label(new: bool, old: bool) -> str:
+    """The label of an update by which versions are stored."""
+    return ("both" if old else "updated") if new else ("outdated" if old else "neither")
+
+
 def _before(point: Record) -> list[str]:
     return [text for text in point.get("original_memories") or () if text.strip()]
 
@@ -358,6 +391,7 @@ class Interference(Dimension):
     rate = "interference_score"
     block = "interference_rejection"
     labels = ("rejected", "memorized")
+    strongest = ("memorized", "rejected")
     counted: ClassVar[Counted] = {
         "num_rejected": "interference_num_rejected",
         "num_memorized": "interference_num_memorized",
@@ -374,8 +408,8 @@ class Interference(Dimension):
     def items(self, record: Record) -> list[str]:
         return [point["memory_content"] for point in _points(record, "interference")]
 
-    def parts(self, record: Record) -> dict[str, str]:
-        return {"memories": _texts(active(record))}
+    def parts(self, record: Record) -> Parts:
+        return {"memories": _lines(active(record))}
 
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         if active(record):
@@ -413,7 +447,7 @@ class AnswerQuality(Dimension):
     key = "answer"
     block = "question_answering"
     of_sessions = False
-    labels = ("Correct", "Hallucination", "Omission")
+    labels = strongest = ("Correct", "Hallucination", "Omission")
     counted: ClassVar[Counted] = {
         "num_total": lambda fields: 1,
         "num_valid": lambda fields: int(fields["answer_is_valid"]),
@@ -428,14 +462,14 @@ class AnswerQuality(Dimension):
         answer = record["generated_answer"]
         return [] if answer is None else [answer]
 
-    def parts(self, record: Record) -> dict[str, str]:
-        out = {"question": record["retrieval"]["query"]}
+    def parts(self, record: Record) -> Parts:
+        out: Parts = {"question": record["retrieval"]["query"]}
         if record.get("choices"):
-            out["choices"] = _texts(record["choices"])
+            out["choices"] = _listed(record["choices"])
         if record.get("answerable", True):
-            out["gold"] = _texts(gold_answers(record))
+            out["gold"] = _listed(gold_answers(record))
             if record.get("rubric"):
-                out["rubric"] = _texts(record["rubric"])
+                out["rubric"] = _listed(record["rubric"])
         return out
 
     def settled(self, record: Record) -> list[ItemVerdict] | None:
@@ -451,6 +485,7 @@ class AnswerQuality(Dimension):
             gold_answers(record) or record.get("rubric") or [],
             answerable=record.get("answerable", True),
             choices=record.get("choices") or (),
+            matcher=matcher,
         )
         return [ItemVerdict(1, verdict.label, verdict.reasoning)]
 
@@ -481,7 +516,7 @@ class EvidenceCoverage(Dimension):
     rate = "evidence_hit_rate"
     block = "evidence_coverage"
     of_sessions = False
-    labels = ("covered", "missing")
+    labels = strongest = ("covered", "missing")
     counted: ClassVar[Counted] = {
         "num_covered": "evidence_covered_count",
         "num_total": lambda fields: 0 if fields["evidence_hit_rate"] is None else fields["num_evidence"],
@@ -491,8 +526,8 @@ class EvidenceCoverage(Dimension):
     def items(self, record: Record) -> list[str]:
         return [] if record["generated_answer"] is None else list(record["gold_evidence_contents"])
 
-    def parts(self, record: Record) -> dict[str, str]:
-        return {"memories": _texts(record["cited_memories"])}
+    def parts(self, record: Record) -> Parts:
+        return {"memories": _lines(record["cited_memories"])}
 
     def settled(self, record: Record) -> list[ItemVerdict] | None:
         if record["cited_memories"]:

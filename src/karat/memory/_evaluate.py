@@ -54,6 +54,10 @@ MOST_COMPARED = 20_000
 class StageOptions(TypedDict, total=False):
     """Options that are passed on to the stages."""
 
+    new: bool
+    """Start again even if the same run is in the store."""
+    accept_code_change: bool
+    """Continue a run although the code of the memory system changed."""
     retry_failed: bool
     """Try failed sessions, questions and judgments again."""
     wait: bool
@@ -159,6 +163,7 @@ class MemoryEvaluation:
         """What a person has to know: which judge and model were used, what was restarted or left out."""
         self.max_judge_errors = max_judge_errors
         self._others: list[dict[str, Any]] | None = None
+        self._first_failure = self._first()  # now: later the store may be closed
 
     @property
     def judge_errors(self) -> float:
@@ -175,8 +180,8 @@ class MemoryEvaluation:
         if missing["sessions"] or missing["questions"]:
             out.append(
                 f"{missing['sessions']} of {missing['of_sessions']} sessions and {missing['questions']} of"
-                f" {missing['of_questions']} questions failed: karat show {self.run.id} --failed lists them,"
-                " --retry-failed tries them again"
+                f" {missing['of_questions']} questions failed{self._first_failure}: karat show {self.run.id} --failed"
+                " lists them, --retry-failed tries them again"
             )
         if self.judge_errors > self.max_judge_errors:
             counts = self.metrics["judgments"]
@@ -187,6 +192,18 @@ class MemoryEvaluation:
             )
         return out
 
+    def _first(self) -> str:
+        """The first unit that failed and why, for a person who has not opened the store."""
+        missing = self.metrics["missing"]
+        if not (missing["sessions"] or missing["questions"]):
+            return ""
+        for output in self.run.outputs():
+            if isinstance(output.outcome, Failed):
+                error = output.outcome.error
+                place = f"{output.example} {output.unit}".strip()
+                return f" (first: {place}: {error.type}: {error.message.splitlines()[0][:300]})"
+        return ""
+
     @property
     def exit_code(self) -> int:
         """0, or 1 with failed units or too many judge errors."""
@@ -194,8 +211,12 @@ class MemoryEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON-able values."""
+        from karat.memory._report import conclusion, few_samples
+
         return {
             "baseline": self.baseline,
+            "conclusion": conclusion(self),
+            "few_samples": few_samples(self) or None,
             "run": self.run.id,
             "evaluation": self.evaluation.id,
             "aggregation": self.aggregation.id,
@@ -208,6 +229,7 @@ class MemoryEvaluation:
             "notices": self.notices,
             "problems": self.problems,
             "ok": not self.problems,
+            "exit_code": self.exit_code,
         }
 
     def others(self) -> list[dict[str, Any]]:
@@ -329,7 +351,8 @@ def evaluate(
         stage.notices.append(
             f"{chosen.spec} judges its own answers: name another --judge to rule out that it favours them"
         )
-    made = karat.evaluate(stage.run, evaluators, store=opened, **common)
+    judging = {name: value for name, value in common.items() if name not in ("new", "accept_code_change")}
+    made = karat.evaluate(stage.run, evaluators, store=opened, **judging)
     aggregation = karat.aggregate(made, [MemoryDimensions()], store=opened)
     stage.notices += _audit_notices(aggregation)
     with files.writing(folder):

@@ -85,7 +85,7 @@ def summary_of(verdicts: Sequence[ItemVerdict]) -> str:
 class MatchedDimension(Evaluator):
     """A dimension judged by the deterministic matcher."""
 
-    version = "2"
+    version = "3"
 
     def __init__(self, dimension: str, key: str | None = None, embeddings: bool | None = None) -> None:
         super().__init__(key or dimension)
@@ -112,6 +112,9 @@ class JudgedDimension(ItemJudge):
 
     def __init__(self, judge: object = None) -> None:
         super().__init__(judge=judge, prompt=prompt_text(self.prompt_name))
+
+    def merged(self, labels: Sequence[str]) -> str:
+        return self.dimension.merged(labels)
 
     async def judge_output(self, output: object) -> Result:
         record = checked_record(output, self.dimension)

@@ -28,8 +28,17 @@ _STOP = _listed("""
 a an the and or but if then so of in on at to for from by with about into over as is are was were be been being am do
 does did has have had having will would can could should may might must shall it its this that these those he she they
 them his her their we us our i me my mine you your yours user assistant who whom which what when where why how there
-here also just very really not no
+here also just very really not no per
 """)
+
+_NEGATORS = _listed(
+    "not no never without cannot neither nor none nobody nothing hardly dont doesnt didnt cant wont isnt wasnt arent"
+)
+_NEGATED = re.compile(r"n['\u2019]t$")
+_ADVERBS = _listed(
+    "always often still now again already instead longer anymore too even ever maybe perhaps actually"
+)
+"""Words that stand between others without changing what is said; so do words in -ly."""
 
 # ---------------------------------------------------------------- words
 
@@ -81,6 +90,8 @@ def _stem(word: str) -> str:
 
 def _word(token: str) -> str:
     """A token in the form in which words are compared; empty for one without meaning."""
+    if token in _NEGATORS or _NEGATED.search(token):  # what is negated is compared apart from the words
+        return ""
     word = re.sub(r"['\u2019]\w*$", "", token)
     if not word or word in _STOP:
         return ""
@@ -95,6 +106,28 @@ def content_words(text: str) -> frozenset[str]:
     for match in _WORD.finditer(text[:LONGEST].casefold()):
         out.update(_forms(match[0]))
     return frozenset(out)
+
+
+class Word(NamedTuple):
+    """A word that carries meaning, as it is compared and as it is written."""
+
+    form: str
+    written: str
+
+
+@functools.lru_cache(maxsize=20_000)
+def word_sequence(text: str) -> tuple[Word, ...]:
+    """The words of a text that carry meaning, in order; without those of dates, times and numbers, and adverbs."""
+    rest = _times(_dates(text[:LONGEST])[1])[1]
+    out = []
+    for match in _WORD.finditer(rest):
+        token = match[0].casefold()
+        form = _word(token)
+        if token in _ADVERBS or (token.endswith("ly") and len(token) > 5):
+            continue
+        if form and not form[0].isdigit() and not _WIDE.search(form):
+            out.append(Word(form, re.sub(r"['\u2019]\w*$", "", match[0])))
+    return tuple(out)
 
 
 def _forms(token: str) -> Iterable[str]:
@@ -131,7 +164,9 @@ _MONTHS = {
 }
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _DATES = (
-    re.compile(r"\b(?P<y>\d{4})[-/](?P<m>\d{1,2})[-/](?P<d>\d{1,2})(?!\d)"),
+    re.compile(r"\b(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})(?!\d)"),
+    re.compile(r"(?<![\d./-])(?P<one>\d{1,2})(?P<sign>[./-])(?P<two>\d{1,2})(?P=sign)(?P<y>\d{4})(?!\d)"),
+    re.compile(r"(?<!\d)(?P<y>(?:19|20)\d{2})(?P<m>0[1-9]|1[0-2])(?P<d>0[1-9]|[12]\d|3[01])(?!\d)"),
     re.compile(
         rf"\b(?P<d>\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+(?P<n>{_MONTH})\b\.?(?:,?\s+(?P<y>\d{{4}}))?", re.I
     ),
@@ -161,15 +196,26 @@ class Date(NamedTuple):
     year: int | None
     month: int | None
     day: int | None
+    swappable: bool = False
+    """Whether month and day may be the other way round, as in 02/06/2024."""
 
     def within(self, other: Date) -> bool:
         """Whether another date has every part that this one has, with the same values.
 
         The other one may leave out the year of a day, which a dialogue rarely spells out.
         """
+        if self.swappable or other.swappable:
+            plain = self._replace(swappable=False)
+            return any(
+                plain.within(each)
+                for each in (
+                    other._replace(swappable=False),
+                    other._replace(month=other.day, day=other.month, swappable=False),
+                )
+            )
         if self.month is not None and other.year is None:
             return self.month == other.month and self.day == other.day
-        return all(mine is None or mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return all(mine is None or mine == theirs for mine, theirs in zip(self[:3], other[:3], strict=True))
 
     def shifted(self, days: int) -> Date | None:
         """A date some days later; None for a part of a date."""
@@ -205,11 +251,20 @@ def _dates(text: str) -> tuple[list[Date], str]:
             month = _MONTHS[parts["n"].casefold()] if parts.get("n") else parts.get("m")
             year, day = parts.get("y"), parts.get("d")
             date = Date(int(year) if year else None, int(month) if month else None, int(day) if day else None)
+            if parts.get("one"):
+                date = _numeric_date(int(parts["one"]), int(parts["two"]), parts["sign"], int(parts["y"]))
             if 1 <= (date.month or 1) <= 12 and 1 <= (date.day or 1) <= 31:
                 taken.append(match.span())
                 out.append(date)
         text = _without(text, taken)
     return out, text
+
+
+def _numeric_date(one: int, two: int, sign: str, year: int) -> Date:
+    """The date of 14/03/2024, 03/14/2024 or 14.03.2024; with dots the day comes first."""
+    if one > 12 or (sign == "." and two <= 12):
+        return Date(year, two, one)
+    return Date(year, one, two, swappable=two <= 12 and one != two)
 
 
 def _times(text: str) -> tuple[list[Time], str]:
@@ -269,39 +324,64 @@ def numbers(text: str) -> set[float]:
     return out | set(_spelled(rest))
 
 
+_COUNTS = {"twice": 2.0, "thrice": 3.0, "both": 2.0, "couple": 2.0}
+"""Words that say how many."""
+
+
 def _spelled(text: str) -> Iterator[float]:
-    """Numbers in words: `seven`, `twenty-five`, `two hundred`."""
-    value: int | None = None
-    tens = False
-    for match in _WORD.finditer(text.casefold()):
-        word = match[0]
-        if word in _NUMERALS:
-            if value is not None and not (tens and _NUMERALS[word] < 10):
-                yield float(value)
-                value = None
-            value, tens = (value or 0) + _NUMERALS[word], False
-        elif word in _TENS:
-            if value is not None:
-                yield float(value)
-            value, tens = _TENS[word], True
-        elif word in _MULTIPLES and value is not None:
-            value, tens = value * _MULTIPLES[word], False
+    """Numbers in words: `seven`, `twenty-five`, `one thousand two hundred and five`, `half a dozen`, `twice`."""
+    words = [match[0] for match in _WORD.finditer(text.casefold())]
+    place = 0
+    while place < len(words):
+        word = words[place]
+        if word in _COUNTS:
+            yield _COUNTS[word]
+        elif word == "dozen":
+            yield 6.0 if words[max(0, place - 2) : place] == ["half", "a"] else 12.0
+        elif word in _NUMERALS or word in _TENS:
+            value, place = _spelled_at(words, place)
+            yield float(value)
+            continue
+        place += 1
+
+
+def _spelled_at(words: list[str], place: int) -> tuple[int, int]:
+    """The number in words that begins at a place, and the place after it."""
+    total, group = 0, 0
+    smallest = 10**9  # what may follow is smaller than what came before: `two hundred five`, not `two five`
+    while place < len(words):
+        word = words[place]
+        value = _NUMERALS.get(word, _TENS.get(word))
+        if value is not None and value < smallest and not (group % 10 and value) and not group % 100:
+            group, smallest = group + value, 100
+        elif value is not None and 0 < value < 10 and group % 10 == 0 and group % 100 >= 20:
+            group += value
+        elif word in _MULTIPLES and group:
+            multiple = _MULTIPLES[word]
+            if multiple in (100, 12):
+                group, smallest = group * multiple, 10**9
+            else:
+                total, group, smallest = total + group * multiple, 0, 10**9
+        elif word == "and" and (total or group) and _continues(words, place):
+            pass
         else:
-            if word == "dozen":
-                yield 12.0
-            if value is not None:
-                yield float(value)
-            value, tens = None, False
-    if value is not None:
-        yield float(value)
+            break
+        place += 1
+    return total + group, place
+
+
+def _continues(words: list[str], place: int) -> bool:
+    """Whether `and` joins the parts of one number: `two hundred and five`, not `two and five`."""
+    if words[place - 1] not in ("hundred", "thousand", "million") or place + 1 >= len(words):
+        return False
+    return words[place + 1] in _NUMERALS or words[place + 1] in _TENS
 
 
 # ---------------------------------------------------------------- negation
 
-_NEGATORS = _listed(
-    "not no never without cannot neither nor none nobody nothing hardly dont doesnt didnt cant wont isnt wasnt arent"
-)
-_NEGATED = re.compile(r"n['\u2019]t$")
+_ENDED = _listed("stop stops stopped stopping quit quits quitting ceased")
+"""Verbs that negate the activity after them: `stopped drinking coffee`."""
+ENDED_FORMS = _listed("stop quit ceas")
 _NO_NEGATION = _listed(
     "only just forget mind doubt wait miss problem problems worries worry hesitate matter idea"
 )
@@ -331,7 +411,7 @@ ANTONYMS = tuple(
 _FIRST_PERSON = re.compile(r"\b(?:I|my|me|mine|we|our|us|user)\b|\bI['\u2019]", re.IGNORECASE)
 
 
-class Said(NamedTuple):
+class Facts(NamedTuple):
     """What a passage says."""
 
     words: frozenset[str]
@@ -345,11 +425,11 @@ class Said(NamedTuple):
     times: tuple[Time, ...]
     first_person: bool
 
-    def __add__(self, other: object) -> Said:
+    def __add__(self, other: object) -> Facts:
         """What two passages say together."""
-        if not isinstance(other, Said):
+        if not isinstance(other, Facts):
             return NotImplemented
-        return Said(
+        return Facts(
             self.words | other.words,
             self.negated | other.negated,
             self.affirmed | other.affirmed,
@@ -359,7 +439,7 @@ class Said(NamedTuple):
             self.first_person or other.first_person,
         )
 
-    def contradicts(self, other: Said) -> bool:
+    def contradicts(self, other: Facts) -> bool:
         """Whether the words that both share are negated in one and not in the other, or one has the opposite word."""
         shared = self.words & other.words
         opposite = (self._only_negated() & other._only_affirmed()) | (
@@ -384,7 +464,7 @@ class Said(NamedTuple):
 
 
 @functools.lru_cache(maxsize=50_000)
-def said(text: str, day: Date | None = None) -> Said:
+def facts_of(text: str, day: Date | None = None) -> Facts:
     """What a passage says; `day` is when, for words such as `yesterday`."""
     text = text[:LONGEST]
     found, rest = _dates(text)
@@ -394,7 +474,7 @@ def said(text: str, day: Date | None = None) -> Said:
         shifted = day.shifted(_SHIFTS.get(word, 0)) if day is not None else None
         found += [shifted] if shifted is not None else []
     negated, affirmed = _polarity(rest)
-    return Said(
+    return Facts(
         content_words(rest),
         negated,
         affirmed,
@@ -417,6 +497,10 @@ def _polarity(text: str) -> tuple[frozenset[str], frozenset[str]]:
             under = False
         elif token in _NEGATORS or _NEGATED.search(token):
             under = under or following not in _NO_NEGATION
+        elif token in _ENDED and following.endswith("ing"):
+            under = True
+        elif under and token in _ADVERBS:
+            continue
         else:
             (negated if under else affirmed).update(_forms(token))
     return frozenset(negated), frozenset(affirmed)
@@ -428,13 +512,13 @@ _BEGINNING = re.compile(r"\s*\[(?P<time>[^\]\n]{4,60})\]\s*|\s*(?P<who>[^\s:\[\]
 
 
 @functools.lru_cache(maxsize=10_000)
-def statements(memory: str) -> tuple[Said, ...]:
+def statements(memory: str) -> tuple[Facts, ...]:
     """The sentences of a memory. Each has the speaker of its line, and the day of its line for `yesterday`.
 
     The time at the beginning of a line (`[2024-05-01 09:30] speaker: …`) is when it was said: no number of it counts,
     and its date counts for what is said.
     """
-    out: list[Said] = []
+    out: list[Facts] = []
     day: Date | None = None
     for line in memory[:LONGEST].split("\n"):
         who = ""
@@ -450,9 +534,9 @@ def statements(memory: str) -> tuple[Said, ...]:
                 break
             line = line[match.end() :]
         for sentence in sentences(line):
-            made = said(sentence, day)
+            made = facts_of(sentence, day)
             if who:
-                made = made + said(who)
+                made = made + facts_of(who)
             if day is not None:
                 made = made._replace(dates=(*made.dates, day))
             out.append(made)
@@ -471,6 +555,12 @@ _NOT = (
     r"|could(?: not|n['\u2019]?t))"
 )
 _GAP = r"\s+(?:\w+\s+){0,2}?"
+_GAP_BEFORE = r"(?:\s+\w+){0,3}?\s*"
+_MATERIAL = (
+    r"\b(?:conversations?|chats?|memor(?:y|ies)|context|dialogues?|history|records?|notes|data|messages|documents?"
+    r"|excerpts?|sources?|sessions?)\b"
+)
+_ABOUT = r"\b(?:on|about|in|regarding|concerning|of that)\b"
 _KNOW = (
     r"(?:know|say|tell|answer|determine|find|recall|remember|see|infer|confirm|identify|provide"
     r"|have (?:any |enough |that |the |this |a )?(?:information|memory|memories|record|details|answer))\b"
@@ -497,6 +587,20 @@ _REFUSALS = re.compile(
             r"\b(?:question|this|it|answer|that) (?:is|remains) (?:unanswerable|unknown|unclear)\b",
             r"^\W*(?:unknown|unanswerable|unclear|n/a|not sure|no idea|nobody knows|not applicable)\b\W*$",
             r"\bunanswerable\b|\bcannot be (?:answered|determined|known|inferred)\b",
+            r"\b(?:impossible|hard|difficult|not possible|no way) to (?:say|tell|know|determine|answer|judge)\b",
+            _I + r"(?:have|found|find|see|know) nothing" + _GAP_BEFORE + _ABOUT,
+            r"\bnothing" + _GAP_BEFORE + _ABOUT + r"[^.]{0,40}?" + _MATERIAL,
+            _MATERIAL + r"[^.]{0,20}?\b(?:silent|blank|say nothing|says nothing)\b",
+            r"\b(?:never|not|n['\u2019]t|nobody|no one)"
+            + _GAP
+            + r"(?:come|came|comes|brought|bring|brings) (?:it )?up\b",
+            r"\b(?:lack|lacks|lacking|missing|need more|without (?:more|further|additional))\b"
+            + _GAP_BEFORE
+            + r"\b(?:information|context|details?|data|evidence|memor(?:y|ies))\b",
+            r"\b(?:not enough|insufficient|too little)" + _GAP + r"(?:context|to go on|data)\b",
+            r"\b(?:not aware of|no knowledge of|beyond (?:what|my))\b",
+            r"\b(?:no|without) (?:memor(?:y|ies)|records?|recollection|trace|reference|notes?)"
+            r" (?:of|about|on|to|that)\b",
             "\u4e0d\u77e5\u9053|\u65e0\u6cd5\u56de\u7b54|\u6ca1\u6709\u63d0\u5230|\u672a\u63d0\u53ca",
         ]
     ),

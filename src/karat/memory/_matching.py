@@ -7,6 +7,8 @@ embeddings find, so it is strict about paraphrases. `tests/memory/matching_cases
 
 from __future__ import annotations
 
+import difflib
+import functools
 import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,15 +16,18 @@ from typing import Any, Literal, NamedTuple
 
 from karat.evaluators import TokenF1
 from karat.memory._language import (
-    Said,
+    ENDED_FORMS,
+    Facts,
+    Word,
     content_words,
     dates,
+    facts_of,
     is_refusal,
-    said,
     sentences,
     statements,
     subject_of,
     without_dates,
+    word_sequence,
 )
 
 COVERED = 0.6
@@ -33,6 +38,9 @@ NEAR = 0.3
 """The share that is enough where the embedding of the passage is close as well."""
 CLOSE = 0.7
 """The cosine similarity that counts as close."""
+SIMILAR = 0.55
+"""The cosine similarity of two single words that mean about the same: `bought` and `purchased` have 0.77, `brother` and
+`cousin` 0.45, `gym` and `choir` -0.02."""
 SUPPORTED = 0.6
 """The share of a memory's words that its sources have to contain; a memory with less is a hallucination."""
 F1_CORRECT = 0.6
@@ -60,37 +68,38 @@ class _Point:
 
     def __init__(self, text: str, against: Iterable[str]) -> None:
         self.text = text
-        self.said = said(text)
-        self.words = _without_numbers(self.said.words) or self.said.words
+        self.facts = facts_of(text)
+        self.words = _without_numbers(self.facts.words) or self.facts.words
         self.subject = subject_of(text) & self.words
         spelled_one = {1.0} if not re.search(r"(?<!\d)1(?!\d)", text) else set()
-        self.numbers = self.said.numbers - spelled_one
+        self.numbers = self.facts.numbers - spelled_one
         self.list = _last_words(text)
         self.against = [content_words(each) for each in against]
 
-    def share(self, passage: Said) -> float:
+    def share(self, passage: Facts) -> float:
         """The share of the words that a passage has. Who says `I` need not say the name."""
         words = self.words
         if passage.first_person and not self.subject <= passage.words and words - self.subject:
             words = words - self.subject
         return len(words & passage.words) / len(words)
 
-    def allowed(self, passage: Said) -> bool:
+    def allowed(self, passage: Facts) -> bool:
         """Whether a passage has the numbers, dates and times of the point and does not say the opposite."""
         return (
             self.numbers <= passage.numbers
             and all(any(date.within(other) for other in passage.dates) for date in self._dates())
-            and all(any(time.same(other) for other in passage.times) for time in self.said.times)
+            and all(any(time.same(other) for other in passage.times) for time in self.facts.times)
             and (not self.list & passage.words or 2 * len(self.list - passage.words) < len(self.list))
-            and not self.said.contradicts(passage)
-            and all(_nearer(self.said.words, old, passage.words) for old in self.against)
+            and not self.facts.contradicts(passage)
+            and all(_nearer(self.facts.words, old, passage.words) for old in self.against)
         )
 
     def _dates(self) -> list[Any]:
         """The dates that have to be there: a gold point spells out a year that a dialogue leaves out."""
-        return [date for date in self.said.dates if date.month is not None]
+        return [date for date in self.facts.dates if date.month is not None]
 
 
+_POSSESSIVE = re.compile(r"(?:[A-Z]\w*\s+)*[A-Z]\w*['\u2019]s?\s")
 _LIST = re.compile(r"(\w+)(?:, (?:the |an? )?(\w+))*,? and (?:the |an? )?(\w+)\W*$")
 
 
@@ -134,10 +143,68 @@ class Matcher:
             several = parts[end - 1][0] != place
             if share < (JOINED if several else NEAR) or not wanted.allowed(passage):
                 continue
-            if share >= COVERED:
+            if several:
                 return place
-            near.append((place, _text_of(memories[place], start - _first(parts, start), end - start)))
+            text = _text_of(memories[place], start - _first(parts, start), end - start)
+            if any(self.replaced(point, each, passage.words) for each in sentences(text)):
+                continue
+            if share >= COVERED or share + self._similar_share(wanted.words, point, passage, text) >= COVERED:
+                return place
+            near.append((place, text))
         return self._close(point, near) if self.embeddings and near else None
+
+    def replaced(self, wanted: str, given: str, known: frozenset[str]) -> bool:
+        """Whether a sentence says the same of something else: `joined a choir` instead of `joined a gym`.
+
+        That is so where one or two words stand in the place of others, between words that both share, and mean
+        something else, while all other words but one agree. `known` are words that are stated elsewhere. The word
+        after the subject is a verb, for which there are too many ways to say the same.
+        """
+        ours, theirs = word_sequence(wanted), word_sequence(given)
+        name = len(subject_of(wanted))
+        if ours[:name] and facts_of(given).first_person and ours[0].form not in known:
+            ours, name = ours[name:], 0
+        verb = name if name and not _POSSESSIVE.match(wanted) else -1
+        found = difflib.SequenceMatcher(
+            None, [word.form for word in ours], [word.form for word in theirs], autojunk=False
+        ).get_opcodes()
+        equal = sum(end - start for kind, start, end, _, _ in found if kind == "equal")
+        for number, (kind, start, end, begin, stop) in enumerate(found):
+            if kind != "replace" or start == verb or end - start > 2 or stop - begin > 2:
+                continue
+            if not equal or len(ours) - equal - (end - start) > 1:
+                continue
+            if number == 0 and (begin or start or stop - begin != end - start):
+                continue
+            old, new = ours[start:end], theirs[begin:stop]
+            if known.isdisjoint(word.form for word in old) and not self._same_meaning(old, new):
+                return True
+        return False
+
+    def recall(self, words: frozenset[str], wanted: str, given: str) -> float:
+        """The share of some words of a text that another text has, or has in other words."""
+        if not words:
+            return 0.0
+        found = _recall(words, given)
+        return found + self._similar_share(words, wanted, facts_of(given), given) if found else found
+
+    def _same_meaning(self, ours: Sequence[Word], theirs: Sequence[Word]) -> bool:
+        if not self.embeddings:  # only names are certain to differ
+            return not all(word.written[0].isupper() for word in (*ours, *theirs))
+        return any(_similarity(a.written, b.written) >= SIMILAR for a in ours for b in theirs)
+
+    def _similar_share(self, words: frozenset[str], point: str, passage: Facts, text: str) -> float:
+        """The share of a point's words for which a passage has another word of the same meaning."""
+        if not self.embeddings:
+            return 0.0
+        missing = [word for word in word_sequence(point) if word.form in words - passage.words]
+        said = {word.written.casefold() for word in word_sequence(text)}
+        found = {
+            word.form
+            for word in missing
+            if any(_similarity(word.written.casefold(), other) >= SIMILAR for other in said)
+        }
+        return len(found) / len(words)
 
     def _close(self, point: str, near: list[tuple[int, str]]) -> int | None:
         """The place of the first passage whose embedding is close to that of the point."""
@@ -151,9 +218,26 @@ class Matcher:
         return next((place for (place, _), value in zip(near, similar, strict=True) if value >= CLOSE), None)
 
 
+@functools.lru_cache(maxsize=2_000)
+def _vector(word: str) -> Any:
+    """The embedding of a word, of length 1."""
+    import numpy
+
+    from karat import models
+
+    vector: Any = models.get("local/wordllama").embed_sync([word])[0]
+    return vector / max(float(numpy.linalg.norm(vector)), 1e-12)
+
+
+@functools.lru_cache(maxsize=20_000)
+def _similarity(one: str, other: str) -> float:
+    """The cosine similarity of two words."""
+    return float(_vector(one) @ _vector(other))
+
+
 def _passages(
-    parts: Sequence[tuple[int, Said]], words: frozenset[str]
-) -> Iterator[tuple[int, int, int, Said]]:
+    parts: Sequence[tuple[int, Facts]], words: frozenset[str]
+) -> Iterator[tuple[int, int, int, Facts]]:
     """One to three adjacent sentences of a memory, then up to six over several, that begin with a shared word.
 
     Yields the position of the memory, the range of sentences, and what they say.
@@ -172,7 +256,7 @@ def _passages(
                     yield place, start, end + 1, passage
 
 
-def _first(parts: Sequence[tuple[int, Said]], start: int) -> int:
+def _first(parts: Sequence[tuple[int, Facts]], start: int) -> int:
     """Where the sentences of the memory begin that the sentence at `start` is of."""
     while start and parts[start - 1][0] == parts[start][0]:
         start -= 1
@@ -205,9 +289,15 @@ class AnswerVerdict(NamedTuple):
 
 
 def judge_answer(
-    answer: str, gold: Sequence[str], *, answerable: bool = True, choices: Sequence[str] = ()
+    answer: str,
+    gold: Sequence[str],
+    *,
+    answerable: bool = True,
+    choices: Sequence[str] = (),
+    matcher: Matcher | None = None,
 ) -> AnswerVerdict:
     """Label an answer by comparing it with the gold answers, of which any one is right."""
+    matcher = matcher or Matcher()
     refuses = is_refusal(answer)
     if not answerable:
         if refuses:
@@ -219,12 +309,14 @@ def judge_answer(
         guess = re.split(r"\b(?:but|however)\b", answer, maxsplit=1, flags=re.IGNORECASE)[-1]
         if guess != answer and not is_refusal(guess):
             right = [
-                each for each in gold if each.strip() and _compared(guess, each, choices).label == "Correct"
+                each
+                for each in gold
+                if each.strip() and _compared(guess, each, choices, matcher).label == "Correct"
             ]
             if right:
                 return AnswerVerdict("Correct", "the answer expresses a doubt and gives the gold answer")
         return AnswerVerdict("Omission", "the answer says that it does not know")
-    verdicts = [_compared(answer, each, choices) for each in gold if each.strip()]
+    verdicts = [_compared(answer, each, choices, matcher) for each in gold if each.strip()]
     if not verdicts:
         return AnswerVerdict("Omission", "there is no gold answer to compare with")
     order = ("Correct", "Omission", "Hallucination")
@@ -237,15 +329,15 @@ def judge_answer(
 _YES_NO = re.compile(r"\W*(yes|yeah|no|nope)\b(?:\W+|$)", re.IGNORECASE)
 
 
-def _compared(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
+def _compared(answer: str, gold: str, choices: Sequence[str], matcher: Matcher) -> AnswerVerdict:
     if choices:
         return _chosen(answer, gold, choices)
     decided = _yes_or_no(answer, gold)
     if decided is not None:
         return decided
-    told = statements(answer) or (said(answer),)
-    found = sum(told[1:], told[0])
-    wanted = said(gold)
+    passages = statements(answer) or (facts_of(answer),)
+    found = sum(passages[1:], passages[0])
+    wanted = facts_of(gold)
     if wanted.dates and _is_only_date(gold):
         stated = dates(answer)
         if all(any(date.within(other) for other in stated) for date in wanted.dates):
@@ -266,13 +358,21 @@ def _compared(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
         present = [item for item in items if _recall(content_words(item), answer) >= RECALL_CORRECT]
         if len(present) == len(items):
             return AnswerVerdict("Correct", f"the answer has all {len(items)} items of the gold answer")
+        others = [item for item in _list_items(answer) if _is_other(item, gold)]
+        if present and others:
+            return AnswerVerdict("Hallucination", f"{others[0]!r} is not in the list of the gold answer")
         if present:
             return AnswerVerdict(
                 "Omission", f"the answer has {len(present)} of the {len(items)} items of the gold answer"
             )
     scored = _f1.evaluate(outputs=answer, reference_outputs=gold)
-    recall, words = _recall(_needed(gold, answer), answer), content_words(answer)
     numbers_agree = wanted.numbers <= found.numbers
+    needed, words = _needed(gold, answer), content_words(answer)
+    if wanted.numbers and numbers_agree:  # 1200 may be said in words
+        needed = _without_numbers(needed) or needed
+    recall = matcher.recall(needed, gold, answer)
+    if any(matcher.replaced(gold, each, words) for each in sentences(answer)):
+        return AnswerVerdict("Hallucination", "the answer says the same of something else")
     if numbers_agree and ((scored.score or 0.0) >= F1_CORRECT or recall >= RECALL_CORRECT):
         return AnswerVerdict("Correct", f"token F1 {scored.score or 0.0:.2f}, {recall:.0%} of the gold words")
     precision = len(words & content_words(gold)) / len(words) if words else 0.0
@@ -287,8 +387,10 @@ _PRONOUN = re.compile(r"\b(?:I|we|he|she|they)\b", re.IGNORECASE)
 
 
 def _needed(gold: str, answer: str) -> frozenset[str]:
-    """The words that an answer has to contain: without the name of whom it calls `she`."""
+    """The words that an answer has to contain: without the name of whom it calls `she`, and `stopped` if it negates."""
     words = content_words(gold)
+    if facts_of(gold).negated and facts_of(answer).negated and words - ENDED_FORMS:
+        words -= ENDED_FORMS
     name = subject_of(gold) - content_words(answer)
     return words - name if len(words) > 2 and words - name and _PRONOUN.search(answer) else words
 
@@ -321,6 +423,12 @@ def _chosen(answer: str, gold: str, choices: Sequence[str]) -> AnswerVerdict:
     if not longest:
         return AnswerVerdict("Omission", "the answer names none of the choices")
     return AnswerVerdict("Hallucination", "the answer names another choice, or several")
+
+
+def _is_other(item: str, gold: str) -> bool:
+    """Whether a short item of a list shares no word with the gold answer."""
+    words = content_words(item)
+    return len(words) <= 2 and not words & content_words(gold)
 
 
 def _is_only_date(text: str) -> bool:

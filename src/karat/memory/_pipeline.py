@@ -7,6 +7,7 @@ begins. A system that can save is saved with each session, so a sample continues
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import shutil
 import threading
@@ -106,6 +107,42 @@ class SystemSpec(msgspec.Struct, frozen=True):
     """How it was named, such as `file.py:Class`."""
 
 
+METHODS: dict[str, tuple[Any, ...]] = {
+    "reset": (Path(),),
+    "ingest_turn": (None,),
+    "end_session": ("",),
+    "snapshot": (),
+    "retrieve": ("", 1, None),
+}
+"""What every memory system has to have, each with arguments as karat gives them."""
+
+
+def _check_methods(given: object, system: MemorySystem) -> None:
+    """Refuse a system without a method, or with one that takes other arguments, before the first session."""
+    kind = type(system)
+    what = f"the memory system {given!r}" if isinstance(given, str) else f"the memory system {kind.__name__}"
+    missing = [
+        name
+        for name in METHODS
+        if name != "end_session" and getattr(kind, name) is getattr(MemorySystem, name)
+    ]
+    if missing:
+        raise RequestError(
+            f"{what} has no {' and no '.join(missing)}: define it in the class {kind.__name__}"
+        )
+    for name, arguments in METHODS.items():
+        try:
+            inspect.signature(getattr(system, name)).bind(*arguments)
+        except TypeError as error:
+            expected = str(inspect.signature(getattr(MemorySystem, name))).partition(" ->")[0]
+            raise RequestError(
+                f"{what}: {kind.__name__}.{name} takes other arguments than karat gives ({error}): define it as"
+                f" {name}{expected}"
+            ) from None
+        except ValueError:  # no signature is known, as of a function in C
+            continue
+
+
 def system_spec(given: object, params: Mapping[str, Any] | None = None, seed: int = 0) -> SystemSpec:
     """A memory system from its name, `file.py:Class`, a class or a function; one is made to ask what it can do."""
     from karat.memory import memory_systems
@@ -129,8 +166,10 @@ def system_spec(given: object, params: Mapping[str, Any] | None = None, seed: in
         system = factory(**options)
         if not isinstance(system, MemorySystem):
             raise RequestError(
-                f"{given!r} makes a {type(system).__name__}, which is not a karat.memory.MemorySystem"
+                f"{given!r} makes a {type(system).__name__}, which is not a karat.memory.MemorySystem: derive the class"
+                " from it (docs/memory.md, 'Your own memory system')"
             )
+        _check_methods(given, system)
         return system
 
     with _faults_of(given, "cannot be made"):
@@ -446,8 +485,20 @@ class _Drive:
             memory for name, memory in self.previous.items() if name not in now and memory.status == "active"
         ]
         out += [self._change(session_id, "archive", memory, []) for memory in gone]
+        self._check_ids(gone, now)
         self.previous = now
         return out
+
+    def _check_ids(self, gone: Sequence[StoredMemory], now: Mapping[str, StoredMemory]) -> None:
+        """Refuse a system whose memories get other ids with each snapshot: every one would count as added again."""
+        if len(gone) < 2 or any(name in now for name in self.previous):
+            return
+        texts = {memory.text for memory in now.values()}
+        if all(memory.text in texts for memory in gone):
+            raise SystemFault(
+                f"{self.baseline}: snapshot() gave all {len(gone)} memories other ids than after the session before:"
+                " the id of a memory has to stay the same, or each one counts as added again"
+            )
 
     def _change(
         self, session_id: str, op: str, memory: StoredMemory, replaced: Sequence[str]

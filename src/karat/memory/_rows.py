@@ -17,7 +17,7 @@ def summary_of_unit(example: Example, unit: str, record: Mapping[str, Any] | Non
     if record is None:
         return _failed(example, unit)
     if "memory_delta" in record:
-        said = [f"{turn['speaker']}: {turn['text']}" for turn in record.get("dialogue") or ()]
+        turns = [f"{turn['speaker']}: {turn['text']}" for turn in record.get("dialogue") or ()]
         gold = record["gold_state"]
         kinds = ("new", "update", "interference")
         points = [
@@ -27,7 +27,7 @@ def summary_of_unit(example: Example, unit: str, record: Mapping[str, Any] | Non
         ]
         changes = [f"{each['op']}: {each['text']}" for each in record["memory_delta"]]
         return {
-            "input": _lines(said),
+            "input": _lines(turns),
             "expected": _lines(points),
             "output": _lines(changes) or "the session changed no memory",
         }
@@ -46,8 +46,8 @@ def _failed(example: Example, unit: str) -> dict[str, str]:
         if kind == "question" and str(each["index"]) == name:
             return {"input": _cut(each["question"]), "expected": ""}
         if kind == "session" and each["session_id"] == name:
-            said = (f"{turn['speaker']}: {turn['text']}" for turn in each.get("turns", ()))
-            return {"input": _lines(said), "expected": ""}
+            turns = (f"{turn['speaker']}: {turn['text']}" for turn in each.get("turns", ()))
+            return {"input": _lines(turns), "expected": ""}
     return {}
 
 

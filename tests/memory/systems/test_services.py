@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import time_machine
 from karat.cli import main
 from karat.errors import RequestError
 from karat.memory import Turn, evaluate, memory_systems
-from karat.memory.systems._services import ServiceFailed
+from karat.memory.systems._services import HttpMemory, ServiceFailed
 from karat.testing import MemorySystemConformance
 from tests.memory.systems import service
 
@@ -231,3 +232,11 @@ def test_a_service_that_is_down_is_one_line_on_the_command_line(tmp_path, capsys
     given += ["--output-dir", str(tmp_path / "out"), "--judge", "deterministic", "--model", "extractive"]
     assert main([*given, "--store", f"sqlite:///{tmp_path / 'results.db'}", "--quiet"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_service_that_does_not_run_is_named_with_its_address():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with pytest.raises(ServiceFailed, match=rf"127\.0\.0\.1:{port}.*--param url"):
+        HttpMemory(url=f"http://127.0.0.1:{port}/memory", name="mine").capabilities()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from karat.memory.systems import (
-    _controls,
+    _baselines,
     _graphiti,
     _langgraph,
     _layered,
@@ -11,11 +11,10 @@ from karat.memory.systems import (
     _reflecting,
     _search,
     _services,
-    _simple,
 )
 
 __all__ = [
-    "_controls",
+    "_baselines",
     "_graphiti",
     "_langgraph",
     "_layered",
@@ -23,5 +22,4 @@ __all__ = [
     "_reflecting",
     "_search",
     "_services",
-    "_simple",
 ]

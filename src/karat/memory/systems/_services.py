@@ -201,6 +201,11 @@ class HttpMemory(_ServiceMemory):
         path = f"{self._parts.path.rstrip('/')}/{operation}"
         try:
             return self._exchange(path, body, headers, deadline, operation)
+        except ConnectionRefusedError as error:
+            raise ServiceFailed(
+                f"{self.name}: {operation}: nothing listens at {self._parts.hostname}:{self._port}: start the service,"
+                " or correct --param url"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             self._disconnect()
             raise ServiceFailed(f"{self.name}: {operation}: {type(error).__name__}: {error}") from error

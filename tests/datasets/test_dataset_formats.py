@@ -216,14 +216,14 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["qa.jsonl", "qa.json", "qa.csv", "qa.parquet"])
 def test_a_file_that_has_changed_is_refused_before_any_row_of_it(
-    tmp_path: Path, name: str, change: str
+    tmp_path: Path, name: str, change: str, refuses
 ) -> None:
     file = tmp_path / name
     WRITERS[name](file, ROWS)
     dataset = Dataset.from_file(file, input="question")
     CHANGES[change](file)
     rows = iter(dataset)
-    with pytest.raises(DataError, match=r"qa\.\w+ (has changed since it was first read|cannot be read)"):
+    with refuses(DataError):
         next(rows)
 
 

@@ -63,17 +63,17 @@ def test_addresses_and_nothing_stay_as_they_are(value):
     assert one(CreateImageUrlTransform, {"image": value}, fields=["image"]) == {"image": value}
 
 
-def test_a_text_that_only_looks_like_a_file_stays_unless_its_field_is_named(tmp_path, monkeypatch):
+def test_a_text_that_only_looks_like_a_file_stays_unless_its_field_is_named(tmp_path, monkeypatch, refuses):
     monkeypatch.chdir(tmp_path)
     assert one(CreateImageUrlTransform, {"text": "see fig.png"}) == {"text": "see fig.png"}
-    with pytest.raises(DataError, match=r"record 1: image 'text': there is no file 'see fig.png'"):
+    with refuses(DataError):
         one(CreateImageUrlTransform, {"text": "see fig.png"}, fields=["text"])
     (tmp_path / "not.png").write_text("secret")
-    with pytest.raises(DataError, match="is no image of a known format"):
+    with refuses(DataError):
         one(CreateImageUrlTransform, {"image": "not.png"})
-    with pytest.raises(DataError, match="is int: a path, bytes or an address is wanted"):
+    with refuses(DataError):
         one(CreateImageUrlTransform, {"image": 3}, fields=["image"])
-    with pytest.raises(RequestError, match="fields is a list"):
+    with refuses(RequestError):
         one(CreateImageUrlTransform, {"image": 3}, fields="image")
 
 

@@ -170,7 +170,7 @@ async def test_close_commits_what_cancelled_waiters_left(briefly: bool) -> None:
 
 
 @briefly
-async def test_close_raises_what_nobody_was_left_to_be_told(briefly: bool) -> None:
+async def test_close_raises_an_error_that_reached_no_caller(briefly: bool) -> None:
     backend = Counting(briefly=briefly, failures=1)
     rows = appender(backend, slots=2)
     rows._delay = 3600.0

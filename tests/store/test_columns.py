@@ -19,8 +19,10 @@ import karat
 from karat.errors import StoreError, StoreRefused, TookTooLong
 from karat.records import Call, Failed, Ok, Skipped, Usage
 from karat.store import ReadPool, Store, open_store
+from karat.store import example_columns as example_columns_module
 from karat.store.backend import FAILED, OK, SKIPPED, Row
 from karat.store.columns import ItemColumns, Segment, cells_of_output, kind_of_outcome, load_columns
+from karat.store.example_columns import example_columns, flat_fields
 from karat.store.repositories import latest, output_decoder, result_decoder
 from karat.store.sql import time_limit
 from karat.tasks import Context, Task
@@ -202,6 +204,40 @@ def test_damaged_columns_are_not_read_as_data(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="columns of"):
             load_columns(run)
         assert any("columns" in problem for problem in store.verify())
+
+
+def test_damaged_records_do_not_become_columns(tmp_path: Path) -> None:
+    with open_store(tmp_path / "karat.db") as store:
+        run = karat.run(shout, examples(3), store=store)
+        with sqlite3.connect(tmp_path / "karat.db") as other:
+            other.execute("UPDATE karat_headers SET columns = 0")
+            other.execute("UPDATE karat_rows SET status = 1 WHERE parent = ? AND position = 1", (run.number,))
+        with pytest.raises(StoreError, match="damaged"):
+            load_columns(run)
+
+
+@pytest.mark.parametrize("repeated", [0, 1, 3, 1 << 16])
+@pytest.mark.parametrize("values", [2, 4, 1000])
+def test_examples_with_equal_metadata_have_equal_columns(
+    repeated: int, values: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(example_columns_module, "MOST_REPEATED", repeated)
+    monkeypatch.setattr(example_columns_module, "MOST_VALUES", values)
+    rows: list[dict[str, Any]] = []
+    for number in range(40):
+        metadata = {"topic": "ab"[number % 2], "level": number % 7, "nested": {"list": [number % 3, "x"]}}
+        rows.append({"input": number, "metadata": {} if number % 5 == 4 else metadata})
+    with open_store(tmp_path / "karat.db") as store:
+        found = example_columns(store.datasets.put(karat.Dataset.from_examples(rows, name="some")))
+    for name, field in found.fields.items():
+        wanted = [dict(flat_fields(row["metadata"])).get(name) for row in rows]
+        if field.codes is not None:
+            got = [list(field.values[code]) for code in field.codes]
+            assert got == [value if isinstance(value, list) else [value] for value in wanted]
+        elif field.numbers is not None:
+            assert [None if np.isnan(each) else each for each in field.numbers] == wanted
+        else:
+            assert len({str(value) for value in wanted}) >= values
 
 
 def test_columns_of_a_store_of_schema_1(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_header_is_written_first_as_running_with_a_lease_and_finished_last(sto
     assert again.counts.ok == 1
 
 
-def test_the_last_word_of_a_stage_is_said_only_while_its_lease_is_held(store: Store) -> None:
+def test_the_final_status_is_written_only_while_the_lease_is_held(store: Store, refuses) -> None:
     dataset = store.datasets.put(texts(["a"]))
     header = RunHeader(format=FORMAT, id="", dataset=dataset.id, task="t", configuration="c", code="k")
     run, _, held = store.runs.open(header, Wanted("c", "k"), [dataset.id])
@@ -96,7 +96,7 @@ def test_the_last_word_of_a_stage_is_said_only_while_its_lease_is_held(store: St
     assert mine is not None
     theirs = mine._replace(owner="another-machine-owner", host="elsewhere", heartbeat=store.backend.now())
     assert store.backend.take_lease(run.number, theirs, mine.owner)
-    with pytest.raises(StoreBusy, match="is held by process"):
+    with refuses(StoreBusy):
         store.runs.save(run.number, done, held)
     assert store.runs.get(run.id).header == run.header, "nothing was said"
     assert store.backend.lease(run.number) == theirs
@@ -136,9 +136,9 @@ def test_of_three_processes_that_ask_for_the_same_run_one_makes_it(
     assert len(shared.runs.list()) == 1
 
 
-def test_what_is_made_from_something_unknown_is_refused(store: Store) -> None:
+def test_what_is_made_from_something_unknown_is_refused(store: Store, refuses) -> None:
     header = RunHeader(format=FORMAT, id="", dataset="ds-gone", task="t", configuration="c", code="k")
-    with pytest.raises(RequestError, match=r"ds-gone, which run-[0-9a-f]+ is made from, is not in"):
+    with refuses(RequestError):
         store.runs.open(header, Wanted("c", "k"), ["ds-gone"])
     assert store.runs.list() == []
 
@@ -161,32 +161,32 @@ def test_by_id_by_its_beginning_and_the_latest(store: Store) -> None:
     assert isinstance(store.get("letters"), StoredDataset)
 
 
-def test_an_exact_id_wins_over_longer_ones(store: Store) -> None:
+def test_an_exact_id_wins_over_longer_ones(store: Store, refuses) -> None:
     payload = encode(RunHeader(format=FORMAT, id="run-abcd", dataset="d", task="t", configuration="c"))
     for id in ("run-abcdef", "run-abcd", "run-abcdxy"):
         store.backend.insert_header(HeaderRow(0, "run", id, "c", 1.0, None, payload), (), None)
     assert store.backend.header(store.get("run-abcd").number).id == "run-abcd"  # type: ignore[union-attr]  # it is there
-    with pytest.raises(RequestError, match="'run-abc' is not unique: run-abcdef, run-abcd, run-abcdxy"):
+    with refuses(RequestError):
         store.get("run-abc")
     with pytest.raises(RequestError, match="not unique"):
         store.runs.get("run-abc")
 
 
 @pytest.mark.parametrize("id", ["run-", "r", ""])
-def test_too_short_a_beginning_is_refused_even_where_it_is_unique(store: Store, id: str) -> None:
+def test_too_short_a_beginning_is_refused_even_where_it_is_unique(store: Store, id: str, refuses) -> None:
     make_run(store, store.datasets.put(texts(["a"])))
-    with pytest.raises(RequestError, match="too short for a prefix of an id: give at least 6 characters"):
+    with refuses(RequestError):
         store.get(id)
     with pytest.raises(RequestError, match="too short"):
         store.remove(id)
 
 
-def test_an_unknown_id_says_the_nearest(store: Store) -> None:
+def test_an_unknown_id_names_the_nearest(store: Store, refuses) -> None:
     dataset = store.datasets.put(texts(["a"], name="letters"))
     run = make_run(store, dataset)
     with pytest.raises(UnknownName, match=f"nothing called .* did you mean.*{run.id}"):
         store.get(run.id[:-1] + "~")
-    with pytest.raises(UnknownName, match=r"no dataset 'leters' in .*letters"):
+    with refuses(UnknownName):
         store.datasets.get("leters")
     for odd in ("a\0b", "\ud800", "\n", "é", "run-\0"):
         with pytest.raises(UnknownName):
@@ -195,7 +195,7 @@ def test_an_unknown_id_says_the_nearest(store: Store) -> None:
             store.datasets.get(odd)
 
 
-def test_a_label_finds_one_thing_of_a_kind(store: Store) -> None:
+def test_a_label_finds_one_thing_of_a_kind(store: Store, refuses) -> None:
     dataset = store.datasets.put(texts(["a"], name="letters"))
     runs = [make_run(store, dataset, configuration) for configuration in "abc"]
     evaluation = make_evaluation(store, runs)
@@ -207,10 +207,10 @@ def test_a_label_finds_one_thing_of_a_kind(store: Store) -> None:
     assert store.get(odd).id == runs[0].id
     assert store.evaluations.get("baseline").id == evaluation.id
     assert store.get("golden").id == store.datasets.get("golden").id == dataset.id
-    with pytest.raises(UnknownName, match="did you mean 'baseline'"):
+    with refuses(UnknownName):
         store.get("basline")
     store.tag(runs[1].id, ["baseline"])
-    with pytest.raises(RequestError, match="2 runs have the label"):
+    with refuses(RequestError):
         store.get("baseline")
     assert store.tag(runs[2].id, ["baseline"], move=True).labels == ["baseline"]
     assert store.get("baseline").id == runs[2].id
@@ -245,7 +245,7 @@ def test_the_same_content_is_the_same_dataset(store: Store) -> None:
     assert store.datasets.put(first) is first
 
 
-def test_changed_content_under_a_name_is_its_next_version(store: Store) -> None:
+def test_changed_content_under_a_name_is_its_next_version(store: Store, refuses) -> None:
     one = store.datasets.put(texts(["a"], name="letters"))
     two = store.datasets.put(texts(["a", "b"], name="letters"))
     assert (one.version, two.version) == (1, 2)
@@ -255,7 +255,7 @@ def test_changed_content_under_a_name_is_its_next_version(store: Store) -> None:
     back = store.datasets.put(texts(["a"], name="letters"))
     assert back.version == 1, "the old content is still the old version"
     assert store.datasets.get("letters").version == 2
-    with pytest.raises(UnknownName, match="dataset 'letters' has no version 3: it has 1, 2"):
+    with refuses(UnknownName):
         store.datasets.get("letters@3")
 
 

@@ -175,7 +175,7 @@ def test_a_lease_of_what_was_removed_is_lost(store: Store) -> None:
     held.release()
 
 
-def test_a_heartbeat_renews_the_lease_in_a_thread_of_its_own(
+def test_a_heartbeat_renews_the_lease_in_a_separate_thread(
     shared: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = add_header(shared)

@@ -44,7 +44,7 @@ def rows(first: int, count: int = 10) -> list[Row]:
     return [Row(n, "1", 1, OK, None, b"{}") for n in range(first, first + count)]
 
 
-def test_a_server_that_stops_is_an_error_and_after_a_restart_the_store_goes_on(
+def test_a_server_that_stops_is_an_error_and_after_a_restart_the_store_continues(
     own_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "LOST_SECONDS", 0.0)
@@ -184,11 +184,9 @@ def test_a_wrong_password_is_one_sentence_without_the_password(own_server: Any) 
     assert refused.value.__cause__ is None
 
 
-def test_the_right_password_without_the_right_to_make_tables(own_server: Any) -> None:
+def test_the_right_password_without_the_right_to_make_tables(own_server: Any, refuses) -> None:
     url = as_user(own_server.get_uri("template1"), "guarded:correct%20horse")
-    with pytest.raises(
-        StoreRefused, match="cannot be used as a store: permission denied for schema public"
-    ) as refused:
+    with refuses(StoreRefused) as refused:
         open_store(url)
     assert "horse" not in str(refused.value)
 
@@ -255,10 +253,8 @@ def test_a_url_that_cannot_be_read(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_no_server_there() -> None:
-    with pytest.raises(
-        StoreRefused, match=r"no connection to postgresql://user:\*\*\*@127.0.0.1:1/db: "
-    ) as refused:
+def test_no_server_there(refuses) -> None:
+    with refuses(StoreRefused) as refused:
         open_store("postgresql://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(refused.value)
 
@@ -323,10 +319,10 @@ def test_a_database_without_a_version_is_refused(postgres_url: str) -> None:
         open_store(postgres_url)
 
 
-def test_a_closed_store_stays_closed(postgres_url: str) -> None:
+def test_a_closed_store_stays_closed(postgres_url: str, refuses) -> None:
     store = open_store(postgres_url)
     store.close()
-    with pytest.raises(StoreError, match="cannot be read: it was closed"):
+    with refuses(StoreError):
         store.runs.list()
-    with pytest.raises(StoreError, match="cannot be written: it was closed"):
+    with refuses(StoreError):
         store.backend.append(1, rows(0))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import karat
-from karat.store import rows
+from karat.store import arrow
 
 
 def answer(number: int) -> dict[str, int]:
@@ -128,10 +128,10 @@ VALUES = st.one_of(
 )
 def test_an_arrow_table_does_not_depend_on_how_many_records_are_read_at_once(records, size):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "ARROW_ROWS", size)
-        parts = rows.to_arrow(iter(records))
-        patch.setattr(rows, "ARROW_ROWS", 100)
-        whole = rows.to_arrow(iter(records))
+        patch.setattr(arrow, "ARROW_ROWS", size)
+        parts, _ = arrow.table_of_batches(arrow.record_batches(records))
+        patch.setattr(arrow, "ARROW_ROWS", 100)
+        whole, _ = arrow.table_of_batches(arrow.record_batches(records))
     assert parts.schema == whole.schema
     for name in whole.column_names:
         values = [record.get(name) for record in records]

@@ -96,7 +96,7 @@ def test_a_store_is_given_back_as_it_is() -> None:
         ("sqlite:///karat.db?synchronous=off", "the only option is synchronous=normal, full or extra"),
     ],
 )
-def test_a_url_that_is_wrong_says_what_is_right(url: str, sentence: str, tmp_path: Path) -> None:
+def test_a_wrong_url_is_refused_with_the_right_form(url: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=sentence) as refused:
         open_store(url)
     assert "secret" not in str(refused.value)

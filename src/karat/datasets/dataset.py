@@ -24,7 +24,7 @@ import msgspec
 
 from karat.datasets.fields import Fields, Parts, RowProblem, Selection, checked_id
 from karat.datasets.readers.rows import BadRow, RowSource, describe, short
-from karat.errors import DataError, RequestError, UnsupportedType, did_you_mean
+from karat.errors import DataError, RequestError, UnsupportedType, did_you_mean, with_article
 from karat.records import Example
 from karat.serialization import to_json_value
 
@@ -133,7 +133,9 @@ class Dataset:
         """
         selection = Selection(input, expected, id, metadata)
         if not isinstance(path, (str, PathLike)):
-            raise RequestError(f"from_file takes the path of a file, not a {type(path).__qualname__}")
+            raise RequestError(
+                f"from_file takes the path of a file, not {with_article(type(path).__qualname__)}"
+            )
         source = RowSource(Path(path), format)
         examples = FileExamples(source, selection, skip_bad_rows=skip_bad_rows)
         return cls(
@@ -214,7 +216,9 @@ class MemoryExamples:
 
     def __init__(self, examples: Iterable[Example | Mapping[str, Any] | tuple[Any, ...]]) -> None:
         if isinstance(examples, (str, bytes, Mapping, Example)) or not isinstance(examples, Iterable):
-            raise DataError(f"from_examples takes a list of examples, not a {type(examples).__qualname__}")
+            raise DataError(
+                f"from_examples takes a list of examples, not {with_article(type(examples).__qualname__)}"
+            )
         self._spool = Spool()
         identities = Identities("examples", "example", self._look_back)
         for place, given in enumerate(examples, 1):
@@ -274,10 +278,10 @@ def _parts(given: Any) -> Parts:
         id, (input, expected, metadata) = None, (*given, None, None)[:3]
     else:
         size = f" of {len(given)}" if isinstance(given, tuple) else ""
-        raise RowProblem(f"it is a {type(given).__qualname__}{size}: {_FORMS}")
+        raise RowProblem(f"it is {with_article(type(given).__qualname__)}{size}: {_FORMS}")
     kept = to_json_value(metadata, "metadata") if metadata is not None else {}
     if not isinstance(kept, dict):
-        raise RowProblem(f"metadata is a {type(metadata).__qualname__}, not a mapping")
+        raise RowProblem(f"metadata is {with_article(type(metadata).__qualname__)}, not a mapping")
     checked = None if id is None else checked_id(to_json_value(id, "id"))
     return checked, to_json_value(input, "input"), to_json_value(expected, "expected"), kept
 
@@ -358,7 +362,7 @@ class FileExamples:
             raise DataError(f"{path}: all {self.skipped_count} rows are bad, the first one being {first}")
         if self._source.format in ("csv", "tsv", "parquet"):
             raise DataError(f"{path} has a header and no rows")
-        raise DataError(f"{path} is empty: it holds no rows")
+        raise DataError(f"{path} is empty: it has no rows")
 
 
 _GENERATED = re.compile(r"[0-9a-f]{32}(?:#([1-9][0-9]{0,18}))?")

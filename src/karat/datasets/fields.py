@@ -177,7 +177,7 @@ def _with_own_metadata(row: dict[str, Any], used: set[str]) -> dict[str, Any]:
     both = own.keys() & others.keys()
     if both:
         raise RowProblem(
-            f"the field {short(min(both))} stands in the row and in its metadata: keep one of them"
+            f"the field {short(min(both))} is both in the row and in its metadata: keep one of them"
         )
     return {**own, **others}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from karat.datasets.transformations import DataTransform, Row
-from karat.errors import DataError, RequestError
+from karat.errors import DataError, RequestError, with_article
 
 LARGEST = 50_000_000
 """Bytes of one file; larger ones are refused, as no model takes them."""
@@ -63,7 +63,7 @@ class _AddressTransform(DataTransform):
         content = self._content(value, where)
         form = self.recognised(content[:32])
         if form is None:
-            raise DataError(f"{where} is no {self.kind} of a known format")
+            raise DataError(f"{where} is not {with_article(self.kind)} of a known format")
         return f"data:{self.kind}/{form};base64,{base64.b64encode(content).decode()}"
 
     def _content(self, value: Any, where: str) -> bytes:
@@ -80,7 +80,9 @@ class _AddressTransform(DataTransform):
             return bytes(content)
         made = self.encoded(value)
         if made is None:
-            raise DataError(f"{where} is {type(value).__name__}: a path, bytes or an address is wanted")
+            raise DataError(
+                f"{where} is {with_article(type(value).__name__)}: it must be a path, bytes or a URL"
+            )
         return made
 
     @abstractmethod

@@ -229,9 +229,9 @@ def find_transform(name: str, load: Callable[[str], Any]) -> Any:
     try:
         made = part() if isinstance(part, type) else part
     except FAILURES as error:
-        raise RequestError(f"{name} cannot be made without parameters: {error}") from error
+        raise RequestError(f"{name} cannot be created without parameters: {error}") from error
     if not callable(getattr(made, "transform", None)):
-        raise RequestError(f"{name} is no transformation: it has no method transform(data, params)")
+        raise RequestError(f"{name} is not a transformation: it has no method transform(data, params)")
     return made
 
 
@@ -249,5 +249,5 @@ def transformed(rows: Iterable[Row], made: Any, params: dict[str, Any]) -> Itera
     """The rows after a transformation; one that does not stream gets them all at once."""
     given = made.transform(iter(rows) if getattr(made, "streams", False) else list(rows), params)
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
-        raise RequestError(f"{type(made).__name__} gave {type(given).__name__}, not rows")
+        raise RequestError(f"{type(made).__name__} returned {type(given).__name__}, not rows")
     return iter(given)

@@ -88,8 +88,9 @@ def record_writer(
 ) -> RecordWriter:
     """A writer of one format.
 
-    `columns` maps names to kinds; without it CSV takes the fields of the first record and Parquet the types of the
-    first thousand. With `head`, JSON is that object with the records under `records`, otherwise a list.
+    `columns` are the names and kinds of the columns of CSV, by default the fields of the first record; Parquet takes
+    the types of the first thousand records. With `head`, JSON is that object with the records under `records`,
+    otherwise a list.
     """
     if format == "json":
         return _Json(file, head)
@@ -97,7 +98,7 @@ def record_writer(
         return _JsonLines(file)
     if format == "csv":
         return _Csv(file, columns)
-    return _Parquet(file, columns)
+    return _Parquet(file)
 
 
 class _Json:
@@ -167,9 +168,8 @@ def _cell(value: Any) -> Any:
 
 
 class _Parquet:
-    def __init__(self, file: IO[bytes], columns: Mapping[str, str] | None) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._columns = columns
         self._rows: list[Mapping[str, Any]] = []
         self._writer: Any = None
 
@@ -184,19 +184,8 @@ class _Parquet:
             from pyarrow import parquet
         except ImportError:
             raise MissingDependency("pyarrow", "parquet", "writing Parquet") from None
-        if self._columns is None:
-            schema = self._writer.schema if self._writer is not None else None
-            table = pyarrow.Table.from_pylist(self._rows, schema=schema)
-        else:
-            types = {NUMBER: pyarrow.float64(), WHOLE: pyarrow.int64()}
-            schema = pyarrow.schema(
-                [(name, types.get(kind, pyarrow.string())) for name, kind in self._columns.items()]
-            )
-            arrays = {
-                name: [_typed(row.get(name), kind) for row in self._rows]
-                for name, kind in self._columns.items()
-            }
-            table = pyarrow.table(arrays, schema=schema)
+        schema = self._writer.schema if self._writer is not None else None
+        table = pyarrow.Table.from_pylist(self._rows, schema=schema)
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._file, table.schema)
         self._writer.write_table(table)
@@ -206,10 +195,6 @@ class _Parquet:
         if self._rows or self._writer is None:
             self._flush()
         self._writer.close()
-
-
-def _typed(value: Any, kind: str) -> Any:
-    return encode(value).decode() if kind is ANY and value is not None else value
 
 
 def unwritable(path: str | Path, error: OSError) -> RequestError:

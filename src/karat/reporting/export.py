@@ -14,7 +14,8 @@ from typing import IO, Any
 import msgspec
 
 from karat.datasets.writers import ANY, FORMATS, NUMBER, TEXT, WHOLE, record_writer, unwritable, whole_file
-from karat.errors import RequestError, did_you_mean
+from karat.errors import MissingDependency, RequestError, did_you_mean
+from karat.store.arrow import table_with
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 
 COLUMNS: dict[str, dict[str, str]] = {
@@ -92,13 +93,34 @@ def export(handle: Handle, path: Path, format: str) -> int:
 
 def write(handle: Handle, file: IO[bytes], format: str) -> int:
     """Write all records to a stream and return how many."""
+    if format == "parquet":
+        return _write_parquet(handle, file)
     head = handle.to_dict() if format == "json" else None
-    writer = record_writer(file, format, columns=_columns(handle), head=head)
+    writer = record_writer(file, format, columns=columns_of(handle), head=head)
     count = 0
     for row in rows(handle):
         writer.add(row)
         count += 1
     writer.end()
+    return count
+
+
+def _write_parquet(handle: Handle, file: IO[bytes]) -> int:
+    """Write Arrow arrays, which are made from the stored bytes."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingDependency("pyarrow", "parquet", "writing Parquet") from None
+    types = {ANY: None, TEXT: "string", NUMBER: "float64", WHOLE: "int64"}
+    columns = {name: types[kind] for name, kind in columns_of(handle).items()}
+    schema = pyarrow.schema([(name, type_ or "string") for name, type_ in columns.items()])
+    count = 0
+    with parquet.ParquetWriter(file, schema) as writer:
+        for batch in handle.batches():
+            table = table_with(batch, columns)
+            writer.write_table(table)
+            count += table.num_rows
     return count
 
 
@@ -117,7 +139,7 @@ def _nothing(example: Any) -> Row:
     return {"expected": example.expected, "metadata": example.metadata}
 
 
-def _columns(handle: Handle) -> dict[str, str]:
+def columns_of(handle: Handle) -> dict[str, str]:
     """The columns of an export; of a run or an evaluation those of its rows."""
     if not isinstance(handle, (Run, Evaluation)):
         return COLUMNS[_kind(handle)]

@@ -114,6 +114,16 @@ class Mark(NamedTuple):
     status: int
 
 
+class ScannedFields(NamedTuple):
+    """The fields of some rows, each a sequence with one element for a row."""
+
+    positions: Sequence[int]
+    items: Sequence[str]
+    tries: Sequence[int]
+    statuses: Sequence[int]
+    payloads: Sequence[bytes]
+
+
 class HeaderRow(NamedTuple):
     """One header, with the fields that can be searched."""
 
@@ -179,6 +189,9 @@ class Backend(Protocol):
         A row whose content does not match its checksum raises.
         """
 
+    def scan_fields(self, parent: int, start: int, stop: int) -> ScannedFields:
+        """The same rows by field, which is cheaper for many, in no certain order of the items of a position."""
+
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
         """The same without payloads, the tries of an item in their order."""
 
@@ -190,6 +203,9 @@ class Backend(Protocol):
 
     def last_segment(self, parent: int) -> tuple[int, int]:
         """The number of the newest segment of a header, and how many records its segments have together."""
+
+    def is_live(self) -> bool:
+        """Whether a run or an evaluation is not finished."""
 
     def version(self) -> int:
         """A number that changes when anything in the store has changed; cheap enough to ask for often."""

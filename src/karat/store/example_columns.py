@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -89,9 +90,16 @@ def _hash(id: str) -> int:
     return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
-class _Described(msgspec.Struct):
+NO_METADATA = msgspec.Raw(b"{}")
+MOST_REPEATED = 1 << 16
+"""Different metadata that are recognised when they come again …"""
+LONGEST_REPEATED = 1000
+"""… each of at most so many bytes."""
+
+
+class _Described(msgspec.Struct, gc=False):
     id: str
-    metadata: dict[str, Any] = {}
+    metadata: msgspec.Raw = NO_METADATA
 
 
 def example_columns(dataset: StoredDataset) -> ExampleColumns:
@@ -102,22 +110,40 @@ def example_columns(dataset: StoredDataset) -> ExampleColumns:
     kept = read_cached(name)
     if kept is not None:
         return _unpacked(kept)
-    decode = RecordDecoder(_Described).decode
-    offsets = np.zeros(len(dataset) + 1, np.int64)
+    decode, decode_metadata = RecordDecoder(_Described).decode, RecordDecoder(dict[str, Any]).decode
+    lengths = array("q")
     text = bytearray()
     building: dict[str, _Building] = {}
-    for position, (_, payload) in enumerate(dataset.encoded()):
+    # Metadata often repeat: they are decoded once, and copied to the other examples at the end.
+    first: dict[bytes, int] = {}
+    copies, originals = array("q"), array("q")
+    for position, payload in enumerate(dataset.payloads()):
         example = decode(payload)
-        text += example.id.encode("utf-8", "surrogatepass")
-        offsets[position + 1] = len(text)
-        if example.metadata:
-            for field, value in flat_fields(example.metadata):
-                found = building.get(field)
-                if found is None:
-                    if len(building) >= MOST_FIELDS:
-                        continue
-                    found = building[field] = _Building(len(dataset))
-                found.add(position, value)
+        id = example.id.encode("utf-8", "surrogatepass")
+        text += id
+        lengths.append(len(id))
+        metadata = bytes(example.metadata)
+        if metadata == b"{}":
+            continue
+        original = first.get(metadata)
+        if original is not None:
+            copies.append(position)
+            originals.append(original)
+            continue
+        if len(metadata) <= LONGEST_REPEATED and len(first) < MOST_REPEATED:
+            first[metadata] = position
+        for field, value in flat_fields(decode_metadata(metadata)):
+            found = building.get(field)
+            if found is None:
+                if len(building) >= MOST_FIELDS:
+                    continue
+                found = building[field] = _Building(len(dataset))
+            found.add(position, value)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.frombuffer(lengths, np.int64), out=offsets[1:])
+    places = np.frombuffer(copies, np.int64), np.frombuffer(originals, np.int64)
+    for each in building.values():
+        each.copy(*places)
     columns = ExampleColumns(bytes(text), offsets, {field: each.done() for field, each in building.items()})
     write_cached(name, _packed(columns))
     return columns
@@ -190,6 +216,12 @@ class _Building:
             self.numbers = table[self.codes]
             self.numbers[self.codes == 0] = math.nan
         self.codes, self.values = None, []
+
+    def copy(self, positions: NDArray[np.int64], originals: NDArray[np.int64]) -> None:
+        """Give examples the values of others."""
+        for values in (self.codes, self.numbers):
+            if values is not None:
+                values[positions] = values[originals]
 
     def done(self) -> Field:
         import numpy as np

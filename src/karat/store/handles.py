@@ -33,11 +33,12 @@ from karat.records import (
     RunHeader,
     Status,
 )
+from karat.store.arrow import Batch, Tabular, example_batches, record_batches, row_batches
 from karat.store.backend import RecordDecoder, Row, latest
 from karat.store.lease import holder_of
 from karat.store.row_tables import row_tables
 from karat.store.rows import Row as JoinedRow
-from karat.store.rows import Tabular, evaluation_rows, run_rows
+from karat.store.rows import evaluation_rows, run_rows
 
 if TYPE_CHECKING:
     from karat.store import Store
@@ -73,8 +74,12 @@ class Chunks:
 
     def saw(self, rows: list[Row]) -> list[Row]:
         """Measure rows, to choose the next range; returns them."""
-        self._bytes += sum([len(row.payload) for row in rows])
+        self.saw_bytes(sum([len(row.payload) for row in rows]))
         return rows
+
+    def saw_bytes(self, size: int) -> None:
+        """Count so many bytes that were read."""
+        self._bytes += size
 
 
 class StoredDataset(Tabular):
@@ -117,17 +122,22 @@ class StoredDataset(Tabular):
 
     def __iter__(self) -> Iterator[Example]:
         decode = RecordDecoder(Example).decode
-        for payload in _payloads(self.store, self.number, self.header.count):
+        for payload in self.payloads():
             yield decode(payload)
 
-    def _records(self) -> Iterator[dict[str, Any]]:
-        return (msgspec.structs.asdict(example) for example in self)
+    def batches(self) -> Iterator[Batch]:
+        """The examples as Arrow arrays, some thousands at a time."""
+        return example_batches(self)
 
     def encoded(self) -> Iterator[tuple[str, bytes]]:
         """`(id, JSON)` of every example: what another store writes."""
         decode = RecordDecoder(_Identified).decode
-        for payload in _payloads(self.store, self.number, self.header.count):
+        for payload in self.payloads():
             yield decode(payload).id, payload
+
+    def payloads(self) -> Iterator[bytes]:
+        """The JSON of every example, in order."""
+        return _payloads(self.store, self.number, self.header.count)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields of its header."""
@@ -228,11 +238,11 @@ class Run(_Handle):
 
     @property
     def dataset(self) -> StoredDataset:
-        """What it ran over."""
+        """The dataset of the run."""
         return self.store.datasets.get(self.header.dataset)
 
     def selection(self, count: int) -> range:
-        """The positions it runs over, of a dataset with so many examples."""
+        """The positions that the run selects from a dataset with `count` examples."""
         limit, offset = self.header.limit, self.header.offset
         return range(offset, count if limit is None else max(offset, min(count, offset + limit)))
 
@@ -240,8 +250,9 @@ class Run(_Handle):
         """Each item with its example, in dataset order; pending ones too."""
         return run_rows(self)
 
-    def _records(self) -> Iterator[dict[str, Any]]:
-        return (row.flat() for row in self.rows())
+    def batches(self) -> Iterator[Batch]:
+        """The rows as Arrow arrays, some thousands at a time."""
+        return row_batches(self)
 
     def _content(self) -> list[Block]:
         return [*row_tables(list(islice(self.rows(), SHOWN))), *_more(self.counts.total)]
@@ -262,20 +273,21 @@ class Evaluation(_Handle):
 
     @property
     def runs(self) -> list[Run]:
-        """What it judged."""
+        """The runs that were evaluated."""
         return [self.store.runs.get(each) for each in self.header.runs]
 
     @property
     def dataset(self) -> StoredDataset:
-        """What the runs ran over."""
+        """The dataset of the runs."""
         return self.store.datasets.get(self.header.dataset)
 
     def rows(self) -> Iterator[JoinedRow]:
         """Each item with its example, its output and its results, in dataset order; missing ones too."""
         return evaluation_rows(self)
 
-    def _records(self) -> Iterator[dict[str, Any]]:
-        return (row.flat() for row in self.rows())
+    def batches(self) -> Iterator[Batch]:
+        """The rows as Arrow arrays, some thousands at a time."""
+        return row_batches(self)
 
     def _content(self) -> list[Block]:
         rows = list(islice(self.rows(), SHOWN + 1))
@@ -302,12 +314,13 @@ class Aggregation(_Handle):
         tables = [msgspec.structs.asdict(each) for each in self.header.tables]
         return {**super().to_dict(), "estimates": estimates, "tables": tables}
 
-    def _records(self) -> Iterator[dict[str, Any]]:
-        return map(msgspec.structs.asdict, self.header.estimates)
+    def batches(self) -> Iterator[Batch]:
+        """The estimates as Arrow arrays."""
+        return record_batches(map(msgspec.structs.asdict, self.header.estimates))
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        """The evaluations it summarises."""
+        """The evaluations that were aggregated."""
         return [self.store.evaluations.get(each) for each in self.header.evaluations]
 
     @property

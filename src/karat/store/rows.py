@@ -7,29 +7,25 @@ memory than a few hundred.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from karat.errors import MissingDependency
 from karat.records import Example, Failed, ItemResult, Ok, Output, Skipped, summary_of, usage_of
-from karat.serialization import encode
 from karat.store.backend import RecordDecoder, latest
 from karat.store.columns import cost_of
 from karat.store.run_labels import run_labels
 
 if TYPE_CHECKING:
-    import pandas
-    import polars
-    import pyarrow
-
     from karat.store.handles import Evaluation, Run
 
 
 POSITIONS_AT_ONCE = 16
 """Positions whose records are held in memory together: a record may be some mebibytes large."""
+
+
+PLACES = ("second", "third", "fourth")
+"""How a flat row calls the outputs that were compared with the first one."""
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -84,7 +80,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         for key, judged in self.results.items():
             for name in ("score", "value", "comment", "error"):
                 fields[f"{key}.{name}"] = getattr(judged, name)
-        for place, other in zip(("second", "third", "fourth"), self.others, strict=False):
+        for place, other in zip(PLACES, self.others, strict=False):
             for name in ("run", "run_label", "status", "output", "error"):
                 fields[f"{place}.{name}"] = getattr(other, name)
         return fields
@@ -201,97 +197,10 @@ def error_text(outcome: Ok[Any] | Failed | Skipped) -> str | None:
     return outcome.reason if isinstance(outcome, Skipped) else None
 
 
-ARROW_ROWS = 8192
-"""Records that are Python objects at the same time while an Arrow table is made."""
-
-
-def to_arrow(records: Iterator[dict[str, Any]]) -> pyarrow.Table:
-    """Records as an Arrow table. A column of numbers or of texts keeps its type; any other is JSON text.
-
-    Only ARROW_ROWS records at a time are Python objects; the others are in Arrow's memory already.
-    """
-    pyarrow = _library("pyarrow", "parquet")
-    parts: dict[str, list[tuple[str, Any]]] = {}
-    count = 0
-    while batch := list(islice(records, ARROW_ROWS)):
-        for name in dict.fromkeys(name for record in batch for name in record):
-            parts.setdefault(name, [("nothing", pyarrow.nulls(count))] if count else [])
-        for name, chunks in parts.items():
-            chunks.append(_chunk(pyarrow, [record.get(name) for record in batch]))
-        count += len(batch)
-    return pyarrow.table({name: _column(pyarrow, chunks) for name, chunks in parts.items()})
-
-
-def _chunk(pyarrow: Any, values: list[Any]) -> tuple[str, Any]:
-    """Values as an Arrow array, with what they are: `text`, `number`, `bool`, `nothing`, else `json`."""
-    types = {type(value) for value in values} - {type(None)}
-    kinds = {frozenset(): "nothing", frozenset({str}): "text", frozenset({bool}): "bool"}
-    kind = "number" if types and types <= {int, float} else kinds.get(frozenset(types), "json")
-    if kind != "json":
-        with suppress(OverflowError, pyarrow.ArrowInvalid):  # an integer of more than 64 bits
-            return kind, pyarrow.array(values, pyarrow.float64() if float in types else None)
-    return "json", pyarrow.array([None if value is None else encode(value).decode() for value in values])
-
-
-def _column(pyarrow: Any, chunks: list[tuple[str, Any]]) -> Any:
-    """Concatenate the chunks of a column, with a type that fits all chunks."""
-    kinds = {kind for kind, _ in chunks} - {"nothing"}
-    if len(kinds) < 2 and "json" not in kinds:
-        types = {array.type for kind, array in chunks if kind != "nothing"}
-        whole = pyarrow.float64() if len(types) > 1 else next(iter(types), pyarrow.null())
-        with suppress(pyarrow.ArrowInvalid):  # an integer that no float64 is equal to
-            return pyarrow.chunked_array([array.cast(whole) for _, array in chunks], whole)
-    made = [array if kind == "json" else _chunk_as_json(pyarrow, array) for kind, array in chunks]
-    return pyarrow.chunked_array(made, pyarrow.string())
-
-
-def _chunk_as_json(pyarrow: Any, array: Any) -> Any:
-    texts = [None if value is None else encode(value).decode() for value in array.to_pylist()]
-    return pyarrow.array(texts, pyarrow.string())
-
-
-def to_pandas(records: Iterator[dict[str, Any]]) -> pandas.DataFrame:
-    """Records as a pandas data frame; nested values stay Python objects."""
-    frame: pandas.DataFrame = _library("pandas", "dataframes").DataFrame(list(records))
-    return frame
-
-
-def to_polars(records: Iterator[dict[str, Any]]) -> polars.DataFrame:
-    """Records as a Polars data frame; nested values are JSON text."""
-    frame: polars.DataFrame = _library("polars", "dataframes").from_arrow(to_arrow(records))
-    return frame
-
-
-def _library(name: str, extra: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingDependency(name, extra, f"a {name} table") from None
-
-
-class Tabular:
-    """What can be read as a table: `to_pandas()`, `to_polars()`, `to_arrow()`."""
-
-    def _records(self) -> Iterator[dict[str, Any]]:
-        raise NotImplementedError
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a pandas data frame, one row for each record."""
-        return to_pandas(self._records())
-
-    def to_polars(self) -> polars.DataFrame:
-        """Return a Polars data frame, one row for each record."""
-        return to_polars(self._records())
-
-    def to_arrow(self) -> pyarrow.Table:
-        """Return an Arrow table, one row for each record."""
-        return to_arrow(self._records())
-
-
-def _failure_metadata(output: Output) -> dict[str, Any]:
-    return output.outcome.error.metadata if isinstance(output.outcome, Failed) else {}
+def metadata_of(output: Output) -> dict[str, Any]:
+    """The metadata of an output; of one that failed, with that of its error."""
+    failed = output.outcome.error.metadata if isinstance(output.outcome, Failed) else {}
+    return {**output.metadata, **failed}
 
 
 def _ranges(positions: Collection[int]) -> Iterator[tuple[int, int]]:
@@ -375,7 +284,7 @@ class _Reader:
                 status=output.outcome.status,
                 output=output.value,
                 error=error_text(output.outcome),
-                output_metadata={**output.metadata, **_failure_metadata(output)},
+                output_metadata=metadata_of(output),
                 service_seconds=output.service_seconds,
                 queue_seconds=output.queue_seconds,
                 cost=cost_of(usage_of(output.trace).values()),

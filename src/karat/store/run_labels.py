@@ -24,7 +24,7 @@ CONSEQUENCES = {
 """Settings that follow from others: shown only where the others do not distinguish the runs."""
 
 
-MEMORY_CONSEQUENCES = ("system", "control")
+MEMORY_CONSEQUENCES = ("system", "control", "version", "capabilities")
 """Settings of a memory run that follow from its system: left out where the systems distinguish the runs."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from karat.errors import RequestError, StoreBusy, StoreError, TookTooLong
-from karat.store.backend import OK, REUSED, HeaderRow, LeaseRow, Mark, Row, item_order
+from karat.store.backend import OK, REUSED, HeaderRow, LeaseRow, Mark, Row, ScannedFields, item_order
 
 _HEADER = "number, kind, id, configuration, created, finished, payload"
 _RANGE = (
@@ -199,6 +199,23 @@ class SqlBackend:
         items, make = _Items(), Mark._make
         return [make((p, items[i][0], t, s)) for p, i, t, s in found]
 
+    def scan_fields(self, parent: int, start: int, stop: int) -> ScannedFields:
+        found = self._read(
+            f"SELECT position, item, try_number, status, payload, {self._checksum}{_RANGE}",
+            (parent, start, stop),
+        )
+        if not found:
+            return ScannedFields((), (), (), (), ())
+        positions, keys, tries, statuses, payloads, expected = zip(*found, strict=True)
+        items = _Items()
+        starts = [
+            (items[i][1] + 64 * p + 8 * t + s) & 0xFFFFFFFF
+            for i, p, t, s in zip(keys, positions, tries, statuses, strict=True)
+        ]
+        if tuple(map(crc32, payloads, starts)) != expected:
+            self.scan(parent, start, stop)  # raises, unless the records are of schema 1 and have no checksum
+        return ScannedFields(positions, [items[key][0] for key in keys], tries, statuses, payloads)
+
     def scan_at(self, parent: int, positions: Sequence[int]) -> list[Row]:
         rows: list[Row] = []
         wanted = sorted(set(positions))
@@ -242,6 +259,10 @@ class SqlBackend:
         sql = "SELECT coalesce(max(number), 0), coalesce(sum(records), 0) FROM karat_columns WHERE parent = ?"
         number, records = self._read(sql, (parent,))[0]
         return int(number), int(records)
+
+    def is_live(self) -> bool:
+        kinds = "kind IN ('run', 'evaluation')"
+        return bool(self._read(f"SELECT 1 FROM karat_headers WHERE finished IS NULL AND {kinds} LIMIT 1"))  # noqa: S608 - no value in it
 
     def version(self) -> int:
         newest = "(SELECT max(number) FROM karat_columns)" if self._keeps_columns else "0"

@@ -201,7 +201,7 @@ class UnchangedFile:
         digest = hashlib.blake2b(data, digest_size=16).digest()
         same = self.blocks.setdefault(start, digest) == digest
         if not same or size != self.size or len(data) != max(0, min(BLOCK, self.size - start)):
-            raise DataError(f"{self.path} has changed since it was first read: make the dataset anew")
+            raise DataError(f"{self.path} has changed since it was first read: create the dataset again")
 
 
 class _Reader(io.RawIOBase):
@@ -263,7 +263,7 @@ class _Reader(io.RawIOBase):
 
 def _size_of_regular_file(path: Path) -> int:
     if "\0" in str(path):
-        raise DataError(f"{str(path)!r} cannot be read: a path holds no NUL")
+        raise DataError(f"{str(path)!r} cannot be read: a path cannot contain NUL")
     try:
         if path.is_file():
             return path.stat().st_size

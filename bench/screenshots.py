@@ -23,6 +23,7 @@ from karat.view.data import Viewer  # noqa: E402
 from karat.view.server import Server  # noqa: E402
 
 SIZE = {"width": 1180, "height": 720}
+TALL = {"view-compare": {"width": 1180, "height": 860}}
 
 
 def pages(sample: Sample) -> dict[str, tuple[str, str]]:
@@ -53,6 +54,7 @@ def main(folder: Path) -> None:
         page.goto(server.url())
         page.wait_for_selector("h1")
         for name, (path, wait) in pages(sample).items():
+            page.set_viewport_size(TALL.get(name, SIZE))  # type: ignore[arg-type]  # as above
             page.goto(f"http://{server.address}{path}")
             page.wait_for_selector(wait)
             page.wait_for_timeout(300)

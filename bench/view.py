@@ -5,7 +5,7 @@
 The store has one dataset, two runs over it and two evaluations with four evaluators each, written through the same
 appends, in groups of 100, as a stage makes. It stays in the folder, if one is given, for the next time. Each figure is
 taken in a process of its own, so that its peak memory is its own. `--pairs` runs a writer so many times alone and so
-many times while a viewer follows it, alternating.
+many times while a viewer follows it, alternating, each first in turn.
 """
 
 from __future__ import annotations
@@ -327,8 +327,8 @@ def writer_pairs(pairs: int, count: int) -> dict[str, float]:
     """The writer alone and with a viewer beside it, alternating."""
     alone: list[list[float]] = []
     watched: list[list[float]] = []
-    for _ in range(pairs):
-        for look in (False, True):
+    for pair in range(pairs):
+        for look in (True, False) if pair % 2 else (False, True):  # what the machine does meanwhile hits both
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "karat.db"
                 follower = None

@@ -9,6 +9,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,9 @@ class Turns(Task):
 class World:
     """A store with a few random runs over one or two datasets, and evaluations of them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, url: str = "memory://") -> None:
         self.random = random.Random(seed)
-        self.store = karat.open_store("memory://")
+        self.store = karat.open_store(url)
         self.units = seed % 4 == 3
         count = self.random.choice([1, 5, 30, 80])
         self.data = [self._examples(count)]
@@ -149,7 +150,41 @@ def exact(state: MeanState) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_columns_and_records_give_the_same_scores_pairs_and_tallies(seed: int) -> None:
+    check_scores(World(seed))
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 9))
+def test_columns_and_records_give_the_same_on_postgresql(seed: int, postgres_url: str) -> None:
+    world = World(seed, postgres_url)
+    try:
+        check_scores(world)
+        check_rows(world)
+    finally:
+        world.store.close()
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 9))
+def test_columns_and_records_give_the_same_after_a_copy_and_a_removal(seed: int, tmp_path: Path) -> None:
     world = World(seed)
+    with karat.open_store(str(tmp_path / "copy.db")) as other:
+        for evaluation in world.evaluations.values():
+            world.store.copy(evaluation.id, other)
+        world.store.close()
+        world.store = other
+        world.runs = [other.runs.get(run.id) for run in world.runs]
+        world.evaluations = {run: other.evaluations.get(each.id) for run, each in world.evaluations.items()}
+        check_scores(world)
+        check_rows(world)
+        gone = world.runs.pop()
+        if len(world.runs) > 1 and gone.id not in [run.id for run in world.runs]:
+            del world.evaluations[gone.id]
+            other.remove(gone.id, cascade=True)
+            check_scores(world)
+            check_rows(world)
+
+
+def check_scores(world: World) -> None:
+    """Scores, pairs and tallies are the same from columns as from records."""
     tables, oracle = world.scores()
     for table, expected in zip(tables, oracle, strict=True):
         ids = [example.id for example in table.run.dataset]
@@ -199,7 +234,11 @@ def test_columns_and_records_give_the_same_scores_pairs_and_tallies(seed: int) -
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_columns_and_records_give_the_same_failures_times_and_rows(seed: int) -> None:
-    world = World(seed)
+    check_rows(World(seed))
+
+
+def check_rows(world: World) -> None:
+    """Failures, times and rows are the same from columns as from records."""
     handles: list[Any] = [*world.runs, *world.evaluations.values()]
     for handle in handles:
         found = {(kind.what, kind.status, kind.type): kind.count for kind in failure_kinds(handle)}

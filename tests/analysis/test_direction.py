@@ -67,6 +67,11 @@ def test_higher_is_worse_where_lower_is_better(runs, metric):
     assert back.worse == []
 
 
+def test_the_best_run_is_the_one_with_the_lowest_score(runs):
+    for order in (runs, runs[::-1]):
+        assert {leader.run for leader in compare(order).leaders} == {runs[0].id}
+
+
 def test_the_lower_score_wins(runs):
     made = rank(runs, metric="wrong")
     assert [place.label for place in made.places] == ["rate=0.9", "rate=0.5"]

@@ -177,6 +177,9 @@ class FromRows:
     def named(self, condition: Condition) -> Any:
         return np.array([holds(condition, [row.id]) for row in self.rows])
 
+    def has_further_fields(self) -> bool:
+        return False
+
     def fields(self) -> Iterable[str]:
         return ["topic", "exact", "close"]
 

@@ -17,6 +17,7 @@ from karat.analysis.row_pages import make_filter, read_page
 from karat.analysis.tables import ComparedTable, RunTable, joined_rows
 from karat.errors import NotApplicable
 from karat.store import Store
+from karat.store.example_columns import MOST_FIELDS
 from karat.tasks import FunctionTask
 
 SEEDS = range(25)
@@ -151,6 +152,18 @@ def test_columns_select_and_order_the_rows_that_records_do(seed: int, tmp_path: 
             values = [filters.row_values(field, rows[int(place)])[0] for place in order]
             keys = [(value is None, 0.0 if value is None else sign * value) for value in values]
             assert keys == sorted(keys), field
+
+
+def test_a_field_beyond_those_that_have_columns_is_refused_with_the_limit(tmp_path: Path) -> None:
+    metadata = {f"field{number:03}": number for number in range(MOST_FIELDS + 1)}
+    data = karat.Dataset.from_examples([{"input": 1, "metadata": metadata}], name="wide")
+    with karat.open_store(str(tmp_path / "karat.db")) as store:
+        run = karat.run(FunctionTask(lambda value: value, name="task"), data, store=store, progress=False)
+        table = RunTable(run, [])
+        assert table.select(parse("field199:199")).tolist() == [True]
+        for text in ("field200:200", "field200~2"):
+            with pytest.raises(filters.FilterError, match=f"first {MOST_FIELDS} fields"):
+                table.select(parse(text))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -102,7 +102,7 @@ matrix: {model: [openai/a, openai/b], temperature: [0, 1], prompt: ["Say {input}
         ("{times: []}", "at least 1"),
     ],
 )
-def test_mistakes_are_told_with_their_place(experiment, matrix, message):
+def test_mistakes_are_reported_with_their_place(experiment, matrix, message):
     head, _, rest = EXPERIMENT.partition("matrix:")
     experiment.write_text(f"{head}matrix: {matrix}\nevaluators:{rest.partition('evaluators:')[2]}")
     with pytest.raises(ConfigError, match=message):

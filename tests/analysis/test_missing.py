@@ -156,12 +156,12 @@ def test_a_failed_judgment_is_missing_and_never_a_loss(store):
     assert any("the judge is down" in note for note in ranking.notes)
 
 
-def test_when_every_comparison_fails_the_first_error_is_shown(store):
+def test_when_every_comparison_fails_the_first_error_is_shown(store, refuses):
     runs = [run_at(store, rate, count=20) for rate in (0.6, 0.9)]
 
     def broken(first, second):
         raise ValueError("the judge is down")
 
-    with pytest.raises(KaratError, match="ValueError: the judge is down") as raised:
+    with refuses(KaratError) as raised:
         rank(runs, evaluator=broken)
     assert raised.value.exit_code == 1

@@ -71,7 +71,7 @@ async def test_functions_and_metrics_that_wait(three):
     assert await ByFunction(better).compare(Example("e", 1, "a"), output("a"), output("b")) == 0.5
 
 
-def test_what_a_comparison_may_say():
+def test_what_a_comparison_may_say(refuses):
     compared = ByMetric("exact_match").compare(Example("e", 1, "a"), output("a"), output("b"))
     assert (compared.score, compared.value) == (1.0, "win")
     assert (
@@ -80,17 +80,17 @@ def test_what_a_comparison_may_say():
     )
     with pytest.raises(RequestError, match="asks for 'judge'"):
         ByFunction(lambda judge: 1)
-    with pytest.raises(RequestError, match="does not judge single outputs"):
+    with refuses(RequestError):
         ByMetric(ByMetric("exact_match"))
 
 
-def test_classic_elo(three):
+def test_classic_elo(three, refuses):
     made = rank(three, evaluator=BY_MATCH, method="elo")
     assert [place.label for place in made.places] == ["rate=0.9", "rate=0.75", "rate=0.6"]
     assert made.places[0].rating.method.startswith("elo")
     assert sum(place.rating.value for place in made.places) == pytest.approx(4500, abs=5)
     assert "over orders" in made.report()
-    with pytest.raises(RequestError, match="did you mean 'elo'"):
+    with refuses(RequestError):
         rank(three, evaluator=BY_MATCH, method="elos")
 
 
@@ -150,7 +150,7 @@ def test_a_plan_knows_the_cost_where_comparisons_told_it(three, store):
     assert plan.cost == pytest.approx(0.01 * 2 * COUNT)
 
 
-def test_runs_that_nothing_connects_are_said(store):
+def test_runs_that_nothing_connects_are_reported(store):
     a, b, c, d = (run_at(store, rate) for rate in (0.6, 0.9, 0.7, 0.8))
     judge = Counting()
     parts = [karat.evaluate([a, b], [judge], store=store), karat.evaluate([c, d], [judge], store=store)]
@@ -184,10 +184,10 @@ def test_failed_comparisons_are_counted(store):
     assert "| rank |" in made.markdown()
 
 
-def test_wrong_requests_say_what_is_right(three, store):
-    with pytest.raises(RequestError, match="leave one of them out"):
+def test_wrong_requests_say_what_is_right(three, store, refuses):
+    with refuses(RequestError):
         rank(three, evaluator=BY_MATCH, metric="right")
-    with pytest.raises(RequestError, match="judges single outputs: rank by its scores"):
+    with refuses(RequestError):
         rank(three, evaluator="exact_match")
-    with pytest.raises(RequestError, match="two runs or more"):
+    with refuses(RequestError):
         rank(three[0], metric="exact_match")

@@ -27,7 +27,7 @@ def header(number: int, parameters: dict[str, Any], **metadata: Any) -> RunHeade
 
 
 @given(st.lists(st.text(max_size=80), min_size=2, max_size=6))
-def test_every_run_has_a_name_of_its_own(prompts: list[str]) -> None:
+def test_every_run_has_a_unique_name(prompts: list[str]) -> None:
     headers = [
         header(i, {"messages": [{"content": text}]}, matrix={"prompt": text})
         for i, text in enumerate(prompts)
@@ -70,7 +70,7 @@ def test_only_runs_of_one_matrix_are_held_against_each_other() -> None:
     }
 
 
-def test_where_messages_alone_tell_runs_apart_they_are_told() -> None:
+def test_where_messages_alone_tell_runs_apart_they_are_reported() -> None:
     runs = [header(i, {"messages": text}, matrix={"prompt": "p"}) for i, text in enumerate(["a", "b"])]
     assert run_labels(runs) == {"run-0": "messages=a", "run-1": "messages=b"}
 

@@ -51,4 +51,8 @@ def test_it_prints(browser, reports):
     page = browser.new_page()
     page.goto((reports / "three.html").as_uri())
     assert page.pdf(format="A4").startswith(b"%PDF")
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 640, "height": 900})  # A4 with wide margins
+    wide = "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth + 1).length"
+    assert page.evaluate(wide) == 0  # nothing is cut off: paper does not scroll
     page.close()

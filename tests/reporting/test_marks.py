@@ -93,7 +93,7 @@ def test_missing_items_are_a_dashed_line_outside_the_interval():
     assert "n 90 of 100" in texts(plot)
 
 
-def test_no_value_is_said():
+def test_no_value_is_reported():
     plot = forest("x", [Row("a", Estimate(None, n=0, of=5)), Row("b", Estimate(0.5, n=5, of=5))])
     assert "no value" in texts(plot)
     assert len(circles(plot)) == 1

@@ -15,6 +15,7 @@ import pytest
 import karat
 from karat.analysis.filters import parse
 from karat.store import open_store
+from karat.view.data import MOST_RUNS_DRAWN
 from tests.view.conftest import COUNT, HOSTILE, Served, answering, examples
 
 
@@ -124,6 +125,35 @@ def test_a_comparison_counts_what_changed(viewer, world):
     assert known == sorted(known)
     item = viewer.get(f"{pair}/item", key="25.1", evaluator="exact_match")
     assert (item["changed"], item["second"]["output"]["value"]["text"]) == ("worse", "oops")
+
+
+def test_the_differences_by_every_metric_are_one_plot(viewer, world):
+    pair = f"{world.first.id}..{world.second.id}"
+    found = viewer.get(f"/api/c/{pair}/differences")
+    made = karat.compare([world.first, world.second], store=world.store)
+    texts = {mark["text"] for mark in found["plot"]["marks"] if mark["kind"] == "text"}
+    assert found["metrics"] == len(viewer.get(f"/api/c/{pair}")["evaluators"]) == 2
+    assert found["left_out"] == 0
+    for each in made.differences:
+        assert any(each.metric in text for text in texts)
+        assert any(text.startswith(f"{each.improvement.value:+.3f}") for text in texts)
+    opened = {mark["about"]["evaluator"] for mark in found["plot"]["marks"] if mark.get("about")}
+    assert opened == {each.evaluator for each in made.differences}
+
+
+def test_a_plot_of_many_runs_has_the_newest(tmp_path, serve):
+    with open_store(tmp_path / "many.db") as store:
+        data = karat.Dataset.from_examples([{"input": n, "expected": n} for n in range(3)], name="numbers")
+        runs = []
+        for _ in range(MOST_RUNS_DRAWN + 3):
+            run = karat.run(lambda n: n, data, store=store, new=True, progress=False)
+            karat.aggregate(karat.evaluate(run, ["exact_match"], progress=False), progress=False)
+            runs.append(run)
+        (found,) = serve(store.url).get("/api/runs")["datasets"]
+    assert len(found["runs"]) == len(runs)
+    drawn = [mark["about"]["run"] for mark in found["forest"]["marks"] if mark.get("about")]
+    assert list(dict.fromkeys(drawn)) == [run.id for run in reversed(runs)][:MOST_RUNS_DRAWN]
+    assert f"{MOST_RUNS_DRAWN} of {len(runs)}" in found["forest"]["title"]
 
 
 def test_slices_add_up_to_the_difference(viewer, world):

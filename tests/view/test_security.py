@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from karat.store import open_store
+from karat.view import server
 from karat.view.server import HEADERS, static_files
 from tests.view.conftest import Served, World
 
@@ -296,3 +297,58 @@ def test_a_store_that_is_deleted_or_replaced_while_it_is_viewed(tmp_path, serve)
     assert any("replaced" in run["labels"] for run in runs)
     assert viewer.ask(f"/api/r/{old}/rows").status == 404
     assert viewer.get("/api/r/replaced/rows")["total"] > 0
+
+
+@pytest.fixture
+def slow_clients(served):
+    """Opens connections that send something and then neither send nor read."""
+    opened: list[socket.socket] = []
+
+    def connect(count: int, text: str) -> list[socket.socket]:
+        made = [socket.create_connection(("127.0.0.1", served.server.port), timeout=30) for _ in range(count)]
+        opened.extend(made)
+        for each in made:
+            each.sendall(text.encode())
+        return made
+
+    yield connect
+    for each in opened:
+        each.close()
+
+
+def test_connections_that_ask_for_nothing_do_not_keep_others_out(served, slow_clients, monkeypatch):
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 10)
+    waiting = slow_clients(60, f"GET /api/runs HTTP/1.1\r\nHost: {served.address}\r\n")
+    assert served.get("/api/changes")["live"] is False
+    assert sum(is_closed(each) for each in waiting) >= 50
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.settimeout(0.2)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_clients_that_do_not_read_do_not_hold_up_others(served, slow_clients):
+    head = f"Host: {served.address}\r\nCookie: {served.cookie}\r\n"
+    slow_clients(40, f"GET /api/runs HTTP/1.1\r\n{head}\r\n" * 5)
+    for _ in range(3):
+        assert served.get("/api/changes")["live"] is False
+
+
+def test_a_connection_that_has_asked_is_kept_when_there_are_many(served, slow_clients, monkeypatch):
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 5)
+    head = f"Host: {served.address}\r\nCookie: {served.cookie}\r\n"
+    request = f"GET /api/changes HTTP/1.1\r\n{head}\r\n"
+    (kept,) = slow_clients(1, request)
+    assert kept.recv(12) == b"HTTP/1.1 200"
+    slow_clients(20, "GET / HTTP/1.1\r\n")
+    served.get("/api/changes")
+    while b"}" not in kept.recv(4096):
+        pass
+    kept.sendall(request.encode())
+    assert kept.recv(12) == b"HTTP/1.1 200"

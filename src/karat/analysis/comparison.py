@@ -271,13 +271,14 @@ def compare_runs(
     )
 
 
-def find_difference(
-    store: Store, runs: Sequence[Run], evaluations: Sequence[Evaluation], key: str
+def find_differences(
+    store: Store, runs: Sequence[Run], evaluations: Sequence[Evaluation], keys: Sequence[str]
 ) -> Comparison:
-    """Compare runs with the first run by one evaluator, without storing the comparison."""
+    """Compare runs with the first run by some evaluators, without storing the comparison."""
     sources = sources_of(runs, evaluations)
     work = _Work(store, list(runs), None, "auto", 0.95, alone=True)
-    return _comparison(work, work.compare(key, sources[key], ()), (), sources, 0)
+    found = [each for key in keys for each in work.compare(key, sources[key], ())]
+    return _comparison(work, found, (), sources, 0)
 
 
 def _comparison(
@@ -616,14 +617,14 @@ async def compare_async(
     progress: bool | Listener | None = None,
     **options: Unpack[StageOptions],
 ) -> Comparison:
-    """Compare runs with the first, paired by example, by what evaluations of these runs hold.
+    """Compare runs with the first run, paired by example, using their stored results.
 
-    `evaluators` judge the runs first; only what is missing is computed, and `concurrency`, `progress` and the further
-    options are those of `evaluate`. `fail_if_worse` is a gate: `"accuracy:0.01"`, a list of such, or
+    `evaluators` evaluate the runs first and compute only missing results; `concurrency`, `progress` and the further
+    options are those of `evaluate`. `fail_if_worse` is a gate: `"accuracy:0.01"`, a list of such strings, or
     `{"accuracy": 0.01}`; the comparison's `verdict` is then `holds`, `fails` or `undecided`.
 
-    Runs of memory systems have to share the settings that a fair comparison needs; `unequal=True` compares others too,
-    and warns about each setting that differs.
+    Runs of memory systems must have equal settings where a fair comparison needs them; `unequal=True` compares other
+    runs too, and warns about each setting that differs.
 
     The comparison is stored as an aggregation (`comparison.id`). The same call returns it again until a run or an
     evaluation changes; `new=True` computes it again.

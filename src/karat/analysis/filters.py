@@ -137,8 +137,24 @@ class Columns(Protocol):
     def named(self, condition: Condition) -> Mask:
         """The rows whose example id satisfies a condition."""
 
+    def has_further_fields(self) -> bool:
+        """Whether the metadata may have fields without a column, because it has too many."""
+
     def fields(self) -> Iterable[str]:
         """The names of evaluators and metadata fields, for messages."""
+
+
+def unknown_field(field: str, columns: Columns) -> FilterError:
+    """The error for a field that no column has."""
+    from karat.store.example_columns import MOST_FIELDS
+
+    if columns.has_further_fields():
+        return FilterError(
+            f"the field {field!r} cannot be used in a filter: only the first {MOST_FIELDS} fields of the metadata can,"
+            " and the dataset has as many or more; search for a text"
+        )
+    known = [*FIELDS, *columns.fields()]
+    return FilterError(f"unknown field {field!r} in the filter: {did_you_mean(field, known)}")
 
 
 class Filter:
@@ -502,9 +518,7 @@ def _mask(expression: Expression, columns: Columns) -> Mask:
         return _number_mask(expression, numbers, len(columns))
     labels = columns.labels(expression.field)
     if labels is None:
-        known = [*FIELDS, *columns.fields()]
-        field = expression.field
-        raise FilterError(f"unknown field {field!r} in the filter: {did_you_mean(field, known)}")
+        raise unknown_field(expression.field, columns)
     codes, values = labels
     chosen = np.array([holds(expression, each) for each in values], dtype=bool)
     return chosen[codes] if len(chosen) else np.zeros(len(columns), dtype=bool)

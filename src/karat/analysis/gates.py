@@ -15,6 +15,7 @@ import msgspec
 from karat.errors import RequestError
 from karat.formatting import interval
 from karat.records import Estimate
+from karat.stats._distributions import critical
 
 Verdict = Literal["holds", "fails", "undecided"]
 
@@ -93,14 +94,25 @@ def _verdict(margin: float, improvement: Estimate, examples: int) -> tuple[Verdi
 
 
 def _examples_needed(margin: float, improvement: Estimate, examples: int) -> int | None:
-    """How many examples bring the limit of the interval that matters to the margin: widths shrink with 1/√n."""
+    """How many examples bring the limit of the interval that matters to the margin.
+
+    What the spread of the scores makes of the width shrinks with 1/√n; the rest, which allows for values that were
+    not drawn, with 1/n.
+    """
     value, low, high = improvement.value, improvement.low, improvement.high
     assert value is not None
     distance = value + margin
     limit = low if distance > 0 else high
     if limit is None or not examples or not distance:
         return None
-    factor = ((value - limit) / distance) ** 2
+    distance, width = abs(distance), abs(value - limit)
+    error = improvement.metadata.get("standard_error")
+    spread = width if error is None else min(width, critical(improvement.confidence) * error)
+    rest = width - spread
+    # With x = √(examples now / examples needed): rest·x² + spread·x = distance.
+    root = math.sqrt(spread * spread + 4.0 * rest * distance)
+    shrunk = 2.0 * distance / (spread + root) if spread + root else 0.0
+    factor = 1.0 / (shrunk * shrunk) if shrunk else math.inf
     needed = examples * factor
     if not math.isfinite(needed) or needed > MOST_EXAMPLES:
         return None

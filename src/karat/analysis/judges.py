@@ -14,7 +14,7 @@ import msgspec
 from karat.datasets.readers.rows import BadRow, RowSource, describe
 from karat.errors import ConfigError, DataError, RequestError, did_you_mean
 from karat.evaluators._base import build_evaluator
-from karat.evaluators.judges._choices import choice_name
+from karat.evaluators.judges._core import choice_name
 from karat.evaluators.judges.rubric import RUBRIC_PRESETS, Rubric, choice_worths, read_rubric
 from karat.execution.evaluate import evaluate
 from karat.execution.labels import (
@@ -374,12 +374,12 @@ class _LabelReader:
         rubric = self.rubrics.get(key)
         if kind == "nodes" and rubric is not None:
             choices = {choice.casefold(): choice for choice in rubric.nodes[name].choices}
-            said = choice_name("label", value) if isinstance(value, bool) else str(value)
-            if said.casefold() in choices:
-                return choices[said.casefold()]
+            labelled = choice_name("label", value) if isinstance(value, bool) else str(value)
+            if labelled.casefold() in choices:
+                return choices[labelled.casefold()]
             if not isinstance(value, float):
                 raise ValueError(
-                    f"{said[:40]!r} is no choice of {name!r}: {did_you_mean(said, rubric.nodes[name].choices)}"
+                    f"{labelled[:40]!r} is no choice of {name!r}: {did_you_mean(labelled, rubric.nodes[name].choices)}"
                 )
             return value
         if score is None:
@@ -791,11 +791,11 @@ def _agreements(
         if label.score is not None and passes is not None:
             whole.append(_Pair(passes, label.score >= 0.5, label.item.example, chance))
         judged, texts = judged_parts(result.metadata), part_texts(result.metadata)
-        for name, said in label.parts.items():
+        for name, labelled in label.parts.items():
             # The same number is another claim where an output was judged again.
             if name in judged and label.about.get(name, "") == texts[name]:
                 node = worths.get(name.removeprefix("nodes/"), {}) if name.startswith("nodes/") else {}
-                pair = _pair(judged[name], said, node, label.item.example, chance)
+                pair = _pair(judged[name], labelled, node, label.item.example, chance)
                 if pair is not None:
                     parts.setdefault("claims" if name.startswith("claims/") else name, []).append(pair)
     people = sorted({label.annotator for label in labels})
@@ -807,21 +807,21 @@ def _agreements(
 
 
 def _pair(
-    judged: Any, said: Any, worths: Mapping[str, float], example: str, chance: float | None
+    judged: Any, labelled: Any, worths: Mapping[str, float], example: str, chance: float | None
 ) -> _Pair | None:
     """Both verdicts on a part; None where one of them is open."""
-    if judged is None or said is None:
+    if judged is None or labelled is None:
         return None
     if isinstance(judged, bool):
-        person = said if isinstance(said, bool) else float(said) >= 0.5
+        person = labelled if isinstance(labelled, bool) else float(labelled) >= 0.5
         return _Pair(judged, person, example, chance)
     if judged not in worths:
         return None
-    if isinstance(said, str):
-        if said not in worths:
+    if isinstance(labelled, str):
+        if labelled not in worths:
             return None
-        return _Pair(worths[judged] >= 0.5, worths[said] >= 0.5, example, chance, (judged, said))
-    return _Pair(worths[judged] >= 0.5, float(said) >= 0.5, example, chance)
+        return _Pair(worths[judged] >= 0.5, worths[labelled] >= 0.5, example, chance, (judged, labelled))
+    return _Pair(worths[judged] >= 0.5, float(labelled) >= 0.5, example, chance)
 
 
 def _measured(

@@ -19,7 +19,7 @@ from karat.records import Estimate, EvaluatorSpec
 from karat.stats._means import MeanState
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
 from karat.store.columns import ItemColumns, ItemName, distinct, load_columns
-from karat.store.example_columns import ExampleColumns, Field, example_columns
+from karat.store.example_columns import MOST_FIELDS, ExampleColumns, Field, example_columns
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row, rows_at
 
@@ -393,6 +393,9 @@ class RunTable:
     def fields(self) -> Iterable[str]:
         return [*self.results, *self.examples.fields]
 
+    def has_further_fields(self) -> bool:
+        return len(self.examples.fields) >= MOST_FIELDS
+
     def named(self, condition: filters.Condition) -> Mask:
         return named_positions(self.examples, condition)[self.positions]
 
@@ -412,8 +415,7 @@ class RunTable:
         if field.removeprefix("metadata.") in self.examples.fields or self.labels(field) is not None:
             return
         if self.numbers(field) is None:
-            known = [*filters.FIELDS, *self.fields()]
-            raise filters.FilterError(f"unknown field {field!r} in the filter: {did_you_mean(field, known)}")
+            raise filters.unknown_field(field, self)
 
     def reads_records(self, part: filters.Expression) -> bool:
         """Whether columns cannot answer a part of a filter."""
@@ -550,6 +552,7 @@ class ComparedTable:
         self.key = key
         self.orders: OrderedDict[Any, Any] = OrderedDict()
         self.difference: Any = None
+        self.forest: Any = None
         """What was computed of the whole comparison, for whoever shows it."""
         self._align()
         self.differences: Floats = self.second_scores - self.first_scores
@@ -680,6 +683,10 @@ class ComparedTable:
     def fields(self) -> Iterable[str]:
         """The names of evaluators and metadata fields."""
         return ["difference", "first", "second", *self.second.fields()]
+
+    def has_further_fields(self) -> bool:
+        """Whether the metadata may have fields without a column."""
+        return self.second.has_further_fields()
 
     def containing(self, field: str | None, text: str) -> Mask:
         """The rows in which a text is: for no field, and for a field of the example, in one of the runs."""

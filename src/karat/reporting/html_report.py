@@ -43,6 +43,8 @@ from karat.store import Store
 
 MOST_METRICS = 5
 """Metrics in the table of runs and in the conclusion; the plots have all."""
+METRICS_ABREAST = 3
+"""Metrics beside each other in a table of runs."""
 MOST_EXAMPLES = 12
 """Changed examples that are shown."""
 MOST_ROWS = 40
@@ -326,20 +328,40 @@ class _Report:
 
     def _runs(self) -> Markup:
         runs, columns = self.summary.runs, self.main[:MOST_METRICS]
-        best = {metric.identity: _best(self._estimates(metric), self.lower) for metric in columns}
-        head = [
-            "run",
-            "items",
-            *(m.estimate.label + direction_arrow(m.estimate, self.lower) for m in columns),
+        # A table that is wider than a page would be cut off in print.
+        tables = [
+            columns[start : start + METRICS_ABREAST] for start in range(0, len(columns), METRICS_ABREAST)
         ]
-        priced, timed = any(run.usage for run in runs), any(run.service_seconds for run in runs)
+        parts: list[Child] = [
+            self._runs_table(some, first=place == 0, last=place >= len(tables) - 1)
+            for place, some in enumerate(tables or [[]])
+        ]
+        if len(runs) > 1 and columns:
+            parts.append(
+                element(
+                    "p",
+                    "★ the best value in its column. Whether a difference could be chance is under Paired differences.",
+                    class_="muted",
+                )
+            )
+        parts += [element("p", f"{run.label}: {run.description}") for run in runs if run.description]
+        return join(*parts)
+
+    def _runs_table(self, columns: Sequence[Metric], *, first: bool, last: bool) -> Markup:
+        """The runs by some metrics; the first table has their items, the last one their cost and time."""
+        runs = self.summary.runs
+        best = {metric.identity: _best(self._estimates(metric), self.lower) for metric in columns}
+        head = ["run", *(["items"] if first else [])]
+        right = len(head)
+        head += [m.estimate.label + direction_arrow(m.estimate, self.lower) for m in columns]
+        priced = last and any(run.usage for run in runs)
+        timed = last and any(run.service_seconds for run in runs)
         head += [*(["cost"] if priced else []), *(["seconds, median"] if timed else [])]
         rows: list[list[Child]] = []
         for run in runs:
-            cells: list[Child] = [
-                join(element("strong", run.label), _sub(run.id)),
-                join(run.status, _sub(counts_text(run.counts))),
-            ]
+            cells: list[Child] = [join(element("strong", run.label), _sub(run.id))]
+            if first:
+                cells.append(join(run.status, _sub(counts_text(run.counts))))
             for metric in columns:
                 each = self._estimates(metric).get(run.id)
                 if each is None:
@@ -357,17 +379,7 @@ class _Report:
             if timed:
                 cells.append(seconds_text(run.service_seconds["median"]) if run.service_seconds else "—")
             rows.append(cells)
-        parts: list[Child] = [_table(head, rows, right=range(2, len(head)))]
-        if len(runs) > 1 and columns:
-            parts.append(
-                element(
-                    "p",
-                    "★ the best value in its column. Whether a difference could be chance is under Paired differences.",
-                    class_="muted",
-                )
-            )
-        parts += [element("p", f"{run.label}: {run.description}") for run in runs if run.description]
-        return join(*parts)
+        return _table(head, rows, right=range(right, len(head)))
 
     def _estimates(self, metric: Metric) -> dict[str, Estimate]:
         """The estimate of each run by one metric."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -14,7 +15,7 @@ import numpy as np
 
 import karat
 from karat.analysis import filters
-from karat.analysis.comparison import find_difference
+from karat.analysis.comparison import find_differences
 from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
@@ -34,10 +35,14 @@ from karat.store.run_labels import differing, run_labels
 from karat.view.items import Item, compared_calls, item_of, shown_text
 from karat.view.names import Download, escaped, find_run, quoted, read_key, write_key
 
+MOST_RUNS = 200
+"""Runs that the first page shows."""
 MOST_TABLES = 4
 """Runs whose columns are kept in memory."""
 LIVE_SHARE = 10
 """The columns of a live run are loaded again only after so many times as long as loading them took."""
+MOST_COMPARED = 1_000_000
+"""Rows, times evaluators, whose differences one plot shows: a million take about 1.6 s of CPU."""
 MOST_GROUPS = 200
 SAMPLED = 200
 """Examples that are read to learn the fields of the metadata."""
@@ -65,12 +70,9 @@ class Viewer:
     def changes(self) -> dict[str, Any]:
         """The version of the store, and whether something in it is going on."""
         with self.pool.store() as store:
-            live = any(
-                row.finished is None and row.kind in ("run", "evaluation") for row in store.backend.headers()
-            )
-            return {"version": store.backend.version(), "live": live}
+            return {"version": store.backend.version(), "live": store.backend.is_live()}
 
-    def runs(self, limit: int = 200) -> dict[str, Any]:
+    def runs(self, limit: int = MOST_RUNS) -> dict[str, Any]:
         """The runs by dataset, newest first."""
         with self.pool.store() as store:
             version = store.backend.version()
@@ -102,10 +104,15 @@ class Viewer:
             }
 
     def _described(
-        self, runs: Sequence[Run], evaluations: Sequence[Evaluation], aggregations: Sequence[Any]
+        self,
+        runs: Sequence[Run],
+        evaluations: Sequence[Evaluation],
+        aggregations: Sequence[Any],
+        labels: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
+        """Documents of runs; without `labels`, each has the label that tells it from the others."""
         headers = [run.header for run in runs]
-        labels, apart = run_labels(headers), differing(headers)
+        labels, apart = labels or run_labels(headers), differing(headers)
         out = []
         for run, settings in zip(runs, apart, strict=True):
             header = run.header
@@ -170,7 +177,10 @@ class Viewer:
         with self.pool.store() as store:
             run = find_run(store, name)
             evaluations = store.evaluations.list()
-            (document,) = self._described([run], evaluations, store.aggregations.list())
+            # The label that the list of runs shows.
+            beside = [each.header for each in store.runs.list() if each.header.dataset == run.header.dataset]
+            labels = run_labels([run.header, *(each for each in beside[-MOST_RUNS:] if each.id != run.id)])
+            (document,) = self._described([run], evaluations, store.aggregations.list(), labels)
             return {
                 "run": document,
                 "version": store.backend.version(),
@@ -375,6 +385,34 @@ class Viewer:
                 "version": store.backend.version(),
             }
 
+    def differences(self, first: str, second: str) -> dict[str, Any]:
+        """The differences by every evaluator that has judged both runs, as a plot; None where one says it all."""
+        with self.pool.store() as store:
+            table, shared = self._compared(store, first, second, None)
+            with self._lock:
+                known = table.forest
+            if known is None:
+                keys = shared[: max(1, MOST_COMPARED // max(1, len(table)))]
+                known = {"plot": None, "metrics": len(shared), "left_out": len(shared) - len(keys)}
+                runs = [table.first.run, table.second.run]
+                sources = [side.results[key] for side in (table.first, table.second) for key in keys]
+                evaluations = {each.evaluation.id: each.evaluation for each in sources}
+                if len(keys) > 1:
+                    with contextlib.suppress(RequestError):  # nothing in common: the page says it
+                        made = find_differences(store, runs, list(evaluations.values()), keys)
+                        shown = [
+                            each for each in made.differences if each.compared.difference.value is not None
+                        ]
+                        known["left_out"] = len(shared) - len(shown)
+                        if len(shown) > 1:
+                            known["plot"] = marks.differences(
+                                "Paired differences", shown, {}, made.confidence, by_metric=True
+                            )
+                with self._lock:
+                    table.forest = known
+            found: dict[str, Any] = known
+            return found
+
     def _difference(self, store: Store, table: ComparedTable) -> dict[str, Any]:
         with self._lock:
             if table.difference is None:
@@ -384,7 +422,7 @@ class Viewer:
                     for each in (table.first.results[table.key or ""], table.second.results[table.key or ""])
                 }
                 try:
-                    made = find_difference(store, runs, list(evaluations.values()), table.key or "")
+                    made = find_differences(store, runs, list(evaluations.values()), [table.key or ""])
                 except RequestError as error:
                     table.difference = {
                         "difference": None, "first": None, "second": None, "p_value": None,
@@ -541,7 +579,10 @@ class Viewer:
         with self.pool.store() as store:
             run = find_run(store, name)
             evaluations = [each for each in store.evaluations.list() if run.id in each.header.runs]
-            (document,) = self._described([run], evaluations, store.aggregations.list())
+            # The label that the list of runs shows.
+            beside = [each.header for each in store.runs.list() if each.header.dataset == run.header.dataset]
+            labels = run_labels([run.header, *(each for each in beside[-MOST_RUNS:] if each.id != run.id)])
+            (document,) = self._described([run], evaluations, store.aggregations.list(), labels)
             newest = {
                 source.evaluation.id: source.evaluation for source in _sources(run, evaluations).values()
             }
@@ -834,6 +875,8 @@ def _diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Piece] | 
 
 MOST_DRAWN = 40
 """Rows of a plot."""
+MOST_RUNS_DRAWN = 15
+"""Runs in the plot above the list of runs: the list should not be far below."""
 
 
 def _plotted(document: Mapping[str, Any]) -> Estimate:
@@ -855,9 +898,12 @@ def _forest(runs: Sequence[Mapping[str, Any]]) -> marks.Plot | None:
     label = max(found, key=lambda name: len(found[name]))
     rows = [
         marks.Row(run["label"], _plotted(each), about={"run": run["id"], "evaluator": each["evaluator"]})
-        for run, each in found[label][:MOST_DRAWN]
+        for run, each in found[label][:MOST_RUNS_DRAWN]
     ]
-    return marks.forest(label, rows)
+    more = len(found[label]) - len(rows)
+    return marks.forest(
+        f"{label}, the newest {len(rows)} of {len(found[label])} runs" if more else label, rows
+    )
 
 
 def _slice_plot(

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 SECONDS = 30.0
 """How long an answer may take."""
+MOST_CONNECTIONS = 100
+"""Connections that are open at the same time."""
+IDLE_SECONDS = 75.0
+"""How long a connection without a request stays open."""
 AT_ONCE = 4
 """Answers that are computed at the same time."""
 
@@ -101,7 +105,34 @@ def return_memory() -> None:
 class Connection(web.RequestHandler):
     """A connection that answers what is not HTTP with the same headers as everything else, and without echoing it."""
 
-    __slots__ = ()
+    __slots__ = ("_asked", "_open")
+
+    def __init__(self, manager: web.Server, *, open: dict[Connection, None], **options: Any) -> None:
+        """`open` are the connections of the server, oldest first."""
+        super().__init__(manager, **options)
+        self._open = open
+        self._asked = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Make room for a new connection: one that has not asked for anything yet is closed first."""
+        super().connection_made(transport)
+        if len(self._open) >= MOST_CONNECTIONS:
+            silent = next((each for each in self._open if not each._asked), self)
+            if silent.transport is not None:
+                silent.transport.abort()
+            self._open.pop(silent, None)
+            if silent is self:
+                return
+        self._open[self] = None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forget the connection."""
+        self._open.pop(self, None)
+        super().connection_lost(exc)
+
+    def asked(self) -> None:
+        """Note that it has sent a whole request with the cookie or the token."""
+        self._asked = True
 
     def handle_error(
         self,
@@ -217,6 +248,7 @@ class Server:
             lambda r: self.viewer.field(_run(r), _needed(r, "key"), _needed(r, "name")),
         )
         self._api(app, "/api/c/{pair}", lambda r: self.viewer.comparison(*_pair(r), r.query.get("evaluator")))
+        self._api(app, "/api/c/{pair}/differences", lambda r: self.viewer.differences(*_pair(r)))
         self._api(
             app,
             "/api/c/{pair}/rows",
@@ -236,12 +268,18 @@ class Server:
         self._api(app, "/api/p", lambda r: self.viewer.performance(_names(r), r.query.get("evaluator")))
         return_memory()
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        connections: dict[Connection, None] = {}
         await self._runner.setup()
         server, loop = self._runner.server, asyncio.get_running_loop()
         assert server is not None
         no_log: Any = None
         self._listener = await loop.create_server(
-            lambda: Connection(server, loop=loop, access_log=no_log), HOST, port, backlog=64
+            lambda: Connection(
+                server, open=connections, loop=loop, access_log=no_log, keepalive_timeout=IDLE_SECONDS
+            ),
+            HOST,
+            port,
+            backlog=64,
         )
         self.port = int(self.addresses[0][1])
         self._loading = loop.run_in_executor(None, lambda: self.viewer)
@@ -267,6 +305,8 @@ class Server:
         """Refuse what is not the user's own browser, and answer a failure in the form of every other error."""
         try:
             refused = self._refusal(request)
+            if refused is None and isinstance(request.protocol, Connection):
+                request.protocol.asked()
             return await handler(request) if refused is None else refused
         except web.HTTPException as error:
             answer = _error(error.status, error.reason)

@@ -305,6 +305,44 @@ def test_the_policy_forbids_scripts_and_markup_from_strings(browser, viewer):
     assert any("Content Security Policy" in problem for problem in tab.watched.problems)
 
 
+def test_numbers_are_rounded_as_in_the_terminal(tab):
+    values = [place / 16 for place in range(-40, 40)] + [place / 2000 for place in range(-300, 300)]
+    values += [0.8125, 2.675, 12.25, 12.35, 1000.5, 1001.5, -1000.5, 1e-9]
+    page = tab.open("/")
+    found = page.evaluate(
+        "async (values) => { const { number } = await import('/static/lib.js'); return values.map((v) => number(v)); }",
+        values,
+    )
+    wanted = [f"{v:.{0 if abs(v) >= 1000 else 1 if abs(v) >= 10 else 3}f}" for v in values]
+    assert [text.replace("-0.000", "0.000") for text in found] == [
+        text.replace("-0.000", "0.000") for text in wanted
+    ]
+
+
+def test_a_page_that_nobody_looks_at_asks_for_nothing(browser, tmp_path):
+    with karat.open_store(tmp_path / "live.db") as store:
+        data = karat.Dataset.from_examples([{"input": n} for n in range(5)], name="numbers")
+        karat.run(lambda number: number, data, store=store, progress=False)
+        with served(store.url) as viewer:
+            tab = Tab(browser, viewer)
+            tab.page.clock.install()
+            page = tab.open("/")
+            until(page, "document.querySelectorAll('[data-row]').length === 1")
+            page.evaluate(
+                "Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true})"
+            )
+            page.evaluate("window.away = true")
+            page.clock.fast_forward(11_000)  # the timer that was set before it was hidden
+            asked = []
+            page.on("request", lambda request: asked.append(request.url))
+            page.clock.fast_forward(60_000)
+            assert asked == []
+            karat.run(lambda number: -number, data, store=store, progress=False)
+            page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+            until(page, "document.querySelectorAll('[data-row]').length === 2")
+            tab.close()
+
+
 def test_news_from_the_store_appear_by_themselves(browser, tmp_path):
     with karat.open_store(tmp_path / "live.db") as store:
         data = karat.Dataset.from_examples([{"input": n} for n in range(5)], name="numbers")

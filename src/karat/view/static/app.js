@@ -38,10 +38,12 @@ class App extends Component {
   componentDidMount() {
     onNavigation(() => this.setState({ ...here(), toast: "" }));
     document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("visibilitychange", () => this.poll());
     this.poll();
   }
   async poll() {
     clearTimeout(this.timer);
+    if (document.hidden) return; // nobody looks: do not disturb the writer
     let live = false;
     try {
       const said = await ask("/api/changes");

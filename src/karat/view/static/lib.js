@@ -178,7 +178,14 @@ export class Loaded extends Component {
 export function number(value, digits = 3) {
   if (value === null || value === undefined) return "—";
   const size = Math.abs(value);
-  return value.toFixed(size >= 1000 ? 0 : size >= 10 ? Math.min(1, digits) : digits);
+  return rounded(value, size >= 1000 ? 0 : size >= 10 ? Math.min(1, digits) : digits);
+}
+/** As Python rounds: of two equally near numbers, the even one. @param {number} value @param {number} digits */
+function rounded(value, digits) {
+  const exact = value.toFixed(digits + 25); // all digits of a number that lies in the middle of two others
+  const [kept, rest] = [exact.slice(0, -25), exact.slice(-25)];
+  const even = /[02468]\.?$/.test(kept) && /^50*$/.test(rest);
+  return even ? kept.replace(/\.$/, "") : value.toFixed(digits);
 }
 export const whole = (/** @type {number} */ value) => value.toLocaleString("en-US");
 /** @param {{low: number | null, high: number | null}} estimate */

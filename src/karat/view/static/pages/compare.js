@@ -6,6 +6,8 @@ import { Choice, Field, FilterBox, Output, Plot, Results, Rows, Status, Steps, s
 import { siblings } from "./run.js";
 
 const CHANGES = ["better", "worse", "same", "missing", "not applicable"];
+/** Metrics whose differences are shown before the rows; more are folded. */
+const FEW = 6;
 /** The rows that both runs have a score of. */
 const PAIRED = "changed:better or changed:worse or changed:same";
 /** @param {string} name */
@@ -78,7 +80,7 @@ export class ComparePage extends Component {
               href=${address(path, { evaluator: query.evaluator, filter: query.filter === changed(name) ? "" : changed(name) })}><${Status} status=${name} /> ${whole(data.counts[name] ?? 0)}</a> `)}</span>
             ${data.difference ? html`<span>difference <a href=${address(path, { evaluator: query.evaluator, filter: PAIRED, sort: "difference" })}><strong>${data.difference.value > 0 ? "+" : ""}${number(data.difference.value)}</strong></a> <span class="muted">${interval(data.difference)}${data.p_value === null ? "" : `, p ${probability(data.p_value)}`}</span></span>` : null}
           </div>
-          <${Plot} plot=${data.plot} />
+          ${data.evaluators.length < 2 ? html`<${Plot} plot=${data.plot} />` : html`<${Loaded} path="/api${path}/differences" version=${version}>${(/** @type {any} */ all) => differences(all, data.plot, path)}<//>`}
           ${data.differs.length ? html`<details><summary>What differs: ${data.differs.map((/** @type {any} */ each) => each.name).join(", ").slice(0, 200)}</summary>
             <div class="scroll" tabindex="0" role="region" aria-label="What differs"><table><thead><tr><th scope="col">setting</th><th scope="col">${a.label}</th><th scope="col">${b.label}</th></tr></thead>
             <tbody>${data.differs.map((/** @type {any} */ each) => html`<tr><td>${each.name}</td><td>${each.first}</td><td>${each.second}</td></tr>`)}</tbody></table></div></details>` : null}
@@ -98,13 +100,22 @@ export class ComparePage extends Component {
   }
 }
 
+/** The differences by all metrics; many are folded. @param {any} all @param {any} one @param {string} path */
+function differences(all, one, path) {
+  if (!all.plot) return html`<${Plot} plot=${one} />`;
+  const open = (/** @type {any} */ about) => address(path, { evaluator: about.evaluator, filter: PAIRED, sort: "difference" });
+  const plot = html`<${Plot} plot=${all.plot} link=${open} />`;
+  const shown = all.metrics - all.left_out;
+  return shown <= FEW ? plot : html`<details><summary>Paired differences of ${plural(shown, "metric")}</summary>${plot}</details>`;
+}
+
 /** @param {import("../types").Row} each */
 function row(each) {
   const score = (/** @type {import("../types").Side | undefined} */ side) =>
     side?.score === null || side?.score === undefined ? side?.status ?? "—" : number(side.score, 2);
   const text = each.second?.error || each.second?.output || "";
-  return html`<span class="cell id"><${Status} short status=${each.changed ?? ""} /> ${each.id}</span>
-    <span class="cell scores">${score(each.first)} → ${score(each.second)}</span>
+  return html`<span class="cell id"><${Status} short status=${each.changed ?? ""} /> ${each.id}${each.attempt > 1 ? ` · attempt ${each.attempt}` : ""}${each.unit ? ` · ${each.unit}` : ""}</span>
+    <span class="cell scores">${each.changed === "not applicable" ? each.changed : `${score(each.first)} → ${score(each.second)}`}</span>
     <span class="cell line" dir="auto"><span class="muted">${each.input.slice(0, 120)}</span> → ${text.slice(0, 160)}</span>`;
 }
 

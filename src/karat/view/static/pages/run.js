@@ -12,6 +12,9 @@ export async function siblings(id) {
   return mine ? mine.runs.map((/** @type {any} */ run) => run.id).reverse() : [];
 }
 
+/** Metrics that are shown above the rows; further ones are folded. */
+const FEW = 4;
+
 export class RunPage extends Component {
   /** @param {any} props */
   constructor(props) {
@@ -60,9 +63,12 @@ export class RunPage extends Component {
       document.title = `${data.run.label} · karat`;
       const keys = data.evaluators.map((/** @type {any} */ each) => each.key);
       const page = this.state.page;
+      const numbers = headlines({ ...data.run, estimates: data.estimates });
+      const shown = (/** @type {any} */ each) => html`<span><span class="muted">${each.label}</span> <${Estimate} estimate=${each} run=${id} filter=${groupFilter(each.group)} rows=${data.run.counts.total} /></span>`;
       return html`<div class="head"><h1>${data.run.label} <${Status} status=${data.run.status} /></h1>
           <p class="facts"><code class="muted">${data.run.id}</code> <span class="muted">${data.run.task} on ${data.run.dataset}</span> · <${Counts} run=${data.run} />
-            ${headlines({ ...data.run, estimates: data.estimates }).map((each) => html` · <span class="muted">${each.label}</span> <${Estimate} estimate=${each} run=${id} filter=${groupFilter(each.group)} rows=${data.run.counts.total} />`)}</p>
+            ${numbers.slice(0, FEW).map(shown)}</p>
+          ${numbers.length > FEW ? html`<details><summary>${plural(numbers.length - FEW, "more metric")}</summary><p class="facts">${numbers.slice(FEW).map(shown)}</p></details>` : null}
           <${FilterBox} value=${query.filter ?? ""} fields=${["status", "score", ...keys, ...data.fields]} />
           <p class="facts" role="status">${page ? `${whole(page.matching)} of ${plural(page.total, "row")}` : ""}
             <label class="choice"> Sort <select value=${query.sort ?? ""} onChange=${(/** @type {any} */ e) => change({ sort: e.target.value, key: null })}>
@@ -81,8 +87,10 @@ export class RunPage extends Component {
   }
   /** @param {import("../types").Row} row @param {string[]} keys */
   row(row, keys) {
+    const { filter = "", sort = "" } = this.props.query;
+    const asked = keys.filter((key) => filter.includes(key) || sort.endsWith(key)); // they come first: the place is narrow
     return html`<span class="cell id"><${Status} short status=${row.status} /> ${row.id}${row.attempt > 1 ? ` · attempt ${row.attempt}` : ""}${row.unit ? ` · ${row.unit}` : ""}</span>
-      <span class="cell scores">${keys.slice(0, 4).map((key) => {
+      <span class="cell scores">${[...new Set([...asked, ...keys])].slice(0, 4).map((key) => {
         const result = row.results[key];
         if (!result) return null;
         const text = result.score === null || result.score === undefined ? result.status : number(result.score, 2);

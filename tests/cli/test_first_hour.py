@@ -33,6 +33,18 @@ def test_recorded_outputs_are_evaluated_in_the_same_command(karat, answers):
     assert (estimate["n"], estimate["of"]) == (3, 6)
 
 
+def test_recorded_runs_are_called_by_their_file(karat, project):
+    data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer", "--json"]
+    for name, word in (("before", "ONE"), ("after", "TWO")):
+        rows = [{"id": f"q{n}", "messages": [{"role": "assistant", "content": word}]} for n in range(6)]
+        (project / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        karat("run", "--recorded", f"{name}.jsonl", "--output", "messages", *data, "-e", "json_valid")
+    runs = karat("ls", "--json").json["runs"]
+    assert {run["task"] for run in runs} == {"before", "after"}
+    [shown] = karat("show", runs[0]["id"], "--limit", "1", "--json").json["rows"]
+    assert shown["output"][0]["role"] == "assistant"
+
+
 def test_an_aggregator_alone_is_refused(karat, project):
     said = karat("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "-a", "mean")
     assert said.code == 2

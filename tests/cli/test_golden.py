@@ -1,4 +1,4 @@
-"""What the command line prints, word for word, at 80 and 120 columns: tests/cli/golden/NAME.WIDTH.txt.
+"""What the command line prints, word for word, at 80, 120 and 200 columns: tests/cli/golden/NAME.WIDTH.txt.
 
 `UPDATE_GOLDEN=1 pytest tests/cli/test_golden.py` writes the files again; read the difference before you commit it.
 """
@@ -19,7 +19,7 @@ from karat.cli import main
 from karat.layout import display_width
 
 GOLDEN = Path(__file__).parent / "golden"
-WIDTHS = (80, 120)
+WIDTHS = (80, 120, 200)
 
 TASK = '''
 def answer(question, style="short", sure=True):

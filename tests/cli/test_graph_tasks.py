@@ -49,7 +49,7 @@ def test_nor_those_that_the_task_names(karat, folder):
         ["eval.question_answering.simplqa"],
     ],
 )
-def test_a_misspelt_dotted_task_is_told_as_one(karat, arguments):
+def test_a_misspelt_dotted_task_is_reported_as_one(karat, arguments):
     said = karat("run", *arguments)
     assert said.code == 2
     assert f"no task '{arguments[0]}'" in said.err

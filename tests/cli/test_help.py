@@ -109,7 +109,7 @@ def test_errors_are_json_where_json_is_asked_for(karat):
     assert said.json["error"]["exit_code"] == 2
 
 
-def test_a_bug_is_said_to_be_one(karat, monkeypatch):
+def test_a_bug_is_reported_as_one(karat, monkeypatch):
     def broken(arguments, terminal):
         raise LookupError("not foreseen")
 

@@ -23,7 +23,7 @@ def test_a_run_with_failures_that_is_returned_names_the_remedy(karat, project, r
     )
 
 
-def test_records_of_no_example_are_told_as_text_and_as_json(karat, project):
+def test_records_of_no_example_are_reported_as_text_and_as_json(karat, project):
     (project / "rec.jsonl").write_text('{"id": "q0", "output": "ONE"}\n{"id": "q99", "output": "?"}\n')
     said = karat("run", "--recorded", "rec.jsonl", "--data", "good.jsonl", "--json")
     told = "rec.jsonl: 1 of 2 records belongs to no example (q99)"

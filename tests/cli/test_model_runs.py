@@ -30,7 +30,7 @@ def prompt(project, provider):
     return project
 
 
-def test_a_prompt_is_asked_and_its_cost_is_told(karat, prompt, provider):
+def test_a_prompt_is_asked_and_its_cost_is_reported(karat, prompt, provider):
     said = karat("run", "prompt.yaml")
     assert said.code == 0
     assert re.search(r"priced +4 +0 +400 +16 +\$0\.4160", said.out)
@@ -102,7 +102,7 @@ def test_judges_are_asked_again_where_new_answers_are_wanted(karat, prompt, prov
     assert provider.count == asked + 4
 
 
-def test_a_budget_stops_with_exit_code_3_and_a_larger_one_goes_on(karat, prompt, provider):
+def test_a_budget_stops_with_exit_code_3_and_a_larger_one_continues(karat, prompt, provider):
     said = karat("run", "prompt.yaml", "--budget", 0.3)
     assert said.code == 3
     assert "the budget of $0.3 is reached" in said.err
@@ -138,7 +138,7 @@ def test_a_password_in_the_command_is_not_repeated():
     assert "me:***@host/db" in said
 
 
-def test_weights_that_are_not_here_are_told_before_the_first_record(karat, project):
+def test_weights_that_are_not_here_are_reported_before_the_first_record(karat, project):
     (project / "prompt.yaml").write_text(
         "dataset: {path: good.jsonl, input: question}\ntask: {prompt: '{input}', model: local/none.gguf}\n"
     )

@@ -37,14 +37,14 @@ def test_models_are_listed_with_what_they_need(karat):
     assert "local/smollm2-135m" in [each["spec"] for each in listed["models"]]
 
 
-def test_a_model_that_does_not_answer_is_told(karat):
+def test_a_model_that_does_not_answer_is_reported(karat):
     said = karat("models", "--check", "nobody@http://127.0.0.1:9/v1", "--json", "--quiet")
     assert said.code == 1
     assert said.json["checks"][0]["ok"] is False
     assert said.json["checks"][0]["error"]
 
 
-def test_the_cache_is_told_and_cleared(karat):
+def test_the_cache_is_reported_and_cleared(karat):
     assert karat("models", "cache", "stats", "--json").json["entries"] == 0
     assert "0 replies" in karat("models", "cache", "stats").out
     assert karat("models", "cache", "clear", "--older-than", 1, "--json").json == {"cleared": 0}

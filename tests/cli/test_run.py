@@ -105,7 +105,7 @@ def test_abort_on_error_stops_with_exit_code_1(karat, project):
     assert "stopped at the first failure, example 'q4'" in said.err
 
 
-def test_bad_rows_are_told_or_listed(karat, project):
+def test_bad_rows_are_reported_or_listed(karat, project):
     (project / "bad.jsonl").write_text('{"question": "one"}\n{oops\n{"question": "two"}\n')
     arguments = ["run", "task.py:shout", "--data", "bad.jsonl", "--input", "question"]
     said = karat(*arguments)
@@ -177,7 +177,7 @@ def test_a_file_without_a_function_is_not_suggested_again(karat, project):
     assert "did you mean" not in karat("run", "task.py", "--data", "qa.jsonl").err
 
 
-def test_check_says_that_all_is_well_and_makes_nothing(karat, project):
+def test_check_reports_ok_and_computes_nothing(karat, project):
     said = karat("run", "experiment.yaml", "--check")
     assert said.code == 0
     assert "6 examples, task shout, 1 evaluator, 1 aggregator" in said.out

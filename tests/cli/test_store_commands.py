@@ -292,6 +292,8 @@ def test_export_formats_say_the_same(karat, made, project):
         assert document["records"] == lines
         assert len(lines) == len(table) == len(columns) == (1 if kind == "aggregation" else 6)
         assert set(lines[0]) == set(table[0]) == set(columns[0])
+        if kind == "run":
+            assert all(line["service_seconds"] > 0 and line["queue_seconds"] == 0 for line in lines)
     assert not [each for each in project.iterdir() if each.name.startswith(".")], (
         "no half-written file is left"
     )

@@ -164,8 +164,8 @@ def test_a_try_without_a_verdict_is_missing_where_it_could_matter():
         assert made["step_efficiency_bounds"] == [pytest.approx(1 / 3), 1.0]
 
 
-def test_tries_that_cannot_be_told_are_refused():
-    with pytest.raises(ValueError, match="'last' is not a retry"):
+def test_tries_that_cannot_be_told_are_refused(refuses):
+    with refuses(ValueError):
         get("step_efficiency").calculate([UnitMetricResult(True, {}, {}, {"retry_id": "last"})])
     with pytest.raises(ValueError, match="others do not"):
         get("step_efficiency").calculate([tried(1, 0, True), UnitMetricResult(True, {}, {})])
@@ -224,7 +224,7 @@ def test_a_metric_of_your_own_needs_only_calculate():
     assert metric.finish(metric.merge(state, metric.start())) == {"share_of_short": 0.5}
 
 
-def test_names_and_parameters_that_are_wrong_name_the_nearest():
+def test_names_and_parameters_that_are_wrong_name_the_nearest(refuses):
     assert set(AggregatorMetricRegistry.list_metrics()) >= {
         "accuracy",
         "precision",
@@ -232,7 +232,7 @@ def test_names_and_parameters_that_are_wrong_name_the_nearest():
         "f1_score",
         "pass_at_k",
     }
-    with pytest.raises(RequestError, match="did you mean 'accuracy'"):
+    with refuses(RequestError):
         get("acuracy")
     with pytest.raises(RequestError, match="did you mean 'predicted_key'"):
         get("precision", predicted_keys="text")
@@ -240,7 +240,7 @@ def test_names_and_parameters_that_are_wrong_name_the_nearest():
         BaseAggregatorMetric().calculate([])
 
 
-def test_step_efficiency_reads_steps_where_unit_metrics_tell_them():
+def test_step_efficiency_reads_steps_where_unit_metrics_tell_them(refuses):
     walks = [
         UnitMetricResult(True, {"optimal_steps": 2}, {"steps": ["tap", "type", "tap", "tap"]}),
         UnitMetricResult(True, {}, {}, {"optimal_steps": 3, "steps": 3}),
@@ -253,7 +253,7 @@ def test_step_efficiency_reads_steps_where_unit_metrics_tell_them():
     assert made["step_efficiency_bounds"] == [pytest.approx(1.5 / 4), pytest.approx(2.5 / 4)]
     assert made["step_efficiency_passed"] == 0.75
     assert made["step_efficiency_passed_n"] == 2
-    with pytest.raises(ValueError, match="no result has its number of steps"):
+    with refuses(ValueError):
         get("step_efficiency", predicted_key="moves").calculate(walks[:1])
 
 

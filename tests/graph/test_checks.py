@@ -150,11 +150,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "told"), CASES)
-def test_what_is_wrong_is_told(project, text, told):
+def test_what_is_wrong_is_reported(project, text, told):
     assert any(told in problem for problem in problems(project, text)), problems(project, text)
 
 
-def test_what_is_wrong_with_the_whole_graph_is_told_beside_a_mistyped_edge_and_a_broken_node(project):
+def test_what_is_wrong_with_the_whole_graph_is_reported_beside_a_mistyped_edge_and_a_broken_node(project):
     text = graph(
         const("first") + const("second") + const("alone") + const("round") + "    broken: {node_type: lamda}\n",
         edges(
@@ -183,7 +183,7 @@ graph_post_process:
     assert not any("field 'a' not found" in problem or "second: is never" in problem for problem in found)
 
 
-def test_of_an_edge_that_could_mean_anything_nothing_more_is_said(project):
+def test_of_an_edge_that_could_mean_anything_nothing_more_is_reported(project):
     text = graph(const("a") + const("b"), edges("from: START, to: a", "from: a, to: zzzzzz"))
     [problem] = problems(project, text)
     assert "there is no node 'zzzzzz'" in problem
@@ -214,7 +214,7 @@ class Made:
         ("Made", "node_stat: idle", "unknown key, did you mean 'node_state'"),
     ],
 )
-def test_a_key_of_a_lambda_that_nobody_would_read_is_told(project, name, key, told):
+def test_a_key_of_a_lambda_that_nobody_would_read_is_reported(project, name, key, told):
     project.write("t/keys.py", LAMBDAS)
     [problem] = problems(project, one(f"node_type: lambda, lambda: keys.{name}, {key}"))
     assert told in problem
@@ -333,7 +333,7 @@ def loading(project, text: str, **options) -> list[str]:
     return caught.value.problems
 
 
-def test_unknown_variables_are_told_together_with_every_other_mistake(project):
+def test_unknown_variables_are_reported_together_with_every_other_mistake(project):
     found = loading(project, TWO_PROMPTS.format(more=""))
     assert len(found) == 5, found
     assert ["output_map.id" in each for each in found] == [False, False, False, True, True]
@@ -358,7 +358,7 @@ def test_variables_are_held_against_the_data_that_will_be_run_over(project):
     assert not any("asks for" in each for each in found), found
 
 
-def test_what_is_accepted_and_does_nothing_is_said(project):
+def test_what_is_accepted_and_does_nothing_is_reported(project):
     project.write(
         "t/graph_config.yaml",
         """\
@@ -415,7 +415,9 @@ graph_config:
         ("file_fromat: jsonl", "", 5, "data_config.source.file_fromat: unknown key"),
     ],
 )
-def test_a_data_file_that_is_not_there_is_told_beside_other_mistakes(project, source, node, line, mistake):
+def test_a_data_file_that_is_not_there_is_reported_beside_other_mistakes(
+    project, source, node, line, mistake
+):
     project.write("t/graph_config.yaml", NOWHERE.replace("SOURCE", source).replace("NODE", node))
     project.rows("t/rows.jsonl", [{"id": 1}])
     missing = "line 4: data_config.source.file_path: rowz.jsonl does not exist"

@@ -41,7 +41,7 @@ def entries(**more) -> list[dict]:
     ]
 
 
-def test_each_says_what_it_says_alone():
+def test_shared_folds_give_the_same_values_as_single_ones():
     together = report(entries())
     for name, params in PARAMS.items():
         alone = AggregatorMetricRegistry.get_metric(name, **params).calculate(RESULTS)

@@ -239,7 +239,7 @@ async def predict(state):
 """
 
 
-def test_an_interrupted_run_goes_on_by_record(karat, project):
+def test_an_interrupted_run_continues_by_record(karat, project):
     import os
     import signal
     import subprocess
@@ -323,7 +323,7 @@ graph_config: {nodes: {one: {node_type: lambda, lambda: code.one, output_keys: [
         ("return {'x': 1 / (state['id'] == 'a')}", False),
     ],
 )
-def test_when_all_records_fail_for_one_reason_it_is_told(karat, project, body, told):
+def test_when_all_records_fail_for_one_reason_it_is_reported(karat, project, body, told):
     project.write("t/code.py", f"def one(state):\n    {body}\n")
     project.write("t/graph_config.yaml", FAILING)
     code, out, _ = karat("run", "t", "--output_dir", "out")

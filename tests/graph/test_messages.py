@@ -67,7 +67,7 @@ graph_config:
     assert "known: d, id (" in told
 
 
-def test_a_missing_data_file_is_told_with_its_line_and_a_file_that_is_near(project):
+def test_a_missing_data_file_is_reported_with_its_line_and_a_file_that_is_near(project):
     project.rows("t/questions.jsonl", [{"id": "a"}])
     [told] = problems(project, f"""
 data_config:
@@ -188,7 +188,7 @@ def test_where_a_pre_process_is_wrong_it_is_not_known_what_it_would_have_set(pro
     assert "a.pre_process: " in told
 
 
-def test_every_key_of_a_class_that_does_not_fit_is_told_at_once(project):
+def test_every_key_of_a_class_that_does_not_fit_is_reported_at_once(project):
     project.write("t/own.py", FUNCTIONS)
     told = problems(project, CALLED.replace("LAMBDA", "Made").replace("MORE", ", goldn_key: x"))
     assert told == [
@@ -258,7 +258,7 @@ def test_a_filter_on_a_field_that_no_output_has(project):
     assert told.endswith("graph_post_process[0].filter.idd: no output record has it: did you mean 'id'?")
 
 
-def test_every_parameter_of_a_processor_that_does_not_fit_is_told(project):
+def test_every_parameter_of_a_processor_that_does_not_fit_is_reported(project):
     project.write("t/own.py", FUNCTIONS)
     project.write(
         "t/reports.py", "class P:\n    def __init__(self, k): pass\n    def process(self, data): return []\n"

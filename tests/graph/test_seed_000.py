@@ -445,7 +445,7 @@ def test_the_same_task_runs_from_any_folder_it_is_put_in(project, tmp_path):
     assert len(outcome.records) == 3
 
 
-def test_a_unit_metric_field_that_the_output_lacks_is_told_before_the_run(project):
+def test_a_unit_metric_field_that_the_output_lacks_is_reported_before_the_run(project):
     config = QUESTION_ANSWERING.replace('    exact_match:\n      from: "exact_match"\n', "")
     project.write("tasks/qa/graph_config.yaml", config)
     with pytest.raises(ConfigError) as caught:
@@ -458,7 +458,7 @@ def test_a_unit_metric_field_that_the_output_lacks_is_told_before_the_run(projec
     assert "output_config.output_map" in problem
 
 
-def test_a_field_that_no_output_keys_name_is_told(project):
+def test_a_field_that_no_output_keys_name_is_reported(project):
     config = QUESTION_ANSWERING.replace(
         '    - name: "fuzzy_match"\n      params:\n        key: "text"\n        threshold: 0.8\n', ""
     )
@@ -496,7 +496,7 @@ unit_metrics:
 
 
 @pytest.mark.parametrize("computed", [FUZZY, ""])
-def test_output_keys_that_leave_a_metric_out_are_told_with_what_is_available(project, computed):
+def test_output_keys_that_leave_a_metric_out_are_reported_with_what_is_available(project, computed):
     config = QUESTION_ANSWERING.replace("    - exact_match\n    - fuzzy_match\n", "    - exact_match\n")
     project.write("tasks/eval/qa/graph_config.yaml", config.replace(FUZZY, computed))
     project.rows("rows.jsonl", CAPITALS)

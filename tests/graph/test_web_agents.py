@@ -283,7 +283,7 @@ def test_step_efficiency_is_by_the_try_that_was_right(outcome):
     assert found["avg_retries_when_correct"] == 0.5
 
 
-def test_what_is_taken_for_granted_is_told_with_its_line(outcome):
+def test_what_is_taken_for_granted_is_reported_with_its_line(outcome):
     notes = "\n".join(outcome.task.notes)
     assert "takes all results for attempts at one problem: problem_key would tell problems apart" in notes
     assert (

@@ -45,7 +45,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if len(given.ids) > 2:
         raise UsageError("karat view takes at most two runs: name one to see its rows, two to compare them")
     if given.port > 65535:
-        raise UsageError(f"--port {given.port} is no port: give a number up to 65535")
+        raise UsageError(f"--port {given.port} is not a port: give a number up to 65535")
     path = store_file(given.store)
     if path is not None and not path.exists():
         raise UsageError(f"there is no store {path}: karat run makes one, or name another with --store URL")

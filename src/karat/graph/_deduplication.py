@@ -54,7 +54,7 @@ class SemanticDedupPostProcessor(GraphPostProcessor):
                 raise RequestError(f"{name} is {value!r}: {did_you_mean(str(value), known)}")
         if isinstance(similarity_threshold, bool) or not -1.0 <= similarity_threshold <= 1.0:
             raise RequestError(
-                f"similarity_threshold is {similarity_threshold!r}: it is a cosine, 0.9 for instance"
+                f"similarity_threshold is {similarity_threshold!r}: it must be a cosine, such as 0.9"
             )
         self.field = field
         self.threshold = float(similarity_threshold)

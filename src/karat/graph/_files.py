@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,6 +26,9 @@ from karat.graph._task import GraphTask
 from karat.graph.nodes._models import COERCED
 from karat.records import Failed, Ok
 from karat.serialization import encode
+
+if TYPE_CHECKING:
+    from karat import Run
 
 FORMATS = ("json", "jsonl")
 
@@ -50,7 +53,7 @@ class Written(msgspec.Struct):
 
 
 def write_files(
-    run: Any,
+    run: Run,
     task: GraphTask,
     folder: str | Path,
     *,

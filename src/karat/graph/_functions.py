@@ -9,9 +9,12 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from karat.errors import FAILURES, RequestError
+
+if TYPE_CHECKING:
+    from karat.graph._state import SygraMessage, SygraState
 
 
 class LambdaFunction(ABC):
@@ -19,7 +22,7 @@ class LambdaFunction(ABC):
 
     @staticmethod
     @abstractmethod
-    def apply(lambda_node_dict: dict[str, Any], state: Any) -> Any:
+    def apply(lambda_node_dict: dict[str, Any], state: SygraState) -> Any:
         """The state with what the node adds, or a mapping of it."""
 
 
@@ -28,7 +31,7 @@ class AsyncLambdaFunction(ABC):
 
     @staticmethod
     @abstractmethod
-    async def apply(lambda_node_dict: dict[str, Any], state: Any) -> Any:
+    async def apply(lambda_node_dict: dict[str, Any], state: SygraState) -> Any:
         """The state with what the node adds, or a mapping of it."""
 
 
@@ -36,7 +39,7 @@ class NodePreProcessor(ABC):
     """Prepares the state before the prompt of a node is filled."""
 
     @abstractmethod
-    def apply(self, state: Any) -> Any:
+    def apply(self, state: SygraState) -> Any:
         """The state, or a mapping of what changes."""
 
 
@@ -44,7 +47,7 @@ class NodePostProcessor(ABC):
     """Reads what a model answered."""
 
     @abstractmethod
-    def apply(self, resp: Any) -> Any:
+    def apply(self, resp: SygraMessage) -> Any:
         """A mapping of what goes into the state."""
 
 
@@ -52,7 +55,7 @@ class NodePostProcessorWithState(ABC):
     """Reads what a model answered, and sees the state."""
 
     @abstractmethod
-    def apply(self, resp: Any, state: Any) -> Any:
+    def apply(self, resp: SygraMessage, state: SygraState) -> Any:
         """The state, or a mapping of what goes into it."""
 
 
@@ -61,7 +64,7 @@ class EdgeCondition(ABC):
 
     @staticmethod
     @abstractmethod
-    def apply(state: Any) -> str:
+    def apply(state: SygraState) -> str:
         """A key of the edge's `path_map`."""
 
 

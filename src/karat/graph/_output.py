@@ -25,7 +25,7 @@ class BaseOutputGenerator:
         self.config = config
         self.output_map: dict[str, Any] = dict(config.get("output_map") or {})
 
-    def generate(self, state: Any) -> dict[str, Any] | None:
+    def generate(self, state: SygraState) -> dict[str, Any] | None:
         """The output record of a state; None leaves the record out."""
         return {name: self._field(name, entry, state) for name, entry in self.output_map.items()}
 

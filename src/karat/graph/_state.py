@@ -72,7 +72,7 @@ class SygraState(dict[str, Any]):
         self[key] = found
         return found
 
-    def merge(self, given: Any, who: str) -> None:
+    def merge(self, given: object, who: str) -> None:
         """Add what a function of the task returned: a mapping, this state itself, or nothing.
 
         Lists that are given for `messages` and `__chat_history__` are appended to those that are there; the same

@@ -202,14 +202,14 @@ def test_a_chat_history_has_name_request_and_response_and_agents_have_their_own_
     assert [m["role"] for m in requests[2]] == ["system", "user", "assistant", "user", "assistant", "user"]
 
 
-def test_a_single_turn_conversation_is_told_in_one_message(run):
+def test_a_single_turn_conversation_is_sent_as_one_message(run):
     record, requests = run(AGENTS.replace("CONVERSATION", "singleturn"), "Hello", "Hi", "Bye")
     assert len(record["history"]) == 3
     told = requests[2][1]["content"].splitlines()
     assert told[1:4] == ["Organizer: why", "ann: Hello", "bob: Hi"]
 
 
-def test_a_history_that_the_data_bring_is_told_from_its_first_user_turn(run):
+def test_a_history_that_the_data_bring_starts_at_its_first_user_turn(run):
     record, requests = run(
         """
 graph_config:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from karat.graph.metrics import _gui as _gui  # registers its metrics, as the next one does
 from karat.graph.metrics import _match as _match
-from karat.graph.metrics._adapters import EvaluatorMetric, UnitMetricEvaluator
 from karat.graph.metrics._aggregator import (
     AggregatorMetricRegistry,
     BaseAggregatorMetric,
@@ -18,7 +17,9 @@ from karat.graph.metrics._aggregator import (
 )
 from karat.graph.metrics._unit import (
     BaseUnitMetric,
+    EvaluatorMetric,
     MetricMetadata,
+    UnitMetricEvaluator,
     UnitMetricRegistry,
     UnitMetricResult,
     discover,

@@ -220,9 +220,9 @@ class MetricAggregator(Aggregator[Any]):
     def finish(self, state: Any) -> Aggregate:
         given = self.metric.finish(state[0])
         if not isinstance(given, dict):
-            raise ValueError(f"{self.name} gave {type(given).__name__}, not a dict of metric values")
+            raise ValueError(f"{self.name} returned {type(given).__name__}, not a dict of metric values")
         if not all(isinstance(key, str) for key in given):
-            raise ValueError(f"{self.name} gave a dict whose keys are not all texts")
+            raise ValueError(f"{self.name} returned a dict whose keys are not all text")
         of = given.get("of", state[1])
         n = given.get("n", state[2])
         out = Aggregate()

@@ -154,8 +154,8 @@ class _AttemptMetric(BaseAggregatorMetric):
         self.pooled = problem_key is None and max(self.aggregator.k) > 1
         if self.pooled and not self.pools:
             raise ValueError(
-                f"k is {k}, so it matters which results are attempts at one problem: name the field that says it"
-                " with problem_key"
+                f"k is {k}, so results must be grouped by problem: set problem_key to the field that identifies the"
+                " problem"
             )
         if self.pooled and isinstance(k, int):
             self.aggregator = self.part(range(1, k + 1), confidence=confidence)
@@ -183,9 +183,7 @@ class _AttemptMetric(BaseAggregatorMetric):
             found = paths.get(place, self.problem_key) if isinstance(place, dict) else None
             if found is not None:
                 return str(found)
-        raise ValueError(
-            f"a result has no field {self.problem_key!r}, which problem_key says names its problem"
-        )
+        raise ValueError(f"a result has no field {self.problem_key!r}, which problem_key names")
 
     def merge(self, a: _Attempts, b: _Attempts) -> _Attempts:
         a.alone = [x + y for x, y in zip(a.alone, b.alone, strict=True)]

@@ -105,7 +105,7 @@ class _Aggregated:
             try:
                 result = self.metric.finish(fold.state) if fold.folds else self.metric.calculate(fold.state)
                 if not isinstance(result, Mapping):
-                    raise TypeError(f"it gave {type(result).__name__}, and not a mapping of names to values")
+                    raise TypeError(f"it returned {type(result).__name__}, not a mapping of names to values")
                 result = msgspec.json.decode(
                     encode(result)
                 )  # what cannot be stored is its failure and nobody else's

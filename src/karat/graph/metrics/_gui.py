@@ -147,7 +147,7 @@ class ActionWithinBboxMetric(_ActionMetric):
         elif isinstance(box, dict):
             parts = [value_at(box, name, what) for name in names]
         else:
-            raise CannotJudge(f"{what} is no box but {clip(box)}")
+            raise CannotJudge(f"{what} is not a box: {clip(box)}")
         read = [number(part) for part in parts]
         if len(read) != 4 or None in read:
             raise CannotJudge(f"{what} is not a box of four numbers ({', '.join(names)}): {clip(box)}")

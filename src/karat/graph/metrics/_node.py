@@ -112,12 +112,12 @@ def _under(key: str, value: Any) -> Any:
 def _as_dict(results: Any, metric: BaseUnitMetric) -> dict[str, Any]:
     who = metric.get_metric_name()
     if not isinstance(results, list) or len(results) != 1:
-        raise CannotJudge(f"{who} returned no list with one result")
+        raise CannotJudge(f"{who} did not return a list with one result")
     result = results[0]
     if isinstance(result, UnitMetricResult):
         result = result.to_dict()
     elif isinstance(result, dict):
         result = {**result, "correct": verdict(result.get("correct"))}
     if not isinstance(result, dict) or not isinstance(result["correct"], bool):
-        raise CannotJudge(f"{who} gave {result!r:.80}, not a result that is correct or not")
+        raise CannotJudge(f"{who} returned {result!r:.80}, not a result that is correct or not")
     return result

@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from karat.errors import KaratError, did_you_mean
 from karat.graph._reading import Section
-from karat.graph.nodes._agent import build_agent
 from karat.graph.nodes._base import Building, Node
 from karat.graph.nodes._lambda import build_lambda
-from karat.graph.nodes._llm import build_llm
-from karat.graph.nodes._multi_llm import build_multi_llm
+from karat.graph.nodes._models import build_agent, build_llm, build_multi_llm
 from karat.graph.nodes._sampler import build_sampler
 from karat.graph.nodes._subgraph import build_subgraph
 

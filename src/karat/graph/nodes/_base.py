@@ -69,6 +69,7 @@ class Node:
     """A step of a graph. Override `run`, or with `is_async` set `run_async`."""
 
     is_async = False
+    kind = "idle"
 
     def __init__(self, name: str, output_keys: list[str] | None = None) -> None:
         self.name = name
@@ -82,7 +83,6 @@ class Node:
         """The user's code it calls, for the fingerprint."""
         self.variables: list[str] = []
         """What its prompt asks for; each has to be set by then."""
-        self.kind = "idle"
         self.models: list[Any] = []
         self.outcome: Any = None
         """What its results depend on beside its section of the file and its code, JSON-able."""

@@ -27,9 +27,10 @@ ALIASES = ("output_key", "output_vars")
 class LambdaNode(Node):
     """Calls a function for every record; on the event loop unless it is `blocking`."""
 
+    kind = "lambda"
+
     def __init__(self, name: str, call: Any, part: Any, output_keys: list[str], blocking: bool) -> None:
         super().__init__(name, output_keys)
-        self.kind = "lambda"
         self.parts = [part]
         self.declared = bool(output_keys)
         self.call = call

@@ -1,7 +1,8 @@
 """Prompts: lists of roles with `{variables}`, compiled once and filled for every record.
 
 `{name}`, `{name.field[0]}` and `{alias->column}` are variables; doubled (`{{name}}`) they stand for themselves, and any
-other brace is a brace. What a record holds is never taken for a variable.
+other brace is a brace. A text in which other braces are doubled too, as SyGra's templates need it, is read as such a
+template: each pair stands for one. What a record holds is never taken for a variable.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class Prompt:
                 pieces.append([match[2]])
             at = match.end()
         pieces.append(template[at:])
+        if any("{{" in piece for piece in pieces if isinstance(piece, str)):
+            pieces = [_unescaped(piece) if isinstance(piece, str) else piece for piece in pieces]
         if all(isinstance(piece, str) for piece in pieces):
             whole = "".join(piece for piece in pieces if isinstance(piece, str))
             return lambda state: whole
@@ -97,6 +100,10 @@ class Prompt:
         return lambda state: "".join(
             piece if isinstance(piece, str) else _shown(value_of(piece[0], state)) for piece in pieces
         )
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("{{", "{").replace("}}", "}")
 
 
 def value_of(name: str, state: Mapping[str, Any]) -> Any:
@@ -129,7 +136,7 @@ def _audio(url: str, more: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_url(url: str, kind: str) -> None:
     if not url.startswith(("data:", "https://", "http://")):
-        raise RequestError(f"{kind} {url[:60]!r} is not an address: give https://… or data:{kind}/…;base64,…")
+        raise RequestError(f"{kind} {url[:60]!r} is not a URL: give https://… or data:{kind}/…;base64,…")
 
 
 def read_prompt(node: Section) -> Prompt:

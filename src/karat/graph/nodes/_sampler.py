@@ -17,11 +17,12 @@ from karat.serialization import canonical
 class SamplerNode(Node):
     """Draws one value for each attribute; a draw depends on the seed, the record, the attempt and the replicate."""
 
+    kind = "weighted_sampler"
+
     def __init__(
         self, name: str, attributes: dict[str, tuple[list[Any], list[float] | None]], seed: object
     ) -> None:
         super().__init__(name, list(attributes))
-        self.kind = "weighted_sampler"
         self.attributes = attributes
         drawn_from = canonical([list(each) for each in attributes.values()])
         self.outcome = hashlib.blake2b(drawn_from, digest_size=16).hexdigest()

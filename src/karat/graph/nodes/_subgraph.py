@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class _Inside:
     """Where a record is while it is in a subgraph."""
 
+    kind = "subgraph"
+
     def __init__(self, record: Record) -> None:
         self._record = record
 
@@ -30,7 +32,6 @@ class SubgraphNode(Node):
 
     def __init__(self, name: str, plan: Plan, outcome: object) -> None:
         super().__init__(name, plan.output_keys())
-        self.kind = "subgraph"
         self.plan = plan
         self.is_async = plan.is_async
         self.declared = plan.declared

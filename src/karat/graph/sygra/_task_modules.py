@@ -80,7 +80,7 @@ class OwnModules:
     def in_place(self) -> Iterator[None]:
         """Meanwhile a name of the folder means its module; afterwards those that had the name before have it again."""
         with _swapping:
-            aside = {name: each for name, each in list(sys.modules.items()) if self._is_others(name, each)}
+            aside = {name: each for name, each in sys.modules.copy().items() if self._is_others(name, each)}
             for name in aside:
                 del sys.modules[name]
             sys.modules.update(self.modules)
@@ -106,7 +106,7 @@ class OwnModules:
     def _keep(self) -> None:
         """Remember the task's modules that are in `sys.modules`."""
         inside = f"{self.folder}{os.sep}"
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():
             named = name.partition(".")[0] in self.names
             text = getattr(module, "__file__", None)
             if isinstance(text, str) and text.startswith(inside):

@@ -179,7 +179,7 @@ def test_records_are_frozen_and_stored_ones_carry_their_format():
         assert stored.__struct_fields__[0] == "format"
 
 
-def test_outcomes_are_told_apart_by_their_tag():
+def test_outcomes_are_distinguished_by_their_tag():
     import msgspec
 
     from karat.records import Failed, Failure, Ok, Output, Skipped

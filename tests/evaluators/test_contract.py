@@ -140,13 +140,13 @@ def test_flags_are_true_or_false_and_nothing_like_it(name):
             build_evaluator(name, {**params, flag: "yes"})
 
 
-def test_building_by_name_with_parameters_and_key():
+def test_building_by_name_with_parameters_and_key(refuses):
     evaluator = build_evaluator("exact_match", {"case_sensitive": False}, key="close")
     assert evaluator.evaluate(outputs="A", reference_outputs="a").key == "close"
     assert evaluator.evaluate_many([{"outputs": "A", "reference_outputs": "a"}])[0].key == "close"
     with pytest.raises(UnknownName, match="did you mean 'exact_match'"):
         build_evaluator("exact_mach")
-    with pytest.raises(RequestError, match="needs the parameter 'pattern'"):
+    with refuses(RequestError):
         build_evaluator("regex_match")
 
 
@@ -230,13 +230,13 @@ def test_what_is_no_request_is_answered_in_a_sentence(arguments, message):
         build_evaluator(*arguments)
 
 
-def test_the_yaml_form_is_checked_in_the_same_way():
-    with pytest.raises(RequestError, match="params is an object"):
+def test_the_yaml_form_is_checked_in_the_same_way(refuses):
+    with refuses(RequestError):
         resolve_evaluator({"name": "exact_match", "params": ["strip"]})
 
 
-def test_a_unit_metric_among_evaluators_is_told_how_it_is_written():
-    with pytest.raises(RequestError, match="unit metric: among evaluators it is written unit:"):
+def test_a_unit_metric_among_evaluators_is_refused_with_its_spelling(refuses):
+    with refuses(RequestError):
         build_evaluator("karat.graph.metrics._gui.TypedValueMatchMetric")
 
 

@@ -43,8 +43,8 @@ def test_what_cannot_be_read_is_no_score():
             FromOutput("exact_match").evaluate(outputs=outputs)
 
 
-def test_the_field_may_be_all_that_is_said():
+def test_the_field_may_be_all_that_is_reported(refuses):
     name, params, evaluator = resolve_evaluator({"from_output": "exact_match", "key": "right"})
     assert (name, params, evaluator.key) == ("from_output", {"field": "exact_match"}, "right")
-    with pytest.raises(RequestError, match="unknown field 'from_output'"):
+    with refuses(RequestError):
         resolve_evaluator({"from_output": "exact_match", "params": {}})

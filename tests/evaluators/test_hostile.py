@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import math
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 
 from karat.errors import CannotJudge, KaratError, NotApplicable
@@ -105,15 +110,20 @@ JUDGES = [
 
 @pytest.fixture
 def limited():
-    """A limit on CPU time, which does not depend on what else the machine does."""
+    """A limit on CPU time, which does not depend on what else the machine does.
+
+    A tracer, such as that of coverage, multiplies the CPU time of Python code, so it is off meanwhile.
+    """
 
     def stop(*_: Any) -> None:
         raise TimeoutError(f"more than {CPU_SECONDS:g} s of CPU")
 
-    before = signal.signal(signal.SIGPROF, stop)
+    before, tracer = signal.signal(signal.SIGPROF, stop), sys.gettrace()
+    sys.settrace(None)
     yield lambda: signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.signal(signal.SIGPROF, before)
+    sys.settrace(tracer)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,6 +140,20 @@ def test_an_answer_or_an_error(name: str, limited: Any) -> None:
                 pytest.fail(f"{name} {params} on {what}: {error}")
             assert result.score is None or 0 <= result.score <= 1, what
             assert len(result.comment) < 2_000
+
+
+ODD: list[Any] = [math.nan, math.inf, 10**400, Decimal("0.1"), np.float64(0.5), np.int64(3), True, -0.0, 1j]
+ODD += [None, "", "1", "1e400", "nan", "a\ud800b", b"\xff", [], {}, [1]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_values_are_judged_or_refused(name: str) -> None:
+    for params in PARAMS.get(name, [{}]):
+        evaluator = build_evaluator(name, params)
+        for output, reference in itertools.product(ODD, repeat=2):
+            with contextlib.suppress(KaratError, NotApplicable):
+                score = evaluator.evaluate(outputs=output, reference_outputs=reference, inputs="q").score
+                assert score is None or 0 <= score <= 1, (output, reference)
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "rouge", "embedding_similarity", "edit_distance"])

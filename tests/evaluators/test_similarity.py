@@ -93,12 +93,12 @@ class TestEmbeddingDistance:
         with pytest.raises(CannotJudge):
             EmbeddingDistance(embed_fn=lambda text: vector).evaluate(outputs="a", reference_outputs="b")
 
-    def test_two_sources_or_a_wrong_one_are_refused(self):
-        with pytest.raises(RequestError, match="embed_fn or embedder, not both"):
+    def test_two_sources_or_a_wrong_one_are_refused(self, refuses):
+        with refuses(RequestError):
             EmbeddingDistance(embed_fn=letters, embedder="local/wordllama")
         with pytest.raises(RequestError, match="plain function"):
             EmbeddingDistance(embed_fn=3)
-        with pytest.raises(RequestError, match="name of a model"):
+        with refuses(RequestError):
             EmbeddingDistance(embedder=3)
 
     def test_a_function_is_not_reused_and_its_name_is_kept(self):
@@ -135,8 +135,8 @@ class TestChrf:
             result = Chrf(word_order=order).evaluate(outputs=DOG, reference_outputs=CAT)
             assert result.score == pytest.approx(expected)
 
-    def test_options_are_checked(self):
-        with pytest.raises(RequestError, match="char_order has to be a whole number of 1 or more"):
+    def test_options_are_checked(self, refuses):
+        with refuses(RequestError):
             Chrf(char_order=0)
 
 
@@ -150,18 +150,18 @@ class TestRouge:
         recall = Rouge(variant, measure="recall", stemmer=True).evaluate(outputs=DOG, reference_outputs=CAT)
         assert recall.score == pytest.approx(expected.recall)
 
-    def test_several_references_and_bounds(self):
+    def test_several_references_and_bounds(self, refuses):
         assert Rouge(any_of=True).evaluate(outputs=DOG, reference_outputs=[CAT, DOG]).score == 1.0
         with pytest.raises(CannotJudge, match="over max_length"):
             Rouge().evaluate(outputs="a " * 60_000, reference_outputs="a")
         assert Rouge().evaluate(outputs="a " * 20_000, reference_outputs="a").score > 0
         assert Rouge("rougeLsum").evaluate(outputs=CAT, reference_outputs=DOG).score > 0
-        with pytest.raises(CannotJudge, match="too long for it"):
+        with refuses(CannotJudge):
             Rouge("rougeLsum").evaluate(outputs="a b\n" * 5_000, reference_outputs="a c\n" * 5_000)
 
     @pytest.mark.parametrize("reference", ["", " ", "\u4f60\u597d", "!?"])
-    def test_a_reference_without_words_is_an_error(self, reference):
-        with pytest.raises(CannotJudge, match="has none: use chrf"):
+    def test_a_reference_without_words_is_an_error(self, reference, refuses):
+        with refuses(CannotJudge):
             Rouge().evaluate(outputs="hello", reference_outputs=reference)
 
     def test_a_reference_without_words_is_an_error_and_no_zero(self):
@@ -231,8 +231,8 @@ class TestSentenceTransformers:
         assert evaluator.evaluate(outputs="aab", reference_outputs="abb").score == pytest.approx(0.8)
         assert package.loaded == ["all-MiniLM-L6-v2"]
 
-    def test_a_model_that_cannot_be_loaded_stops_the_request(self, package):
+    def test_a_model_that_cannot_be_loaded_stops_the_request(self, package, refuses):
         evaluator = EmbeddingDistance(model_name="nobody/knows")
-        with pytest.raises(RequestError, match="cannot load 'nobody/knows': there is no such model"):
+        with refuses(RequestError):
             evaluator.evaluate_many([{"outputs": "a", "reference_outputs": "b"}] * 3)
         assert package.loaded == ["nobody/knows"]

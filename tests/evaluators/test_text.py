@@ -88,8 +88,8 @@ class TestExactMatch:
         assert result.score == 0.0
         assert "no output" in result.comment
 
-    def test_no_reference_cannot_be_judged(self):
-        with pytest.raises(CannotJudge, match="this item has none"):
+    def test_no_reference_cannot_be_judged(self, refuses):
+        with refuses(CannotJudge):
             ExactMatch().evaluate(outputs=None)
 
     def test_a_path_leads_to_the_value_on_both_sides_or_on_one(self):
@@ -104,10 +104,10 @@ class TestExactMatch:
         assert score(ExactMatch(path="a"), {"a": None}, {"a": None}) == 1.0
         assert score(ExactMatch(path="a"), {"a": "None"}, {"a": None}) == 0.0
 
-    def test_a_missing_key_is_an_error_not_a_match(self):
-        with pytest.raises(CannotJudge, match=r"the output has no field 'answr': did you mean 'answer'\?"):
+    def test_a_missing_key_is_an_error_not_a_match(self, refuses):
+        with refuses(CannotJudge):
             ExactMatch(path="answr").evaluate(outputs={"answer": 1}, reference_outputs={"answr": None})
-        with pytest.raises(CannotJudge, match="the reference has no field 'a'"):
+        with refuses(CannotJudge):
             ExactMatch(path="a").evaluate(outputs={"a": None}, reference_outputs={})
 
     def test_short_texts_are_kept_as_labels(self):
@@ -136,10 +136,10 @@ class TestExactMatch:
         with pytest.raises(CannotJudge, match="at most 1,000"):
             EditDistance(any_of=True).evaluate(outputs="answer", reference_outputs=references)
 
-    def test_several_acceptable_references(self):
+    def test_several_acceptable_references(self, refuses):
         result = ExactMatch(any_of=True).evaluate(outputs="b", reference_outputs=["a", "b"])
         assert (result.score, result.metadata) == (1.0, {"golden": "b", "predicted": "b", "reference": 1})
-        with pytest.raises(CannotJudge, match="a list of at least one"):
+        with refuses(CannotJudge):
             ExactMatch(any_of=True).evaluate(outputs="b", reference_outputs=[])
 
     @pytest.mark.parametrize(
@@ -174,15 +174,15 @@ class TestExactMatch:
             with pytest.raises(CannotJudge, match="NaN"):
                 evaluator.evaluate(outputs=1, reference_outputs=value)
 
-    def test_values_too_deep_or_unknown_cannot_be_judged(self):
+    def test_values_too_deep_or_unknown_cannot_be_judged(self, refuses):
         deep: list = []
         for _ in range(100_000):
             deep = [deep]
         with pytest.raises(CannotJudge, match="nested too deeply"):
             ExactMatch().evaluate(outputs=deep, reference_outputs=deep)
-        with pytest.raises(CannotJudge, match="which cannot be stored"):
+        with refuses(CannotJudge):
             ExactMatch().evaluate(outputs=object(), reference_outputs="x")
-        with pytest.raises(CannotJudge, match="select one with path"):
+        with refuses(CannotJudge):
             ExactMatch().evaluate(outputs={"text": "a", "answer": "b"}, reference_outputs="a")
 
 
@@ -231,21 +231,21 @@ class TestRegexMatch:
             assert evaluator.params["flags"] == ["IGNORECASE"]
         assert RegexMatch("x", "i|m, s").params["flags"] == ["DOTALL", "IGNORECASE", "MULTILINE"]
 
-    def test_what_matched_is_said(self):
+    def test_what_matched_is_reported(self):
         result = RegexMatch(r"#(\d+)").evaluate(outputs="order #1234")
         assert result.comment == "'#(\\\\d+)' matches '#1234'"
         assert result.metadata == {"start": 6, "end": 11}
 
-    def test_a_catastrophic_pattern_is_an_error_not_a_stuck_run(self):
-        with pytest.raises(CannotJudge, match=r"had not decided after 0\.05 s"):
+    def test_a_catastrophic_pattern_is_an_error_not_a_stuck_run(self, refuses):
+        with refuses(CannotJudge):
             RegexMatch(r"^(a|aa)+$", timeout=0.05).evaluate(outputs="a" * 80 + "b")
 
-    def test_mistakes_are_named_at_construction(self):
+    def test_mistakes_are_named_at_construction(self, refuses):
         with pytest.raises(RequestError, match="cannot be used"):
             RegexMatch("(")
         with pytest.raises(RequestError, match="did you mean 'IGNORECASE'"):
             RegexMatch("x", ["IGNORCASE"])
-        with pytest.raises(RequestError, match="did you mean 'search'"):
+        with refuses(RequestError):
             RegexMatch("x", mode="serch")
         with pytest.raises(RequestError, match="timeout"):
             RegexMatch("x", timeout=0)
@@ -328,9 +328,9 @@ class TestNumericMatch:
     def test_numbers(self, params, output, reference, expected):
         assert score(NumericMatch(**params), output, reference) == expected
 
-    def test_a_reference_without_a_number_cannot_be_judged(self):
+    def test_a_reference_without_a_number_cannot_be_judged(self, refuses):
         for reference in ("none", True, ""):
-            with pytest.raises(CannotJudge, match="no number can be read from the reference"):
+            with refuses(CannotJudge):
                 NumericMatch().evaluate(outputs="1", reference_outputs=reference)
 
     def test_the_comment_names_both_and_what_is_allowed(self):
@@ -386,20 +386,20 @@ class TestChoiceMatch:
         assert result.value == chosen
         assert result.score == float(chosen == "B")
 
-    def test_references_are_letters_or_positions(self):
+    def test_references_are_letters_or_positions(self, refuses):
         assert score(ChoiceMatch(), "C", 2) == 1.0
         assert score(ChoiceMatch(["1", "2", "3"]), "2", 2) == 1.0
         assert score(ChoiceMatch(["yes", "no"]), "My answer: no", "no") == 1.0
         for reference in ("Z", 9, -1, "A or B"):
-            with pytest.raises(CannotJudge, match="none of the choices"):
+            with refuses(CannotJudge):
                 ChoiceMatch().evaluate(outputs="A", reference_outputs=reference)
 
-    def test_the_text_of_an_option_is_recognised(self):
+    def test_the_text_of_an_option_is_recognised(self, refuses):
         evaluator = ChoiceMatch(options_path="choices")
         inputs = {"choices": ["Rome", "Paris"]}
         assert score(evaluator, "Paris.", 1, inputs=inputs) == 1.0
         assert score(evaluator, "rome", "Paris", inputs=inputs) == 0.0
-        with pytest.raises(CannotJudge, match="neither a list of texts nor an object"):
+        with refuses(CannotJudge):
             evaluator.evaluate(outputs="A", reference_outputs="A", inputs={"choices": "no"})
         assert (
             evaluator.evaluate_many([{"outputs": "B", "reference_outputs": 1, "inputs": inputs}])[0].score
@@ -430,8 +430,8 @@ class TestUnitsInText:
         evaluator = NumericMatch(units={"km": 1000, "m": 1}, extract=extract)
         assert score(evaluator, output, "3 m") == expected
 
-    def test_nor_from_the_reference(self):
-        with pytest.raises(CannotJudge, match="no number can be read from the reference '3 miles'"):
+    def test_nor_from_the_reference(self, refuses):
+        with refuses(CannotJudge):
             NumericMatch(units=["km"], extract="last").evaluate(outputs="3 km", reference_outputs="3 miles")
 
 
@@ -506,8 +506,8 @@ class TestSetMatch:
     def test_lists(self, params, output, reference, expected):
         assert score(SetMatch(**params), output, reference) == expected
 
-    def test_a_reference_that_is_no_list_cannot_be_judged(self):
-        with pytest.raises(CannotJudge, match="is not a list; separator cuts"):
+    def test_a_reference_that_is_no_list_cannot_be_judged(self, refuses):
+        with refuses(CannotJudge):
             SetMatch().evaluate(outputs=["a"], reference_outputs="a and b")
 
 
@@ -562,11 +562,11 @@ def test_whitespace_around_a_number_counts_where_it_is_said_to():
     assert score(ExactMatch(), None, "None") == 0.0
 
 
-def test_a_number_in_the_one_field_of_an_answer():
+def test_a_number_in_the_one_field_of_an_answer(refuses):
     assert score(NumericMatch(), {"answer": 42}, 42) == 1.0
     assert score(NumericMatch(), {"answer": "42"}, {"answer": 42.0}) == 1.0
     assert score(NumericMatch(), {"answer": True}, 1) == 0.0
-    with pytest.raises(CannotJudge, match="in text and in answer: select one with path"):
+    with refuses(CannotJudge):
         score(NumericMatch(), {"text": "so", "answer": 42}, 42)
 
 
@@ -575,13 +575,13 @@ def test_a_space_between_thousands_may_be_one_that_does_not_break(space):
     assert score(NumericMatch(thousands=" "), f"1{space}234{space}567", 1234567) == 1.0
 
 
-def test_options_by_label():
+def test_options_by_label(refuses):
     evaluator = ChoiceMatch(options_path="options")
     inputs = {"options": {"B": "Lyon", "A": "Paris", "c": "Nice"}}
     assert score(evaluator, "Lyon", "B", inputs=inputs) == 1.0
     assert score(evaluator, "Nice", "C", inputs=inputs) == 1.0
     assert score(evaluator, "Nice", "A", inputs=inputs) == 0.0
-    with pytest.raises(CannotJudge, match="an option 'Z', which is none of the choices"):
+    with refuses(CannotJudge):
         score(evaluator, "Lyon", "B", inputs={"options": {"Z": "Lyon"}})
 
 

@@ -53,7 +53,7 @@ def test_attempts_of_an_example_are_a_cluster(store):
     assert estimate.metadata["design_effect"] > 4
 
 
-def test_several_runs_have_numbers_of_their_own(store):
+def test_several_runs_have_numbers_of_their_own(store, refuses):
     runs = [run_adding(store, 0), run_adding(store, 1)]
     aggregation = karat.aggregate(karat.evaluate(runs, [equal]), ["accuracy"])
     assert {e.run: e.value for e in aggregation.estimates} == {runs[0].id: 1.0, runs[1].id: 0.0}
@@ -64,9 +64,9 @@ def test_several_runs_have_numbers_of_their_own(store):
         aggregation.estimates["accuracy"]
     assert runs[0].id in str(refused.value)
     assert aggregation.estimates.get(aggregator="accuracy", run=runs[1].id).value == 0.0
-    with pytest.raises(RequestError, match="did you mean 'accuracy'"):
+    with refuses(RequestError):
         aggregation.estimates["acuracy"]
-    with pytest.raises(LookupError, match="did you mean 'equal'"):
+    with refuses(LookupError):
         aggregation.estimates.get(evaluator="eqaul")
 
 
@@ -141,24 +141,24 @@ def test_labels_without_scores_have_no_mean(store):
     assert "labels and no scores" in aggregation.header.failures[0].error.message
 
 
-def test_an_aggregator_for_certain_evaluators(store):
+def test_an_aggregator_for_certain_evaluators(store, refuses):
     evaluation = karat.evaluate(run_adding(store, 0), [equal, half_right])
     aggregation = karat.aggregate(evaluation, [{"name": "accuracy", "of": "equal"}, "mean"])
     found = {(e.evaluator, e.aggregator) for e in aggregation.estimates}
     assert found == {("equal", "accuracy"), ("equal", "mean"), ("half_right", "mean")}
-    with pytest.raises(RequestError, match=r"'equl': did you mean 'equal'"):
+    with refuses(RequestError):
         karat.aggregate(evaluation, [{"name": "accuracy", "of": "equl"}])
 
 
-def test_requests_that_make_no_sense_are_refused(store):
+def test_requests_that_make_no_sense_are_refused(store, refuses):
     evaluation = karat.evaluate(run_adding(store, 0), [equal])
-    with pytest.raises(RequestError, match="did you mean 'accuracy'"):
+    with refuses(RequestError):
         karat.aggregate(evaluation, ["acuracy"])
-    with pytest.raises(RequestError, match="needs results of a pair evaluator"):
+    with refuses(RequestError):
         karat.aggregate(evaluation, ["win_rate"])
     with pytest.raises(RequestError, match="confidence is 95"):
         karat.aggregate(evaluation, ["accuracy"], confidence=95)
-    with pytest.raises(RequestError, match="no parameter 'threshhold': did you mean 'threshold'"):
+    with refuses(RequestError):
         karat.aggregate(evaluation, [{"name": "accuracy", "params": {"threshhold": 1}}])
 
 
@@ -240,7 +240,7 @@ def test_counts_are_of_what_is_stored_also_where_a_killed_evaluation_could_not_s
     assert (aggregation.counts.ok, aggregation.counts.pending, aggregation.counts.total) == (6, 0, 6)
 
 
-def test_an_evaluation_that_grew_without_being_finished_is_folded_anew(store):
+def test_an_evaluation_that_grew_without_being_finished_is_folded_again(store):
     runs = [run_adding(store, amount) for amount in (0, 1)]
     numbers = []
     for count in (2, 3):

@@ -162,12 +162,12 @@ def test_the_result_of_a_failed_output_is_skipped(store):
     )
 
 
-def test_names_parameters_and_keys(store):
+def test_names_parameters_and_keys(store, refuses):
     evaluation = karat.evaluate(
         run_adding(store, 0), ["exact_match", {"name": "edit_distance", "key": "close"}]
     )
     assert [spec.key for spec in evaluation.header.evaluators] == ["exact_match", "close"]
-    with pytest.raises(RequestError, match="two evaluators have the key 'exact_match'"):
+    with refuses(RequestError):
         karat.evaluate(run_adding(store, 0), ["exact_match", "exact_match"])
     with pytest.raises(RequestError, match=r"unknown evaluator 'exact_mach': did you mean 'exact_match'"):
         karat.evaluate(run_adding(store, 0), ["exact_mach"])

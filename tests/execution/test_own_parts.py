@@ -49,7 +49,7 @@ def scores(evaluation) -> list[float]:
     return [result.outcome.value.score for result in evaluation.results()]
 
 
-def test_objects_without_params_are_told_apart_by_what_they_hold(run):
+def test_objects_without_params_are_distinguished_by_what_they_hold(run):
     near, nearer = karat.evaluate(run, [Near(1)]), karat.evaluate(run, [Near(0)])
     assert near.id != nearer.id
     assert (scores(near), scores(nearer)) == ([1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0])

@@ -71,7 +71,7 @@ def test_a_log_gets_a_line_every_thirty_seconds():
     assert [line.split(" of ")[0] for line in lines] == ["karat: run: 30", "karat: run: 60", "karat: run: 90"]
 
 
-def test_a_log_is_told_at_once_that_a_model_is_loaded():
+def test_a_log_reports_at_once_that_a_model_is_loaded():
     stream = Stream(False)
     show = ProgressLine(stream, Clock())
     progress = Progress("run", 10)
@@ -98,7 +98,7 @@ def test_the_line_fits_the_terminal(monkeypatch):
     assert len(stream.getvalue().strip("\r")) < 40
 
 
-def test_progress_is_told_while_every_request_waits(tmp_path, monkeypatch):
+def test_progress_is_reported_while_every_request_waits(tmp_path, monkeypatch):
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
     monkeypatch.setattr(pipeline, "TICK_SECONDS", 0.001)
     seen: list[int] = []
@@ -114,6 +114,28 @@ def test_progress_is_told_while_every_request_waits(tmp_path, monkeypatch):
         data = [{"id": str(n), "input": str(n)} for n in range(3)]
         karat.run(ask, data, store="memory://", progress=lambda p: seen.append(p.waiting))
     assert max(seen) == 3
+
+
+def test_retries_are_in_the_line(tmp_path, monkeypatch):
+    """A provider that refuses every request: two retries for each of three records."""
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    stream = Stream(True)
+    with FakeProvider(rates={"500": 1.0}) as server:
+        (tmp_path / "models.yaml").write_text(
+            f"broken:\n  model: small\n  base_url: {server.url}\n  retries: {{limit: 2, base: 0.001}}\n"
+        )
+        monkeypatch.chdir(tmp_path)
+
+        async def ask(text):
+            return (await karat.models.get("broken").generate(text)).text
+
+        data = [{"id": str(n), "input": str(n)} for n in range(3)]
+        run = karat.run(ask, data, store="memory://", progress=ProgressLine(stream))
+        assert (run.counts.failed, server.count) == (3, 9)
+    last = stream.getvalue().rstrip("\n").rpartition("\r")[2]
+    assert "3 failed" in last
+    assert "6 retries" in last
+    assert "1 retry" in ProgressLine().line(Progress("run", 10, retries=1))
 
 
 def test_loading_the_local_model_is_announced(monkeypatch):

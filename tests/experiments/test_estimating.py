@@ -202,6 +202,7 @@ def test_without_a_limit_or_a_price_nothing_is_promised(experiment):
     server, plan = experiment
     (made,) = estimate_plan(plan("prompt: '{input}', model: m"))
     assert (made.output_tokens.high, made.cost.high) == (None, None)
+    assert "output tokens  unknown" in estimate_text([made])
     (unpriced,) = estimate_plan(plan(f"prompt: '{{input}}', model: 'x@{server.url}', max_tokens: 5"))
     assert unpriced.cost.low is None
     assert "unknown" in estimate_text([unpriced])

@@ -54,7 +54,7 @@ def problems(text: str) -> list[str]:
 DATASET = "dataset: {path: qa.jsonl, input: question, expected: answer}\n"
 
 
-def test_every_mistake_is_told_at_once_with_its_line():
+def test_every_mistake_is_reported_at_once_with_its_line():
     found = problems(
         "name: wrong\n"
         "dataset:\n"
@@ -286,11 +286,11 @@ def test_the_schema_accepts_what_karat_ships(path):
     jsonschema.Draft202012Validator(experiment_schema()).validate(yaml.safe_load((ROOT / path).read_text()))
 
 
-def test_data_without_references_are_refused_where_an_evaluator_needs_one(folder: Path) -> None:
+def test_data_without_references_are_refused_where_an_evaluator_needs_one(folder: Path, refuses) -> None:
     head = "dataset: {path: qa.jsonl, input: question}\ntask: loud.py:loud\n"
     text = head + "evaluators: [exact_match, {name: contains, params: {substring: X}}]\n"
     (folder / "experiment.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"line 3: evaluators\[0\]: .* no example has one: .* answer"):
+    with refuses(ConfigError):
         read_experiment(folder / "experiment.yaml")
     (folder / "experiment.yaml").write_text(text.replace("exact_match", "json_valid"))
     assert len(read_experiment(folder / "experiment.yaml").evaluators) == 2

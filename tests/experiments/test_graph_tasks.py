@@ -93,7 +93,7 @@ def test_params_of_the_command_line_are_variables(karat):
     assert outputs["parameters"]["run_args"] == {"always": "Rome"}
 
 
-def test_mistakes_of_both_files_are_told_at_once(karat):
+def test_mistakes_of_both_files_are_reported_at_once(karat):
     Path("experiments/qa/graph_config.yaml").write_text(
         GRAPH.replace("golden_key: answer", "golden_kye: answer")
     )
@@ -160,7 +160,7 @@ def test_the_files_of_a_graph_are_written_where_the_experiment_says_so(karat):
     assert sorted(file.name for file in folder.iterdir()) == names
 
 
-def test_a_post_processor_that_fails_is_told(karat):
+def test_a_post_processor_that_fails_is_reported(karat):
     folder = Path("experiments/qa")
     (folder / "reporting.py").write_text(
         "class Mine:\n    def process(self, data):\n        raise ValueError('no')\n"

@@ -7,32 +7,9 @@ import json
 import pytest
 
 import karat
-from karat import models
 from karat.testing import FakeProvider
-
-VARIABLES = (
-    "OPENAI_MODEL",
-    "OPENAI_BASE_URL",
-    "KARAT_MODEL",
-    "KARAT_JUDGE_MODEL",
-    "KARAT_STORE",
-    "KARAT_MODELS",
-)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _ended():
-    yield
-    models.close()
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+from tests.clean_environment import close_models as close_models
+from tests.clean_environment import folder as folder
 
 
 @pytest.fixture

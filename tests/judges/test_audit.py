@@ -8,9 +8,8 @@ import re
 import pytest
 
 import karat
-from karat.analysis.judge_audit import audit
+from karat.analysis.judge_audit import ATTACKS, audit, audit_items
 from karat.cli import main
-from karat.evaluators.judges._attacks import ATTACKS, audit_items
 
 from .conftest import echo, material
 

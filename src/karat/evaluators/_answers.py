@@ -100,7 +100,7 @@ class NumberReader:
     def _found(self, text: str) -> Iterator[Quantity]:
         """The numbers in a text. Where there are units, one that bears another unit is none of them.
 
-        That is told by what touches the number, or by the word beside it where there is no other: in a sentence a word
+        What touches the number decides, or the word beside it where there is no other: in a sentence a word
         may be anything.
         """
         for match in self._pattern.finditer(text):
@@ -381,7 +381,7 @@ class NumericMatch(ReferenceEvaluator):
     def prepare(self, output: object) -> Any:
         return output, self._quantity(output, "the output")
 
-    def judge(self, output: Any, reference: Any) -> Result:
+    def judge(self, output: Any, reference: object) -> Result:
         expected = self._quantity(reference, "the reference")
         if expected is None:
             comment = f"no number can be read from the reference {clip(reference)}{self._hint(reference)}"
@@ -496,7 +496,7 @@ class ChoiceMatch(ReferenceEvaluator):
         }
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         if self._options_path is None:
             return super().evaluate(outputs=outputs, reference_outputs=reference_outputs)
@@ -534,7 +534,7 @@ class ChoiceMatch(ReferenceEvaluator):
                 out.append(error)
         return out
 
-    def judge(self, output: object, reference: object, options: Sequence[str] = ()) -> Result:
+    def judge(self, output: Any, reference: object, options: Sequence[str] = ()) -> Result:
         expected = self._expected(plain(reference, "the reference"), options)
         text = text_of(output, "the output")
         if text is None:
@@ -546,7 +546,7 @@ class ChoiceMatch(ReferenceEvaluator):
         comment = f"the output chooses {clip(chosen, 20)} ({how}); the reference is {clip(expected, 20)}"
         return Result(self.key, float(passed), chosen, comment, {"expected": expected})
 
-    def _expected(self, reference: Any, options: Sequence[str]) -> str:
+    def _expected(self, reference: object, options: Sequence[str]) -> str:
         if isinstance(reference, int) and not isinstance(reference, bool):
             label = self._reader.label(str(reference)) if abs(reference) < 1_000_000 else None
             if label is None and 0 <= reference < len(self._reader.labels):
@@ -621,7 +621,7 @@ class SetMatch(ReferenceEvaluator):
         items = self._items(output, "the output")
         return output, None if items is None else self._count(items)
 
-    def judge(self, output: Any, reference: Any) -> Result:
+    def judge(self, output: Any, reference: object) -> Result:
         expected = self._items(reference, "the reference")
         if expected is None:
             raise CannotJudge(f"{self.key}: the reference {clip(reference)} is not a list; {self._hint()}")
@@ -732,7 +732,7 @@ class TokenF1(ReferenceEvaluator):
         text = text_of(output, "the output")
         return None if text is None else self._tokens(text)
 
-    def judge(self, output: Any, reference: Any) -> Result:
+    def judge(self, output: Any, reference: object) -> Result:
         want = self._tokens(reference_text(reference, self.key))
         if output is None:
             return Result(self.key, 0.0, None, "there is no output")

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, TypeVar, cast,
 
 import msgspec
 
-from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.errors import FAILURES, RequestError
 from karat.records import Example, Output, Result
-from karat.registry import Registry, check_parameters
+from karat.registry import Registry, check_parameters, check_spec
 from karat.serialization import annotations_of, converter
 
 Kind = Literal["single", "pair", "joint"]
@@ -152,7 +152,7 @@ class EvaluatorRegistry(Registry[Callable[..., Any]]):
         }
 
 
-evaluators = EvaluatorRegistry()
+evaluators: EvaluatorRegistry = EvaluatorRegistry()
 
 
 @overload
@@ -438,14 +438,7 @@ def resolve_evaluator(spec: Any) -> ResolvedEvaluator:
         if "from_output" in spec and not {"name", "params"} & set(spec):  # the short form: only its field
             rest = {key: value for key, value in spec.items() if key != "from_output"}
             spec = {"name": "from_output", "params": {"field": spec["from_output"]}, **rest}
-        unknown = [k for k in spec if k not in SPEC_FIELDS]
-        if unknown or "name" not in spec:
-            problem = (
-                f"unknown field {unknown[0]!r} ({did_you_mean(str(unknown[0]), SPEC_FIELDS)})"
-                if unknown
-                else "it needs a name"
-            )
-            raise RequestError(f"evaluator {dict(spec)!r:.200}: {problem}")
+        check_spec(spec, SPEC_FIELDS, "evaluator")
         built = build_evaluator(**{field: spec[field] for field in SPEC_FIELDS if field in spec})
         return ResolvedEvaluator(spec["name"], dict(spec.get("params") or {}), built)
     if isinstance(spec, type):

@@ -48,7 +48,7 @@ class FromOutput(Evaluator):
         self.params = {"field": field, **({"metadata": metadata} if metadata else {})}
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         if outputs is None:
             raise NotApplicable("the task left the record out")

@@ -87,7 +87,7 @@ class ByFunction(Evaluator):
 
     name = "by_function"
 
-    def __init__(self, function: Any, both_orders: bool = False) -> None:
+    def __init__(self, function: str | Callable[..., Any], both_orders: bool = False) -> None:
         self.function: Callable[..., Any] = load_object(function) if isinstance(function, str) else function
         if not callable(self.function):
             raise RequestError(f"by_function: {function!r} cannot be called")

@@ -224,7 +224,7 @@ class EmbeddingDistance(ReferenceEvaluator):
         """The parameters, and the code of a function that embeds."""
         return {**self.params, "code": self._codes} if self._codes else self.params
 
-    def _best(self, output: Any, references: list[Any]) -> Result:
+    def _best(self, output: object, references: list[Any]) -> Result:
         """Embed the output and all references together."""
         texts = [text_of(each, "the value") for each in (output, *references)]
         wanted = list(dict.fromkeys(storable(text) for text in texts if text is not None and text.strip()))
@@ -259,7 +259,7 @@ class EmbeddingDistance(ReferenceEvaluator):
         return Result(self.key, min(1.0, max(0.0, similarity)), similarity, comment)
 
     async def evaluate_async(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         """The same, without holding a thread while a remote embedder answers."""
         if not self._embedder.is_remote:
@@ -312,10 +312,10 @@ class _NgramEvaluator(ReferenceEvaluator):
     def judge(self, output: object, reference: object) -> Result:
         return self._measured(output, [reference_text(reference, self.key)])
 
-    def _best(self, output: Any, references: list[Any]) -> Result:
+    def _best(self, output: object, references: list[Any]) -> Result:
         return self._measured(output, [reference_text(each, self.key) for each in references])
 
-    def _measured(self, output: Any, references: list[str]) -> Result:
+    def _measured(self, output: object, references: list[str]) -> Result:
         text = text_of(output, "the output")
         if text is None:
             return Result(self.key, 0.0, None, "there is no output")

@@ -37,7 +37,7 @@ class _JSONEvaluator(Evaluator):
         self._fenced = check.flag("fenced", fenced)
         self._path = check.path("path", path)
 
-    def _value(self, outputs: Any) -> Any:
+    def _value(self, outputs: object) -> Any:
         """The JSON value of an output; `NotJSON` when its text has none."""
         value = plain(outputs, "the output")
         if self._path is not None:
@@ -80,7 +80,7 @@ class JSONValid(_JSONEvaluator):
         self.params = {"fenced": fenced, "types": self._types, "path": path}
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         try:
             value = self._value(outputs)
@@ -156,7 +156,7 @@ class JSONSchemaMatch(_JSONEvaluator):
         }
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         try:
             value = self._value(outputs)
@@ -190,8 +190,8 @@ class JSONSchemaMatch(_JSONEvaluator):
             raise CannotJudge(f"{self.key}: {error}") from None
         except Unresolvable as error:
             raise CannotJudge(
-                f"{self.key}: the schema refers to {clip(error.ref, 120)}, which it does not hold;"
-                " what it refers to has to stand in it, for nothing is fetched"
+                f"{self.key}: the schema refers to {clip(error.ref, 120)}, which it does not"
+                " contain: karat fetches no remote schema, so put it under $defs"
             ) from None
         except (ValueError, ArithmeticError) as error:  # numbers of thousands of digits, or infinite ones
             raise CannotJudge(f"{self.key}: the output cannot be checked: {str(error)[:120]}") from None

@@ -74,7 +74,7 @@ class ExactMatch(ReferenceEvaluator):
             return Result(self.key, 1.0, True, EQUAL, _labels(output, reference))
         return Result(self.key, 0.0, False, difference(output, reference), _labels(output, reference))
 
-    def _best(self, output: Any, references: list[Any]) -> Result:
+    def _best(self, output: object, references: list[Any]) -> Result:
         """Stop at the first reference that equals the output, which is normalised once for all of them."""
         output = self.prepare(output)
         normalise = functools.lru_cache(maxsize=4)(self._normalise)
@@ -104,8 +104,8 @@ class ExactMatch(ReferenceEvaluator):
                 {"golden": reference, "predicted": output}
                 if len(reference) <= LABEL
                 and len(output) <= LABEL
-                and _storable(output)
-                and _storable(reference)
+                and (output.isascii() or _storable(output))
+                and (reference.isascii() or _storable(reference))
                 else {}
             )
             if output == reference or normalise(output) == normalise(reference):
@@ -115,7 +115,7 @@ class ExactMatch(ReferenceEvaluator):
         return out
 
 
-def _labels(output: Any, reference: Any) -> dict[str, Any]:
+def _labels(output: object, reference: object) -> dict[str, Any]:
     """What a classification counts: both sides, where they are short enough to be classes."""
     if not (_is_label(reference) and (output is None or _is_label(output))):
         return {}
@@ -188,7 +188,7 @@ class Contains(Evaluator):
         }
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         wanted = self._wanted if self._wanted is not None else self._from_reference(reference_outputs)
         if self._path is not None:
@@ -214,7 +214,7 @@ class Contains(Evaluator):
             comment += f"{'; it' if found else 'the output'} does not contain {_named(missing)}"
         return Result(self.key, share, passed, comment, {"found": _shown(found), "missing": _shown(missing)})
 
-    def _from_reference(self, reference: Any) -> list[str]:
+    def _from_reference(self, reference: object) -> list[str]:
         if reference is None:
             raise CannotJudge(f"{self.key} needs the parameter substring or a reference to look for")
         reference = plain(reference, "the reference")
@@ -305,7 +305,7 @@ class RegexMatch(Evaluator):
         self.params = {"pattern": pattern, "flags": names, "mode": mode, "timeout": timeout, "path": path}
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: object, reference_outputs: object = None, inputs: object = None, **context: Any
     ) -> Result:
         if self._path is not None:
             outputs = value_at(outputs, self._path, "the output")
@@ -404,7 +404,7 @@ class EditDistance(ReferenceEvaluator):
         text = text_of(output, "the output")
         return None if text is None else self._normalise(text)
 
-    def judge(self, output: Any, reference: Any) -> Result:
+    def judge(self, output: Any, reference: object) -> Result:
         expected = self._normalise(reference_text(reference, self.key))
         if output is None:
             return Result(self.key, 0.0, None, f"there is no output; the reference is {clip(expected)}")

@@ -67,7 +67,7 @@ async def aggregate_async(
     new: bool = False,
     progress: bool | Listener | None = None,
 ) -> Aggregation:
-    """Aggregates: each aggregator over each evaluator's results, for each run.
+    """Aggregate the results of evaluations: every aggregator for every evaluator and run.
 
     Results that several evaluations share (one amended the other) count once. An aggregator that raises is
     reported as failed; the others are unaffected.
@@ -76,7 +76,7 @@ async def aggregate_async(
     if not given:
         raise RequestError("no evaluation to aggregate")
     if not 0 < confidence < 1:
-        raise RequestError(f"confidence is {confidence}: it lies between 0 and 1, such as 0.95")
+        raise RequestError(f"confidence is {confidence}: it must be between 0 and 1, such as 0.95")
     the_store = store_of(store, given)
     every = [handle_of(the_store.evaluations, each) for each in given]
     handles = list({handle.header.id: handle for handle in every}.values())
@@ -233,7 +233,7 @@ class _AggregationStage:
         for wanted in part.of or ():
             if wanted not in self.specs:
                 known = did_you_mean(wanted, self.specs)
-                raise RequestError(f"aggregator {part.key!r} is of an unknown evaluator {wanted!r}: {known}")
+                raise RequestError(f"aggregator {part.key!r}: unknown evaluator {wanted!r} in of: {known}")
         fitting = [k for k in (part.of or self.specs) if fits(self.specs[k].kind, over)]
         if not fitting:
             raise RequestError(

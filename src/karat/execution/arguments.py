@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
-from karat.errors import RequestError, UnknownName, nearest
+from karat.errors import RequestError, UnknownName, nearest, with_article
 from karat.execution.progress import Listener, listener
 from karat.keys import Decision
 from karat.models._recording import CacheMode, cache_mode
@@ -202,7 +202,7 @@ def handle_of(repository: Repository[Any, H], given: H | str) -> H:
     wanted = repository.kind
     kind = "dataset" if isinstance(given, StoredDataset) else getattr(given, "kind", None)
     if not isinstance(id, str) or (kind, wanted) in WRONG_KIND:
-        problem = WRONG_KIND.get((str(kind), wanted), f"{type(given).__name__} is not {_article(wanted)}")
+        problem = WRONG_KIND.get((str(kind), wanted), f"{type(given).__name__} is not {with_article(wanted)}")
         raise RequestError(f"{id}: {problem}" if isinstance(id, str) else problem)
     try:
         return repository.get(id)
@@ -212,10 +212,6 @@ def handle_of(repository: Repository[Any, H], given: H | str) -> H:
                 if row.id == id and (row.kind, wanted) in WRONG_KIND:
                     raise RequestError(f"{id}: {WRONG_KIND[row.kind, wanted]}") from None
         raise
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 def dataset_of(given: object, store: Store) -> Any:

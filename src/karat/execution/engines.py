@@ -85,7 +85,7 @@ PATIENCE_SECONDS = 2.0
 class LocalEngine(Generic[Item, Done]):
     """Work on this machine, in this process."""
 
-    def __init__(self, concurrency: int, timeout: float | None = None) -> None:
+    def __init__(self, concurrency: int = 1, timeout: float | None = None) -> None:
         self.concurrency = concurrency
         self.timeout = timeout
         self.abandoned = 0
@@ -275,16 +275,8 @@ def _call_each(work: Work[Item, Done], chunk: Sequence[Item], done: list[tuple[I
     return seconds
 
 
-class InlineEngine(Generic[Item, Done]):
+class InlineEngine(LocalEngine[Item, Done]):
     """Quick work that waits for nothing: on the event loop, one item after another."""
-
-    concurrency = 1
-    abandoned = 0
-    _stop = False
-
-    def stop(self) -> None:
-        """Start no further item."""
-        self._stop = True
 
     async def map(
         self,

@@ -48,9 +48,9 @@ async def evaluate_async(
 ) -> Evaluation:
     """Evaluate runs of one dataset: a single run, several, or new ones added to earlier evaluations.
 
-    An evaluator is a name, `{name, params, key}`, a function, or an object. `amend` names earlier evaluations: their
-    runs are found and come first, their evaluators are used where none are given, their results are copied, and only
-    what is missing is computed.
+    An evaluator is a name, `{name, params, key}`, a function, or an object. `amend` names earlier evaluations: the
+    new evaluation has their runs first, uses their evaluators if none are given, copies their results, and computes
+    only missing results.
 
     Further options, in groups:
 

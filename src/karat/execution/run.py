@@ -66,7 +66,7 @@ async def run_async(
     progress: bool | Listener | None = None,
     **options: Unpack[RunOptions],
 ) -> Run:
-    """Run a task over a dataset: compute exactly what is missing of the run that these arguments describe.
+    """Run a task over a dataset and compute only the missing outputs of the run that these arguments describe.
 
     `task` is a function, a callable object, a `Task`, or `file.py:function`. `dataset` is a `Dataset`, the path of a
     file, the name of a stored dataset, or examples. `attempts` is the number of independent tries at each example;
@@ -74,7 +74,7 @@ async def run_async(
 
     Further options, in groups:
 
-    - work: `timeout` in seconds for one example, `retries` at once after an exception, `abort_on_error`, `engine`;
+    - work: `timeout` in seconds for one example, `retries` after an exception, `abort_on_error`, `engine`;
     - earlier runs of the same configuration (the table in docs/keys.md): `new`, `retry_failed`,
       `accept_code_change`, `wait`;
     - model calls: `cache` (`use`, `refresh` or `off`), `budget` in dollars;
@@ -285,7 +285,7 @@ class _RunWork:
                 f"task {self.task.name!r} yielded the unit {unit!r}, which units() does not name"
             )
         if item.calls.ended:
-            raise TimeoutError(f"unit {unit!r} came after the time of its example was up")
+            raise TimeoutError(f"unit {unit!r} was yielded after its example timed out")
         if unit in item.settled:
             return None
         outcome = Failed(failure_of(value)) if isinstance(value, BaseException) else Ok(value)
@@ -355,10 +355,12 @@ class _RunWork:
             metadata=metadata,
         )
         try:
-            if trace or not isinstance(outcome, Ok):
-                payload = encode(output)
-            else:
+            if isinstance(outcome, Ok) and (
+                not trace or len(trace) == item.calls.plain_calls == len(item.calls)
+            ):
                 payload = encode_record(output, outcome.value)
+            else:
+                payload = encode(output)
         except RequestError as error:
             outcome = Failed(failure_of(error))
             payload = encode(msgspec.structs.replace(output, outcome=outcome, trace=[]))

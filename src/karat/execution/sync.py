@@ -56,8 +56,10 @@ def run_plain(work: Coroutine[Any, Any, T]) -> T:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return _run(work)
-        return _in_thread(work)
+            begin = _run  # called below: a failure of the work is not one "during handling" of this error
+        else:
+            begin = _in_thread
+        return begin(work)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

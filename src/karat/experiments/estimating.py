@@ -483,11 +483,9 @@ def _shown(given: Range, unit: str = "", digits: int = 0) -> str:
     def number(value: float) -> str:
         return f"{unit}{value:,.{digits}f}"
 
-    if given.value is None and given.low is None and given.high is None:
-        return "unknown"
     parts = [] if given.value is None else [f"about {number(given.value)}"]
     if given.high is not None:
         parts.append(f"{'at most' if not given.low else f'{number(given.low)} to'} {number(given.high)}")
     elif given.low:
         parts.append(f"at least {number(given.low)}")
-    return ", ".join(parts)
+    return ", ".join(parts) or "unknown"

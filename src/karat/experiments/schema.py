@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from karat.documents import Place, written
-from karat.errors import ConfigError, KaratError, did_you_mean
+from karat.errors import ConfigError, KaratError, unknown_key
 
 Whole = Annotated[int, Field(strict=True)]
 
@@ -363,7 +363,7 @@ def _read(error: Any, value: Any) -> tuple[Place, str, str]:
         return (*place,), "missing", f"needs {steps[-1]!r}"
     if kind == "extra_forbidden":
         known = [field.alias or name for name, field in form.model_fields.items()]
-        return (*place, steps[-1]), "unknown", f"unknown key: {did_you_mean(str(steps[-1]), known)}"
+        return (*place, steps[-1]), "unknown", unknown_key(str(steps[-1]), known)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         return (*place,), "form", _FORMS_OF[str(place[0])]
     if kind in _WORDS:

@@ -53,7 +53,7 @@ def as_task(given: object) -> Task:
             return as_task(given())
         except TypeError as error:
             raise RequestError(
-                f"task {given.__qualname__} cannot be made without parameters: {error}"
+                f"task {given.__qualname__} cannot be created without parameters: {error}"
             ) from error
     if callable(given):
         return FunctionTask(given)

@@ -23,7 +23,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class Task:
-    """Override `call` or, with `is_async = True`, `call_async`.
+    """Base class of tasks: override `call` or, with `is_async = True`, `call_async`.
 
     A task whose examples have several outputs sets `units_declared = True`, names them with `units`, and either returns
     a mapping of unit to output from `call`, or overrides `call_units` to have each unit stored as soon as it is
@@ -37,15 +37,15 @@ class Task:
     """Whether `configuration` names every model it asks; then its fingerprint leaves out variables like KARAT_MODEL."""
 
     def call(self, example: Example, context: Context) -> Any:
-        """What the task gives for an example, in a thread."""
+        """Return the output for an example. Runs in a thread."""
         raise TypeError(f"task {self.name!r} has no call")
 
     async def call_async(self, example: Example, context: Context) -> Any:
-        """The same, on the event loop."""
+        """Return the output for an example. Runs on the event loop."""
         raise TypeError(f"task {self.name!r} has no call_async")
 
     def call_units(self, example: Example, context: Context) -> Any:
-        """A generator (with `is_async = True` an async one) of `(unit, output)`.
+        """Yield `(unit, output)` pairs; with `is_async = True`, this is an async generator.
 
         Each unit is committed before the generator goes on. An exception in place of an output is the failure of
         that unit alone. If the generator raises, the units that it has not yielded fail, and the others are kept. When
@@ -55,33 +55,33 @@ class Task:
         raise TypeError(f"task {self.name!r} has no call_units")
 
     def units(self, example: Example) -> list[str]:
-        """The named parts an example's output consists of; one unnamed part for most tasks."""
+        """Return the names of the units of an example; most tasks have one unnamed unit."""
         return [""]
 
     def summarize(self, example: Example, unit: str, output: Any) -> Mapping[str, str]:
-        """Texts that tables show for a unit in place of `input`, `expected` and `output`, for any of these names.
+        """Return texts that tables show for a unit in place of `input`, `expected` and `output`.
 
         For a task whose values are too long to read in a table. `output` is None for a unit that failed.
         """
         return {}
 
     def timeout_error(self, example: Example, attempt: int, seconds: float) -> BaseException | None:
-        """The failure of an example whose time is up, where the task knows more of it than that."""
+        """Return a more precise error for an example that timed out, or None."""
         return None
 
     def configuration(self) -> Any:
-        """Everything configured that the outputs depend on, JSON-able."""
+        """Return the configuration that the outputs depend on, as JSON-able values."""
         return {"task": self.name}
 
     def code(self) -> str | None:
-        """A fingerprint of the code the outputs depend on; None where it cannot be known."""
+        """Return a fingerprint of the code that the outputs depend on; None if it cannot be known."""
         from karat.keys import code_fingerprint
 
         return code_fingerprint(self)
 
     def remark(self, ids: Iterable[str], attempts: int) -> str:
-        """A remark for the user about this task and examples with these ids, such as recorded outputs not used."""
+        """Return a notice for the user about this task and these examples, such as unused recorded outputs."""
         return ""
 
     def close(self) -> None:
-        """Called when the run is over."""
+        """Release resources. The stage calls it when the run ends."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -12,6 +12,9 @@ from karat.errors import RequestError, did_you_mean
 from karat.paths import MISSING, find
 from karat.records import Example
 from karat.tasks.base import Context, Task
+
+if TYPE_CHECKING:
+    from karat.models import Model, OutputSchema
 
 _FIELD = r"[^\W\d]\w*(?:\.\w+)*"
 _VARIABLE = re.compile(r"\{\{(" + _FIELD + r")\}\}|\{(" + _FIELD + r")\}")
@@ -32,13 +35,13 @@ class PromptTask(Task):
         self,
         prompt: str | Sequence[Mapping[str, Any]],
         *,
-        model: Any = None,
+        model: str | Model | None = None,
         system: str | None = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
         seed: int | None = None,
         stop: str | Sequence[str] | None = None,
-        schema: Any = None,
+        schema: type | Mapping[str, Any] | OutputSchema | None = None,
         effort: str | None = None,
         api: Literal["chat", "responses", "anthropic"] | None = None,
         deterministic: bool | None = None,
@@ -190,14 +193,18 @@ def _content_template(value: object) -> Callable[[Any], Any]:
 
     def fill(given: Any) -> Any:
         filled: list[Any] = []
+        text = True
         for piece in pieces:
             if piece.__class__ is not str:
                 found = _value(piece[0], given)
                 if isinstance(found, _Unknown):
                     raise RequestError(found)
-                piece = found if found.__class__ is str else (found,)
+                if found.__class__ is str:
+                    piece = found
+                else:
+                    piece, text = (found,), False
             filled.append(piece)
-        return message_content(filled)
+        return "".join(filled) if text else message_content(filled)
 
     return fill
 

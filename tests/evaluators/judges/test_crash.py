@@ -121,7 +121,10 @@ def test_a_kill_repeats_no_call_whose_reply_was_received(folder):
             output, _ = child.communicate(timeout=120)
         assert output.strip() == str(EXAMPLES)
         keys = notes.read_text().splitlines()
-        assert len(keys) == len(set(keys)) == total, "a reply that was received was asked for again"
+        assert len(keys) == len(set(keys)), "a reply that was received was asked for again"
+        assert (
+            len(keys) >= total - kills
+        )  # a kill between the journal and this note leaves a reply that is not noted
         # What is repeated was in flight: sent, and its reply not received.
         assert received(server) <= total + kills * CONCURRENCY * SAMPLES
     assert not list(folder.glob("*.journal")), "a process that ends by itself leaves no journal"

@@ -5,9 +5,12 @@ What a model of 135 million parameters thinks of an answer is not tested, nor wo
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from karat.evaluators import PairwiseJudge, build_evaluator
+from karat.evaluators import ItemJudge, PairwiseJudge, build_evaluator
+from karat.records import Result
 
 pytest.importorskip("xllamacpp", reason="the extra `local` is optional")
 
@@ -60,3 +63,38 @@ def test_samples_differ_by_their_seed_and_are_kept_apart():
     judge = {"model": "local/smollm2-135m", "temperature": 1.0, "samples": 3, "max_tokens": 400}
     result = build_evaluator("llm_judge", {"judge": judge}).evaluate(inputs="Where?", outputs="Paris")
     assert len({vote["reasoning"] for vote in result.metadata["votes"]}) > 1
+
+
+class Mentioned(ItemJudge):
+    """Labels items by whether the notes mention them."""
+
+    name = "mentioned"
+    labels = ("mentioned", "missing")
+
+    async def judge_output(self, output: Any) -> Result:
+        verdicts, metadata = await self.label_items(output["items"], {"notes": output["notes"]})
+        return Result(
+            self.key, value=[(verdict.id, verdict.label) for verdict in verdicts], metadata=metadata
+        )
+
+
+def test_each_item_of_a_list_gets_one_readable_verdict_at_once():
+    items = ["a dog", "a cat", "a boat", "a train", "a bicycle", "a kite", "a piano"]
+    judge = Mentioned(judge="local/smollm2-135m", prompt="Does a note mention the item?\n")
+    result = judge.evaluate(outputs={"items": items, "notes": ["- We saw a dog.", "- The boat was late."]})
+    assert [number for number, _ in result.value] == [1, 2, 3, 4, 5, 6, 7]
+    assert {label for _, label in result.value} <= set(Mentioned.labels)
+    assert result.metadata["requests"] == 1
+
+
+def test_material_longer_than_the_context_is_judged_in_parts():
+    notes = [
+        f"- On day {number} we walked along the river and saw nothing new there." for number in range(120)
+    ]
+    judge = Mentioned(judge="local/smollm2-135m", prompt="Does a note mention the item?\n")
+    result = judge.evaluate(outputs={"items": ["a dog"], "notes": notes})
+    assert [number for number, _ in result.value] == [1]
+    assert result.metadata["requests"] > 1
+    assert (
+        result.metadata["usage"]["calls"] == result.metadata["requests"]
+    )  # no request was refused or repeated

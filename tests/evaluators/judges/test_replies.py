@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from karat.evaluators.judges import JudgeFailure, LLMJudge
 from karat.evaluators.judges._replies import Contract, Malformed
+from karat.json_schema import validator
 from karat.testing import Failing
 
 from .conftest import FAIL, PASS
@@ -310,3 +312,50 @@ def test_no_vote_takes_more_than_three_requests(serve):
     with pytest.raises(JudgeFailure):
         LLMJudge(judge=server.spec()).evaluate(outputs="x")
     assert server.count == 3
+
+
+LISTS = [
+    (Contract("verdicts", (4, 5, 6), labels=("red", "blue")), "id"),
+    (Contract("verdicts", (1, 2), evidence=True, texts=("one", "two")), "id"),
+    (Contract("verdicts", ("a", "b")), "criterion"),
+    (Contract("verdicts", ("a", "b"), scale=(0, 1)), "criterion"),
+    (Contract("claims", count=2, texts=("The sky is blue.", 'Cats "sleep".')), "claim"),
+]
+
+
+@pytest.mark.parametrize(("contract", "name"), LISTS, ids=lambda each: str(each)[:40])
+def test_a_grammar_has_one_place_for_each_item(contract, name):
+    schema = contract.schema(bounded=True)
+    value = schema["properties"][contract.field]
+    known = list(contract.texts if contract.field == "claims" else contract.values)
+    assert value["minItems"] == value["maxItems"] == len(known) == contract.entries
+    assert [place["properties"][name] for place in value["prefixItems"]] == [
+        {"const": each} for each in known
+    ]
+    for place in value["prefixItems"]:
+        assert list(place["properties"]) == sorted(place["properties"]) == place["required"]
+    filled = {"analysis": "so", contract.field: [_filled(place) for place in value["prefixItems"]]}
+    assert [each[name] for each in contract.read(json.dumps(filled))[contract.field]] == known
+    check = validator(schema)
+    assert not list(check.iter_errors(filled))
+    for wrong in (filled[contract.field][:-1], [filled[contract.field][0]] * len(known)):
+        assert list(check.iter_errors({**filled, contract.field: wrong}))
+
+
+def _filled(place: dict[str, Any]) -> dict[str, Any]:
+    """An entry that fits its schema."""
+    out: dict[str, Any] = {}
+    for name, schema in place["properties"].items():
+        if "const" in schema:
+            out[name] = schema["const"]
+        elif "enum" in schema:
+            out[name] = schema["enum"][0]
+        else:
+            out[name] = {"string": "text", "boolean": True, "array": []}[schema["type"]]
+    return out
+
+
+def test_a_limit_leaves_room_for_every_entry():
+    few, many = (Contract("verdicts", tuple(range(n)), labels=("a", "b")) for n in (2, 20))
+    assert few.reply_tokens(1024) == 1024 < many.reply_tokens(1024)
+    assert few.reply_tokens(1024, bounded=True) < many.reply_tokens(1024, bounded=True)

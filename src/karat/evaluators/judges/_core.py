@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from karat.errors import CannotJudge, Stopped
+from karat.errors import CannotJudge, RequestError, Stopped
 from karat.evaluators.judges._fence import fence
 from karat.evaluators.judges._prompts import Prompt, scale_text, shipped
 from karat.evaluators.judges._replies import Contract, Malformed, refuses, reply_schema_text
@@ -242,7 +242,7 @@ class Judge:
         from karat import models
 
         requests = 0
-        limit, longer, in_words = self.settings.max_tokens or MAX_TOKENS, False, False
+        limit, longer, in_words = self.reply_limit(model, question.contract), False, False
         messages = question.messages(self.fingerprint)
         reply_text, problem = "", ""
         place: dict[str, Any] = {"model": model.spec}
@@ -277,6 +277,16 @@ class Judge:
             except Malformed as error:
                 problem = str(error)
                 if reply.finish_reason in ("length", "max_tokens"):
+                    context = getattr(model, "context_tokens", None)
+                    if (
+                        context is not None
+                        and reply.usage.input_tokens + reply.usage.output_tokens >= context
+                    ):
+                        raise JudgeContextOverflow(
+                            f"{model.spec}: the context of {context:,} tokens was full before the reply was complete",
+                            raw=reply_text,
+                            **place,
+                        ) from None
                     if longer:
                         raise JudgeTruncated(
                             f"{model.spec}: the reply is cut off at {limit} tokens: raise max_tokens of the judge",
@@ -320,6 +330,16 @@ class Judge:
             f"{model.spec}: no usable verdict in {requests} requests: {problem}", raw=reply_text, **place
         )
 
+    def reply_limit(self, model: Any, contract: Contract) -> int:
+        """The first limit of a reply in tokens: that of the settings, else one that has room for every entry."""
+        return self.settings.max_tokens or contract.reply_tokens(MAX_TOKENS, _follows_grammar(model))
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The smallest context of the models that vote; None if none is known."""
+        known = [getattr(model, "context_tokens", None) for model in self.settings.models]
+        return min((each for each in known if each is not None), default=None)
+
     async def _generate(
         self, model: Any, messages: list[dict[str, str]], contract: Contract, limit: int, in_words: bool
     ) -> Any:
@@ -333,9 +353,7 @@ class Judge:
         if self.settings.logprobs:
             options["logprobs"] = ALTERNATIVES
         if not in_words:
-            # An embedded grammar writes until its limit; texts of bounded length leave room for the verdict.
-            bounded = model.endpoint.provider == "local"
-            options["schema"] = UncheckedSchema(contract.schema(bounded))
+            options["schema"] = UncheckedSchema(contract.schema(bounded=_follows_grammar(model)))
         return await model.generate(messages, **options)
 
     async def _checked(self, model: Any, question: Question, vote: Vote, ledger: Ledger) -> Vote:
@@ -356,7 +374,7 @@ class Judge:
                 model,
                 check.messages(self.fingerprint),
                 check.contract,
-                self.settings.max_tokens or MAX_TOKENS,
+                self.reply_limit(model, check.contract),
                 False,
             )
             ledger.add(reply)
@@ -383,6 +401,10 @@ class Judge:
             requests=vote.requests + 1,
             reply={**vote.reply, "consistency_call": call},
         )
+
+
+def _follows_grammar(model: Any) -> bool:
+    return bool(getattr(model, "follows_grammar", False))
 
 
 def _whole_check(question: Question, vote: Vote) -> Question:
@@ -536,6 +558,10 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        inside = False  # run below: a failure of the work is not one "during handling" of this error
+    else:
+        inside = True
+    if not inside:
         return asyncio.run(work)
     outcome: list[Any] = [None, None]
 
@@ -555,3 +581,14 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
 
 
 STOPS = (Stopped, asyncio.CancelledError, KeyboardInterrupt)
+
+
+def choice_name(who: str, value: object) -> str:
+    """A choice as text: `True` is what YAML made of yes, `False` of no."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    if isinstance(value, (int, float)):
+        return f"{value:g}"
+    raise RequestError(f"{who}: a choice has to be text, not {value!r}: put it in quotes")

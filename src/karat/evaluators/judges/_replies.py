@@ -2,7 +2,9 @@
 
 The contract: one object with `analysis` (text) first and then exactly one of `pass`, `score`, `choice`, `claims` or
 `verdicts`. These names sort in that order, because some providers emit properties alphabetically. Schemas use only
-what every provider supports: no `minimum`, no `maxLength`; graded scores are an enum of integers.
+what every provider supports: no `minimum`, no `maxLength`, no `minItems`; graded scores are an enum of integers.
+OpenAI takes `minItems` and `maxItems`, Anthropic refuses them and compatible servers differ, so only a grammar gets
+them: see `Contract.schema`. What a schema does not say is checked when the reply is read.
 """
 
 from __future__ import annotations
@@ -29,6 +31,19 @@ MOST_CLAIMS = 500
 """Claims in one reply: a piece of an answer is a page at most, and a judge that repeats itself makes no verdict."""
 
 LARGEST_STEP = 10**9
+
+BOUNDED_TEXT = 80
+"""Characters of a text that a grammar allows; of the text about an entry of a list, `BOUNDED_ITEM_TEXT`."""
+BOUNDED_ITEM_TEXT = 40
+
+TOKENS_PER_ENTRY = 100
+"""Tokens that a reply may need for one entry of a list: a sentence or two and the names of the fields."""
+BOUNDED_TOKENS = 120
+BOUNDED_TOKENS_PER_ENTRY = 70
+"""Tokens of a reply that a grammar bounds, and of each entry: at worst a token is one character, the rest is JSON."""
+
+MOST_BOUNDED_ENTRIES = 3
+"""Entries of a list of unknown length in a grammar: claims that a judge finds itself, steps that it cites."""
 
 _NAMES = r"(?:[\w:]*think(?:ing)?|reasoning|thought|begin_of_thought)"
 _OPEN_THINKING = re.compile(rf"<\|?{_NAMES}(?:\s[^<>]{{0,200}})?\|?>|\[{_NAMES}\]|◁{_NAMES}▷", re.IGNORECASE)
@@ -96,11 +111,46 @@ class Contract(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     """The labels of `verdicts` on numbered items, whose numbers are `values`: each item gets exactly one."""
 
+    @property
+    def entries(self) -> int:
+        """How many entries the list of a reply has; 0 if the reply has no list, or one of unknown length."""
+        if self.field == "claims":
+            return self.count or 0
+        return len(self.values) if self.field == "verdicts" else 0
+
+    def reply_tokens(self, least: int, bounded: bool = False) -> int:
+        """How many tokens a reply may need: `least`, or more if its list is long."""
+        if bounded:
+            entries = MOST_BOUNDED_ENTRIES if self.field == "claims" and not self.entries else self.entries
+            return BOUNDED_TOKENS + entries * BOUNDED_TOKENS_PER_ENTRY * (3 if self.evidence else 1)
+        return max(least, self.entries * TOKENS_PER_ENTRY)
+
     def schema(self, bounded: bool = False) -> dict[str, Any]:
-        """The JSON Schema. `bounded` limits texts and lists, for a grammar that would otherwise never end."""
-        text: dict[str, Any] = {"type": "string", "maxLength": 100} if bounded else {"type": "string"}
-        limit: dict[str, Any] = {"maxItems": max(3, len(self.values))} if bounded else {}
-        return _object({"analysis": text, self.field: self._value(text, limit)})
+        """The JSON Schema. `bounded` is for a grammar, which would otherwise never end.
+
+        It limits texts, and a list has one place for each item with the item's own id: a small model that repeats an
+        id or skips one cannot do so.
+        """
+        if not bounded:
+            text: dict[str, Any] = {"type": "string"}
+            return _object({"analysis": text, self.field: self._value(text, {})})
+        text = {"type": "string", "maxLength": BOUNDED_TEXT}
+        part = {"type": "string", "maxLength": BOUNDED_ITEM_TEXT}
+        value = self._value(part, {"maxItems": MOST_BOUNDED_ENTRIES})
+        if self.entries:
+            places = [self._place(value["items"], number) for number in range(self.entries)]
+            value = {"type": "array", "prefixItems": places, "minItems": len(places), "maxItems": len(places)}
+        return _object({"analysis": text, self.field: value})
+
+    def _place(self, entry: dict[str, Any], number: int) -> dict[str, Any]:
+        """The schema of an entry at its place in the list: its id, criterion or claim is the one that belongs there."""
+        if self.field == "claims":
+            name, known = "claim", self.texts
+        else:
+            name, known = "criterion" if "criterion" in entry["properties"] else "id", self.values
+        if number >= len(known):
+            return entry
+        return _object({**entry["properties"], name: {"const": known[number]}})
 
     def _value(self, text: dict[str, Any], limit: dict[str, Any]) -> dict[str, Any]:
         if self.field == "pass":

@@ -357,7 +357,7 @@ def _scale(who: str, given: Any) -> dict[int, str]:
 
 def _choices(who: str, given: Any) -> dict[str, float]:
     """Choices with their scores; a plain list is scored evenly from the first (1) to the last (0)."""
-    from karat.evaluators.judges._choices import choice_name
+    from karat.evaluators.judges._core import choice_name
 
     if given is None:
         return {}

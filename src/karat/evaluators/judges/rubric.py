@@ -11,8 +11,7 @@ import msgspec
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators._base import register_evaluator
 from karat.evaluators.judges._base import UNDECIDED, AnswerOptions, Case, JudgeEvaluator
-from karat.evaluators.judges._choices import choice_name
-from karat.evaluators.judges._core import Ledger, Vote, decide, is_decided
+from karat.evaluators.judges._core import Ledger, Vote, choice_name, decide, is_decided
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
 from karat.records import Result
@@ -485,8 +484,8 @@ class RubricDagEvaluator(JudgeEvaluator):
         that the person made before; they count where the path still comes to their node.
         """
         decided = {str(step["node"]): dict(step) for step in path}
-        said = {name: self._choice(name, choice) for name, choice in choices.items()}
-        for name, choice in {**(earlier or {}), **said}.items():
+        chosen = {name: self._choice(name, choice) for name, choice in choices.items()}
+        for name, choice in {**(earlier or {}), **chosen}.items():
             node = self.rubric.nodes.get(name)
             if node is None or choice not in node.choices:
                 continue

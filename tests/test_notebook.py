@@ -121,3 +121,11 @@ def test_progress_and_results_are_shown_in_a_notebook(tmp_path):
     [result] = [m["content"]["data"] for m in messages if m["msg_type"] == "execute_result"]
     assert "20 items: 20 ok" in result["text/html"]
     assert "X&lt;B&gt;" in result["text/html"]
+
+
+@pytest.mark.parametrize("kind", ["comparison", "ranking"])
+def test_a_comparison_is_printed_as_its_report_and_shown_in_a_shell_as_its_conclusion(made, kind):
+    shown = made[kind]
+    assert str(shown) == shown.report()
+    assert repr(shown) == f"<{kind} {shown.id}: {' '.join(shown.conclusions)}>"
+    assert "\x1b" not in repr(shown)

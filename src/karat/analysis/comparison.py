@@ -195,6 +195,12 @@ class Comparison(msgspec.Struct, frozen=True):
         """The same as Markdown."""
         return as_markdown(comparison_blocks(self))
 
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"<comparison {self.id}: {' '.join(self.conclusions)}>"
+
     def _repr_html_(self) -> str:
         return as_html(comparison_blocks(self))
 

@@ -153,6 +153,12 @@ class Ranking(msgspec.Struct, frozen=True):
         """The same as Markdown."""
         return as_markdown(ranking_blocks(self))
 
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"<ranking {self.id}: {' '.join(self.conclusions)}>"
+
     def _repr_html_(self) -> str:
         return as_html(ranking_blocks(self))
 

@@ -5,6 +5,9 @@ import json
 
 import pytest
 
+from karat.keys import Wanted
+from karat.store import open_store
+
 
 @pytest.fixture
 def made(karat, project):
@@ -341,6 +344,21 @@ def test_rm_cascade(karat, made):
     said = karat("rm", made["run"], "--cascade", "--yes")
     assert said.out.count("removed") == 3
     assert karat("show", made["evaluation"]).code == 2
+
+
+def test_rm_is_refused_while_a_process_works_on_it(karat, made):
+    with open_store() as store:
+        header = store.runs.get(made["run"]).header
+        wanted = Wanted(header.configuration, header.code, new=True)
+        run, _, held = store.runs.open(header, wanted, [made["dataset"]])
+        for target in (run.id, made["dataset"]):
+            for more in (["--dry-run"], ["--yes"]):
+                said = karat("rm", target, "--cascade", *more)
+                assert said.code == 3
+                assert f"{run.id} cannot be removed: process" in said.err
+        assert len(karat("ls", "runs", "--json").json["runs"]) == 2
+        held.release()
+    assert karat("rm", run.id, "--yes").code == 0
 
 
 def test_an_export_to_a_terminal_has_no_control_characters(karat, project):

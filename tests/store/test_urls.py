@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from karat.errors import RequestError
-from karat.store import Store, open_store, safe_url
+from karat.store import Store, open_existing, open_store, safe_url, store_file
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,8 @@ def test_a_number_sign_in_a_url_is_a_part_of_the_path(path: str, tmp_path: Path)
     with open_store(f"sqlite:///{path}") as store:
         url = store.url
     assert [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*.db")] == [path]
+    assert store_file(f"sqlite:///{path}") == Path(path), "the commands that only read look for the same file"
+    open_existing(f"sqlite:///{path}").close()
     with open_store(url) as again:
         assert again.url == url
 

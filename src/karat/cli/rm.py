@@ -27,20 +27,11 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Remove all items or none."""
-    from karat.errors import RequestError
     from karat.formatting import clean, plural
     from karat.store import open_existing
 
     with open_existing(given.store) as store:
-        targets = list(dict.fromkeys(store.get(each).id for each in given.ids))
-        for target in targets:
-            left = [each for each in store.descendants(target) if each not in targets]
-            if left and not given.cascade:
-                raise RequestError(
-                    f"cannot remove {target}: {', '.join(left)} depend on it; add --cascade to remove them too"
-                )
-        below = [each for target in targets for each in reversed(store.descendants(target))]
-        doomed = list(dict.fromkeys([*below, *targets]))
+        doomed = store.removable(*given.ids, cascade=given.cascade)
         if given.dry_run:
             text = "\n".join(f"would remove {clean(each, 80)}" for each in doomed)
             terminal.show({"removed": [], "would_remove": doomed}, text)
@@ -48,8 +39,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         if not given.yes and not _agreed(doomed, plural(len(doomed), "item"), terminal):
             terminal.show({"removed": []}, "nothing was removed")
             return 1
-        store.backend.delete(doomed)
-        terminal.show({"removed": doomed}, "\n".join(f"removed {clean(each, 80)}" for each in doomed))
+        removed = store.remove(*doomed)  # exactly these: what was made of them meanwhile is not removed
+        terminal.show({"removed": removed}, "\n".join(f"removed {clean(each, 80)}" for each in removed))
     return 0
 
 

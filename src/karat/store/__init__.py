@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean, nearest
 from karat.registry import Registry
@@ -152,25 +152,37 @@ class Store:
             copy_header(self, target, each)
         return target.get(found.id)
 
-    def remove(self, id: str, *, cascade: bool = False) -> list[str]:
-        """Delete something; refused while a process works on it and, without `cascade`, while others depend on it."""
+    def remove(self, *ids: str, cascade: bool = False) -> list[str]:
+        """Delete things, all or none, and return their ids; refused as `removable` says."""
+        doomed = self.removable(*ids, cascade=cascade)
+        left = self.backend.delete(doomed)
+        if left:
+            raise _made_from(doomed[-1], left)
+        return doomed
+
+    def removable(self, *ids: str, cascade: bool = False) -> list[str]:
+        """The ids of what `remove` would delete, children first.
+
+        Refused while a process works on one of them and, without `cascade`, while others depend on one.
+        """
         from karat.store.lease import holder_of
 
-        target = self.get(id)
-        below = self.descendants(target.id)
-        if below and not cascade:
-            raise _made_from(target.id, below)
-        doomed = [*reversed(below), target.id]
+        targets = list(dict.fromkeys(self.get(each).id for each in ids))
+        below: list[str] = []
+        for target in targets:
+            children = self.descendants(target)
+            left = [each for each in children if each not in targets]
+            if left and not cascade:
+                raise _made_from(target, left)
+            below += reversed(children)
+        doomed = list(dict.fromkeys([*below, *targets]))
         for each in doomed:
             for row in self.backend.headers(id_prefix=each):
-                holder = holder_of(self.backend, row.number)
+                holder = holder_of(self.backend, row.number) if row.id == each else None
                 if holder is not None:
                     raise StoreBusy(
                         f"{each} cannot be removed: {holder.who} works on it since {holder.since}"
                     )
-        left = self.backend.delete(doomed)
-        if left:
-            raise _made_from(target.id, left)
         return doomed
 
     def verify(self) -> list[str]:
@@ -253,10 +265,13 @@ def store_file(url: str | None) -> Path | None:
     scheme, separator, _ = text.partition("://")
     if not separator:
         return Path(text)
-    if scheme != "sqlite":
-        return None
-    parts = urlsplit(text)
-    return Path(unquote(parts.path)[1:] if not parts.netloc else unquote(parts.netloc + parts.path))
+    return Path(_sqlite_path(text)) if scheme == "sqlite" else None
+
+
+def _sqlite_path(url: str) -> str:
+    # Not `urlsplit`: to it, what follows a # is no part of the path.
+    place = url.partition("://")[2].partition("?")[0]
+    return os.fsdecode(unquote_to_bytes(place.removeprefix("/")))
 
 
 class ReadPool:
@@ -329,9 +344,7 @@ def _memory(_: str) -> Backend:
 def _sqlite(url: str, *, read_only: bool = False) -> Backend:
     from karat.store.sqlite import SqliteBackend
 
-    # Not `urlsplit`: to it, what follows a # is no part of the path.
-    place, _, query = url.partition("://")[2].partition("?")
-    path = os.fsdecode(unquote_to_bytes(place.removeprefix("/")))
+    path, query = _sqlite_path(url), url.partition("?")[2]
     if not path:
         raise RequestError(f"{url} names no file: write sqlite:///karat.db")
     options = dict(parse_qsl(query, keep_blank_values=True))

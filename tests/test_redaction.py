@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 from urllib.parse import quote, quote_plus
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from karat.redaction import MASK, Redactor
 
-SECRETS = ["sk-canary-5f3a9b7c1d2e", 'p@w"or\\d/+=&?é😀 12', "a" * 40, "päßwörd-1234"]
+SECRETS = ["sk-canary-5f3a9b7c1d2e", 'p@w"or\\d/+=&?é😀 12', "a" * 40, "päßwörd-1234", "~~>?>~??>>~~<&'?>>"]
 
 
 def forms(secret: str) -> dict[str, str]:
@@ -33,13 +34,27 @@ def forms(secret: str) -> dict[str, str]:
         "hex": raw.hex(),
         "HEX": raw.hex().upper(),
     }
-    if " " not in secret:
-        found["form"] = quote_plus(secret)
+    found |= {
+        "form": quote_plus(secret),
+        "quoted twice": quote(quote(secret, safe=""), safe=""),
+        "a form in a URL": quote(quote_plus(secret), safe=""),
+        "html": html.escape(secret),
+        "html, twice": html.escape(html.escape(secret)),
+        "html, numbers": "".join(f"&#{ord(c)};" for c in secret),
+        "html, hexadecimal numbers": "".join(f"&#x{ord(c):04X};" for c in secret),
+        "bytes of Python": repr(raw)[2:-1],
+        "bytes of Python in JSON": json.dumps(repr(raw)[2:-1]),
+        "every byte as \\x": "".join(f"\\x{b:02x}" for b in raw),
+    }
     for before in ("", "u:", "us:", "user:"):
         for after in ("", "x", "xy"):
             whole = (before + secret + after).encode()
             found[f"base64 {before}…{after}"] = base64.b64encode(whole).decode()
             found[f"url-safe base64 {before}…{after}"] = base64.urlsafe_b64encode(whole).decode()
+            found[f"base64 in a URL {before}…{after}"] = quote(base64.b64encode(whole), safe="")
+            found[f"base64 in JSON {before}…{after}"] = (
+                base64.b64encode(whole).decode().replace("/", "\\/").replace("+", "\\u002B")
+            )
     return found
 
 
@@ -55,12 +70,16 @@ def test_every_form_is_removed(secret):
         out = redactor.in_text(f'{{"said": "the key is {form} or so"}}')
         assert MASK in out, name
         # At most the edges of a base64 text remain, which its neighbours share.
-        assert len(out) < len(f'{{"said": "the key is {MASK} or so"}}') + 16, (name, out)
+        assert len(out) < len(f'{{"said": "the key is {MASK} or so"}}') + 20, (name, out)
 
 
 @given(secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=40), data=st.data())
 def test_any_mixture_of_escapes_is_removed(secret, data):
     ways = [
+        lambda c: html.escape(c) if c != "\\" else "&#92;",
+        lambda c: f"&#{ord(c)};",
+        lambda c: "".join(f"\\x{byte:02X}" for byte in c.encode()),
+        lambda c: quote(quote(c, safe=""), safe=""),
         lambda c: c if c not in '"\\' and ord(c) >= 32 else json.dumps(c)[1:-1],
         lambda c: quote(c, safe=""),
         lambda c: "".join(f"\\u{int.from_bytes(u, 'big'):04x}" for u in units(c)),
@@ -84,3 +103,14 @@ def test_a_short_value_is_no_secret():
 
 def test_a_longer_secret_wins_over_one_inside_of_it():
     assert Redactor(["abcdefgh", "abcdefghijkl"]).in_text("abcdefghijkl") == MASK
+
+
+@pytest.mark.parametrize("secret", ["a", "ab", "abc", "pw1"])
+def test_pieces_of_a_short_password_do_not_spoil_a_message(secret):
+    redactor = Redactor([secret], shortest=1)
+    assert redactor.in_text("FATAL: YES, FiY hYm cH B3 wd") == "FATAL: YES, FiY hYm cH B3 wd"
+    assert redactor.in_text(f"<{secret}>") == f"<{MASK}>"
+
+
+def test_a_secret_that_is_not_valid_text_is_removed():
+    assert Redactor(["sk-canary\udcff"]).in_text("key sk-canary\udcff!") == f"key {MASK}!"

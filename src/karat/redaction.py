@@ -16,11 +16,14 @@ MASK = "[secret]"
 SHORTEST = 8
 """Characters. A shorter value is a placeholder, and removing it would spoil ordinary text."""
 
-_BACKSLASHES = r"\\{1,8}"
+_BACKSLASHES = r"\\\\{0,7}"
 """Text inside of JSON inside of JSON has its backslashes doubled each time. Bounded: a run of them is read once."""
 
 _JSON_ESCAPES = {'"': '"', "\\": r"\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+_HTML_ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 
+SHORTEST_ENCODED = 6
+"""Characters. A shorter piece of base64 or hex, of a password of three letters, occurs in ordinary text."""
 
 _SECRET_NAME = re.compile(
     r"api[_-]?key|authori[sz]ation|password|passwd|(?:client|shared|api)[_-]?secret|(?:access|auth|api|bearer)[_-]?token",
@@ -42,21 +45,35 @@ def without_secrets(value: object) -> Any:
 
 
 class Redactor:
-    """Replaces secrets by `[secret]`: as they are, JSON- and `\\u`-escaped, percent-encoded, in base64 and in hex."""
+    """Replaces secrets by `[secret]`: as they are, in base64 and in hex, and with any of their characters escaped.
+
+    Escapes are those of JSON, `\\u` and `\\x`, percent-encoding (also twice), forms (+ for a space) and HTML.
+    """
 
     def __init__(self, secrets: Iterable[str], *, shortest: int = SHORTEST) -> None:
         self.secrets = tuple(sorted({s for s in secrets if len(s) >= shortest}, key=len, reverse=True))
         literals: list[bytes] = []
+        escapable: list[str] = []
         for secret in self.secrets:
-            literals += [secret.encode(), *_base64_forms(secret), *_hex_forms(secret)]
+            encoded = [
+                each
+                for each in (*_base64_forms(secret), *_hex_forms(secret))
+                if len(each) >= SHORTEST_ENCODED
+            ]
+            literals += [_bytes(secret), *encoded]
+            # The + and / of base64 are escaped in URLs and by some JSON writers; the rest of it is not.
+            escapable += [secret, *(each.decode() for each in encoded if b"+" in each or b"/" in each)]
         self._literals = tuple(dict.fromkeys(literals))
-        # Only these characters are escaped by ordinary JSON writers; the rest appears in \u and % forms alone.
-        self._special = any(c in _JSON_ESCAPES or ord(c) < 0x20 for s in self.secrets for c in s)
-        self._escaped = (
-            re.compile("|".join(_escaped_pattern(secret) for secret in self.secrets).encode())
-            if self.secrets
-            else None
-        )
+        # Only these characters are escaped by ordinary writers; the rest appears in the forms of _ANY_CHARACTER alone.
+        used = set("".join(escapable))
+        signs = {
+            b"\\": any(c in _JSON_ESCAPES or ord(c) < 0x20 for c in used),
+            b"&": any(c in _HTML_ENTITIES for c in used),
+            b"+": " " in used,
+        }
+        self._signs = (*_ANY_CHARACTER, *(sign for sign, counts in signs.items() if counts))
+        patterns = "|".join(_escaped_pattern(each) for each in dict.fromkeys(escapable))
+        self._escaped = re.compile(patterns.encode()) if self.secrets else None
 
     def __bool__(self) -> bool:
         return bool(self.secrets)
@@ -67,17 +84,21 @@ class Redactor:
         for literal in self._literals:
             if literal in data:
                 data = data.replace(literal, MASK.encode())
-        if self._escaped is not None and (
-            b"%" in data or b"\\u" in data or b"\\U" in data or (self._special and b"\\" in data)
-        ):
+        if self._escaped is not None and any(sign in data for sign in self._signs):
             data = self._escaped.sub(MASK.encode(), data)
         return data
 
     def in_text(self, text: str) -> str:
         """The text without the secrets."""
-        if not self.secrets:
-            return text
-        return self.in_bytes(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        return self.in_bytes(_bytes(text)).decode("utf-8", "surrogatepass") if self.secrets else text
+
+
+_ANY_CHARACTER = (b"%", b"\\u", b"\\U", b"\\x", b"&#")
+"""How escapes begin that can stand for any character."""
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _escaped_pattern(secret: str) -> str:
@@ -86,18 +107,29 @@ def _escaped_pattern(secret: str) -> str:
 
 
 def _character_pattern(character: str) -> str:
-    encoded = character.encode()
-    forms = [_literal(encoded), "".join(f"%{_any_case(f'{byte:02x}')}" for byte in encoded)]
+    encoded, code = _bytes(character), ord(character)
+    # Each form begins with a literal character: `re` then rules it out without trying it.
+    forms = [_literal(encoded), _percent(encoded)]
     # A character outside of the basic plane is two \u escapes.
-    units = character.encode("utf-16-be")
-    forms.append(
-        "".join(f"{_BACKSLASHES}[uU]{_any_case(units[i : i + 2].hex())}" for i in range(0, len(units), 2))
-    )
-    if character in _JSON_ESCAPES:
-        forms.insert(0, _BACKSLASHES + _JSON_ESCAPES[character])
+    units = character.encode("utf-16-be", "surrogatepass")
+    escapes = [
+        f"{_BACKSLASHES}".join(f"[uU]{_any_case(units[i : i + 2].hex())}" for i in range(0, len(units), 2)),
+        f"{_BACKSLASHES}".join(f"x{_any_case(f'{byte:02x}')}" for byte in encoded),
+    ]
+    escapes += [_JSON_ESCAPES[character]] if character in _JSON_ESCAPES else []
+    forms.append(f"{_BACKSLASHES}(?:{'|'.join(escapes)})")
+    names = [f"#0{{0,6}}{code}", f"#[xX]0{{0,6}}{_any_case(f'{code:x}')}"]
+    names += [_HTML_ENTITIES[character]] if character in _HTML_ENTITIES else []
+    forms.append(f"&(?:amp;){{0,3}}(?:{'|'.join(names)});")
+    if character == " ":
+        forms += [_literal(b"+"), _percent(b"+")]
     if character == "\\":
-        forms.insert(0, r"\\{2,16}")
+        forms.insert(0, r"\\\\{1,15}")
     return f"(?:{'|'.join(forms)})"
+
+
+def _percent(encoded: bytes) -> str:
+    return "".join(f"%(?:25){{0,3}}{_any_case(f'{byte:02x}')}" for byte in encoded)
 
 
 def _literal(encoded: bytes) -> str:
@@ -110,7 +142,7 @@ def _any_case(digits: str) -> str:
 
 def _base64_forms(secret: str) -> list[bytes]:
     """The part of its base64 that does not depend on what stands before and after it, at each of three offsets."""
-    raw, forms = secret.encode(), []
+    raw, forms = _bytes(secret), []
     for offset in range(3):
         encoded = base64.b64encode(b"\0" * offset + raw)
         first = (0, 2, 3)[offset]
@@ -120,5 +152,5 @@ def _base64_forms(secret: str) -> list[bytes]:
 
 
 def _hex_forms(secret: str) -> list[bytes]:
-    digits = secret.encode().hex().encode()
+    digits = _bytes(secret).hex().encode()
     return [digits, digits.upper()]

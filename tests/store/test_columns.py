@@ -33,9 +33,9 @@ FIXTURES = Path(__file__).with_name("fixtures")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("KARAT_CACHE", str(folder))
-    return folder
+    file = tmp_path_factory.mktemp("cache") / "replies.db"
+    monkeypatch.setenv("KARAT_CACHE", str(file))
+    return file
 
 
 failing: set[str] = set()
@@ -169,7 +169,8 @@ def test_records_without_columns_are_read_instead_and_the_cache_is_private(store
     store.backend.append(run.number, [row])  # it exists, but it comes without columns
     assert not store.backend.has_columns(run.number)
     assert from_columns(load_columns(run)) == expected
-    (file,) = (cache / "columns").iterdir()
+    assert not cache.exists()  # the reply cache is a file of this name
+    (file,) = Path(f"{cache}-columns").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert from_columns(load_columns(run)) == expected

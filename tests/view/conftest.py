@@ -129,10 +129,10 @@ def serve() -> Iterator[Callable[[str | Store], Served]]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache, apart for each test."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("KARAT_CACHE", str(folder))
-    return folder
+    """The user's cache of replies, apart for each test; columns are kept beside it."""
+    file = tmp_path / "replies.db"
+    monkeypatch.setenv("KARAT_CACHE", str(file))
+    return file
 
 
 def examples(count: int = COUNT) -> karat.Dataset:

@@ -24,10 +24,10 @@ _HEAD = b"karat-columns-1\n"
 
 
 def cache_folder() -> Path:
-    """`$KARAT_CACHE`, `$XDG_CACHE_HOME/karat` or the usual place of the system."""
+    """Beside the reply cache that `$KARAT_CACHE` names; else `$XDG_CACHE_HOME/karat` or the system's place."""
     chosen = os.environ.get("KARAT_CACHE")
-    if chosen:
-        return Path(chosen) / "columns"
+    if chosen:  # the variable names a file: a folder of that name would take its place
+        return Path(f"{chosen}-columns")
     base = os.environ.get("XDG_CACHE_HOME")
     if not base:
         base = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"

@@ -15,7 +15,7 @@ import karat
 SOURCE = Path(karat.__file__).parent
 EVERYWHERE = {
     *("records", "keys", "errors", "registry", "serialization", "paths", "documents", "formatting", "lazy"),
-    *("redaction", "json_schema", "html", "layout"),
+    *("redaction", "json_schema", "html", "layout", "sync"),
 }
 """Modules that every room may use; they use each other only."""
 UPPER = ["execution", "analysis", "reporting", "experiments", "view", "cli", "__main__"]

@@ -39,7 +39,6 @@ from karat.execution.arguments import (
 from karat.execution.engines import in_thread
 from karat.execution.evaluate import evaluate_async
 from karat.execution.progress import Listener
-from karat.execution.sync import plain
 from karat.formatting import (
     Block,
     Details,
@@ -66,6 +65,7 @@ from karat.store.columns import distinct
 from karat.store.example_columns import example_columns
 from karat.store.handles import Evaluation, Run
 from karat.store.run_labels import differing, run_labels
+from karat.sync import plain
 
 if TYPE_CHECKING:
     import numpy as np

@@ -577,9 +577,9 @@ def _with_nodes(
 ) -> float | None:
     """The score when a person decides nodes: the judge is asked only about nodes that nobody has decided."""
     from karat.evaluators.judges._base import Case
-    from karat.evaluators.judges._core import run_sync
     from karat.evaluators.judges.rubric import RubricDagEvaluator
     from karat.paths import MISSING
+    from karat.sync import run_plain
 
     result = record.result
     path = result.metadata.get("path") if result is not None else None
@@ -601,7 +601,7 @@ def _with_nodes(
         for part, value in earlier.items()
         if part.startswith("nodes/") and isinstance(value, str)
     }
-    corrected = run_sync(built.corrected(case, path, given, before))
+    corrected = run_plain(built.corrected(case, path, given, before))
     judged = {step["node"]: step.get("choice") for step in path}
     for step in corrected.metadata["path"]:
         if step["node"] in given:

@@ -58,7 +58,6 @@ from karat.execution.evaluate import evaluate_async
 from karat.execution.expected import Together, groups_of
 from karat.execution.judgments import PreparedEvaluator
 from karat.execution.progress import Listener
-from karat.execution.sync import plain
 from karat.formatting import (
     Block,
     Heading,
@@ -74,11 +73,13 @@ from karat.formatting import (
     percent,
 )
 from karat.records import Estimate, ItemResult, Ok, usage_of
+from karat.stats._paired import score_differences
 from karat.store import Store
 from karat.store.backend import OK
 from karat.store.columns import distinct
 from karat.store.handles import CHUNK, Evaluation, Run
 from karat.store.run_labels import run_labels
+from karat.sync import plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -312,7 +313,8 @@ def _decided(
             scores, lost = np.full(len(at), np.nan), np.zeros(len(at), bool)
         sides.append((sign * scores, lost))
     (a, a_lost), (b, b_lost) = sides
-    codes = np.where(np.abs(a - b) <= margin, 1, np.where(a > b, 2, 0)).astype(np.int8)
+    ahead = score_differences(b, a)
+    codes = np.where(np.abs(ahead) <= margin, 1, np.where(ahead > 0.0, 2, 0)).astype(np.int8)
     codes[np.isnan(a) | np.isnan(b)] = _MISSING
     if failures == "lose":
         decided = a_lost | b_lost

@@ -32,7 +32,6 @@ from karat.execution.expected import Together, groups_of
 from karat.execution.failures import failure_of
 from karat.execution.labels import corrected_estimates, label_evaluations, with_audits
 from karat.execution.progress import Listener, Progress, listener
-from karat.execution.sync import plain
 from karat.keys import code_fingerprint, fingerprint
 from karat.records import (
     FORMAT,
@@ -53,6 +52,7 @@ from karat.serialization import encode
 from karat.store.backend import RecordDecoder
 from karat.store.handles import Aggregation, Chunks, Evaluation, StoredDataset
 from karat.store.repositories import count_items, latest, result_decoder
+from karat.sync import plain
 
 
 async def aggregate_async(

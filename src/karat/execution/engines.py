@@ -19,8 +19,8 @@ from itertools import islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from karat.errors import CredentialsRefused, Stopped
-from karat.execution.sync import abandon
 from karat.registry import Registry
+from karat.sync import abandon
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")

@@ -26,7 +26,6 @@ from karat.execution.judgments import BatchWork, EvaluatorWork, Judgment, Prepar
 from karat.execution.pipeline import Phase, Stage, open_or_wait
 from karat.execution.progress import Listener
 from karat.execution.reuse import Reuse
-from karat.execution.sync import plain
 from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
 from karat.records import FORMAT, EvaluationHeader, Example, Ok, Output
 from karat.store import Store
@@ -34,6 +33,7 @@ from karat.store.backend import FAILED, SKIPPED, Mark, Row
 from karat.store.handles import Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held
 from karat.store.repositories import example_decoder, latest, output_decoder
+from karat.sync import plain
 
 
 async def evaluate_async(

@@ -29,7 +29,6 @@ from karat.execution.expected import Together, run_lengths
 from karat.execution.failures import failure_of, item_failure
 from karat.execution.pipeline import Done, Phase, Stage, open_or_wait
 from karat.execution.progress import Listener
-from karat.execution.sync import plain
 from karat.keys import Wanted, fingerprint, output_item
 from karat.models._recording import recording
 from karat.records import (
@@ -51,6 +50,7 @@ from karat.store.backend import FAILED, OK, Cells, Mark, Row
 from karat.store.columns import cells_of_output
 from karat.store.handles import Chunks, Run, StoredDataset
 from karat.store.repositories import example_decoder, latest, output_decoder
+from karat.sync import plain
 from karat.tasks import Context, Task, as_task
 
 

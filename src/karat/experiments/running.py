@@ -13,12 +13,12 @@ from karat.execution.aggregate import aggregate_async
 from karat.execution.evaluate import evaluate_async
 from karat.execution.progress import Listener, Progress, listener
 from karat.execution.run import run_async
-from karat.execution.sync import plain
 from karat.experiments.graphs import export
 from karat.experiments.plan import Plan
 from karat.records import Status
 from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
+from karat.sync import plain
 
 if TYPE_CHECKING:
     from karat.analysis.comparison import Comparison

@@ -18,7 +18,6 @@ from karat.evaluators.judges._core import (
     Ledger,
     Question,
     Vote,
-    run_sync,
 )
 from karat.evaluators.judges._prompts import Prompt, examples_text, prompt_of, scale_text, shipped
 from karat.evaluators.judges._replies import Contract
@@ -27,6 +26,7 @@ from karat.keys import fingerprint
 from karat.paths import MISSING, parse
 from karat.records import Example, Output, Result
 from karat.serialization import to_json_value
+from karat.sync import run_plain
 
 SCALE = {
     0: "not at all",
@@ -209,7 +209,7 @@ class JudgeEvaluator(Evaluator):
         **more: Any,
     ) -> Result:
         """The judgment of one output; works alone, without a store, also inside a running event loop."""
-        return run_sync(
+        return run_plain(
             self.evaluate_async(
                 outputs=outputs, reference_outputs=reference_outputs, inputs=inputs, context=context, **more
             )

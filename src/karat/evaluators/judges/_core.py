@@ -7,12 +7,10 @@ prompt. After that it is an error. A failed vote is never a 0 and never left out
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import hashlib
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -548,36 +546,6 @@ def _hashable(value: Any) -> Any:
 
 def _name(value: Any) -> str:
     return {True: "pass", False: "fail"}[value] if isinstance(value, bool) else str(value)
-
-
-# ---------------------------------------------------------------- from sync code
-
-
-def run_sync(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to completion, in a separate thread if an event loop is already running."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        inside = False  # run below: a failure of the work is not one "during handling" of this error
-    else:
-        inside = True
-    if not inside:
-        return asyncio.run(work)
-    outcome: list[Any] = [None, None]
-
-    def target() -> None:
-        try:
-            outcome[0] = asyncio.run(work)
-        except BaseException as error:
-            outcome[1] = error
-
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=context.run, args=(target,), name="karat-judge", daemon=True)
-    thread.start()
-    thread.join()
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]  # type: ignore[no-any-return]  # what the coroutine gave
 
 
 STOPS = (Stopped, asyncio.CancelledError, KeyboardInterrupt)

@@ -10,13 +10,14 @@ import msgspec
 from karat.errors import CannotJudge, KaratError, NotApplicable, RequestError
 from karat.evaluators._base import register_evaluator
 from karat.evaluators.judges._base import Case, JudgeEvaluator, ReferenceOptions
-from karat.evaluators.judges._core import STOPS, Ledger, decide, is_decided, run_sync
+from karat.evaluators.judges._core import STOPS, Ledger, decide, is_decided
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
 from karat.models._retry import gather_or_cancel
 from karat.paths import MISSING
 from karat.records import Example, Output, Result
 from karat.serialization import to_json_value
+from karat.sync import run_plain
 
 BETTER = "The better answer is the one that is more correct, more complete and more useful for the question."
 CHOICES = ("first", "second", "tie")
@@ -86,7 +87,7 @@ class PairwiseJudge(JudgeEvaluator):
 
         example = Example("", inputs, reference)
         outputs = [Output(format=FORMAT, example="", outcome=Ok(value)) for value in (first, second)]
-        return run_sync(self.compare(example, *outputs))
+        return run_plain(self.compare(example, *outputs))
 
     async def _compared(self, first: Case, second: Case) -> Result:
         ledger = Ledger()

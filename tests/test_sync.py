@@ -6,8 +6,8 @@ import asyncio
 import subprocess
 import sys
 
-from karat.execution import sync
-from karat.execution.sync import abandon
+from karat import sync
+from karat.sync import abandon
 
 
 def test_a_loop_ends_without_abandoned_tasks(monkeypatch):
@@ -42,7 +42,7 @@ async def test_an_abandoned_task_that_ends_is_dropped():
 
 SCRIPT = """
 import asyncio
-from karat.execution.sync import abandon
+from karat.sync import abandon
 
 async def for_ever():
     while True:

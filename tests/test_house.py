@@ -15,7 +15,7 @@ import karat
 SOURCE = Path(karat.__file__).parent
 EVERYWHERE = {
     *("records", "keys", "errors", "registry", "serialization", "paths", "documents", "formatting", "lazy"),
-    *("redaction", "json_schema", "html", "layout", "sync"),
+    *("redaction", "json_schema", "html", "layout", "signals", "sync"),
 }
 """Modules that every room may use; they use each other only."""
 UPPER = ["execution", "analysis", "reporting", "experiments", "view", "cli", "__main__"]
@@ -123,6 +123,14 @@ def test_import_karat_is_light():
     ).stdout.split()
     assert not HEAVY & set(loaded)
     assert len(loaded) < 40, loaded
+
+
+def test_help_is_light():
+    program = [sys.executable, "-X", "importtime", "-m", "karat", "--help"]
+    shown = subprocess.run(program, capture_output=True, text=True, check=True).stderr
+    loaded = {line.rpartition("|")[2].strip() for line in shown.splitlines()}
+    assert "karat.cli" in loaded
+    assert not HEAVY & loaded
 
 
 def test_rooms_do_not_pull_in_what_only_some_of_them_need():

@@ -11,13 +11,12 @@ import contextvars
 import functools
 import inspect
 import re
-import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from karat.errors import nearest
+from karat.signals import ending_signals
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -164,31 +163,3 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]  # type: ignore[no-any-return]  # what the coroutine gave
-
-
-@contextmanager
-def ending_signals() -> Iterator[None]:
-    """While entered, SIGTERM and SIGHUP act like Ctrl-C.
-
-    Only in the main thread, and only in place of the default action: SIGHUP stays ignored under nohup, and a handler
-    that the program has installed stays.
-    """
-    replaced: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-                replaced[number] = signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number, before in replaced.items():
-            signal.signal(number, before)
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    if callable(handler):
-        handler(signal.SIGINT, frame)  # the event loop's, while a stage works: it cancels the stage
-    else:
-        raise KeyboardInterrupt  # a shell starts background commands with SIGINT ignored

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         return _exit_code(list(argv))
-    from karat.sync import ending_signals
+    from karat.signals import ending_signals
 
     try:
         with ending_signals():

@@ -512,6 +512,10 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=False):
         return {"total": self.total, **msgspec.structs.asdict(self)}
 
 
+HUMAN = "human"
+"""The name of the evaluator of an evaluation that holds a person's labels."""
+
+
 class EvaluatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """An evaluator as an evaluation names it."""
 

@@ -10,6 +10,8 @@ import pytest
 
 from karat.analysis.judges import import_labels
 from karat.cli import main
+from karat.cli.commands import UsageError
+from karat.cli.judge import _judged
 from karat.layout import display_width
 
 from .conftest import judged, material, says_good
@@ -128,3 +130,29 @@ def test_names_of_examples_cannot_steer_the_terminal(store, serve, folder, capsy
         assert "red" in out
         assert "\x1b" not in out
         assert "\u202e" not in out
+
+
+def test_the_latest_evaluation_is_not_the_labels(store, evaluation, labels, folder, capsys):
+    """`latest` means the evaluation by evaluators, also after people's labels were stored."""
+    url = f"sqlite:///{folder}/karat.db"
+    assert main(["judge", "import", str(labels), "latest", "--store", url, "--json"]) == 0
+    people = json.loads(capsys.readouterr().out)["evaluations"][0]["id"]
+    assert store.evaluations.list()[-1].id == people
+    assert store.evaluations.get("latest").id == store.get("latest").id == evaluation.id
+    for command in (
+        ["judge", "alignment", "latest"],
+        ["judge", "correct", "latest", NAMES[1], "--verdict", "fail"],
+        ["show", "latest"],
+        ["report", "latest"],
+        ["aggregate", "latest"],
+        ["export", "latest"],
+    ):
+        assert main([*command, "--store", url, "--json"]) == 0, command
+        assert json.loads(capsys.readouterr().out)
+    assert main(["judge", "import", str(labels), "latest", "--store", url, "--json"]) == 0
+
+
+def test_labels_are_named_where_a_judged_evaluation_is_meant(evaluation, labels, folder, refuses):
+    [people] = import_labels(labels, evaluation)
+    with refuses(UsageError):
+        _judged(evaluation.store, people.id)

@@ -18,7 +18,6 @@ from karat.evaluators.judges._core import choice_name
 from karat.evaluators.judges.rubric import RUBRIC_PRESETS, Rubric, choice_worths, read_rubric
 from karat.execution.evaluate import evaluate
 from karat.execution.labels import (
-    HUMAN,
     Item,
     Label,
     NewLabel,
@@ -34,7 +33,7 @@ from karat.execution.labels import (
     store_labels,
 )
 from karat.keys import fingerprint
-from karat.records import FORMAT, AggregationHeader, Counts, Estimate, EvaluatorSpec, ItemResult, Ok
+from karat.records import FORMAT, HUMAN, AggregationHeader, Counts, Estimate, EvaluatorSpec, ItemResult, Ok
 from karat.store.handles import Evaluation
 
 COLUMNS = (

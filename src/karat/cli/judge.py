@@ -27,9 +27,12 @@ from karat.cli.commands import UsageError
 from karat.cli.options import share, whole
 from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
+from karat.records import HUMAN
 
 if TYPE_CHECKING:
     from karat.records import Estimate
+    from karat.store import Store
+    from karat.store.handles import Evaluation
 
 MOST_FLIPS = 20
 """Flips that are shown; the JSON document has all of them."""
@@ -130,6 +133,16 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     return commands[given.command](given, terminal)
 
 
+def _judged(store: Store, id: str) -> Evaluation:
+    """An evaluation by evaluators; people's labels are refused with the evaluation that they are on."""
+    evaluation = store.evaluations.get(id)
+    if all(spec.name == HUMAN for spec in evaluation.header.evaluators):
+        who = ", ".join(str(spec.params.get("annotator", "")) for spec in evaluation.header.evaluators)
+        of = evaluation.header.metadata.get("labels_of") or "the evaluation that was labelled"
+        raise UsageError(f"{evaluation.id} holds the labels of {who}: name the judged evaluation, {of}")
+    return evaluation
+
+
 def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
     import msgspec
 
@@ -139,7 +152,7 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
 
     with open_existing(given.store) as store:
         made = correct(
-            store.evaluations.get(given.evaluation),
+            _judged(store, given.evaluation),
             given.example,
             evaluator=given.evaluator,
             claims=dict(_numbered("--claim", text) for text in given.claim),
@@ -207,7 +220,7 @@ def _import(given: argparse.Namespace, terminal: Terminal) -> int:
     with open_existing(given.store) as store:
         made = import_labels(
             given.file,
-            store.evaluations.get(given.evaluation),
+            _judged(store, given.evaluation),
             annotator=given.annotator,
             sampling=given.sampling,
             evaluator=given.evaluator,
@@ -253,7 +266,7 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
 
     with open_existing(given.store) as store:
         found = alignment(
-            store.evaluations.get(given.evaluation), evaluator=given.evaluator, confidence=given.confidence
+            _judged(store, given.evaluation), evaluator=given.evaluator, confidence=given.confidence
         )
     head = [
         "judge",
@@ -343,7 +356,7 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     if (len(judges) != 2) == (given.other is None) or (judges and given.other is not None):
         raise UsageError("karat judge compare needs --judge twice, or --with KEY")
     with open_existing(given.store) as store:
-        evaluation = store.evaluations.get(given.evaluation)
+        evaluation = _judged(store, given.evaluation)
         if given.other is not None:
             found = compare_evaluators(evaluation, given.evaluator, given.other, confidence=given.confidence)
         else:

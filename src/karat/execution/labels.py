@@ -21,6 +21,7 @@ from karat.execution.environment import environment
 from karat.keys import Wanted, fingerprint, result_item
 from karat.records import (
     FORMAT,
+    HUMAN,
     AggregationHeader,
     Estimate,
     EvaluationHeader,
@@ -38,9 +39,6 @@ from karat.store.columns import cells_of_result
 from karat.store.handles import Chunks, Evaluation
 from karat.store.lease import Held
 from karat.store.repositories import latest, result_decoder
-
-HUMAN = "human"
-"""The registered name under which a person is the evaluator of an evaluation."""
 
 Sampling = Literal["uniform", "selected"]
 LOOKED_AT = 2000

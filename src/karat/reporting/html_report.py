@@ -24,7 +24,6 @@ from karat.analysis.scores import sources_of
 from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.analysis.text_diff import Piece, excerpt, word_diff
 from karat.errors import RequestError
-from karat.execution.labels import HUMAN
 from karat.formatting import (
     counts_text,
     direction_arrow,
@@ -36,7 +35,7 @@ from karat.formatting import (
     short_number,
 )
 from karat.html import Child, Markup, element, join
-from karat.records import AggregateTable, Estimate, group_text, interval_text, missing_text
+from karat.records import HUMAN, AggregateTable, Estimate, group_text, interval_text, missing_text
 from karat.reporting import marks
 from karat.reporting.marks import HALF, WIDE, Plot, Point, Row, direction_of
 from karat.store import Store

@@ -47,7 +47,7 @@ class Store:
 
         A label that things of several kinds have means the run, else the evaluation, the aggregation, the dataset.
         """
-        from karat.store.repositories import find, labelled
+        from karat.store.repositories import by_evaluators, find, labelled
 
         rows, row = self._rows(id_prefix=id), None
         if not any(each.id == id for each in rows):
@@ -57,7 +57,7 @@ class Store:
             every = self._rows()
             for kind in ("run", "evaluation", "aggregation", "dataset") if id != "latest" else ():
                 row = row or labelled(id, [each for each in every if each.kind == kind])
-            rows = every if id == "latest" else rows
+            rows = by_evaluators(every) if id == "latest" else rows
         row = row or find(id, rows)
         if row is None:
             raise UnknownName(f"nothing called {id!r} in {self.url}: {self._near(id)}")

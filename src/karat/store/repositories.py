@@ -14,6 +14,7 @@ from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_y
 from karat.keys import Decision, Previous, Wanted, decide
 from karat.records import (
     FORMAT,
+    HUMAN,
     AggregationHeader,
     Counts,
     DatasetHeader,
@@ -50,6 +51,7 @@ __all__ = [
     "Datasets",
     "Evaluations",
     "Runs",
+    "by_evaluators",
     "count_items",
     "example_decoder",
     "find",
@@ -95,7 +97,7 @@ class Repository(Generic[H, B]):
         rows = self._rows(id_prefix=id)
         row = None
         if not any(each.id == id for each in rows):
-            row = find(id, self._rows()) if id == "latest" else labelled(id, self._rows())
+            row = find(id, by_evaluators(self._rows())) if id == "latest" else labelled(id, self._rows())
         row = row or find(id, rows)
         if row is None:
             known = [row.id for row in self._rows()]
@@ -215,6 +217,28 @@ def labelled(label: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
             f" its id, or move the label: karat tag ID {label} --move"
         )
     return found[0] if found else None
+
+
+class _Evaluator(msgspec.Struct):
+    name: str = ""
+
+
+class _Evaluators(msgspec.Struct):
+    evaluators: list[_Evaluator] = []
+
+
+_evaluators_of = RecordDecoder(_Evaluators).decode
+
+
+def by_evaluators(rows: Sequence[HeaderRow]) -> list[HeaderRow]:
+    """The headers without those of people's labels, which `latest` does not mean."""
+    return [row for row in rows if row.kind != "evaluation" or not _is_labels(row)]
+
+
+def _is_labels(row: HeaderRow) -> bool:
+    if f'"{HUMAN}"'.encode() not in row.payload:  # most headers need no decoding
+        return False
+    return {each.name for each in _evaluators_of(row.payload).evaluators} == {HUMAN}
 
 
 def find(id: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +20,9 @@ Failures = Literal["lose", "leave_out"]
 
 Method = Literal["bradley_terry", "elo"]
 
+POINTS = {"first": 1.0, "tie": 0.5, "second": 0.0}
+"""The share of a win that the output shown first gets."""
+
 SHUFFLES = 100
 """Orders that classic Elo ratings are averaged over."""
 
@@ -35,6 +38,8 @@ class Compared(NamedTuple):
     outcome: float
     by: Literal["shown", "scored", "failed"] = "shown"
     """What decided it: an evaluator that was shown the first before the second, scores, or a failed output."""
+    positions: tuple[float, ...] = ()
+    """Where a judge saw the outputs in both orders, its verdict in each: 1 if the output shown first won."""
 
 
 class Outcomes(NamedTuple):
@@ -55,7 +60,8 @@ def outcomes_of(result: ItemResult, failures: Failures = "lose") -> Outcomes:
         return Outcomes([], [])
     if isinstance(outcome, Ok):
         if len(result.runs) == 2 and outcome.value.score is not None:
-            return Outcomes([Compared(*result.runs, outcome.value.score)], [])
+            positions = _positions(outcome.value.metadata)
+            return Outcomes([Compared(*result.runs, outcome.value.score, positions=positions)], [])
         ranks = _ranks(outcome.value.value)
         if len(ranks) != len(result.runs):
             return Outcomes([], pairs)
@@ -70,6 +76,16 @@ def outcomes_of(result: ItemResult, failures: Failures = "lose") -> Outcomes:
         [Compared(a, b, better(a not in failed, b not in failed), "failed") for a, b in decided],
         [pair for pair in pairs if not failed.intersection(pair)],
     )
+
+
+def _positions(metadata: Mapping[str, Any]) -> tuple[float, ...]:
+    """The verdict of a judge in each of two orders; empty where the result has none."""
+    orders = metadata.get("orders")
+    if not isinstance(orders, list) or len(orders) != 2:
+        return ()
+    shown = [each.get("position") for each in orders if isinstance(each, Mapping)]
+    found = [POINTS[each] for each in shown if each in POINTS]
+    return tuple(found) if len(found) == 2 else ()
 
 
 def _ranks(value: Any) -> list[float]:
@@ -204,8 +220,12 @@ def rank_tally(
 
     fit = fitted(range(len(rows)))
     shown = [place for place, each in enumerate(rows) if each.by == "shown"]
+    twice = [place for place in shown if rows[place].positions]
     bias = fit.position_bias
-    if not shown:
+    if twice:
+        shown = twice
+        bias = _bias_of_orders([rows[i].positions for i in twice], [clusters[i] for i in twice], confidence)
+    elif not shown:
         reason = {"reason": "no comparison was shown in an order"}
         bias = Estimate(None, method=bias.method, confidence=confidence, metadata=reason)
     elif len(shown) < len(rows):
@@ -221,6 +241,28 @@ def rank_tally(
         of=len(rows) + tally.absent,
         examples=sum(tally.signatures.values()),
         failed=sum(each.by == "failed" for each in rows),
+    )
+
+
+def _bias_of_orders(
+    positions: Sequence[tuple[float, ...]], clusters: Sequence[int], confidence: float
+) -> Estimate:
+    """How often the output shown first wins where each comparison was judged in both orders.
+
+    Each output is first once, so the share is not of the better runs. `metadata` counts the comparisons in which the
+    two orders disagree.
+    """
+    from karat.stats import mean_interval
+
+    values = [value for each in positions for value in each]
+    twice = [cluster for cluster in clusters for _ in range(2)]
+    found = mean_interval(values, twice, confidence=confidence, bounds=(0.0, 1.0))
+    disagree = sum(first != 1.0 - second for first, second in positions)
+    return msgspec.structs.replace(
+        found,
+        n=len(positions),
+        method=f"{found.method}, both orders",
+        metadata={"orders_disagree": disagree, "judgments": len(values)},
     )
 
 

@@ -71,6 +71,7 @@ from karat.formatting import (
     matrix_table,
     number,
     percent,
+    plural,
 )
 from karat.records import Estimate, ItemResult, Ok, usage_of
 from karat.stats._paired import score_differences
@@ -389,7 +390,7 @@ def _ranking(
         failures=failures,
         failed=ranked.failed,
         higher_is_better=higher_is_better,
-        conclusions=_conclusions(ranked, places, labels, method),
+        conclusions=[*_conclusions(ranked, places, labels, method), *_doubts(ranked.position_bias)],
     )
 
 
@@ -435,6 +436,8 @@ def _conclusions(
             f"{', '.join(top)} {verb}. Elo ratings have no interval for strength: use bradley_terry to tell"
             f" runs apart.{but}"
         ]
+    if all(place.rank == 1 for place in places):
+        return [f"No difference found between the {len(places)} runs: all have the same rating.{but}"]
     rivals = [place.label for place in places[1:] if place.rank_low <= 1]
     if not rivals:
         return [
@@ -445,15 +448,30 @@ def _conclusions(
             f"No run is found to be the best: {first.label} ranks first, but none of the others is found to be"
             f" worse.{but}"
         ]
+    worse = len(places) - 1 - len(rivals)
+    others = "the other run is worse" if worse == 1 else f"the other {worse:,} runs are worse"
     return [
         f"{first.label} ranks first; {', '.join(rivals[:5])}{' and others' if len(rivals) > 5 else ''}"
-        f" cannot be told from it, the other {len(places) - 1 - len(rivals):,} are worse.{but}"
+        f" cannot be told from it, {others}.{but}"
+    ]
+
+
+def _doubts(bias: Estimate) -> list[str]:
+    """A warning where a judge mostly goes by the order in which it sees two outputs."""
+    disagree = bias.metadata.get("orders_disagree", 0)
+    if 2 * disagree <= bias.n:
+        return []
+    return [
+        f"The judge's verdict depends on the order of the outputs in {disagree:,} of {bias.n:,} comparisons:"
+        " this ranking says little about the runs."
     ]
 
 
 def _of_two(ranked: RankedRuns, places: Sequence[Place]) -> str:
     one, other = places
     wins = ranked.fit.against(one.run, other.run)
+    if wins.low is None:
+        return f"{one.label} and {other.label} cannot be told apart: comparisons of one example give no interval."
     chance = f"it wins with probability {number(wins.value, 2)} {interval(wins.low, wins.high, digits=2)}"
     if wins.low is not None and wins.low > 0.5:
         return f"{one.label} is better than {other.label}: {chance}."
@@ -748,9 +766,13 @@ def _basis(ranking: Ranking) -> str:
         if ranking.method == "bradley_terry"
         else "classic Elo, averaged over orders"
     )
+    ranges = ""
+    if ranking.method == "bradley_terry" and len(ranking.places) > 2:
+        ranges = " The range of a rank allows for its comparisons with all other runs at once."
+    examples, ties = plural(ranking.examples, "example"), plural(ranking.ties, "tie")
     return (
-        f"{ranking.n:,} of {ranking.of:,} comparisons over {ranking.examples:,} examples, {ranking.ties:,} ties; {how},"
-        " on the Elo scale around 1500."
+        f"{ranking.n:,} of {ranking.of:,} comparisons over {examples}, {ties}; {how},"
+        f" on the Elo scale around 1500.{ranges}"
     )
 
 
@@ -771,7 +793,11 @@ def _position(ranking: Ranking) -> str:
     low, high = bias.low, bias.high
     text = f"Of two equally good runs the one shown first wins with probability {bias.value:.3f} {interval(low, high)}"
     clear = low is not None and high is not None and (low > 0.5 or high < 0.5)
-    return text + (": there is a position bias." if clear else ": no position bias is found.")
+    text += ": there is a position bias." if clear else ": no position bias is found."
+    disagree = bias.metadata.get("orders_disagree")
+    if disagree is None:
+        return text
+    return f"{text} The verdict depends on the order in {disagree:,} of {bias.n:,} comparisons, which count as ties."
 
 
 class MissingPair(msgspec.Struct, frozen=True):

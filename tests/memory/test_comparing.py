@@ -140,6 +140,7 @@ def test_unequal_settings_are_refused_unless_asked_for(tmp_path, capsys):
     with pytest.raises(RequestError, match=r"top_k.*--unequal"):
         karat.compare([one.run.id, other.run.id], store=store)
     assert main(["compare", one.run.id, other.run.id, "--store", str(store)]) == 2
+    assert "top_k is not the same in all runs: 5 in notes top_k=5, 3 in forgetful" in capsys.readouterr().err
     assert main(["compare", one.run.id, other.run.id, "--store", str(store), "--unequal"]) == 0
     assert "top_k is not the same in all runs: 5 in" in " ".join(capsys.readouterr().out.split())
 
@@ -243,6 +244,12 @@ def test_the_directory_of_another_system_is_refused_for_its_name_alone(tmp_path)
     run(tmp_path / "one", store=tmp_path / "karat.db")
     with pytest.raises(RequestError, match=r'another run \(baseline "[^"]+" and not "forgetful"\)'):
         run(tmp_path / "one", Forgetful, store=tmp_path / "karat.db")
+
+
+def test_the_directory_of_other_settings_is_refused_with_what_differs(tmp_path, refuses):
+    run(tmp_path / "one", store=tmp_path / "karat.db")
+    with refuses(RequestError):
+        run(tmp_path / "one", store=tmp_path / "karat.db", top_k=3, context_tokens=100, seed=2)
 
 
 def test_a_limit_of_all_samples_is_the_same_run_as_none(tmp_path):

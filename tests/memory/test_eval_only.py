@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -102,6 +103,42 @@ def test_the_order_of_settings_that_name_the_judge(monkeypatch):
     monkeypatch.setenv("KARAT_JUDGE_MODEL", "c@http://127.0.0.1:1/v1")
     assert choose_judge().named_by == "KARAT_JUDGE_MODEL"
     assert choose_judge("d@http://127.0.0.1:1/v1").named_by == "--judge"
+
+
+def test_words_for_no_model_may_be_in_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_JUDGE_MODEL", "deterministic")
+    monkeypatch.setenv("KARAT_MODEL", "extractive")
+    made = karat.memory.evaluate([sample()], Notes, output_dir=tmp_path / "one", store="memory://")
+    assert "judge: deterministic (named by KARAT_JUDGE_MODEL)" in made.notices
+    assert any("by no LLM (named by KARAT_MODEL)" in notice for notice in made.notices)
+    assert made.metrics["judge"]["note"].startswith("no LLM")
+
+
+@pytest.mark.parametrize(("name", "judge"), [("KARAT_JUDGE_MODEL", None), ("--judge", ""), ("--judge", " ")])
+def test_an_empty_judge_is_refused(monkeypatch, refuses, name, judge):
+    from karat.memory._evaluate import choose_judge
+
+    monkeypatch.setenv("KARAT_JUDGE_MODEL", " ")
+    with refuses(RequestError):
+        choose_judge(judge)
+
+
+JUDGES = {"--judge": "a@http://127.0.0.1:1/v1", "KARAT_JUDGE_MODEL": "b@http://127.0.0.1:1/v1", "OPENAI_MODEL": "c",
+          "KARAT_MODEL": "d@http://127.0.0.1:1/v1"}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [s for n in range(1, 5) for s in itertools.combinations(JUDGES, n)])
+def test_every_combination_of_settings_that_name_the_judge(monkeypatch, settings):
+    from karat.memory._evaluate import choose_judge
+
+    for name in JUDGES:
+        if name.isidentifier():
+            monkeypatch.delenv(name, raising=False)
+            if name in settings:
+                monkeypatch.setenv(name, JUDGES[name])
+    found = choose_judge(JUDGES["--judge"] if "--judge" in settings else None)
+    first = settings[0]  # in the order of precedence
+    assert (found.named_by, found.spec) == (first, "openai/c" if first == "OPENAI_MODEL" else JUDGES[first])
 
 
 def test_no_judge_is_exit_code_2_and_names_the_deterministic_one(tmp_path, capsys):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import karat
-from karat.memory import MemoryEvaluation
+from karat.memory import Capabilities, MemoryEvaluation
 from tests.memory.parts import Notes, sample
 
 FIVE = [
@@ -144,6 +145,34 @@ def test_without_a_model_nothing_is_answered(tmp_path, monkeypatch):
     assert (block["num_total"], block["num_valid"]) == (6, 0)
     assert made.metrics["evidence_coverage"]["applicable"] is False
     assert any("no model" in notice for notice in made.notices)
+
+
+class Anonymous(Notes):
+    """Does not say which turns its memories come from."""
+
+    name = "anonymous"
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities()
+
+
+@pytest.mark.parametrize("model", ["extractive", None])
+def test_every_rate_is_a_number_and_undefined_ones_are_named(tmp_path, monkeypatch, model):
+    for name in ("KARAT_MODEL", "OPENAI_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    made = run(tmp_path, Anonymous, model=model)
+    metrics = json.loads((tmp_path / "aggregate_metrics.json").read_text())
+    blocks = [block for block in metrics.values() if isinstance(block, dict) and "applicable" in block]
+    assert len(blocks) == 9
+    for block in blocks:
+        rates = {name: value for name, value in block.items() if name not in ("applicable", "undefined")}
+        assert all(isinstance(value, (int, float)) for value in rates.values())
+        assert all(block[name] == 0.0 for name in block.get("undefined", ()))
+    unknown = metrics["abstention"]["undefined"]
+    assert unknown == ([] if model else ["accuracy_answerable", "correct_refusal_rate", "false_refusal_rate"])
+    assert metrics["abstention"]["applicable"] is bool(model)
+    assert set(metrics["retrieval"]["undefined"]) >= {"recall_at_k", "mrr", "ndcg"}  # it has no provenance
+    assert re.search(r"MRR +n/a", made.report())
 
 
 def test_the_analysis_of_the_format_runs_unchanged(tmp_path, monkeypatch, capsys):

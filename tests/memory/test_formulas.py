@@ -232,6 +232,8 @@ def test_abstention(tmp_path, monkeypatch):
         "accuracy_answerable": pytest.approx(2 / 4),
         "correct_refusal_rate": pytest.approx(1 / 2),
         "false_refusal_rate": pytest.approx(1 / 4),
+        "undefined": [],
+        "applicable": True,
         "num_unanswerable": 2,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from pathlib import Path
@@ -96,6 +97,10 @@ def raising(*args: Any) -> Any:
     raise KeyError("gone")
 
 
+def exiting(*args: Any) -> Any:
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     ("member", "value"),
     [
@@ -105,7 +110,10 @@ def raising(*args: Any) -> Any:
         ("configuration", raising),
         ("configuration", lambda self: object()),
         ("__init__", raising),
+        ("__init__", exiting),
+        ("capabilities", exiting),
         ("close", raising),
+        ("close", exiting),
         ("name", None),
         ("name", ""),
     ],
@@ -114,6 +122,47 @@ def test_a_system_that_does_not_say_what_it_is_is_refused(tmp_path, member, valu
     with pytest.raises(RequestError):
         run(tmp_path, type("Wrong", (Notes,), {"name": "wrong", member: value}), [sample()])
     assert not (tmp_path / ".karat").exists()
+
+
+ENDING: dict[str, BaseException] = {
+    "exit": SystemExit(3),
+    "generator": GeneratorExit(),
+    "cancelled": asyncio.CancelledError(),
+    "iteration": StopIteration(),
+    "own": type("Own", (BaseException,), {})("gone"),
+}
+"""What ends a program, a task or a generator in which it is raised."""
+
+
+def ending(method: str, error: BaseException) -> type[MemorySystem]:
+    def raise_it(self: Any, *arguments: Any) -> Any:
+        if self.turns or method not in ("close", "save"):
+            raise error
+
+    return type("Ending", (Notes,), {"name": "ending", method: raise_it})
+
+
+@pytest.mark.parametrize("method", ["reset", "ingest_turn", "end_session", "snapshot", "save", "usage"])
+@pytest.mark.parametrize("error", ENDING)
+def test_what_a_system_raises_to_end_a_program_fails_its_sample_alone(tmp_path, method, error):
+    made = run(tmp_path, ending(method, ENDING[error]), [sample("ana"), sample("bea", "Rome")])
+    assert made.metrics["missing"]["sessions"] == 6
+    assert made.exit_code == 1
+    assert f"ana session/S00: SystemFault: ending raised {type(ENDING[error]).__name__}" in made.problems[0]
+
+
+@pytest.mark.parametrize("error", ENDING)
+def test_what_a_retrieval_raises_to_end_a_program_fails_its_question_alone(tmp_path, error):
+    made = run(tmp_path, ending("retrieve", ENDING[error]), [sample()])
+    missing = made.metrics["missing"]
+    assert (missing["sessions"], missing["questions"]) == (0, 3)
+
+
+@pytest.mark.parametrize("error", ENDING)
+def test_what_a_system_raises_when_it_is_closed_ends_nothing(tmp_path, error):
+    made = run(tmp_path, ending("close", ENDING[error]), [sample()])
+    assert made.exit_code == 0
+    assert any("could not be closed after 1 sample" in notice for notice in made.notices)
 
 
 def test_a_system_that_cannot_be_closed_after_its_sample_keeps_its_answers(tmp_path):
@@ -289,6 +338,33 @@ def test_deltas_have_additions_updates_and_archives(tmp_path):
     assert stored == {"kept": "S00", "rewritten": "S01", "replaced": "S00", "successor": "S01"}
 
 
+def test_an_update_names_everything_that_it_replaces_once(tmp_path):
+    class Merges(Notes):
+        """Unites its two first notes under the id of the first."""
+
+        name = "merges"
+        saves = False
+
+        def snapshot(self) -> list[StoredMemory]:
+            first, second, *_ = stored = super().snapshot()
+            if len(stored) == 2:
+                return stored
+            return [
+                msgspec.structs.replace(first, text="both", replaces=(second.memory_id, "T2", "T1", "gone"))
+            ]
+
+    run(tmp_path, Merges, [sample()])
+    changes = lines(tmp_path / "pipeline_sessions.jsonl")[1]["memory_delta"]
+    assert [(each["op"], each["linked_previous"]) for each in changes] == [
+        ("update", ["T1", "T2"]),
+        ("archive", []),
+    ]
+    assert changes[0]["metadata"]["previous_texts"] == [
+        "user: My dog is called Bruno.",
+        "user: I live in Lyon.",
+    ]
+
+
 class WithoutRetrieve(MemorySystem):
     """Leaves a method out."""
 
@@ -352,3 +428,14 @@ def test_the_first_failure_is_named_with_its_place(tmp_path):
     made = run(tmp_path, Raises)
     assert "ana question/0: ValueError: no space left" in made.problems[0]
     assert made.to_dict()["problems"] == made.problems
+
+
+def test_the_first_failure_is_the_first_in_the_order_of_the_sample(tmp_path):
+    class Raises(Notes):
+        name = "raises"
+
+        def ingest_turn(self, turn: Turn) -> None:
+            raise ValueError
+
+    made = run(tmp_path, Raises)
+    assert "ana session/S00: ValueError" in made.problems[0]

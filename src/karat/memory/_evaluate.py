@@ -84,19 +84,23 @@ class JudgeChoice(msgspec.Struct, frozen=True):
 
 def choose_judge(judge: object = None) -> JudgeChoice:
     """The judge: what is given, else KARAT_JUDGE_MODEL, OPENAI_MODEL, KARAT_MODEL."""
-    if judge == DETERMINISTIC:
-        return JudgeChoice(None, DETERMINISTIC, "--judge")
     if judge is not None:
         found = judge.get("model") if isinstance(judge, Mapping) else judge
-        return JudgeChoice(judge, str(getattr(found, "spec", found)), "--judge")
+        return _judge(judge, str(getattr(found, "spec", found)), "--judge")
     for name in JUDGE_VARIABLES:
         if os.environ.get(name):
             spec = models.default_spec("judge")
-            return JudgeChoice(spec, spec, name)
+            return _judge(spec, spec, name)
     raise RequestError(
         "no judge is named: give --judge MODEL or set KARAT_JUDGE_MODEL;"
         " --judge deterministic compares words and needs no model"
     )
+
+
+def _judge(model: Any, spec: str, named_by: str) -> JudgeChoice:
+    if not spec.strip():
+        raise RequestError(f"{named_by} is empty: name a model, or {DETERMINISTIC}, which needs none")
+    return JudgeChoice(None if model == DETERMINISTIC else model, spec, named_by)
 
 
 @contextmanager
@@ -119,20 +123,21 @@ class ModelChoice(msgspec.Struct, frozen=True):
 
 def choose_model(model: object = None) -> ModelChoice:
     """The answering model: what is given, else KARAT_MODEL, else OPENAI_MODEL, else none."""
-    if model == EXTRACTIVE:
-        return ModelChoice(
-            EXTRACTIVE, "answers: extractive, copied from retrieved text by no LLM (named by --model)"
-        )
     if model is not None:
-        return ModelChoice(model, f"answers: {getattr(model, 'spec', model)} (named by --model)")
+        return _answering(model, "--model")
     for name in MODEL_VARIABLES:
         if os.environ.get(name):
-            spec = models.default_spec("task")
-            return ModelChoice(spec, f"answers: {spec} (named by {name})")
+            return _answering(models.default_spec("task"), name)
     return ModelChoice(
         None,
         "answers: none, because no model is named: give --model MODEL, or --model extractive, which needs none",
     )
+
+
+def _answering(model: object, named_by: str) -> ModelChoice:
+    spec = str(getattr(model, "spec", model))
+    marked = ", copied from retrieved text by no LLM" if model == EXTRACTIVE else ""
+    return ModelChoice(model, f"answers: {spec}{marked} (named by {named_by})")
 
 
 class MemoryEvaluation:
@@ -180,15 +185,15 @@ class MemoryEvaluation:
         if missing["sessions"] or missing["questions"]:
             out.append(
                 f"{missing['sessions']} of {missing['of_sessions']} sessions and {missing['questions']} of"
-                f" {missing['of_questions']} questions failed{self._first_failure}: karat show {self.run.id} --failed"
-                " lists them, --retry-failed tries them again"
+                f" {missing['of_questions']} questions failed{self._first_failure}:"
+                f" {self.run.store.command('show', self.run.id, '--failed')} lists them, --retry-failed tries them again"
             )
         if self.judge_errors > self.max_judge_errors:
             counts = self.metrics["judgments"]
             out.append(
                 f"{counts['failed']} of {counts['ok'] + counts['failed']} judgments failed"
                 f" ({self.judge_errors:.1%}, more than --max-judge-errors {self.max_judge_errors:g}):"
-                f" karat show {self.evaluation.id} --failed lists them"
+                f" {self.evaluation.store.command('show', self.evaluation.id, '--failed')} lists them"
             )
         return out
 
@@ -197,11 +202,13 @@ class MemoryEvaluation:
         missing = self.metrics["missing"]
         if not (missing["sessions"] or missing["questions"]):
             return ""
-        for output in self.run.outputs():
-            if isinstance(output.outcome, Failed):
-                error = output.outcome.error
-                place = f"{output.example} {output.unit}".strip()
-                return f" (first: {place}: {error.type}: {error.message.splitlines()[0][:300]})"
+        for units, outputs in _by_sample(self.run):
+            for unit in units:
+                output = outputs.get(unit)
+                if output is not None and isinstance(output.outcome, Failed):
+                    error = output.outcome.error
+                    problem = next(iter(error.message.splitlines()), "")[:300]
+                    return f" (first: {output.example} {unit}: {error.type}: {problem})"
         return ""
 
     @property
@@ -900,15 +907,17 @@ def _metrics(
         for place, mean in enumerate(dimension.means)
     }
     out["abstention"] = {
-        **_named(
-            estimates,
-            "answer",
-            ("accuracy_answerable", "correct_refusal_rate", "false_refusal_rate"),
+        **_numbers(
+            _named(
+                estimates,
+                "answer",
+                ("accuracy_answerable", "correct_refusal_rate", "false_refusal_rate"),
+            )
         ),
         "num_unanswerable": (tables.get(("answer", "counts")) or {}).get("unanswerable", 0),
     }
-    out["use_of_evidence"] = _named(
-        estimates, "answer", ("retrieved_but_not_used", "answered_without_evidence")
+    out["use_of_evidence"] = _numbers(
+        _named(estimates, "answer", ("retrieved_but_not_used", "answered_without_evidence"))
     )
     counts = tables.get((CONTEXT, "counts")) or {}
     retrieval = {
@@ -919,8 +928,7 @@ def _metrics(
     tokens = retrieval["context_tokens"]
     per = correct["correct_ratio"] / tokens * 1000 if tokens and correct["applicable"] else None
     out["retrieval"] = {
-        **retrieval,
-        "accuracy_per_1000_context_tokens": per,
+        **_numbers({**retrieval, "accuracy_per_1000_context_tokens": per}),
         "retrieval_bypassed": counts.get("bypassed", 0),
         "questions": counts.get("questions", 0),
         "items_cut": counts.get("items_cut", 0),
@@ -930,7 +938,7 @@ def _metrics(
     leaking = (tables.get(("answer", "counts")) or {}).get("leaking_captions", 0)
     if leaking:
         value = _value(estimates, "answer", "accuracy_without_leaking_captions")
-        out["captions"] = {"with_answer": leaking, "accuracy_of_the_others": value}
+        out["captions"] = {"with_answer": leaking, **_numbers({"accuracy_of_the_others": value})}
     for name in ("question_type", "difficulty", "session_distance", "updates_since"):
         out[f"accuracy_by_{name}"] = {
             each.group[name]: {"correct": each.value, "low": each.low, "high": each.high, "n": each.n}
@@ -969,3 +977,13 @@ def _value(estimates: Any, evaluator: str, name: str) -> float | None:
 
 def _named(estimates: Any, evaluator: str, names: Sequence[str]) -> dict[str, Any]:
     return {name: _value(estimates, evaluator, name) for name in names}
+
+
+def _numbers(rates: Mapping[str, float | None]) -> dict[str, Any]:
+    """Rates for `aggregate_metrics.json`, where each is a number: 0.0 for one that is undefined, which is named."""
+    undefined = [name for name, value in rates.items() if value is None]
+    return {
+        **{name: 0.0 if value is None else value for name, value in rates.items()},
+        "undefined": undefined,
+        "applicable": len(undefined) < len(rates),
+    }

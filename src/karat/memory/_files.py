@@ -109,14 +109,22 @@ def check_folder(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | 
     before = manifest.get("identity")
     if before != identity:
         known = before if isinstance(before, dict) else {}
-        names = [name for name in identity if known.get(name) != identity[name]]
-        if "baseline" in names:
-            names = ["baseline"]  # the parameters and the code of another system differ too
-        changes = ", ".join(
-            f"{name} {_short(known.get(name))} and not {_short(identity[name])}" for name in names[:3]
-        )
+        changed = list(_changed(known, identity))
+        if known.get("baseline") != identity["baseline"]:  # its parameters and its code differ too
+            changed = [("baseline", known.get("baseline"), identity["baseline"])]
+        changes = ", ".join(f"{name} {_short(old)} and not {_short(new)}" for name, old, new in changed[:3])
         raise RequestError(f"{folder} belongs to another run ({changes}): give another --output-dir")
     return manifest
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The names and values of what differs, inside of objects as well."""
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            yield from _changed({**dict.fromkeys(value), **before}, {**dict.fromkeys(before), **value})
+        elif before != value:
+            yield name, before, value
 
 
 def _short(value: Any) -> str:

@@ -69,7 +69,20 @@ Snapshots = str
 
 
 class SystemFault(Exception):
-    """A memory system returned something that its contract does not allow."""
+    """A memory system did something that its contract does not allow."""
+
+
+@contextmanager
+def _calling(system: str) -> Iterator[None]:
+    """Turn what a memory system raises to end a program, a task or a generator into a failure of the system."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or (
+            isinstance(error, Exception) and not isinstance(error, StopIteration)
+        ):
+            raise
+        raise SystemFault(f"{system} raised {type(error).__name__}({str(error)[:200]})") from error
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,12 +214,14 @@ def system_spec(given: object, params: Mapping[str, Any] | None = None, seed: in
 def _faults_of(given: Any, what: str) -> Iterator[None]:
     """Turn what a memory system raises before it is run into a sentence that names it."""
     try:
-        yield
+        with _calling("it"):
+            yield
     except KaratError:
         raise
     except Exception as error:
         named = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
-        raise RequestError(f"memory system {named!r} {what}: {type(error).__name__}: {error}") from error
+        problem = str(error) if isinstance(error, SystemFault) else f"{type(error).__name__}: {error}"
+        raise RequestError(f"memory system {named!r} {what}: {problem}") from error
 
 
 class MemoryTask(Task):
@@ -258,7 +273,8 @@ class MemoryTask(Task):
             yield from drive.units()
         finally:
             try:
-                drive.close()
+                with _calling(self.name):
+                    drive.close()
             except Exception as error:  # what it stored and answered is complete
                 self._note(self.not_closed, f"{type(error).__name__}: {error}")
         shutil.rmtree(folder, ignore_errors=True)
@@ -321,7 +337,8 @@ class _Drive:
         first = next((n for n, s in enumerate(sessions) if self._is_missing(s, asked)), None)
         if first is None:
             return
-        saved = self._resume(first)
+        with _calling(self.baseline):
+            saved = self._resume(first)
         start = 0 if saved is None else saved.session
         if saved is None and self.done:
             self.task.note_restart(self.sample.sample_id)
@@ -333,8 +350,9 @@ class _Drive:
             if saved is not None and number == start:
                 yield session_unit(session.session_id), {**saved.record, **self._hidden(session, points)}
             else:
-                record = self._session(session, points, bool(following))
-                self._save(number, record)
+                with _calling(self.baseline):
+                    record = self._session(session, points, bool(following))
+                    self._save(number, record)
                 yield session_unit(session.session_id), record
                 self._forget(number)
             for question in following:
@@ -469,7 +487,7 @@ class _Drive:
         out, now = [], {memory.memory_id: memory for memory in stored}
         for memory in stored:
             before = self.previous.get(memory.memory_id)
-            replaced = [name for name in memory.replaces if name in self.previous]
+            replaced = list(dict.fromkeys(name for name in memory.replaces if name in self.previous))
             if memory.status != "active":
                 if before is not None and before.status == "active":
                     out.append(self._change(session_id, "archive", memory, []))
@@ -477,7 +495,8 @@ class _Drive:
             if before is None or before.status != "active":
                 out.append(self._change(session_id, "update" if replaced else "add", memory, replaced))
             elif before.text != memory.text:
-                out.append(self._change(session_id, "update", memory, [memory.memory_id]))
+                others = [name for name in replaced if name != memory.memory_id]
+                out.append(self._change(session_id, "update", memory, [memory.memory_id, *others]))
             else:
                 continue
             self.origins[memory.memory_id] = session_id
@@ -520,7 +539,8 @@ class _Drive:
     def _question_or_error(self, question: Question) -> Any:
         """The record of a question, or what went wrong with it alone."""
         try:
-            return self._question(question)
+            with _calling(self.baseline):
+                return self._question(question)
         except Stopped:
             raise
         except Exception as error:

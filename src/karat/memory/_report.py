@@ -79,7 +79,8 @@ def report_blocks(made: MemoryEvaluation) -> list[Block]:
     blocks += [Paragraph(note) for note in made.notices]
     blocks += [Paragraph(problem) for problem in made.problems]
     blocks.append(Paragraph(f"wrote five files to {made.output_dir}"))
-    blocks.append(Paragraph(f"run {made.run.id}; its rows: karat show {made.evaluation.id}"))
+    rows = made.evaluation.store.command("show", made.evaluation.id)
+    blocks.append(Paragraph(f"run {made.run.id}; its rows: {rows}"))
     return blocks
 
 
@@ -159,7 +160,10 @@ def _dimensions(metrics: dict[str, Any]) -> Table:
 
 
 def _details(metrics: dict[str, Any]) -> Table:
-    abstention, used, retrieval = metrics["abstention"], metrics["use_of_evidence"], metrics["retrieval"]
+    abstention, used, retrieval = (
+        {**metrics[block], **dict.fromkeys(metrics[block]["undefined"])}
+        for block in ("abstention", "use_of_evidence", "retrieval")
+    )
     answers = metrics["question_answering"]
     bypassed, questions = retrieval["retrieval_bypassed"], retrieval["questions"]
     rows = [

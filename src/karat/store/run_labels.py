@@ -38,8 +38,8 @@ def settings_of(header: RunHeader) -> dict[str, Any]:
     if isinstance(combination, dict):
         found |= combination
     for name, value in header.parameters.items():
-        # The parameters of a function are a nested mapping.
-        if name == "parameters" and isinstance(value, dict):
+        # The parameters of a function and what memory systems share are nested mappings.
+        if name in ("parameters", "shared_settings") and isinstance(value, dict):
             found |= value
         elif name != "task" and not (name == "models" and isinstance(value, list)):
             found[name] = value

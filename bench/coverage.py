@@ -91,7 +91,7 @@ def simulate(design: Design, repeats: int, rng: Rng) -> Found:
 
 def bounded_scores(rng: Rng) -> Design:
     """Scores in 0..1, skewed: beta, many ones, noise with rare zeros, rare ones, few grades, narrow logistic-normal."""
-    n = int(rng.choice([15, 20, 30, 50, 80, 120, 150, 180, 199]))
+    n = int(rng.choice([15, 20, 30, 50, 80, 120, 150, 180, 199, 200, 300, 500]))
     kind = int(rng.integers(6))
     if kind == 0:
         a, b = rng.uniform(0.05, 2.0), rng.uniform(0.5, 10.0)
@@ -101,8 +101,8 @@ def bounded_scores(rng: Rng) -> Design:
         truth, name = share + (1 - share) * a / (a + b), f"{share:.2f} ones, else beta"
         draw = lambda r: np.where(r.random(n) < share, 1.0, r.beta(a, b, n))  # noqa: E731 - one of five
     elif kind == 2:
-        share, centre = rng.uniform(0.01, 0.2), rng.uniform(0.6, 0.85)
-        truth, name = (1 - share) * centre, f"{centre:.2f} ± 0.03, {share:.2f} zeros"
+        share, centre = 10 ** rng.uniform(-2.5, -0.7), rng.uniform(0.6, 0.85)
+        truth, name = (1 - share) * centre, f"{centre:.2f} ± 0.03, {share:.3f} zeros"
         draw = lambda r: np.where(r.random(n) < share, 0.0, r.normal(centre, 0.03, n))  # noqa: E731
     elif kind == 3:
         share = rng.uniform(0.005, 0.5)
@@ -559,7 +559,7 @@ def widths(seed: int, designs: int) -> list[float]:
         kind = int(rng.integers(4))
         values = [
             lambda n=n: rng.beta(rng.uniform(0.5, 3), rng.uniform(0.5, 3), n),
-            lambda n=n: np.clip(rng.normal(rng.uniform(0.3, 0.7), rng.uniform(0.02, 0.2), n), 0, 1),
+            lambda n=n: np.clip(rng.normal(rng.uniform(0.3, 0.7), rng.uniform(0.06, 0.2), n), 0, 1),
             lambda n=n: rng.choice(np.arange(5) / 4, n, p=rng.dirichlet(np.full(5, 5.0))),
             lambda n=n: (rng.random(n) < rng.uniform(0.2, 0.8)) * 1.0,
         ][kind]()

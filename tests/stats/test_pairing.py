@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from karat.stats import holm, mcnemar, newcombe, paired, smallest_effect, tango
-from karat.stats._paired import score_test
+from karat.stats._paired import score_differences, score_test
 
 rng = np.random.default_rng(0)
 before = rng.normal(size=30)
@@ -298,3 +299,36 @@ def test_holm_does_not_count_tests_that_were_not_made() -> None:
     assert holm([0.01, None, 0.04]) == [0.02, None, 0.04]
     with pytest.raises(ValueError, match=r"p_values\[0\] is 2"):
         holm([2])
+
+
+@pytest.mark.parametrize("test", ["auto", "t", "bootstrap", "permutation"])
+@pytest.mark.parametrize("clusters", [None, [0, 1, 1, 2, 0, 2, 3]])
+def test_rounding_errors_are_no_spread(test: Any, clusters: list[int] | None) -> None:
+    """4.1 − 4.0 and 1.1 − 1.0 differ in their last bits: that made intervals of no width."""
+    before = [4.0, 5.0, 1.0, 0.0, 7.0, 501.8, 0.3]
+    result = paired(before, [score + 0.1 for score in before], clusters, test=test, n_resamples=500)
+    assert result.difference.value == pytest.approx(0.1)
+    assert (result.difference.low, result.difference.high) == (None, None)
+    assert "equal" in result.difference.metadata["reason"] or "same" in result.difference.metadata["reason"]
+
+
+def test_scores_that_differ_in_their_last_bits_tie() -> None:
+    result = paired([0.1 + 0.2, 0.7, 0.5], [0.3, 0.1 * 7, 0.5])
+    assert (result.wins, result.losses, result.ties) == (0, 0, 3)
+    assert result.p_value == 1.0
+
+
+@given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), min_size=1, max_size=20))
+def test_differences_are_those_of_the_scores(pairs: list[tuple[float, float]]) -> None:
+    first, second = np.array(pairs, dtype=np.float64).T
+    size = np.maximum(np.abs(first), np.abs(second))
+    assert np.all(np.abs(score_differences(first, second) - (second - first)) <= 1e-13 * size + 1e-22)
+
+
+def test_zeros_and_ones_of_a_wider_range_are_graded() -> None:
+    """They were taken for binary scores, and a missing one for 0 to 1."""
+    result = paired([1.0, 0.0, 1.0, None], [1.0, 1.0, 1.0, 1.0], bounds=(0.0, 10.0))
+    assert result.difference.method == "gaffke"
+    assert (result.difference.lowest, result.difference.highest) == (-2.0, 0.5)
+    assert result.difference.low is not None
+    assert result.difference.low < -1.0

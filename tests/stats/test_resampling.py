@@ -102,3 +102,8 @@ def test_permutation_edges() -> None:
     assert permutation([1.0] * 5)[0] == 2 / 32
     assert permutation([1.0] * 100, n_resamples=999)[0] == 1 / 1000
     assert permutation([1.0] * 6, clusters="aabbcc")[0] == 2 / 8
+
+
+def test_equal_values_have_no_limits_though_their_sums_round() -> None:
+    found = bootstrap([0.1] * 87, n_resamples=500)
+    assert (found.low, found.high) == (None, None)

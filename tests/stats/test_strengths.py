@@ -338,3 +338,10 @@ def test_equal_ratings_share_a_rank() -> None:
     ranks = {run.name: run.rank for run in bradley_terry(rows * 3).runs}
     assert ranks["a"] == ranks["b"] == 1
     assert ranks["c"] >= 3
+
+
+def test_one_cluster_gives_no_interval() -> None:
+    found = bradley_terry([("a", "b", 1), ("a", "b", 1)], clusters=["x", "x"]).against("a", "b")
+    assert found.value is not None
+    assert found.value > 0.5
+    assert (found.low, found.high) == (None, None)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MOST_DISTINCT = 2048
 """Distinct clusters (sum and size) that a state keeps; beyond it sums are cut to fewer binary digits."""
+_ROUNDING = 1e-15
+"""A spread of this part of the values is an error of their last bits."""
 _DIGITS = (16, 12, 10, 8, 6)
 """Binary digits to which sums are cut, in turn. Where even the last leaves too many, only the moments are kept."""
 
@@ -311,7 +313,7 @@ class MeanState:
         error = math.sqrt(self.variances()[0])
         effect, df = self.design()
         metadata = {"standard_error": error, "df": df, **self._design(effect)}
-        if error == 0.0:
+        if error <= _ROUNDING * max(abs(self.least), abs(self.most)):
             metadata["reason"] = "all values are equal: no limit can be given without bounds"
             return Estimate(mean, n=n, of=of, method=method, confidence=confidence, metadata=metadata)
         half = critical(confidence, df) * error

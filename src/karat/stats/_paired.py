@@ -338,6 +338,25 @@ def paired(
     )
 
 
+_KEPT_DIGITS = 14
+"""Decimal digits of a score that a difference can rely on: one unit of the last place of a float is 16 digits away."""
+
+
+def score_differences(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Second minus first, without the rounding errors of the subtraction.
+
+    4.1 − 4.0 and 1.1 − 1.0 are 0.1 both, and 0.1 + 0.2 ties with 0.3: errors in the last bits would pass for spread,
+    for wins and for losses.
+    """
+    import numpy as np
+
+    size = np.maximum(np.abs(first), np.abs(second))
+    digits = _KEPT_DIGITS - np.ceil(np.log10(np.where(size > 0.0, size, 1.0)))
+    scale = 10.0 ** np.clip(digits, 0.0, 22.0)  # powers of ten up to 10²² are exact
+    found: NDArray[np.float64] = np.rint((second - first) * scale) / scale + 0.0
+    return found
+
+
 def _scores(values: Scores, what: str) -> NDArray[np.float64]:
     """Scores as an array, NaN where one is missing; a score that is NaN or infinite is refused."""
     import numpy as np
@@ -374,17 +393,17 @@ def paired_arrays(
     # Each side alone: together they would be copied, 16 MB of a million pairs.
     others = [each[~(np.isnan(each) | (each == 0.0) | (each == 1.0))] for each in (a, b)]
     zero_or_one = not any(map(len, others))
-    if binary is None:
-        binary = zero_or_one
+    if bounds is not None:
+        bounds = check_bounds(bounds)
+    if binary is None:  # scores of a wider range that happen to be 0 and 1 are graded
+        binary = zero_or_one and bounds in (None, (0.0, 1.0))
     if binary and not zero_or_one:
         raise StatisticsError(
             f"a binary comparison is of scores 0 and 1, not {np.concatenate(others)[0]}: set binary=False"
         )
-    if bounds is not None:
-        bounds = check_bounds(bounds)
     if binary or (bounds is None and all(((each >= 0.0) & (each <= 1.0)).all() for each in others)):
         bounds = (0.0, 1.0)
-    differences = second - first
+    differences = second - first if zero_or_one else score_differences(first, second)
     data = _Differences(differences, kept, binary, bounds, confidence)
     difference, tested = data.compared(test, n_resamples, seed)
     return PairedComparison(

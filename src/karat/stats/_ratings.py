@@ -625,6 +625,12 @@ class BradleyTerry(msgspec.Struct, frozen=True):
                 None, method="bradley-terry", confidence=self.confidence, metadata={"reason": reason}
             )
         gap = self.log_odds[i] - self.log_odds[j]
+        if self.degrees <= 0:
+            lone = {"reason": "one cluster: the spread cannot be estimated"}
+            return Estimate(
+                _points(gap, self.tie), n=self.n, of=self.n, method="bradley-terry",
+                confidence=self.confidence, metadata=lone,
+            )  # fmt: skip
         variance = self.covariance[i][i] + self.covariance[j][j] - 2.0 * self.covariance[i][j]
         half = critical(self.confidence, self.degrees) * math.sqrt(max(0.0, variance))
         value, low, high = (_points(g, self.tie) for g in (gap, gap - half, gap + half))

@@ -69,6 +69,20 @@ def test_columns_are_dropped_by_importance_and_named():
     assert "(no room for: made, where)" in table_text(rows, Columns(drop=[3, 2]), Layout(44))
 
 
+def test_a_column_comes_back_where_a_wide_one_was_left_out():
+    rows = [["id", "made", "where"], ["x" * 10, "y" * 10, "z" * 70]]
+    text = table_text(rows, Columns(drop=[1, 2], right=[2]), Layout(60))
+    assert "(no room for: where)" in text
+    assert "y" * 10 in text
+
+
+def test_columns_that_may_not_be_left_out_continue_below():
+    rows = [["example", *(f"metric_{n}" for n in range(20))], ["q1", *["0.5"] * 20]]
+    text = table_text(rows, Columns(right=range(1, 21)), Layout(80))
+    assert all(f" metric_{n}" in text for n in range(20))
+    assert max(map(display_width, text.splitlines())) <= 80
+
+
 def test_a_split_table_repeats_its_first_column_and_loses_nothing():
     table = Table(
         ["variant", *(f"metric {n}" for n in range(8))], [["a", *["0.500 [0.400, 0.600]"] * 8]], split=True

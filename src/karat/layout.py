@@ -213,30 +213,60 @@ def table_text(rows: Sequence[Sequence[str]], columns: Columns = EVERY_COLUMN, l
     if layout.width is None:
         return "\n".join(_lines(rows, dict(enumerate(natural)), columns, layout))
     if columns.split:
-        parts = _split(natural, layout.width)
-        texts = []
-        for part in parts:
-            widths = _widths_for(natural, rows, part, columns, layout.width, least=NARROW)
-            texts.append("\n".join(_lines(rows, widths or {i: natural[i] for i in part}, columns, layout)))
-        return "\n\n".join(texts)
-    for dropped in range(len(columns.drop) + 1):
-        left = [i for i in range(len(natural)) if i not in columns.drop[:dropped]]
-        widths = _widths_for(natural, rows, left, columns, layout.width, least=NARROW)
-        if widths is not None:
-            break
+        return _parts_text(rows, natural, columns, layout, layout.width)
+    left, widths = _fitting(rows, natural, columns, layout.width)
+    if widths is None:  # nothing more may be left out
+        shown = Columns([left.index(i) for i in columns.right if i in left], split=True, lines=columns.lines)
+        text = _parts_text(
+            [[row[i] for i in left] for row in rows], [natural[i] for i in left], shown, layout, layout.width
+        )
+        lines = text.split("\n")
+        widths = dict.fromkeys(left, 0)
     else:
-        widths = _widths_for(natural, rows, left, columns, layout.width, least=1) or {
-            i: natural[i] for i in left
-        }
-    lines = [
-        fit(line, layout.width) if not layout.colour else line
-        for line in _lines(rows, widths, columns, layout)
-    ]
+        lines = _lines(rows, widths, columns, layout)
     hidden = [rows[0][i] for i in range(len(natural)) if i not in widths]
     if hidden:
         note = f"(no room for: {', '.join(hidden)})"
         lines += [paint(line, "dim", layout) for line in wrap(note, layout.width)]
     return "\n".join(lines)
+
+
+def _fitting(
+    rows: Sequence[Sequence[str]], natural: Sequence[int], columns: Columns, width: int
+) -> tuple[list[int], dict[int, int] | None]:
+    """The columns that are shown, the most important ones first, and their widths; None where they do not fit."""
+
+    def widths_of(some: Sequence[int]) -> dict[int, int] | None:
+        return _widths_for(natural, rows, some, columns, width, least=NARROW)
+
+    left = list(range(len(natural)))
+    widths = widths_of(left)
+    dropped: list[int] = []
+    for each in dict.fromkeys(columns.drop):
+        if widths is not None:
+            break
+        dropped.append(each)
+        left.remove(each)
+        widths = widths_of(left)
+    if widths is not None:
+        # One that was left out before a wide one may have room now.
+        for each in reversed(dropped[:-1]):
+            wider = widths_of(sorted([*left, each]))
+            if wider is not None:
+                left, widths = sorted([*left, each]), wider
+    return left, widths
+
+
+def _parts_text(
+    rows: Sequence[Sequence[str]], natural: Sequence[int], columns: Columns, layout: Layout, width: int
+) -> str:
+    """The table in several parts below each other."""
+    texts = []
+    for part in _split(natural, width):
+        widths = _widths_for(natural, rows, part, columns, width, least=NARROW)
+        widths = widths or _widths_for(natural, rows, part, columns, width, least=1)
+        texts.append("\n".join(_lines(rows, widths or {i: natural[i] for i in part}, columns, layout)))
+    return "\n\n".join(texts)
 
 
 def _widths_for(

@@ -47,6 +47,16 @@ matrix: {style: [short, long], sure: [true, false]}
 evaluators: [{name: contains, key: right}, {name: edit_distance, key: close}]
 aggregators: [accuracy, mean]
 """
+MANY = (
+    """
+name: many metrics
+dataset: {path: doubles.jsonl, input: question, expected: answer}
+task: {function: task.py:answer}
+evaluators:
+"""
+    + "".join(f"  - {{name: edit_distance, key: closeness_{n:02}}}\n" for n in range(12))
+    + "aggregators: [mean]\n"
+)
 
 
 class Screen(io.StringIO):
@@ -70,6 +80,7 @@ def screen(folder, monkeypatch):
     (folder / "task.py").write_text(TASK)
     (folder / "run.yaml").write_text(RUN)
     (folder / "matrix.yaml").write_text(MATRIX)
+    (folder / "many.yaml").write_text(MANY)
     environment = {"karat": "1.0", "python": "3.11.0", "platform": "linux x86_64"}
     for module in ("execution.run", "execution.evaluate", "execution.aggregate", "analysis.stored"):
         if hasattr(__import__(f"karat.{module}", fromlist=["environment"]), "environment"):
@@ -160,6 +171,16 @@ def case_show(show: Show, width: int) -> list[str]:
         show(width, "show", "candidate", "--example", "q8"),
         show(width, "show", "candidate", "--details"),
         show(width, "show", "doubles", "--limit", "3"),
+    ]
+
+
+def case_many_metrics(show: Show, width: int) -> list[str]:
+    show(width, "run", "many.yaml", "--quiet", "--label", "many")
+    show(width, "run", "run.yaml", "--quiet", "--param", "style=long", "--label", "long")
+    return [
+        show(width, "show", "many", "--limit", "3"),
+        show(width, "show", "many", "--where", "closeness_07<2", "--sort", "closeness_09", "--limit", "2"),
+        show(width, "ls", "runs"),
     ]
 
 

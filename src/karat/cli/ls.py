@@ -63,7 +63,9 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             listed[kind] = [counted(each) for each in found[-(limit or 0) :]]
             older[kind] = len(found) - len(listed[kind])
         _refuse_unknown(store, given, listed)
-        scores = _headlines(store) if listed.get("runs") else {}
+        scores = {}
+        if listed.get("runs"):
+            scores = {run: found[0] for run, found in newest_estimates(store).items()}
         document = {
             "store": store.url,
             **{kind: [_entry(store, each, scores) for each in those] for kind, those in listed.items()},
@@ -107,22 +109,22 @@ def _entry(store: Store, handle: Any, scores: dict[str, Estimate]) -> dict[str, 
     return entry
 
 
-def _headlines(store: Store) -> dict[str, Estimate]:
-    """The first estimate of the newest aggregation of each run."""
+def newest_estimates(store: Store) -> dict[str, list[Estimate]]:
+    """The estimates over all items of the newest aggregation of each run."""
     from karat.analysis.stored import is_analysis
 
     runs = {each.id: each.header.runs for each in store.evaluations.list()}
-    found: dict[str, Estimate] = {}
+    found: dict[str, list[Estimate]] = {}
     for aggregation in reversed(store.aggregations.list()):
         if is_analysis(aggregation):
             continue
         about = dict.fromkeys(run for each in aggregation.header.evaluations for run in runs.get(each, ()))
         only = next(iter(about)) if len(about) == 1 else None
-        here: dict[str, Estimate] = {}
+        here: dict[str, list[Estimate]] = {}
         for estimate in aggregation.header.estimates:
             run = estimate.run or only
             if run is not None and not estimate.group and estimate.value is not None:
-                here.setdefault(run, estimate)
+                here.setdefault(run, []).append(estimate)
         found = {**here, **found}
     return found
 
@@ -145,7 +147,8 @@ def _blocks(
             blocks += [Heading(kind), tables[kind](handles)]
             if older[kind]:
                 every = len(handles) + older[kind]
-                note = f"{older[kind]:,} older: karat ls {kind} --limit {every}"
+                command = store.command("ls", kind, "--limit", str(every))
+                note = f"{older[kind]:,} older: {command}"
                 blocks.append(Paragraph(Styled(note, "dim")))
     return blocks or [Paragraph(f"{store.url} is empty: karat run makes the first run")]
 
@@ -199,27 +202,35 @@ def _runs(handles: list[Any], scores: dict[str, Estimate]) -> Table:
     rows = []
     for each in handles:
         score = scores.get(each.id)
-        shown = "" if score is None else f"{number(score.value)} {interval_text(score)}".rstrip()
-        if score is not None and only is None:
-            shown = f"{score.label} {shown}"
         rows.append(
-            [
-                each.id,
-                ", ".join(each.header.labels),
-                each.header.task,
-                datasets[each.header.dataset],
-                labels[each.id],
-                _status(each),
-                _counts(each),
-                shown,
-                _cost(each),
-                _age(each),
-                each.header.description,
-            ]
+            {
+                "id": each.id,
+                "labels": ", ".join(each.header.labels),
+                "task": each.header.task,
+                "dataset": datasets[each.header.dataset],
+                "what differs": labels[each.id],
+                "status": _status(each),
+                "ok": _counts(each),
+                "score": "" if score is None else f"{number(score.value)} {interval_text(score)}".rstrip(),
+                "metric": "" if score is None or only else score.label,
+                "cost": _cost(each),
+                "age": _age(each),
+                "description": each.header.description,
+            }
         )
-    head = ["id", "labels", "task", "dataset", "what differs", "status", "ok", only or "score", "cost", "age"]
+    names = list(rows[0])
+    drop = ["description", "ok", "task", "age", "status", "cost", "labels", "metric"]
+    # Where all runs are of one dataset, its name says nothing.
+    drop.insert(3 if len(datasets) == 1 else -1, "dataset")
+    head = [only or name if name == "score" else name for name in names]
     return _without_empty(
-        Table([*head, "description"], rows, [7, 8, 9], cell=60, drop=[10, 6, 2, 3, 8, 1, 9, 5])
+        Table(
+            head,
+            [list(row.values()) for row in rows],
+            [names.index(name) for name in ("score", "cost", "age")],
+            cell=60,
+            drop=[names.index(name) for name in drop],
+        )
     )
 
 

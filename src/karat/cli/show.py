@@ -29,15 +29,18 @@ from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text, plural
 from karat.layout import Styled
-from karat.records import EvaluatorSpec, ItemResult, Output
+from karat.records import EvaluatorSpec, ItemResult, Output, summary_of
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import output_decoder, result_decoder
 from karat.store.row_tables import LONGEST_CELL, row_tables, trajectory_of, value_text
+from karat.store.run_labels import settings_of
 
 if TYPE_CHECKING:
     from karat.store import Store
 
 PAGE = 20
+MOST_SCORES = 4
+"""Estimates of a run that are shown above its rows."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -149,7 +152,11 @@ def _head(handle: Any) -> list[Block]:
     header = handle.header
     fields: list[tuple[str, list[str]]] = [("items", [counts_text(handle.counts)])]
     if isinstance(handle, Run):
+        made_with = settings_of(header).items()
+        settings = " ".join(f"{name}={value_text(value)}" for name, value in made_with if value is not None)
         fields.append(("task", [f"{header.task} on {handle.dataset.label}"]))
+        fields += [("settings", [clean(settings, LONGEST_CELL)])] if settings else []
+        fields += _scores(handle)
     elif isinstance(handle, Evaluation):
         fields.append(("evaluators", [", ".join(spec.key for spec in header.evaluators)]))
         fields.append(("runs", [", ".join(header.runs)]))
@@ -170,6 +177,23 @@ def _head(handle: Any) -> list[Block]:
         if value:
             fields.append((name, [value if isinstance(value, str) else ", ".join(value)]))
     return [Details(f"{handle.kind} {handle.id}: {handle.status}", fields)]
+
+
+def _scores(run: Run) -> list[tuple[str, list[str]]]:
+    """The estimates that are stored of a run."""
+    from karat.cli.ls import newest_estimates
+    from karat.formatting import number
+    from karat.records import interval_text
+
+    found = newest_estimates(run.store).get(run.id, [])
+    texts = [
+        f"{each.label} {number(each.value)} {interval_text(each)}".rstrip()
+        + (f" over {each.n:,} of {each.of:,} items" if each.n < each.of else "")
+        for each in found[:MOST_SCORES]
+    ]
+    if len(found) > MOST_SCORES:
+        texts.append(f"{plural(len(found) - MOST_SCORES, 'more estimate')}: {run.store.command('report', run.id)}")
+    return [("score" if place == 0 else "", [text]) for place, text in enumerate(texts)]
 
 
 def _details(document: dict[str, Any]) -> list[Block]:
@@ -197,7 +221,7 @@ def _aggregation(handle: Aggregation) -> list[Block]:
             return ranking_blocks(msgspec.convert(table.value, Ranking))
     runs = handle.runs
     labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
-    return aggregation_blocks(handle.header, labels, None)
+    return aggregation_blocks(handle.header, labels, handle.store.command, None)
 
 
 def _only_evaluation(handle: Aggregation, option: str) -> Evaluation:
@@ -325,16 +349,19 @@ def _results(evaluation: Evaluation, position: int) -> list[ItemResult]:
 def example_blocks(document: dict[str, Any]) -> list[Block]:
     """An example, its outputs with their steps, and its results, for a terminal."""
     example = document["example"]
+    summed_up = {name for output in document["outputs"] for name in summary_of(output.get("metadata") or {})}
     fields = [
         (name, [value_text(example[name])])
         for name in ("input", "expected", "metadata")
-        if example.get(name) not in (None, {})
+        if example.get(name) not in (None, {}) and name not in summed_up
     ]
     blocks: list[Block] = [Details(f"example {clean(example['id'])}", fields)]
     for output in document["outputs"]:
         blocks += _output_blocks(output)
     for result in document["results"]:
-        blocks.append(_result_block(result, document))
+        # Of several units, each evaluator applies to some: the others would hide its results.
+        if not result.get("unit") or result["outcome"].get("applicable", True):
+            blocks.append(_result_block(result, document))
     return blocks
 
 
@@ -356,7 +383,7 @@ def _output_blocks(output: dict[str, Any]) -> list[Block]:
         if len(steps) > MOST_STEPS:
             blocks.append(Paragraph(f"and {len(steps) - MOST_STEPS:,} more steps: --json has all of them"))
         return blocks
-    fields = [_outcome(output["outcome"])]
+    fields = _summary(output) or [_outcome(output["outcome"])]
     fields += [_call(call) for call in output.get("trace", [])]
     return [Details(title, fields)]
 
@@ -418,6 +445,17 @@ def _call(call: dict[str, Any]) -> tuple[str, list[str]]:
     retried = "" if tries < 2 else " (1 retry)" if tries == 2 else f" ({tries - 1} retries)"
     result_text = clean(call["error"], 400) if call.get("error") else value_text(call.get("output"))
     return "call", [f"{clean(call['name'], 80)}{retried}: {result_text}"]
+
+
+def _summary(output: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """What the task shows of an output in place of its values, which --json has; none without a summary."""
+    summary = summary_of(output.get("metadata") or {})
+    fields = [
+        (name if place == 0 else "", [clean(line, LONGEST_VALUE)])
+        for name in ("input", "expected", "output")
+        for place, line in enumerate((summary.get(name) or "").splitlines())
+    ]
+    return fields if "output" in summary or not fields else [*fields, _outcome(output["outcome"])]
 
 
 def _outcome(outcome: dict[str, Any]) -> tuple[str, list[str]]:

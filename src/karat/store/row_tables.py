@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from karat.traces import Trajectory
 
 LONGEST_CELL = 300
+MOST_SCORES = 4
+"""Scores that are shown rather than the input where there is little room."""
 LONGEST_VALUE = 2000
 
 
@@ -69,7 +71,11 @@ class _Tables:
         place = {name: index for index, name in enumerate(head)}
         right = [place[key] for key in keys]
         unscored = [key for key in keys if all(_skipped(row.results.get(key)) for row in rows)]
-        drop = [place[n] for n in (*unscored, "expected", "input", "attempt") if n in place]
+        # Of many metrics the first ones stay, and those that were asked for.
+        ranked = sorted((key for key in keys if key not in unscored), key=lambda key: key not in self.fields)
+        few, others = ranked[:MOST_SCORES], ranked[MOST_SCORES:]
+        order = (*unscored, "expected", *reversed(others), "input", "attempt", *reversed(few[1:]))
+        drop = [place[name] for name in order if name in place]
         return Table(head, table, right, cell=LONGEST_CELL, drop=drop)
 
     def _pairs(self, rows: Sequence[Row]) -> Table:

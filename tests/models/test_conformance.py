@@ -115,6 +115,39 @@ async def test_a_conversation_with_tools(endpoint):
         assert "sealed" in json.dumps(server.requests[-1])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("spec", "variable"),
+    [("gemini/gemini-3-flash-preview", "GEMINI"), ("deepseek/deepseek-v4-pro", "DEEPSEEK")],
+)
+async def test_what_a_model_thought_goes_back_with_the_results_of_its_tools(
+    spec, variable, stream, monkeypatch
+):
+    """Gemini 3 seals its thoughts in the calls, and DeepSeek has them in a field: both answer 400 without them."""
+    answers = [
+        {"thinking": "I have to add.", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]},
+        {"thinking": "Once more.", "tool_calls": [{"name": "add", "arguments": {"a": 2}}]},
+        "It is 3.",
+    ]
+    with FakeProvider(answers) as server:
+        monkeypatch.setenv(f"{variable}_API_KEY", "a-key-for-tests")
+        monkeypatch.setenv(f"{variable}_BASE_URL", server.url)
+        model = models.get(spec)
+        messages = [{"role": "user", "content": "1 + 2?"}]
+        for _ in range(2):
+            reply = await model.generate(messages, tools=[TOOL], stream=stream)
+            messages += [
+                reply.message,
+                {"role": "tool", "tool_call_id": reply.tool_calls[0].id, "content": "3"},
+            ]
+        assert (await model.generate(messages, tools=[TOOL], stream=stream)).text == "It is 3."
+        forgotten = [{k: v for k, v in each.items() if k != "provider_items"} for each in messages]
+        with pytest.raises(models.BadRequest, match=r"thought_signature|reasoning_content"):
+            await model.generate(forgotten, tools=[TOOL])
+        other = models.get(server.spec("another-model"), api="responses")  # does not know what it cannot use
+        assert (await other.generate(messages, tools=[TOOL])).text == "It is 3."
+
+
 async def test_an_image(endpoint):
     server, make = endpoint
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]
@@ -767,14 +800,44 @@ WORDINGS = [
         },
         "effort",
     ),
+    *(
+        ("chat", options, {"error": {"message": message}}, named)
+        for options, message, named in (
+            ({"temperature": 0.0}, "Temperature is not supported for this model", "temperature"),
+            ({"temperature": 0.0}, "invalid temperature: only 1 is allowed for this model", "temperature"),
+            ({"temperature": 0.0}, "Setting 'temperature' isn't possible with this model", "temperature"),
+            ({"temperature": 0.0}, "The value of `temperature` was not what we wanted", "temperature"),
+            ({"max_tokens": 9}, "Max tokens exceeds the limit of 8", "max_tokens"),
+            ({"tools": [TOOL]}, "deepseek-reasoner does not support Function Calling", "tools"),
+            ({"tools": [TOOL]}, "tool calling is not supported with this model", "tools"),
+            (
+                {"tool_choice": "auto"},
+                '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+                "tool_choice",
+            ),
+            ({"effort": "minimal"}, "Thinking level MINIMAL is not supported for this model.", "effort"),
+            ({"effort": "xhigh"}, "reasoning_effort: unknown variant `xhigh`, expected `low`", "effort"),
+            ({"logprobs": True}, "Logprobs are not available for this model", "logprobs"),
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize("status", [200, 400, 422])
 @pytest.mark.parametrize(("api", "options", "body", "named"), WORDINGS)
 async def test_a_400_names_a_parameter_in_any_wording(api, options, body, named, status, provider):
     """Whatever the wording, it is one failure of the run and not one of every record."""
-    provider.script.failures = {1: Failing(status=status, body=json.dumps(body))}
+    if status == 200:  # as gateways do
+        error = body[0]["error"] if isinstance(body, list) else body.get("error", body)
+        if not isinstance(error, dict) or "message" not in error:
+            return
+        body = (
+            [{"error": {**error, "code": 400}}]
+            if isinstance(body, list)
+            else {"error": {**error, "code": 400}}
+        )
+    way = Failing(body=json.dumps(body)) if status == 200 else Failing(status=status, body=json.dumps(body))
+    provider.script.failures = {1: way}
     with pytest.raises(models.ParameterRefused, match=f"does not accept (this )?{named}: ") as caught:
         await models.get(provider.spec(), api=api).generate("?", **options)
     assert caught.value.exit_code == 2
@@ -813,6 +876,40 @@ async def test_a_400_names_a_parameter_in_any_wording(api, options, body, named,
             models.ContentFiltered,
         ),
         ({"error": {"message": "your answer isn't valid, n must be"}}, models.BadRequest),
+        (
+            {
+                "error": {
+                    "message": "The input token count (1048577) exceeds the maximum number of tokens allowed"
+                }
+            },
+            models.ContextTooLong,
+        ),
+        (
+            {
+                "error": {
+                    "message": "This model's maximum prompt length is 131072 but the request contains 2e5"
+                }
+            },
+            models.ContextTooLong,
+        ),
+        (
+            {
+                "error": {
+                    "message": "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 8000 `inputs`"
+                }
+            },
+            models.ContextTooLong,
+        ),
+        *(
+            ({"error": {"message": message}}, models.BadRequest)
+            for message in (
+                "the number of function response parts is equal to the number of function call parts",
+                "Function call is missing a thought_signature. This is required for tools to work correctly",
+                "unexpected `tool_use_id` found in `tool_result` blocks: each must have a `tool_use` block",
+                "An assistant message with 'tool_calls' must be followed by tool messages",
+                "Only user and assistant roles are supported!",
+            )
+        ),
         ({"detail": [{"loc": ["body", "messages", 0, "content"], "msg": "must be text"}]}, models.BadRequest),
         ({"detail": [{"loc": [7, None], "msg": "?"}]}, models.BadRequest),
         ({"error": {"param": 7, "message": {"a": 1}}}, models.BadRequest),
@@ -821,5 +918,7 @@ async def test_a_400_names_a_parameter_in_any_wording(api, options, body, named,
 async def test_a_400_about_one_record_does_not_stop_the_run(body, failure, provider):
     provider.script.failures = {1: Failing(status=400, body=json.dumps(body))}
     with pytest.raises(failure) as caught:
-        await models.get(provider.spec()).generate("?", max_tokens=5, n=2, stop="x", temperature=1.0)
+        await models.get(provider.spec()).generate(
+            "?", max_tokens=5, n=2, stop="x", temperature=1.0, tools=[TOOL]
+        )
     assert not isinstance(caught.value, models.ParameterRefused)

@@ -165,6 +165,58 @@ async def test_the_limit_of_a_body_counts_decompressed_bytes(quick, monkeypatch,
         assert server.count == 1
 
 
+def test_a_compressed_body_may_have_several_members_and_padding():
+    halves = gzip.compress(b'{"a": ') + gzip.compress(b"1}")
+    assert _transport._decompressed(halves + b"\0\0", "gzip", "m", 100) == b'{"a": 1}'
+    with pytest.raises(models.BrokenBody, match="larger"):
+        _transport._decompressed(gzip.compress(b"a" * 60) * 2, "gzip", "m", 100)
+
+
+async def test_an_encoding_that_was_not_asked_for_is_not_asked_for_again(quick):
+    """The reply is paid for, and would be compressed in the same way."""
+    failing = Failing(body=b"abc", headers={"Content-Encoding": "br"})
+    with FakeProvider(failures=dict.fromkeys(range(1, 9), failing)) as server:
+        with pytest.raises(models.BrokenBody, match="'br'"):
+            await quick(server).generate("x")
+        assert server.count == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+@pytest.mark.parametrize("body", [b"[" * 200_000, b"\xff\xfe{", b'{"error": "\xff"}', b"", b"null", b"[[]]"])
+async def test_an_error_body_that_is_no_json_is_a_failure_with_its_status(quick, status, body):
+    failing = Failing(status=status, body=body)
+    expected = {400: models.BadRequest, 401: models.CredentialsRefused, 500: models.ServerFailed}[status]
+    with FakeProvider(failures=dict.fromkeys(range(1, 9), failing)) as server, pytest.raises(expected):
+        await quick(server, retries="{limit: 0}").generate("x")
+
+
+async def test_a_byte_order_mark_is_not_part_of_the_reply(quick):
+    body = b"\xef\xbb\xbf" + json.dumps({"choices": [{"message": {"content": "yes"}}]}).encode()
+    with FakeProvider(failures={1: Failing(body=body)}) as server:
+        assert (await quick(server).generate("x")).text == "yes"
+
+
+async def test_an_error_in_a_list_with_status_200_is_what_it_says(quick):
+    body = json.dumps([{"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}])
+    with FakeProvider(failures={1: Failing(body=body)}) as server:
+        reply = await quick(server).generate("x")
+    assert [attempt.error for attempt in reply.attempts] == ["RateLimited"]
+
+
+@pytest.mark.parametrize("logprob", ["nan", "-inf", "NaN", None, {}, "x"])
+async def test_a_logprob_that_is_no_finite_number_is_not_recorded(quick, logprob):
+    def choice(content):
+        return {"choices": [{"message": {"content": "a"}, "logprobs": {"content": content}}]}
+
+    broken = Failing(body=json.dumps(choice([{"token": "a", "logprob": logprob}])))
+    top = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": logprob if logprob != {} else None}]
+    fine = choice([{"token": "a", "logprob": -0.1, "top_logprobs": top if logprob != "x" else top[:1]}])
+    with FakeProvider(failures={1: broken, 2: Failing(body=json.dumps(fine))}) as server:
+        reply = await quick(server).generate("x", logprobs=2)
+    assert [attempt.error for attempt in reply.attempts] == ["BrokenBody"]
+    assert reply.logprobs == [{"token": "a", "logprob": -0.1, "top": {"a": -0.1}}]
+
+
 @pytest.mark.parametrize(
     ("encoding", "body"),
     [("br", b"abc"), ("gzip", b"no gzip"), ("gzip", gzip.compress(b"{}" * 99, mtime=0)[:20])],

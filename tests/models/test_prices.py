@@ -65,6 +65,51 @@ def test_a_long_context_costs_more_than_its_first_part():
     assert spoken.cost(Tokens(2000, 0, audio_input=500)) == pytest.approx((1500 * 2 + 500 * 9) / 1e6)
 
 
+def test_an_hour_in_the_cache_costs_twice_the_input():
+    price = Price(3.0, 15.0, cache_read=0.3, cache_write=3.75)
+    raw = {
+        "content": [{"type": "text", "text": "x"}],
+        "stop_reason": "end_turn",
+        "usage": {
+            "input_tokens": 10,
+            "output_tokens": 1,
+            "cache_creation_input_tokens": 300,
+            "cache_creation": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200},
+        },
+    }
+    tokens = wire_format("anthropic").parse(raw).tokens
+    assert (tokens.input, tokens.cache_write, tokens.cache_write_long) == (310, 300, 200)
+    assert price.cost(tokens) == pytest.approx((10 * 3 + 100 * 3.75 + 200 * 6 + 15) / 1e6)
+    request = Request(messages=[{"role": "user", "content": "x"}], max_tokens=1)
+    assert worst_cost(price, request, 310, "m", True) >= price.cost(tokens)
+    raw["usage"]["cache_creation"]["ephemeral_1h_input_tokens"] = 301  # more than all that was written
+    assert wire_format("anthropic").parse(raw).tokens is None
+
+
+@pytest.mark.parametrize("details", [{}, {"reasoning_tokens": 2809}, {"reasoning_tokens": 0}])
+def test_thinking_that_is_not_counted_as_output_is_priced_as_output(details):
+    """xAI and Gemini count it in the total only; the figures are those of a reply of xAI."""
+    usage = {"prompt_tokens": 10120, "completion_tokens": 1499, "total_tokens": 14428}
+    if details:
+        usage |= {"prompt_tokens_details": {"cached_tokens": 128}, "completion_tokens_details": details}
+    raw = {"choices": [{"message": {"content": "x"}}], "usage": usage}
+    tokens = wire_format("chat").parse(raw).tokens
+    assert (tokens.input, tokens.output, tokens.reasoning) == (10120, 4308, 2809)
+    if details:
+        assert Price(1.25, 2.5, cache_read=0.2).cost(tokens) == pytest.approx(0.0232856)
+
+
+def test_thinking_that_is_counted_as_output_is_not_added_to_it():
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": 50,
+        "total_tokens": 60,
+        "completion_tokens_details": {"reasoning_tokens": 40},
+    }
+    tokens = wire_format("chat").parse({"choices": [{"message": {"content": "x"}}], "usage": usage}).tokens
+    assert (tokens.output, tokens.reasoning) == (50, 40)
+
+
 def test_a_batch_costs_its_share():
     price = Price(2.0, 10.0, cache_read=0.2, batch=0.5, long_context=LongContext(10, 4.0, 20.0))
     half = price.in_batch()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
+import zlib
 
 import pytest
 
@@ -185,7 +187,7 @@ def test_choices_that_are_interleaved_are_put_together():
 
 
 @contextlib.asynccontextmanager
-async def sending(define, *pieces, close=True):
+async def sending(define, *pieces, encoding="identity"):
     """A model whose server sends these bytes, each in a packet of its own."""
 
     async def serve(reader, writer):
@@ -193,7 +195,8 @@ async def sending(define, *pieces, close=True):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+                kind = f"Content-Type: text/event-stream\r\nContent-Encoding: {encoding}\r\n\r\n"
+                writer.write(b"HTTP/1.1 200 OK\r\n" + kind.encode())
                 for piece in pieces:
                     writer.write(piece)
                     await writer.drain()
@@ -237,3 +240,27 @@ async def test_a_long_line_within_the_limit_is_an_answer(define, api):
     async with sending(define, body):
         reply = await models.get("mine", api=api).generate("?", stream=True)
     assert len(reply.text) == 8 << 20
+
+
+@pytest.mark.parametrize(("encoding", "bits"), [("gzip", 31), ("deflate", 15), ("deflate", -15)])
+async def test_a_stream_that_a_gateway_compresses_is_read_as_it_comes(define, api, encoding, bits):
+    body, packer = stream(api, *TEXT), zlib.compressobj(wbits=bits)
+    pieces = [
+        packer.compress(body[at : at + 40]) + packer.flush(zlib.Z_SYNC_FLUSH)
+        for at in range(0, len(body), 40)
+    ]
+    async with sending(define, *pieces, packer.flush(), encoding=encoding):
+        reply = await models.get("mine", api=api).generate("?", stream=True)
+    assert reply.text == "".join(TEXT)
+    assert 0 < reply.first_token_seconds <= reply.seconds
+
+
+async def test_a_compressed_stream_that_is_cut_or_too_large_is_no_answer(define, api, monkeypatch):
+    body = gzip.compress(stream(api, *TEXT))
+    async with sending(define, body[: len(body) // 2], encoding="gzip"):
+        with pytest.raises(models.BrokenBody):
+            await models.get("mine", api=api).generate("?", stream=True)
+    monkeypatch.setattr(_transport, "LARGEST_BODY", 1 << 20)
+    async with sending(define, gzip.compress(b"data: " + b"x" * (8 << 20)), encoding="gzip"):
+        with pytest.raises(models.BrokenBody, match="larger than 1 MB"):
+            await models.get("mine", api=api).generate("?", stream=True)

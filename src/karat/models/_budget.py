@@ -8,7 +8,7 @@ from collections import deque
 
 from karat.errors import BudgetReached, RequestError, Stopped
 from karat.models._messages import Request
-from karat.models._prices import MILLION, Price
+from karat.models._prices import LONG_CACHE, MILLION, Price
 
 IMAGE_TOKENS = 16_384
 """The upper bound for the tokens of an image, which its bytes do not show."""
@@ -89,8 +89,13 @@ def no_price(spec: str) -> PriceUnknown:
     )
 
 
-def worst_cost(price: Price | None, request: Request, size: int, spec: str) -> float:
-    """The highest possible cost of a request. A token has at least one byte, so the size in bytes bounds its input."""
+def worst_cost(
+    price: Price | None, request: Request, size: int, spec: str, long_cache: bool = False
+) -> float:
+    """The highest possible cost of a request. A token has at least one byte, so the size in bytes bounds its input.
+
+    `long_cache`: a part of it may be cached for an hour, which costs more.
+    """
     if price is None:
         raise no_price(spec)
     own = [request.extra.get(name) for name in ("max_tokens", "max_completion_tokens")]
@@ -104,4 +109,5 @@ def worst_cost(price: Price | None, request: Request, size: int, spec: str) -> f
         for part in message["content"]
     )
     tokens = size + MESSAGE_TOKENS * (len(request.messages) + 1) + IMAGE_TOKENS * images
-    return (tokens * price.dearest_input + (most or 0) * request.n * price.dearest_output) / MILLION
+    rate = price.dearest_input * (LONG_CACHE if long_cache else 1.0)
+    return (tokens * rate + (most or 0) * request.n * price.dearest_output) / MILLION

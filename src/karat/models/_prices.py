@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from karat.models.providers import Tokens
 
 MILLION = 1_000_000
+LONG_CACHE = 2.0
+"""What input written to an hour's cache costs of plain input, for all models of Anthropic, which alone reports it.
+
+platform.claude.com/docs/en/build-with-claude/prompt-caching#pricing; the copies of it in docs.rs/synaps and
+docs.rs/claude-session-parser, read 2026-11-17.
+"""
 
 
 class LongContext(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,7 +90,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def dearest_input(self) -> float:
-        """The most that a token of input can cost."""
+        """The most that a token of input can cost, unless it is cached for an hour."""
         longer = self.long_context
         rates = [self.input, self.cache_write, self.audio_input, self.image_input]
         rates += [longer.input, longer.cache_write] if longer is not None else []
@@ -115,6 +121,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
         write = self.input if self.cache_write is None else self.cache_write
         plain = tokens.input - tokens.cache_read - tokens.cache_write
         dollars = plain * self.input + tokens.cache_read * read + tokens.cache_write * write
+        if tokens.cache_write_long:
+            dollars += tokens.cache_write_long * (LONG_CACHE * self.input - write)
         for count, rate, usual in (
             (tokens.audio_input, self.audio_input, self.input),
             (tokens.audio_output, self.audio_output, self.output),

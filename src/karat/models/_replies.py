@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -36,19 +37,21 @@ _NO_ANSWER = ("content_filter", "refusal", "error", "pause_turn", "model_context
 """Finish reasons after which the text is not an answer."""
 
 
-def read_reply(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply:
-    """Read the reply in a response body, or raise its failure. One unusable choice makes the reply unusable."""
+def read_reply(endpoint: Endpoint, body: bytes, seconds: float, sent: bytes = b"") -> ProviderReply:
+    """Read the reply to `sent` in a response body, or raise its failure. One unusable choice makes it unusable."""
     raw: Any = None
     try:
         raw = _decode(body)
         answer = provider_of(endpoint).parse(raw, endpoint)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if body.startswith(_BOM):
+            return read_reply(endpoint, body.removeprefix(_BOM), seconds, sent)
         invalid = _lone_surrogate(endpoint, body)
         if invalid is not None:
             raise invalid from None
         raise BrokenBody(f"{endpoint.spec}: the answer is not JSON: {body[:80]!r}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise _unreadable_reply(endpoint, raw, error) from None
+        raise _unreadable_reply(endpoint, raw, error, sent) from None
     for choice in answer.choices:
         text = choice.text
         blank = (not text or text.isspace()) and not choice.tool_calls
@@ -58,11 +61,16 @@ def read_reply(endpoint: Endpoint, body: bytes, seconds: float) -> ProviderReply
 
 
 def read_stream(
-    endpoint: Endpoint, body: bytes, seconds: float, arrivals: list[tuple[int, float]], timing: Timing
+    endpoint: Endpoint,
+    body: bytes,
+    seconds: float,
+    arrivals: list[tuple[int, float]],
+    timing: Timing,
+    sent: bytes = b"",
 ) -> ProviderReply:
     """Read the reply in a stream of events, as if it had come at once, and note when its first piece came."""
     if not body.removeprefix(_BOM).lstrip().startswith(_EVENT_FIELDS):
-        return read_reply(endpoint, body, seconds)  # a server that does not stream
+        return read_reply(endpoint, body, seconds, sent)  # a server that does not stream
     form = provider_of(endpoint).format(endpoint)
     events: list[dict[str, Any]] = []
     first_at = 0
@@ -88,7 +96,7 @@ def read_stream(
         whole = msgspec.json.encode(body_of_stream)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
-    asked = read_reply(endpoint, whole, seconds)
+    asked = read_reply(endpoint, whole, seconds, sent)
     begun, ended = arrivals[0][1], arrivals[-1][1]
     if first_at:
         came = next((at for size, at in arrivals if size >= first_at), ended)
@@ -151,14 +159,15 @@ def _lone_surrogate(endpoint: Endpoint, body: bytes) -> InvalidText | None:
     return failure
 
 
-def _unreadable_reply(endpoint: Endpoint, raw: Any, error: Exception) -> Exception:
+def _unreadable_reply(endpoint: Endpoint, raw: Any, error: Exception, sent: bytes) -> Exception:
     """An error that a gateway sent with a success status, or an unreadable body."""
     from karat.models._transport import failure_of
 
-    if isinstance(raw, dict) and raw.get("error"):
+    first = raw[0] if isinstance(raw, list) and raw else raw  # Gemini wraps its errors in a list
+    if isinstance(first, dict) and first.get("error"):
         message, code = provider_of(endpoint).error(raw)
-        if code.isdigit() and 400 <= int(code) < 600:
-            return failure_of(endpoint, int(code), message, "", {})
+        if re.fullmatch("[45][0-9][0-9]", code):
+            return failure_of(endpoint, int(code), message, "", {}, raw, sent)
         return BrokenBody(f"{endpoint.spec}: {message or code or 'an error without a reason'}")
     return BrokenBody(f"{endpoint.spec}: the answer lacks what it should have: {_missing_part(raw, error)}")
 

@@ -294,7 +294,8 @@ class Service:
                     failure.lost = failure.lost or tokens is None
                     failure.tokens = all_tokens(tokens, failure.tokens or Tokens())
                 raise failure
-            del attempts[-1]  # a pause is part of the turn, and no failed attempt at it
+            if attempts:  # there is none for a request of a batch
+                del attempts[-1]  # a pause is part of the turn, and no failed attempt at it
             paused.append(body)
             tokens, request = all_tokens(tokens, failure.tokens), following
             try:
@@ -326,13 +327,13 @@ class Service:
         body = _encode(fields)
         worst = 0.0
         if context.budget is not None:
-            worst = worst_cost(endpoint.price, request, len(body), endpoint.spec)
+            worst = worst_cost(endpoint.price, request, len(body), endpoint.spec, b'"1h"' in body)
         expected = len(body) / 4 + (request.max_tokens or 0)
 
         def read(answer: bytes, seconds: float) -> ProviderReply:
             if arrivals is not None:
-                return read_stream(endpoint, answer, seconds, arrivals, context.timing)
-            return read_reply(endpoint, answer, seconds)
+                return read_stream(endpoint, answer, seconds, arrivals, context.timing, body)
+            return read_reply(endpoint, answer, seconds, body)
 
         if context.batch:
             if endpoint.key_command:
@@ -363,6 +364,11 @@ class Service:
         except CredentialsRefused:
             await self._printed_key(endpoint, used)
         return await self.post(self.target(endpoint, url), body, read, attempts, reservation)
+
+    async def refreshed(self, target: Target, refused: str | None) -> Target:
+        """The same target with the key that its command prints now."""
+        await self._printed_key(target.endpoint, refused)
+        return self.target(target.endpoint, target.url)
 
     async def _printed_key(self, endpoint: Endpoint, refused: str | None) -> str:
         """The newest key that the command printed; where that was refused, what it prints now."""

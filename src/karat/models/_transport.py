@@ -51,6 +51,10 @@ _TOO_LONG = (
     "context window",
     "input is too long",
     "exceed context limit",
+    "input token count",  # Gemini
+    "maximum prompt length",  # xAI
+    "max_new_tokens` must be",  # text-generation-inference
+    "than the context length",  # LM Studio
 )
 
 _WITHHELD = (
@@ -228,10 +232,7 @@ class Target:
     def _failure(
         self, status: int, body: bytes, headers: CIMultiDictProxy[str], sent: bytes = b""
     ) -> Exception:
-        try:
-            raw: Any = msgspec.json.decode(body)
-        except msgspec.DecodeError:
-            raw = body[:4000].decode("utf-8", "replace")
+        raw = error_body(body)
         message, code = self.provider.error(raw)
         if 300 <= status < 400:
             message = self._redirection(headers.get("Location", ""))
@@ -243,15 +244,15 @@ class Target:
         if status == 404 and (code == "model_not_found" or _names_model(message, self.endpoint.model)):
             # OpenAI and Anthropic, and servers that are compatible with them: every record would fail.
             return ParameterRefused(f"{self.endpoint.spec}: {message} (404): correct the name of the model")
-        about_content = (
-            *_TOO_LONG,
-            *_WITHHELD[:4],
-        )  # about one record, not about a parameter of every request
-        if status in (400, 422) and not any(sign in f"{code} {message}".lower() for sign in about_content):
-            refused = refused_parameter(self.endpoint, raw, message, code, sent)
-            if refused is not None:
-                return refused
-        return failure_of(self.endpoint, status, message, code, headers)
+        return failure_of(self.endpoint, status, message, code, headers, raw, sent)
+
+
+def error_body(body: bytes) -> Any:
+    """An error body: the JSON it is, else the beginning of its text."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body[:4000].decode("utf-8", "replace")
 
 
 def _names_model(message: str, model: str) -> bool:
@@ -305,11 +306,11 @@ async def read_body(response: aiohttp.ClientResponse, spec: str, limit: int | No
 async def _read_stream(
     response: aiohttp.ClientResponse, spec: str, arrivals: list[tuple[int, float]]
 ) -> bytes:
-    """Read the events of a stream and note when each piece arrived."""
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise BrokenBody(f"{spec}: the stream is compressed, so its times are unknown: remove stream")
+    """Read the events of a stream, decompressed, and note when each piece arrived."""
+    reader = _Decompressor(response.headers.get("Content-Encoding", ""), spec, LARGEST_BODY)
     parts, size, tail = [], 0, b"\n"
-    async for part in response.content.iter_any():
+    async for received in response.content.iter_any():
+        part = reader.read(received) if reader.encodings else received
         size += len(part)
         if size > LARGEST_BODY:
             raise _too_large(spec, LARGEST_BODY)
@@ -319,6 +320,8 @@ async def _read_stream(
         if _END.search(tail):
             response.close()  # some servers keep the connection open after the end
             break
+    else:
+        reader.finish()
     return b"".join(parts)
 
 
@@ -328,16 +331,18 @@ _END = re.compile(rb"\ndata: ?\[DONE\]\s|\nevent: ?message_stop\s+data:[^\n]*\n\
 
 
 _REFUSAL = re.compile(
-    r"deprecated|(?:not|n't|un)[ -]?(?:supported|permitted|allowed|accepted|recognized|known|expected)"
-    r"|does(?: not|n't) (?:support|accept|allow)|unsupported|unknown|unrecognized|cannot both be specified"
-    r"|only the default|extraneous|incompatible|not compatible|not available|no longer",
+    r"deprecated|(?:not|n't|un)[ -]?(?:supported|permitted|allowed|accepted|recognized|known|expected|possible)"
+    r"|(?:does|do|can)(?: not|n't|not) (?:be |both be )?(?:support|accept|allow|take|use|set|specified|combined|change)"
+    r"|unsupported|unknown|unrecognized|only the default|extraneous|incompatible|not compatible|not available"
+    r"|no longer|forbidden|disabled|removed?\b|mutually exclusive|not (?:be )?(?:configurable|implemented|enabled)",
     re.IGNORECASE,
 )
 """Words for a parameter that a model does not accept at all."""
 
 _INVALID = re.compile(
-    r"must be|has to be|(?:may|can) only|only be set|should be|invalid|out of range|supported range"
-    r"|is too (?:large|high|low)|(?:above|below|at) (?:the )?(?:max|min)imum|at most|at least",
+    r"must|has to be|have to be|(?:may|can) only|only be set|should be|invalid|range|only [^ ]+ (?:is|are)"
+    r"|is too (?:large|high|low)|(?:above|below|at) (?:the )?(?:max|min)imum|at most|at least|exceed"
+    r"|(?:greater|less|larger|smaller|more) than|between|requires?\b|expected|one of",
     re.IGNORECASE,
 )
 """Words for a value that a parameter does not accept."""
@@ -389,13 +394,15 @@ def refused_parameter(
     for name in fields:
         if name in _NOT_PARAMETERS:
             continue
+        ours: str = _OWN_NAMES.get(name, name)
         if by_field:
             found = by_field == name
         else:
             about = unsupported or _INVALID.search(message) is not None
-            found = _begins_with(message, name) or (about and _mentions(message, name))
+            found = _begins_with(message, name) or _mentions(message, name, any_wording=not about)
+            other = _OTHER_NAMES.get(ours)
+            found = found or (unsupported and other is not None and other.search(message) is not None)
         if found:
-            ours = _OWN_NAMES.get(name, name)
             what = f"{ours}: remove it" if unsupported else f"this {ours}: change it or remove it"
             return ParameterRefused(f"{endpoint.spec} does not accept {what} ({one_line(message, 300)}, 400)")
     return None
@@ -422,40 +429,88 @@ def _begins_with(message: str, name: str) -> bool:
     return re.match(rf"[\s`'\"]*{re.escape(name)}[`'\"]*(?:\.[\w.]+)?\s*:", message) is not None
 
 
-def _mentions(message: str, name: str) -> bool:
-    """Whether a message has the name of a field: as it is sent, in camel case, or as karat calls it."""
-    first, *others = name.split("_")
-    names = {name, first + "".join(map(str.capitalize, others)), _OWN_NAMES.get(name, name)}
+def _mentions(message: str, name: str, any_wording: bool) -> bool:
+    """Whether a message has the name of a field: as it is sent, in camel case or in words, or as karat calls it.
+
+    With `any_wording` only as a name that is no word of a sentence: quoted, or with an underscore.
+    """
+    names = (name, _OWN_NAMES.get(name, name))
     for each in names:
-        word = re.escape(each)
-        if len(each) < 3:  # a bare `n` may be a word
-            word = rf"[`'\"]{word}[`'\"]"
-        if re.search(rf"(?<![\w.-]){word}(?![\w-])", message):
+        quoted = "[`'\"]" if "_" not in each and (any_wording or len(each) < 3) else ""
+        # In any case: tool_choice, toolChoice, Tool Choice, tool-choice.
+        word = re.escape(each).replace("_", "_" if any_wording else "[ _-]?")
+        if re.search(rf"(?<![\w.-]){quoted}{word}{quoted}(?![\w-])", message, re.IGNORECASE):
             return True
     return False
 
 
+_OTHER_NAMES = {
+    "effort": re.compile(r"\b(?:thinking|reasoning)\b", re.IGNORECASE),
+    "tools": re.compile(r"\b(?:tool|function)[ -](?:call|use|calling)\b", re.IGNORECASE),
+    "logprobs": re.compile(r"\blog[ -]?prob(?:s|abilities)\b", re.IGNORECASE),
+}
+"""Words for karat's parameters in sentences of providers; they count where something is said to be unsupported."""
+
+
 def _decompressed(body: bytes, encodings: str, spec: str, limit: int) -> bytes:
-    for encoding in reversed([each.strip().lower() for each in encodings.split(",")]):
-        if encoding in ("", "identity"):
-            continue
-        if encoding not in ("gzip", "x-gzip", "deflate"):
-            raise BrokenBody(
-                f"{spec}: the reply is compressed with {one_line(encoding, 40)!r}, not with gzip"
-            )
+    reader = _Decompressor(encodings, spec, limit)
+    out = reader.read(body)
+    reader.finish()
+    return out
+
+
+class _Decompressor:
+    """Decompresses a body, whole or piece by piece, up to a limit."""
+
+    def __init__(self, encodings: str, spec: str, limit: int) -> None:
+        names = [each.strip().lower() for each in encodings.split(",")]
+        self.encodings = [each for each in reversed(names) if each not in ("", "identity")]
+        """The encodings to undo, the last one first."""
+        self._spec, self._limit = spec, limit
+        self._readers: list[Any] = [None] * len(self.encodings)
+        for encoding in self.encodings:
+            if encoding not in ("gzip", "x-gzip", "deflate"):
+                failure = BrokenBody(
+                    f"{spec}: the reply is compressed with {one_line(encoding, 40)!r}, not with gzip"
+                )
+                failure.most = 0  # no retry: it would be compressed in the same way
+                raise failure
+
+    def read(self, data: bytes) -> bytes:
+        """What the next piece holds."""
+        for at in range(len(self.encodings)):
+            data = self._undo(at, data)
+        return data
+
+    def _undo(self, at: int, data: bytes) -> bytes:
+        out, size = [], 0
+        while data:
+            reader = self._readers[at]
+            if reader is None or reader.eof:  # RFC 1952: a gzip body may have several members
+                reader = self._readers[at] = self._new(self.encodings[at], data)
+            try:
+                piece = reader.decompress(data, self._limit - size + 1)
+            except zlib.error as error:
+                raise BrokenBody(f"{self._spec}: the reply cannot be decompressed: {error}") from None
+            size += len(piece)
+            if size > self._limit:
+                raise _too_large(self._spec, self._limit)
+            out.append(piece)
+            data = reader.unused_data if reader.eof else b""
+            if reader.eof and (self.encodings[at] == "deflate" or not data.startswith(b"\x1f")):
+                break  # what follows is padding
+        return b"".join(out)
+
+    @staticmethod
+    def _new(encoding: str, data: bytes) -> Any:
         # In RFC 9110 deflate is the zlib format; some servers send it without the zlib header.
-        raw = encoding == "deflate" and (body[0] & 0x0F) != 8
-        reader = zlib.decompressobj(-zlib.MAX_WBITS if raw else 32 + zlib.MAX_WBITS)
-        try:
-            out = reader.decompress(body, limit + 1)
-        except zlib.error as error:
-            raise BrokenBody(f"{spec}: the reply cannot be decompressed: {error}") from None
-        if len(out) > limit:
-            raise _too_large(spec, limit)
-        if not reader.eof:
-            raise BrokenBody(f"{spec}: the reply was cut short")
-        body = out
-    return body
+        raw = encoding == "deflate" and (data[0] & 0x0F) != 8
+        return zlib.decompressobj(-zlib.MAX_WBITS if raw else 32 + zlib.MAX_WBITS)
+
+    def finish(self) -> None:
+        """Raise if the last piece is missing."""
+        if any(reader is not None and not reader.eof for reader in self._readers):
+            raise BrokenBody(f"{self._spec}: the reply was cut short")
 
 
 def _too_large(spec: str, limit: int) -> BrokenBody:
@@ -464,10 +519,23 @@ def _too_large(spec: str, limit: int) -> BrokenBody:
     return failure
 
 
-def failure_of(endpoint: Endpoint, status: int, message: str, code: str, headers: Any) -> Exception:
-    """Return the failure for an HTTP status and an error body."""
+def failure_of(
+    endpoint: Endpoint,
+    status: int,
+    message: str,
+    code: str,
+    headers: Any,
+    raw: object = None,
+    sent: bytes = b"",
+) -> Exception:
+    """Return the failure for an HTTP status and an error body; `sent` is the body of the request."""
     text = f"{endpoint.spec}: {message or code or 'no reason given'} ({status})"
     lowered = f"{code} {message}".lower()
+    # What is too long or withheld is about one record, not about a parameter of every request.
+    if status in (400, 422) and sent and not any(sign in lowered for sign in (*_TOO_LONG, *_WITHHELD[:4])):
+        refused = refused_parameter(endpoint, raw, message, code, sent)
+        if refused is not None:
+            return refused
     if "insufficient_quota" in lowered or status == 402:
         return QuotaExhausted(f"{text}: add credit, then repeat the command to continue")
     if status == 403 and any(sign in lowered for sign in _WITHHELD):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,11 @@ def answer_for(path: str, parts: Mapping[str, Any], number: int, model: str | No
     return chat_answer(parts, number, model, n)
 
 
+def needs_signature(model: object) -> bool:
+    """Whether a model seals its thoughts in the tool calls, and wants them back: Gemini 3 and later."""
+    return isinstance(model, str) and re.search(r"(?:^|/)gemini-[3-9]", model) is not None
+
+
 def chat_answer(parts: Mapping[str, Any], number: int, model: str | None, n: int) -> dict[str, Any]:
     """A chat completion."""
     calls = [
@@ -34,6 +40,8 @@ def chat_answer(parts: Mapping[str, Any], number: int, model: str | None, n: int
         }
         for i, c in enumerate(parts.get("tool_calls") or ())
     ]
+    if calls and needs_signature(model):
+        calls[0]["extra_content"] = {"google": {"thought_signature": "sealed"}}
     message: dict[str, Any] = {"role": "assistant", "content": parts.get("text")}
     if calls:
         message["tool_calls"] = calls
@@ -195,9 +203,7 @@ def _chat_events(body: dict[str, Any], include_usage: bool) -> Iterator[str]:
         deltas += [{"refusal": piece} for piece in _pieces(message.get("refusal") or "")]
         for at, call in enumerate(message.get("tool_calls") or ()):
             name = {"name": call["function"]["name"], "arguments": ""}
-            deltas.append(
-                {"tool_calls": [{"index": at, "id": call["id"], "type": "function", "function": name}]}
-            )
+            deltas.append({"tool_calls": [{**call, "index": at, "function": name}]})
             for piece in _pieces(call["function"]["arguments"]):
                 deltas.append({"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
         for delta in deltas:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from karat.models.providers._model_rules import ModelRules, rules_for
+from karat.testing._answers import needs_signature
 
 CHAT_FIELDS = {
     *(
@@ -117,7 +118,7 @@ def objection(path: str, body: Mapping[str, Any], headers: Mapping[str, str]) ->
     model = body.get("model")
     rules = rules_for(model) if isinstance(model, str) else None
     if rules is None or not isinstance(model, str):
-        return _unknown_field(path, body)
+        return _unknown_field(path, body) or _missing_thoughts(path, body)
     if path.endswith("/messages"):
         message = _anthropic(model, rules, body, headers)
         return None if message is None else _anthropic_error(message)
@@ -162,6 +163,31 @@ def _unknown_field(path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
             if known is RESPONSES_FIELDS:
                 return _openai_error(f"Unknown parameter: '{name}'.", name, "unknown_parameter")
             return _openai_error(f"Unrecognized request argument supplied: {name}", None, None)
+    return None
+
+
+def _missing_thoughts(path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The error for a turn with tool calls that comes back without what the model thought.
+
+    Messages: github.com/openai/openai-agents-python/issues/2137 (Gemini), github.com/earendil-works/pi/issues/3636
+    (DeepSeek), read 2026-11-17.
+    """
+    if not path.endswith("/chat/completions"):
+        return None
+    turns = [turn for turn in body.get("messages") or () if turn.get("tool_calls")]
+    for at, turn in enumerate(turns):
+        call = turn["tool_calls"][0]
+        if needs_signature(body.get("model")) and not call.get("extra_content"):
+            name = (call.get("function") or {}).get("name")
+            message = (
+                f"Unable to submit request because function call `default_api:{name}` in the {at + 2}. content"
+                " block is missing a `thought_signature`."
+            )
+            return _openai_error(message, None, None)
+        thinks = (body.get("thinking") or {}).get("type") != "disabled"
+        if "deepseek-v4" in str(body.get("model")) and thinks and not turn.get("reasoning_content"):
+            message = "The `reasoning_content` in the thinking mode must be passed back to the API."
+            return _openai_error(message, None, "invalid_request_error")
     return None
 
 

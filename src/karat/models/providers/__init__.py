@@ -35,6 +35,8 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     audio_output: int = 0
     image_input: int = 0
     image_output: int = 0
+    cache_write_long: int = 0
+    """The part of `cache_write` that Anthropic keeps for an hour, at a higher price."""
 
 
 MOST_TOKENS = 100_000_000
@@ -65,14 +67,21 @@ def read_tokens(
     audio_output: object = None,
     image_input: object = None,
     image_output: object = None,
+    cache_write_long: object = None,
+    total: object = None,
     cached_apart: bool = False,
 ) -> Tokens | None:
     """Tokens as a server counts them, or None where it counts implausibly: an unknown cost, never a wrong one.
 
-    `cached_apart`: the cached tokens are not part of `input`, as Anthropic counts.
+    `cached_apart`: the cached tokens are not part of `input`, as Anthropic counts. A `total` that is larger than input
+    and output has what the model thought: xAI and Gemini do not count it as output of chat completions, and charge
+    for it (github.com/vercel/ai/pull/12425, github.com/Clarifai/clarifai-python/pull/978, read 2026-11-17).
     """
     try:
-        total, made = token_count(input), token_count(output)
+        given, made = token_count(input), token_count(output)
+        thought = 0
+        if total is not None and (apart := token_count(total) - given - made) > 0 and not cached_apart:
+            made, thought = made + apart, apart
         if (
             cache_read
             is cache_write
@@ -83,16 +92,24 @@ def read_tokens(
             is image_output
             is None
         ):
-            return Tokens(total, made)  # most servers give no details, and this is read for every reply
-        read, write = token_count(cache_read), token_count(cache_write)
-        total += read + write if cached_apart else 0
-        thought, heard, spoken = token_count(reasoning), token_count(audio_input), token_count(audio_output)
+            # Most servers give no details, and this is read for every reply.
+            return Tokens(given, made, 0, 0, thought) if thought else Tokens(given, made)
+        read, write, long = token_count(cache_read), token_count(cache_write), token_count(cache_write_long)
+        given += read + write if cached_apart else 0
+        thought = max(thought, token_count(reasoning))
+        heard, spoken = token_count(audio_input), token_count(audio_output)
         seen, drawn = token_count(image_input), token_count(image_output)
     except ValueError:
         return None
-    if read + write > total or heard + seen > total or thought > made or spoken + drawn > made:
+    if (
+        read + write > given
+        or long > write
+        or heard + seen > given
+        or thought > made
+        or spoken + drawn > made
+    ):
         return None
-    return Tokens(total, made, read, write, thought, heard, spoken, seen, drawn)
+    return Tokens(given, made, read, write, thought, heard, spoken, seen, drawn, long)
 
 
 def details(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -285,6 +285,7 @@ def _tokens(usage: Any) -> Tokens | None:
         usage.get("cache_read_input_tokens"),
         usage.get("cache_creation_input_tokens"),
         reasoning=details(usage, "output_tokens_details").get("thinking_tokens"),
+        cache_write_long=details(usage, "cache_creation").get("ephemeral_1h_input_tokens"),
         cached_apart=True,
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from karat.models._messages import Choice, Request
+from karat.models._messages import Choice, Request, ToolCall
 from karat.models._structured import is_object, read_json, unwrapped_value, wrapped_schema
 from karat.models.providers import (
     MOST_CHOICES,
@@ -116,6 +117,7 @@ class ChatCompletions(WireFormat):
                     logprobs=read_logprobs(logprobs["content"])
                     if isinstance(logprobs, dict) and logprobs.get("content")
                     else None,
+                    provider_items=_thoughts(message, calls) if calls else [],
                 )
             )
         if not choices:
@@ -165,12 +167,41 @@ def unwrapped(choice: Choice, request: Request) -> Choice:
     return msgspec.structs.replace(choice, text=msgspec.json.encode(value).decode())
 
 
+_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "extra_content")
+"""Fields of a turn with tool calls that its server wants back with the results of the tools.
+
+DeepSeek answers 400 without `reasoning_content` (api-docs.deepseek.com/guides/thinking_mode#tool-calls), Gemini 3
+without the `extra_content` of the calls, which has a signature (ai.google.dev/gemini-api/docs/thought-signatures);
+OpenRouter has `reasoning_details` (openrouter.ai/docs/use-cases/reasoning-tokens). Read 2026-11-17.
+"""
+
+
+def _thoughts(message: dict[str, Any], calls: list[ToolCall]) -> list[dict[str, Any]]:
+    """The turn as its server wants it back, if it has more than text and calls."""
+    raw = message["tool_calls"]
+    given = {name: message[name] for name in _THOUGHTS if message.get(name)}
+    if not given and not any(call.get("extra_content") for call in raw):
+        return []
+    # With the ids of the calls as they are answered: those that occur twice were numbered.
+    again = [{**call, "id": known.id} for call, known in zip(raw, calls, strict=True)]
+    return [{"role": "assistant", "content": message.get("content"), "tool_calls": again, **given}]
+
+
 def _messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages without what only other formats understand."""
+    """The messages without what only other formats understand, and turns of tools as their server gave them."""
     for message in messages:
         if "provider_items" in message:
-            return [{k: v for k, v in each.items() if k != "provider_items"} for each in messages]
+            return [_turn(each) for each in messages]
     return messages
+
+
+def _turn(message: dict[str, Any]) -> dict[str, Any]:
+    given = message.get("provider_items")
+    if isinstance(given, list) and len(given) == 1:
+        turn = given[0]
+        if isinstance(turn, dict) and turn.get("role") == "assistant" and "tool_calls" in turn:
+            return turn
+    return {name: value for name, value in message.items() if name != "provider_items"}
 
 
 def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
@@ -178,6 +209,10 @@ def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
     for key in ("content", "reasoning_content", "reasoning", "refusal"):
         if isinstance(delta.get(key), str):
             message[key] = message.get(key, "") + delta[key]
+    if isinstance(delta.get("reasoning_details"), list):
+        message.setdefault("reasoning_details", []).extend(delta["reasoning_details"])
+    if delta.get("extra_content"):
+        message["extra_content"] = delta["extra_content"]
     for call in delta.get("tool_calls") or ():
         calls = message.setdefault("tool_calls", [])
         at = call.get("index", len(calls))
@@ -189,6 +224,8 @@ def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
         known["id"] = call.get("id") or known["id"]
         known["function"]["name"] += function.get("name") or ""
         known["function"]["arguments"] += function.get("arguments") or ""
+        if call.get("extra_content"):
+            known["extra_content"] = call["extra_content"]
     if part.get("finish_reason"):
         choice["finish_reason"] = part["finish_reason"]
     logprobs = part.get("logprobs")
@@ -197,12 +234,23 @@ def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
 
 
 def read_logprobs(content: Any) -> list[dict[str, Any]]:
-    """Probabilities of tokens: `[{token, logprob, top: {token: logprob}}]`."""
+    """Probabilities of tokens: `[{token, logprob, top: {token: logprob}}]`. ValueError: one is not a finite number.
+
+    An alternative of probability 0 is left out: its logarithm is no number of JSON, and servers send null for it.
+    """
     out = []
     for each in content:
-        entry: dict[str, Any] = {"token": str(each["token"]), "logprob": float(each["logprob"])}
+        logprob = float(each["logprob"])
+        if not math.isfinite(logprob):
+            raise ValueError("a logprob that is not a number")
+        entry: dict[str, Any] = {"token": str(each["token"]), "logprob": logprob}
         if each.get("top_logprobs"):
-            entry["top"] = {str(top["token"]): float(top["logprob"]) for top in each["top_logprobs"]}
+            tops = {str(top["token"]): top["logprob"] for top in each["top_logprobs"]}
+            entry["top"] = {
+                token: float(value)
+                for token, value in tops.items()
+                if value is not None and math.isfinite(float(value))
+            }
         out.append(entry)
     return out
 
@@ -216,12 +264,13 @@ def _text(content: Any) -> str:
 def _tokens(usage: Any) -> Tokens | None:
     if not isinstance(usage, dict) or "prompt_tokens" not in usage:
         return None
+    read, written = usage["prompt_tokens"], usage.get("completion_tokens")
     if "prompt_tokens_details" not in usage and "completion_tokens_details" not in usage:
-        return read_tokens(usage["prompt_tokens"], usage.get("completion_tokens"))
+        return read_tokens(read, written, total=usage.get("total_tokens"))
     given, made = details(usage, "prompt_tokens_details"), details(usage, "completion_tokens_details")
     return read_tokens(
-        usage["prompt_tokens"],
-        usage.get("completion_tokens"),
+        read,
+        written,
         given.get("cached_tokens"),
         given.get("cache_write_tokens"),
         reasoning=made.get("reasoning_tokens"),
@@ -229,6 +278,7 @@ def _tokens(usage: Any) -> Tokens | None:
         audio_output=made.get("audio_tokens"),
         image_input=given.get("image_tokens"),
         image_output=made.get("image_tokens"),
+        total=usage.get("total_tokens"),
     )
 
 

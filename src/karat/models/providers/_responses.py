@@ -262,4 +262,5 @@ def _tokens(usage: Any) -> Tokens | None:
         audio_output=made.get("audio_tokens"),
         image_input=given.get("image_tokens"),
         image_output=made.get("image_tokens"),
+        total=usage.get("total_tokens"),
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Unpack
 
 import msgspec
 
@@ -14,6 +14,7 @@ from karat.analysis.regressions import ChangedExample, Changes, ExampleChanges
 from karat.analysis.scores import (
     Paired,
     RunOrEvaluation,
+    Scores,
     Shared,
     Source,
     chosen_keys,
@@ -63,7 +64,7 @@ from karat.stats._validation import check_confidence
 from karat.store import Store
 from karat.store.columns import distinct
 from karat.store.example_columns import example_columns
-from karat.store.handles import Evaluation, Run
+from karat.store.handles import Run
 from karat.store.run_labels import differing, run_labels
 from karat.sync import plain
 
@@ -277,14 +278,37 @@ def compare_runs(
     )
 
 
+class Found(NamedTuple):
+    """Differences from the first run, and what is said about all of them."""
+
+    differences: list[Difference]
+    notes: list[str]
+    confidence: float
+
+
 def find_differences(
-    store: Store, runs: Sequence[Run], evaluations: Sequence[Evaluation], keys: Sequence[str]
-) -> Comparison:
-    """Compare runs with the first run by some evaluators, without storing the comparison."""
-    sources = sources_of(runs, evaluations)
-    work = _Work(store, list(runs), None, "auto", 0.95, alone=True)
-    found = [each for key in keys for each in work.compare(key, sources[key], ())]
-    return _comparison(work, found, (), sources, 0)
+    store: Store, runs: Sequence[Run], keys: Sequence[str], scores: Callable[[str], Sequence[Scores]]
+) -> Found:
+    """Compare runs with the first one by some evaluators, whose scores a function gives; nothing is stored."""
+    work = _Work(store, list(runs), None, "auto", 0.95, alone=len(keys) == 1)
+    found = [each for key in keys for each in work.paired(key, scores(key), ())]
+    labels = run_labels([run.header for run in runs])
+    notes = [*work.notes, *_not_applicable_note(work.not_applicable)]
+    return Found(_concluded(work, found, labels), notes, work.confidence)
+
+
+def _concluded(work: _Work, differences: Sequence[Difference], labels: Mapping[str, str]) -> list[Difference]:
+    """Differences with probabilities adjusted for their number, and conclusions."""
+    adjusted = holm([each.compared.p_value for each in differences])
+    differences = [
+        msgspec.structs.replace(each, adjusted_p_value=p)
+        for each, p in zip(differences, adjusted, strict=True)
+    ]
+    several = len(differences)
+    return [
+        msgspec.structs.replace(each, conclusion=_conclusion(each, labels, several, work.confidence))
+        for each in differences
+    ]
 
 
 def _comparison(
@@ -296,16 +320,7 @@ def _comparison(
 ) -> Comparison:
     headers = [run.header for run in work.runs]
     labels = run_labels(headers)
-    adjusted = holm([each.compared.p_value for each in differences])
-    differences = [
-        msgspec.structs.replace(each, adjusted_p_value=p)
-        for each, p in zip(differences, adjusted, strict=True)
-    ]
-    several = len(differences)
-    differences = [
-        msgspec.structs.replace(each, conclusion=_conclusion(each, labels, several, work.confidence))
-        for each in differences
-    ]
+    differences = _concluded(work, differences, labels)
     return Comparison(
         runs=[
             ComparedRun(
@@ -506,7 +521,10 @@ class _Work:
 
     def compare(self, key: str, sources: dict[str, Source], names: Sequence[str]) -> list[Difference]:
         """Compare every run with the first, by one evaluator."""
-        tables = read_scores([(run, sources[run.id]) for run in self.runs])
+        return self.paired(key, read_scores([(run, sources[run.id]) for run in self.runs]), names)
+
+    def paired(self, key: str, tables: Sequence[Scores], names: Sequence[str]) -> list[Difference]:
+        """Compare scores with those of the first run."""
         self.not_applicable[key] = [len(table.not_applicable[0]) for table in tables]
         if not names and not self.alone and not all(len(table.scores) for table in tables):
             unscored = ", ".join(table.run.id for table in tables if not len(table.scores))
@@ -526,7 +544,8 @@ class _Work:
                         f"runs {tables[0].run.id} and {table.run.id} have no example in common that {key!r} judged"
                     )
                 changes = Changes(spec, pairs, self.examples)
-                self.changes.append((spec.key, tables[0].run, table.run, changes))
+                if self.examples:
+                    self.changes.append((spec.key, tables[0].run, table.run, changes))
                 made = self._difference(spec, form, tables[0].run, table.run, pairs)
                 found.append(msgspec.structs.replace(made, changed=changes.counts))
         return found

@@ -115,7 +115,7 @@ def _grouped(
     out = []
     for each, start, end in zip(distinct.tolist(), starts.tolist(), ends, strict=True):
         rest, kind = divmod(each, kinds)
-        rows = chosen[order[start : start + EXAMPLES_OF_A_KIND]].tolist()
+        rows = chosen[order[start : min(end, start + EXAMPLES_OF_A_KIND)]].tolist()
         name = (whats[rest // 2], "skipped" if rest % 2 else "failed", columns.kinds[kind])
         out.append((name, end - start, rows))
     return sorted(out, key=lambda group: group[2][0])

@@ -43,7 +43,7 @@ class Source(NamedTuple):
 class Scores:
     """The scores of one run by one evaluator, as arrays: first the items that have a result, then pending ones."""
 
-    def __init__(self, run: Run, source: Source, names: list[tuple[int, str]], arrays: _Arrays) -> None:
+    def __init__(self, run: Run, source: Source, names: list[tuple[int, str]], arrays: ScoreArrays) -> None:
         self.run = run
         self.source = source
         self.names = names
@@ -71,7 +71,9 @@ class Scores:
         return self.names[self.codes[place]][1] if place >= 0 else ""
 
 
-class _Arrays(NamedTuple):
+class ScoreArrays(NamedTuple):
+    """Items with their scores."""
+
     positions: NDArray[np.int32]
     codes: NDArray[np.int32]
     scores: NDArray[np.float64]
@@ -104,7 +106,7 @@ def _read(run: Run, source: Source) -> Scores:
     if out.any():
         kept = np.logical_not(out)
         positions, codes, scores, failed = positions[kept], codes[kept], scores[kept], failed[kept]
-    table = Scores(run, source, names, _Arrays(positions, codes, scores, failed, excluded))
+    table = Scores(run, source, names, ScoreArrays(positions, codes, scores, failed, excluded))
     _add_pending(table)
     return table
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from karat.aggregators._grouping import labels_of
 from karat.analysis import filters
-from karat.analysis.scores import Source, listed_items, sources_of
+from karat.analysis.scores import ScoreArrays, Scores, Source, listed_items, read_scores, sources_of
 from karat.errors import TookTooLong, did_you_mean
-from karat.records import Estimate, EvaluatorSpec
+from karat.execution.expected import Together
+from karat.records import OUTPUT_FAILED, Estimate, EvaluatorSpec
 from karat.stats._means import MeanState
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
 from karat.store.columns import ItemColumns, ItemName, distinct, load_columns
@@ -158,6 +159,10 @@ class _LazyResults(Mapping[str, Results]):
                 self._loaded[key] = self._load(key)
             return self._loaded[key]
 
+    def is_loaded(self, key: str) -> bool:
+        """Whether they are in memory."""
+        return key in self._loaded
+
     def __contains__(self, key: object) -> bool:
         return key in self._keys
 
@@ -185,7 +190,7 @@ class RunTable:
         columns = load_columns(run)
         self.kinds = columns.kinds
         self._place(columns)
-        self.results: Mapping[str, Results] = _LazyResults(list(sources), self._load)
+        self.results = _LazyResults(list(sources), self._load)
         """The results by each evaluator, loaded when they are first needed."""
         self._make_examples = examples or (lambda: example_columns(run.dataset))
         self._examples: ExampleColumns | None = None
@@ -251,6 +256,29 @@ class RunTable:
             kinds = np.zeros(len(self), np.int16 if len(columns.kinds) < 1 << 15 else np.int32)
             kinds[rows[known]] = columns.kind_codes[known]
         return Results(source.spec, source.evaluation, scores, statuses, columns.kinds, kinds)
+
+    def scores_by(self, key: str) -> Scores:
+        """The scores by one evaluator, as comparisons take them; those that no row has shown yet are not kept."""
+        if not self.results.is_loaded(key):
+            return read_scores([(self.run, self._sources[key])])[0]
+        judged = self.results[key]
+        applies = judged.statuses != NOT_APPLICABLE
+        positions, codes = self.positions.astype(np.int32), self.codes.astype(np.int32)
+        failed = judged.statuses == SKIPPED
+        if len(judged.kind_codes) and OUTPUT_FAILED in judged.kinds:
+            failed &= judged.kind_codes == judged.kinds.index(OUTPUT_FAILED)
+        else:
+            failed[:] = False
+        arrays = ScoreArrays(
+            positions[applies],
+            codes[applies],
+            judged.scores[applies],
+            failed[applies],
+            (positions[~applies], codes[~applies]),
+        )
+        made = Scores(self.run, self._sources[key], list(self.names), arrays)
+        made.unlisted = max(0, Together([self.run], len(self.run.dataset)).total() - len(self))
+        return made
 
     def failing(self) -> Mask:
         """The rows whose output, or a result, failed or was skipped because of a failure."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -15,7 +14,7 @@ import numpy as np
 
 import karat
 from karat.analysis import filters
-from karat.analysis.comparison import find_differences
+from karat.analysis.comparison import Found, find_differences
 from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
@@ -23,6 +22,7 @@ from karat.analysis.stored import is_analysis
 from karat.analysis.tables import ComparedTable, RunTable, joined_rows, mean_score, slice_labels
 from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.formatting import plural
 from karat.records import Estimate
 from karat.reporting import marks
 from karat.stats._exact import array_total
@@ -32,7 +32,7 @@ from karat.store.example_columns import ExampleColumns, example_columns, flat_fi
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row
 from karat.store.run_labels import differing, run_labels
-from karat.view.items import Item, compared_calls, item_of, shown_text
+from karat.view.items import Item, compared_calls, item_of, output_text, shown_text
 from karat.view.names import Download, escaped, find_run, quoted, read_key, write_key
 
 MOST_RUNS = 200
@@ -41,9 +41,14 @@ MOST_TABLES = 4
 """Runs whose columns are kept in memory."""
 LIVE_SHARE = 10
 """The columns of a live run are loaded again only after so many times as long as loading them took."""
-MOST_COMPARED = 1_000_000
-"""Rows, times evaluators, whose differences one plot shows: a million take about 1.6 s of CPU."""
+MOST_TOGETHER = 400_000
+"""Rows, times evaluators, whose differences are found before a comparison is shown: about 0.7 s of CPU."""
+MOST_DRAWN_ROWS = 4_000_000
+"""Rows, times evaluators, whose differences one plot shows: it comes after the rows."""
+CONFIDENCE = 0.95
 MOST_GROUPS = 200
+FEW = 20
+"""Values of a metadata field that slices are shown by where none was chosen."""
 SAMPLED = 200
 """Examples that are read to learn the fields of the metadata."""
 
@@ -54,6 +59,7 @@ class Viewer:
     def __init__(self, store: str | Store | None = None) -> None:
         self.pool = ReadPool(store)
         self._lock = threading.RLock()
+        self._comparing = threading.RLock()
         self._tables: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._examples: OrderedDict[str, ExampleColumns] = OrderedDict()
         self._live: dict[tuple[int, str], StatusCounts] = {}
@@ -299,8 +305,9 @@ class Viewer:
         with self.pool.store() as store:
             run = find_run(store, name)
             found = self._item(store, run, key).document()
-            example = found["example"]
-            return {**found, "diff": _diff(example["expected"], found["output"]["value"])}
+            output = found["output"]
+            diff = None if output.get("trajectory") else _diff(found["example"]["expected"], output["value"])
+            return {**found, "diff": diff}
 
     def _item(self, store: Store, run: Run, key: str) -> Item:
         position, attempt, unit = read_key(key)
@@ -344,13 +351,16 @@ class Viewer:
             )
             for run in runs
         ]
-        key = evaluator or (shared[0] if shared else None)
-        state = ("pair", id(tables[0]), id(tables[1]), key)
+        return self._pair(tables[0], tables[1], evaluator or (shared[0] if shared else None)), shared
+
+    def _pair(self, first: RunTable, second: RunTable, key: str | None) -> ComparedTable:
+        """Two runs side by side by one evaluator; what is known of them is kept with their columns."""
+        state = ("pair", id(first), id(second), key)
         with self._lock:
-            kept = self._tables.get(state)
+            kept: ComparedTable | None = self._tables.get(state)
             if kept is None:
-                kept = self._tables[state] = ComparedTable(tables[0], tables[1], key)
-        return kept, shared
+                kept = self._tables[state] = ComparedTable(first, second, key)
+            return kept
 
     def comparison(self, first: str, second: str, evaluator: str | None = None) -> dict[str, Any]:
         """Two runs: how much the second is better or worse, and what differs between them."""
@@ -358,12 +368,10 @@ class Viewer:
             table, shared = self._compared(store, first, second, evaluator)
             runs = [table.first.run, table.second.run]
             documents = self._described(runs, store.evaluations.list(), store.aggregations.list())
-            found: dict[str, Any] = {"difference": None, "first": None, "second": None, "p_value": None}
-            found |= {"conclusion": "No evaluator has judged both runs.", "notes": [], "plot": None}
-            higher = True
-            if table.key is not None:
-                higher = table.first.results[table.key].spec.higher_is_better
-                found = self._difference(store, table)
+            higher = table.key is None or table.first.results[table.key].spec.higher_is_better
+            found = self._difference(store, table, shared)
+            if table.key is None:
+                found["conclusion"] = "No evaluator has judged both runs."
             settings = differing([run.header for run in runs])
             names = dict.fromkeys([*settings[0], *settings[1]])
             return {
@@ -389,67 +397,67 @@ class Viewer:
         """The differences by every evaluator that has judged both runs, as a plot; None where one says it all."""
         with self.pool.store() as store:
             table, shared = self._compared(store, first, second, None)
-            with self._lock:
-                known = table.forest
-            if known is None:
-                keys = shared[: max(1, MOST_COMPARED // max(1, len(table)))]
-                known = {"plot": None, "metrics": len(shared), "left_out": len(shared) - len(keys)}
-                runs = [table.first.run, table.second.run]
-                sources = [side.results[key] for side in (table.first, table.second) for key in keys]
-                evaluations = {each.evaluation.id: each.evaluation for each in sources}
-                if len(keys) > 1:
-                    with contextlib.suppress(RequestError):  # nothing in common: the page says it
-                        made = find_differences(store, runs, list(evaluations.values()), keys)
-                        shown = [
-                            each for each in made.differences if each.compared.difference.value is not None
-                        ]
-                        known["left_out"] = len(shared) - len(shown)
-                        if len(shown) > 1:
-                            known["plot"] = marks.differences(
-                                "Paired differences", shown, {}, made.confidence, by_metric=True
-                            )
-                with self._lock:
-                    table.forest = known
-            found: dict[str, Any] = known
+            keys = shared[: max(1, MOST_DRAWN_ROWS // max(1, len(table)))]
+            found = self._found(store, table, keys)
+            shown = [each for each in found.differences if each.compared.difference.value is not None]
+            plot = None
+            if len(shown) > 1:
+                plot = marks.differences("Paired differences", shown, {}, found.confidence, by_metric=True)
+            return {"plot": plot, "metrics": len(shared), "left_out": len(shared) - len(shown)}
+
+    def _found(self, store: Store, table: ComparedTable, keys: Sequence[str]) -> Found:
+        """The differences by some evaluators, adjusted for their number."""
+        # The table of the first evaluator keeps those of all.
+        kept = self._pair(table.first, table.second, keys[0]) if keys else table
+        with self._comparing:  # the page asks for the differences by one and by all at once
+            known: dict[int, Found] = kept.difference or {}
+            found = known.get(len(keys))
+            if found is None:
+                sides = (table.first, table.second)
+                try:
+                    found = find_differences(
+                        store,
+                        [side.run for side in sides],
+                        keys,
+                        lambda key: [side.scores_by(key) for side in sides],
+                    )
+                except RequestError as error:  # nothing in common
+                    found = Found([], [str(error)], CONFIDENCE)
+                kept.difference = {**known, len(keys): found}
             return found
 
-    def _difference(self, store: Store, table: ComparedTable) -> dict[str, Any]:
-        with self._lock:
-            if table.difference is None:
-                runs = [table.first.run, table.second.run]
-                evaluations = {
-                    each.evaluation.id: each.evaluation
-                    for each in (table.first.results[table.key or ""], table.second.results[table.key or ""])
-                }
-                try:
-                    made = find_differences(store, runs, list(evaluations.values()), [table.key or ""])
-                except RequestError as error:
-                    table.difference = {
-                        "difference": None, "first": None, "second": None, "p_value": None,
-                        "conclusion": str(error), "notes": [], "plot": None,
-                    }  # fmt: skip
-                else:
-                    each = made.differences[0]
-                    table.difference = {
-                        "difference": _estimate(
-                            each.compared.difference.about(
-                                evaluator=each.evaluator,
-                                aggregator="difference",
-                                name=each.aggregator,
-                                run=each.run,
-                            )
-                        ),
-                        "first": _estimate(each.compared.first),
-                        "second": _estimate(each.compared.second),
-                        "p_value": each.compared.p_value,
-                        "conclusion": each.conclusion,
-                        "notes": [*made.notes, *([each.note] if each.note else [])],
-                        "plot": marks.differences(
-                            "Paired difference", [each], {}, made.confidence, by_metric=True
-                        ),
-                    }
-            found: dict[str, Any] = table.difference
-            return found
+    def _difference(self, store: Store, table: ComparedTable, shared: Sequence[str]) -> dict[str, Any]:
+        together = len(table) * len(shared) <= MOST_TOGETHER
+        found = self._found(store, table, shared if together else [table.key or ""])
+        mine = [each for each in found.differences if each.evaluator == table.key]
+        if not mine:
+            return {
+                "difference": None, "first": None, "second": None, "p_value": None, "adjusted_p_value": None,
+                "metrics": 1, "conclusion": "; ".join(found.notes), "notes": [], "plot": None,
+            }  # fmt: skip
+        each = mine[0]
+        difference = each.compared.difference.about(
+            evaluator=each.evaluator, aggregator="difference", name=each.aggregator, run=each.run
+        )
+        others = len(shared) - len(found.differences)
+        alone = (
+            []
+            if together or not others
+            else [
+                f"By {table.key} alone, not adjusted for the {plural(others, 'other metric')}: karat compare adjusts."
+            ]
+        )
+        return {
+            "difference": _estimate(difference),
+            "first": _estimate(each.compared.first),
+            "second": _estimate(each.compared.second),
+            "p_value": each.compared.p_value,
+            "adjusted_p_value": each.adjusted_p_value,
+            "metrics": len(found.differences),
+            "conclusion": each.conclusion,
+            "notes": [*found.notes, *([each.note] if each.note else []), *alone],
+            "plot": marks.differences("Paired difference", [each], {}, found.confidence, by_metric=True),
+        }
 
     def compared_rows(
         self,
@@ -548,7 +556,7 @@ class Viewer:
                 )
             key = evaluator or (keys[0] if keys else None)
             fields = _fields(runs[0])
-            field = by or (fields[0] if fields else None)
+            field = by
             document: dict[str, Any] = {
                 "runs": self._described(runs, mine, store.aggregations.list()),
                 "fields": fields,
@@ -560,7 +568,7 @@ class Viewer:
                 "difference": None,
                 "plot": None,
             }
-            if key is None or field is None:
+            if key is None or not (fields or by):
                 return document
             tables = [
                 self._kept_table(
@@ -568,6 +576,7 @@ class Viewer:
                 )
                 for run in runs
             ]
+            document["by"] = field = field or _default_field(tables[0], fields)
             document["higher_is_better"] = tables[0].results[key].spec.higher_is_better
             groups, difference = _slices(tables, key, field)
             labels = {run["id"]: run["label"] for run in document["runs"]}
@@ -589,7 +598,9 @@ class Viewer:
             handles: list[Run | Evaluation] = [run, *newest.values()]
             kinds = [placed for handle in handles for placed in placed_kinds(handle, run=run.id)]
             out: list[dict[str, Any]] = []
-            for kind, places in sorted(kinds, key=lambda each: -each.kind.count):
+            for kind, places in sorted(
+                kinds, key=lambda each: (each.kind.status != "failed", -each.kind.count)
+            ):
                 if kind.what == "output":
                     where = f"status:{kind.status}"
                 else:
@@ -618,11 +629,13 @@ class Viewer:
                         "examples": examples,
                     }
                 )
+            # Skips have a section of their own: most follow from a failed output.
             bars: list[tuple[str, int, marks.About]] = [
                 (f"{each['type']} · {each['what']}", each["count"], {"filter": each["filter"]})
                 for each in out
+                if each["status"] == "failed"
             ]
-            plot = marks.bars("Failures and skips by kind", bars[:MOST_DRAWN]) if bars else None
+            plot = marks.bars("Failures by kind", bars[:MOST_DRAWN]) if bars else None
             return {"run": document, "kinds": out, "plot": plot}
 
     def performance(self, names: Sequence[str], evaluator: str | None) -> dict[str, Any]:
@@ -712,7 +725,7 @@ def _row_document(table: RunTable, row: int, index: int, joined: Row | None) -> 
         "error": shown_text(joined.error) if joined.error else "",
         "input": shown_text(joined.shown("input")),
         "expected": shown_text(joined.shown("expected")),
-        "output": shown_text(joined.shown("output")),
+        "output": output_text(joined.shown("output")),
         "seconds": joined.service_seconds,
         "cost": joined.cost,
         "tokens": int(table.tokens[row]),
@@ -743,7 +756,7 @@ def _side(row: Row | None, key: str | None) -> dict[str, Any]:
     judged = row.results.get(key or "")
     return {
         "status": row.status,
-        "output": shown_text(row.shown("output")),
+        "output": output_text(row.shown("output")),
         "error": shown_text(row.error) if row.error else "",
         "score": judged.score if judged else None,
         "comment": shown_text(judged.comment) if judged else "",
@@ -799,6 +812,18 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
 def _number(value: Any) -> float | None:
     number = float(value)
     return None if math.isnan(number) else number
+
+
+def _default_field(table: RunTable, fields: Sequence[str]) -> str:
+    """The first metadata field with few values; without one, the first field."""
+    for field in fields:
+        found = table.labels(field)
+        if (
+            found is not None
+            and 2 <= len({label for value in found[1] for label in slice_labels(value)}) <= FEW
+        ):
+            return field
+    return fields[0]
 
 
 def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict[str, Any]], float | None]:

@@ -15,6 +15,7 @@ from karat.serialization import encode
 from karat.store.columns import cost_of
 from karat.store.handles import Evaluation, Run
 from karat.store.repositories import example_decoder, output_decoder, result_decoder
+from karat.store.row_tables import steps_line
 from karat.store.rows import error_text, judged_of
 from karat.traces import Step
 from karat.view.names import Download
@@ -41,6 +42,13 @@ def as_json(value: Any, most: int | None = None) -> str:
     """A value as JSON text, without more of it than needed."""
     data = encode(value)
     return (data if most is None else data[: 4 * most + 4]).decode("utf-8", "ignore")
+
+
+def output_text(value: Any) -> str:
+    """Return a short form of an output: a trajectory that is not long as its calls, anything else as `shown_text`."""
+    parts = value.values() if isinstance(value, dict) else [value]
+    long = any(isinstance(each, list) and len(each) > STEPS for each in parts)
+    return shown_text(value if long else steps_line(value) or value)
 
 
 class _Found(Exception):
@@ -203,6 +211,7 @@ class Item:
         return {
             "status": output.outcome.status,
             "value": self._field("output", self._shown("output", output.value)),
+            "trajectory": steps_line(self._shown("output", output.value)),
             "error": error_text(output.outcome),
             "where": error.where if error is not None else "",
             "seconds": output.service_seconds,

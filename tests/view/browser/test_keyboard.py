@@ -123,7 +123,7 @@ def test_y_copies_the_command_line_of_the_view(tab, sample, capsys):
         f"/r/{first}?sort=-seconds": ["karat", "show", first, "--sort=-seconds"],
         f"/r/{first}?key=3.1": ["karat", "show", first, "--example", "ticket-003"],
         f"/c/{first}..{second}": ["karat", "compare", first, second],
-        f"/c/{first}..{second}?evaluator=judged": ["karat", "compare", first, second, "--metric", "judged"],
+        f"/c/{first}..{second}?evaluator=judged": ["karat", "compare", first, second],
         f"/f/{first}": ["karat", "show", first, "--failed"],
         f"/p/{first},{second}": ["karat", "report", first, second],
     }

@@ -9,6 +9,8 @@ import {
 // ---------------------------------------------------------------- plots
 
 let plots = 0;
+/** How far a plot is scaled down before it scrolls: its text stays readable. */
+const SMALLEST = 0.85;
 
 /**
  * The marks of a plot as SVG. `link` says which address a mark opens.
@@ -40,10 +42,12 @@ export function Plot({ plot, link = () => null }) {
   const linked = plot.marks.some((mark) => mark.kind === "text" && mark.about && link(mark.about));
   return html`<figure>
     <figcaption>${plot.title}</figcaption>
-    <svg class="plot" viewBox="0 0 ${plot.width} ${plot.height}" width=${plot.width} height=${plot.height}
-      role=${linked ? "group" : "img"} aria-labelledby="${id}-t ${id}-d">
-      <title id="${id}-t">${plot.title}</title><desc id="${id}-d">${plot.description}</desc>${drawn}
-    </svg>
+    <div class="scroll" tabindex="0" role="region" aria-label=${plot.title}>
+      <svg class="plot" viewBox="0 0 ${plot.width} ${plot.height}" width=${plot.width} height=${plot.height} style=${{ minWidth: `${SMALLEST * plot.width}px` }}
+        role=${linked ? "group" : "img"} aria-labelledby="${id}-t ${id}-d">
+        <title id="${id}-t">${plot.title}</title><desc id="${id}-d">${plot.description}</desc>${drawn}
+      </svg>
+    </div>
   </figure>`;
 }
 
@@ -379,17 +383,18 @@ export function Results({ results }) {
   </div>`);
 }
 
-/** The output of an item: its value or its error. @param {{item: import("./types").Item, pieces?: any}} props */
+/** The output of an item: its value or its error; a trajectory is folded, its steps say more. @param {{item: import("./types").Item, pieces?: any}} props */
 export function Output({ item, pieces }) {
   const { output } = item;
+  const value = html`<${Field} field=${output.value} pieces=${pieces} />`;
   return html`<div>
     ${output.error ? html`<p class="bad text" dir="auto">${output.error}</p>` : null}
     ${output.where ? html`<details><summary>Where</summary><pre tabindex="0">${output.where}</pre></details>` : null}
-    ${output.value.kind === "none" && output.error ? null : html`<${Field} field=${output.value} pieces=${pieces} />`}
+    ${output.value.kind === "none" && output.error ? null : output.trajectory ? html`<details><summary>${output.trajectory}</summary>${value}</details>` : value}
     <p class="muted"><${Status} status=${output.status} />
       ${output.seconds === undefined ? null : ` · ${seconds(output.seconds)}`}
       ${output.queue_seconds ? ` (+ ${seconds(output.queue_seconds)} waiting)` : null}
-      ${output.tokens && output.tokens.input + output.tokens.output ? ` · ${whole(output.tokens.input + output.tokens.output)} tokens · ${dollars(output.cost)}` : null}
+      ${output.tokens && output.tokens.input + output.tokens.output ? ` · ${whole(output.tokens.input + output.tokens.output)} tokens · ${output.cost === null ? "cost unknown" : dollars(output.cost)}` : null}
       ${(output.try ?? 1) > 1 ? ` · try ${output.try}` : null}</p>
   </div>`;
 }

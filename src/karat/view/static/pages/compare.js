@@ -35,7 +35,9 @@ export class ComparePage extends Component {
       regression: () => this.regression(),
       command: () => {
         const [a, b] = this.ids();
-        const metric = this.props.query.evaluator ? ` --metric ${shell(this.props.query.evaluator)}` : "";
+        // Of one metric alone the probabilities are others: they are adjusted for the number of metrics.
+        const alone = this.data?.metrics === 1 && this.data.evaluators.length > 1;
+        const metric = alone ? ` --metric ${shell(this.data.evaluator)}` : "";
         return `karat compare ${shell(a)} ${shell(b)}${metric}`;
       },
     });
@@ -78,9 +80,9 @@ export class ComparePage extends Component {
             ${data.evaluators.length ? html`<${Choice} name="evaluator" label="Metric" value=${data.evaluator} options=${data.evaluators} />` : null}
             <span class="chips" role="group" aria-label="Changes">${CHANGES.filter((name) => name !== "not applicable" || data.counts[name]).map((name) => html`<a class="chip" aria-current=${query.filter === changed(name) ? "true" : undefined}
               href=${address(path, { evaluator: query.evaluator, filter: query.filter === changed(name) ? "" : changed(name) })}><${Status} status=${name} /> ${whole(data.counts[name] ?? 0)}</a> `)}</span>
-            ${data.difference ? html`<span>difference <a href=${address(path, { evaluator: query.evaluator, filter: PAIRED, sort: "difference" })}><strong>${data.difference.value > 0 ? "+" : ""}${number(data.difference.value)}</strong></a> <span class="muted">${interval(data.difference)}${data.p_value === null ? "" : `, p ${probability(data.p_value)}`}</span></span>` : null}
+            ${data.difference ? html`<span>difference <a href=${address(path, { evaluator: query.evaluator, filter: PAIRED, sort: "difference" })}><strong>${data.difference.value > 0 ? "+" : ""}${number(data.difference.value)}</strong></a> <span class="muted">${interval(data.difference)}${data.adjusted_p_value === null ? "" : `, p ${probability(data.adjusted_p_value)}${data.metrics > 1 ? ` adjusted for ${data.metrics} metrics` : ""}`}</span></span>` : null}
           </div>
-          ${data.evaluators.length < 2 ? html`<${Plot} plot=${data.plot} />` : html`<${Loaded} path="/api${path}/differences" version=${version}>${(/** @type {any} */ all) => differences(all, data.plot, path)}<//>`}
+          ${data.evaluators.length < 2 ? html`<${Plot} plot=${data.plot} link=${() => address(path, { filter: PAIRED, sort: "difference" })} />` : html`<${Loaded} path="/api${path}/differences" version=${version}>${(/** @type {any} */ all) => differences(all, data.plot, path)}<//>`}
           ${data.differs.length ? html`<details><summary>What differs: ${data.differs.map((/** @type {any} */ each) => each.name).join(", ").slice(0, 200)}</summary>
             <div class="scroll" tabindex="0" role="region" aria-label="What differs"><table><thead><tr><th scope="col">setting</th><th scope="col">${a.label}</th><th scope="col">${b.label}</th></tr></thead>
             <tbody>${data.differs.map((/** @type {any} */ each) => html`<tr><td>${each.name}</td><td>${each.first}</td><td>${each.second}</td></tr>`)}</tbody></table></div></details>` : null}
@@ -102,9 +104,9 @@ export class ComparePage extends Component {
 
 /** The differences by all metrics; many are folded. @param {any} all @param {any} one @param {string} path */
 function differences(all, one, path) {
-  if (!all.plot) return html`<${Plot} plot=${one} />`;
+  if (!all.plot) return html`<${Plot} plot=${one} link=${() => address(path, { filter: PAIRED, sort: "difference" })} />`;
   const open = (/** @type {any} */ about) => address(path, { evaluator: about.evaluator, filter: PAIRED, sort: "difference" });
-  const plot = html`<${Plot} plot=${all.plot} link=${open} />`;
+  const plot = html`<${Plot} plot=${all.plot} link=${open} />${all.left_out ? html`<p class="muted">${plural(all.left_out, "further metric")} without scores of both runs, or of too many rows to compare at once.</p>` : null}`;
   const shown = all.metrics - all.left_out;
   return shown <= FEW ? plot : html`<details><summary>Paired differences of ${plural(shown, "metric")}</summary>${plot}</details>`;
 }
@@ -126,7 +128,7 @@ function pair(item, a, b) {
     <section><h3>Input</h3><${Field} field=${item.example.input} /></section>
     <section><h3>Expected</h3><${Field} field=${item.example.expected} /></section>
     <div class="beside">${[[item.first, a, "removed"], [item.second, b, "added"]].map(([each, run, mine]) => html`<section>
-      <h3><a href=${address(runPath(run.id), { key: item.key })}>${run.label}</a></h3>
+      <h3><a href=${address(runPath(run.id), { key: item.key, open: 1 })}>${run.label}</a></h3>
       ${each ? html`<${Output} item=${each} pieces=${side(item.diff, mine)} />` : html`<p class="muted">The run has no such item.</p>`}
     </section>`)}</div>
     ${item.calls ? html`<section><h3>Tool calls</h3><p>${item.calls.text}</p><div class="scroll" tabindex="0" role="region" aria-label="Tool calls"><table>

@@ -11,16 +11,39 @@ export class FailuresPage extends Component {
     return html`<${Loaded} path="/api/f/${encodeURIComponent(id)}" version=${version}>${(/** @type {any} */ data) => {
       document.title = `Failures of ${data.run.label} · karat`;
       const path = runPath(data.run.id);
-      const total = data.kinds.reduce((/** @type {number} */ sum, /** @type {any} */ kind) => sum + kind.count, 0);
+      const failed = data.kinds.filter((/** @type {any} */ kind) => kind.status === "failed");
+      const skipped = data.kinds.filter((/** @type {any} */ kind) => kind.status !== "failed");
       return html`<h1>Failures of ${data.run.label}</h1>
-        <p>${total ? `${plural(total, "item")} in ${plural(data.kinds.length, "kind")}.` : "Nothing failed and nothing was skipped."}</p>
+        <p class="conclusion">${sentence(failed, "failed")} ${sentence(skipped, "skipped")}</p>
         <${Plot} plot=${data.plot ?? null} link=${(/** @type {any} */ about) => (about.filter ? address(path, { filter: about.filter }) : null)} />
-        ${data.kinds.map((/** @type {any} */ kind) => html`<section class="kind">
-          <h2><a data-row=${kind.type} href=${address(path, { filter: kind.filter })}>${kind.type}</a> <span class="muted">${kind.what}</span> <${Status} status=${kind.status} /> ${whole(kind.count)}</h2>
-          <ul>${kind.examples.map((/** @type {any} */ each) => html`<li><a href=${address(path, { filter: kind.filter, key: each.key, open: 1 })}>${each.example}</a>
-            <span class="text" dir="auto"> ${each.message}</span>${each.where ? html` <span class="muted">${each.where}</span>` : null}</li>`)}</ul>
-          <p><a href=${address(path, { filter: kind.filter })}>all ${whole(kind.count)}</a></p>
-        </section>`)}`;
+        ${failed.map((/** @type {any} */ kind) => section(kind, path))}
+        ${skipped.length ? html`<h2>Skipped</h2><ul class="kind">${skipped.map((/** @type {any} */ kind) => html`<li><a data-row=${kind.type} href=${address(path, { filter: kind.filter })}>${whole(kind.count)}</a>
+          ${kind.what}: <span class="text" dir="auto">${kind.type}</span> ${examples(kind, path)}</li>`)}</ul>` : null}`;
     }}<//>`;
   }
 }
+
+/** `7 outputs and 3 results of close failed.` @param {any[]} kinds @param {string} status */
+function sentence(kinds, status) {
+  const counts = new Map();
+  for (const kind of kinds) {
+    const what = kind.what === "output" ? "output" : "result";
+    counts.set(what, (counts.get(what) ?? 0) + kind.count);
+  }
+  const parts = [...counts].map(([what, count]) => plural(count, what));
+  if (!parts.length) return status === "failed" ? "Nothing failed." : "Nothing was skipped.";
+  const total = kinds.reduce((sum, kind) => sum + kind.count, 0);
+  return `${parts.join(" and ")} ${status === "failed" ? "failed" : total === 1 ? "was skipped" : "were skipped"}.`;
+}
+
+/** @param {any} kind @param {string} path */
+const section = (kind, path) => html`<section class="kind">
+  <h2><a data-row=${kind.type} href=${address(path, { filter: kind.filter })}>${kind.type}</a> <span class="muted">${kind.what}</span> <${Status} status=${kind.status} /> ${whole(kind.count)}</h2>
+  <ul>${kind.examples.map((/** @type {any} */ each) => html`<li><a href=${address(path, { filter: kind.filter, key: each.key, open: 1 })}>${each.example}</a>
+    <span class="text" dir="auto"> ${each.message}</span>${each.where ? html` <span class="muted">${each.where}</span>` : null}</li>`)}</ul>
+  <p><a href=${address(path, { filter: kind.filter })}>all ${whole(kind.count)}</a></p>
+</section>`;
+
+/** The first examples of a kind in a line. @param {any} kind @param {string} path */
+const examples = (kind, path) => html`<span class="muted">${kind.examples.map((/** @type {any} */ each, /** @type {number} */ place) =>
+  html`${place ? ", " : ""}<a href=${address(path, { filter: kind.filter, key: each.key, open: 1 })}>${each.example}</a>`)}${kind.count > kind.examples.length ? ", …" : ""}</span>`;

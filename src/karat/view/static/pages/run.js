@@ -89,8 +89,9 @@ export class RunPage extends Component {
   row(row, keys) {
     const { filter = "", sort = "" } = this.props.query;
     const asked = keys.filter((key) => filter.includes(key) || sort.endsWith(key)); // they come first: the place is narrow
+    const judged = keys.filter((key) => row.results[key] && row.results[key].status !== "skipped");
     return html`<span class="cell id"><${Status} short status=${row.status} /> ${row.id}${row.attempt > 1 ? ` · attempt ${row.attempt}` : ""}${row.unit ? ` · ${row.unit}` : ""}</span>
-      <span class="cell scores">${[...new Set([...asked, ...keys])].slice(0, 4).map((key) => {
+      <span class="cell scores">${[...new Set([...asked, ...(judged.length ? judged : keys)])].slice(0, 4).map((key) => {
         const result = row.results[key];
         if (!result) return null;
         const text = result.score === null || result.score === undefined ? result.status : number(result.score, 2);

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from karat.errors import StoreError
+from karat.errors import StoreError, StoreRefused
 
 T = TypeVar("T")
 
@@ -30,6 +30,10 @@ Cells: TypeAlias = tuple[float | None, float] | tuple[float | None, float, float
 """The columns of a record: score, seconds, seconds of them spent waiting, cost, input tokens, output tokens, and the
 kind of its failure or the reason of its skip. A plain tuple, because one is made for every record; of a record that
 succeeded without model calls it has the first two alone, so that a batch of such records is packed as two columns."""
+
+
+class NoStoreYet(StoreRefused):
+    """A server has no tables of karat."""
 
 
 class Row(NamedTuple):
@@ -56,7 +60,7 @@ class RecordDecoder(Generic[T]):
         """Decode a header or a record."""
         try:
             return self._decode(payload)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except (msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
             raise StoreError(
                 f"the store has a record that is not {self._type.__name__.strip('_')}: {error};"
                 " restore the store from a copy (karat doctor lists the damage)"

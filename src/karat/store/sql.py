@@ -162,11 +162,14 @@ class SqlBackend:
     def scan(self, parent: int, start: int, stop: int) -> list[Row]:
         rows, damaged = self._scan(parent, start, stop)
         if damaged:
-            raise StoreError(
-                f"{self._name(parent)} in {self.url} has {_records(len(damaged))} with damaged content:"
-                " restore the store from a copy (karat doctor lists the damage)"
-            )
+            raise self._damaged(parent, _records(len(damaged)))
         return rows
+
+    def _damaged(self, parent: int, records: str = "records") -> StoreError:
+        return StoreError(
+            f"{self._name(parent)} in {self.url} has {records} with damaged content: restore the store from a copy"
+            " (karat doctor lists the damage)"
+        )
 
     def _scan(self, parent: int, start: int, stop: int) -> tuple[list[Row], list[Row]]:
         """All rows of a range, and those that do not match their checksum."""
@@ -174,6 +177,13 @@ class SqlBackend:
             f"SELECT position, item, try_number, status, reuse, payload, {self._checksum}{_RANGE}",
             (parent, start, stop),
         )
+        try:
+            return self._checked(found)
+        except _WRONG_TYPE:
+            return self._checked_one_by_one(found)
+
+    @staticmethod
+    def _checked(found: Sequence[Any]) -> tuple[list[Row], list[Row]]:
         items, make = _Items(), tuple.__new__  # as `Row._make` does, which is a call of a Python function
         rows: list[Row] = []
         damaged: list[Row] = []
@@ -191,13 +201,30 @@ class SqlBackend:
             rows.sort(key=lambda row: (row.position, item_order(row.item), row.try_number))
         return rows, damaged
 
+    def _checked_one_by_one(self, found: Sequence[Any]) -> tuple[list[Row], list[Row]]:
+        """The same where a column has content of another type: a flipped bit can change the type too."""
+        rows: list[Row] = []
+        damaged: list[Row] = []
+        for each in found:
+            try:
+                good, bad = self._checked([each])
+            except _WRONG_TYPE:
+                good, bad = [], [Row(each[0], "", 0, 0, None, b"")]
+            rows += good
+            damaged += bad
+        return rows, damaged
+
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
         found = self._read(
             f"SELECT position, item, try_number, status{_RANGE}",
             (parent, start, stop),
         )
         items, make = _Items(), Mark._make
-        return [make((p, items[i][0], t, s)) for p, i, t, s in found]
+        try:
+            return [make((p, items[i][0], t, s)) for p, i, t, s in found]
+        except _WRONG_TYPE:
+            self.scan(parent, start, stop)  # raises
+            raise
 
     def scan_fields(self, parent: int, start: int, stop: int) -> ScannedFields:
         found = self._read(
@@ -208,11 +235,15 @@ class SqlBackend:
             return ScannedFields((), (), (), (), ())
         positions, keys, tries, statuses, payloads, expected = zip(*found, strict=True)
         items = _Items()
-        starts = [
-            (items[i][1] + 64 * p + 8 * t + s) & 0xFFFFFFFF
-            for i, p, t, s in zip(keys, positions, tries, statuses, strict=True)
-        ]
-        if tuple(map(crc32, payloads, starts)) != expected:
+        try:
+            starts = [
+                (items[i][1] + 64 * p + 8 * t + s) & 0xFFFFFFFF
+                for i, p, t, s in zip(keys, positions, tries, statuses, strict=True)
+            ]
+            sound = tuple(map(crc32, payloads, starts)) == expected
+        except _WRONG_TYPE:
+            sound = False
+        if not sound:
             self.scan(parent, start, stop)  # raises, unless the records are of schema 1 and have no checksum
         return ScannedFields(positions, [items[key][0] for key in keys], tries, statuses, payloads)
 
@@ -245,7 +276,7 @@ class SqlBackend:
         )
         while found := self._read(sql, (parent, after)) if self._keeps_columns else []:
             for number, records, payload, expected in found:
-                if crc32(payload) != expected:
+                if not _is_sound(payload, expected):
                     raise StoreError(
                         f"the columns of {self._name(parent)} in {self.url} are damaged: restore the store from a"
                         " copy (karat doctor lists the damage)"
@@ -281,6 +312,8 @@ class SqlBackend:
 
     def counts(self, parent: int) -> dict[int, int]:
         found = self._read(_COUNTS.format(""), (parent,))
+        if not all(isinstance(each, int) for row in found for each in row):
+            raise self._damaged(parent)
         if any(tries > 1 for _, _, tries in found):
             found = self._read(_COUNTS.format(_LATEST), (parent,))
         return {int(status): int(count) for status, count, _ in found}
@@ -492,7 +525,7 @@ class SqlBackend:
         columns = f"number, id, payload, {self._checksum}"
         headers = self._read(f"SELECT {columns} FROM karat_headers ORDER BY number")  # noqa: S608 - no value in it
         for number, id, payload, expected in headers:
-            if expected is not None and crc32(payload) != expected:
+            if expected is not None and not _is_sound(payload, expected):
                 problems.append(f"the header of {id} has damaged content")
             found: list[Row] = []
             chunks = Chunks(0, self.extent(number))
@@ -510,6 +543,14 @@ class SqlBackend:
                 more = ", …" if len(found) > MOST_PROBLEMS else ""
                 problems.append(f"{id} has {_records(len(found))} with damaged content, at {where}{more}")
         return problems
+
+
+_WRONG_TYPE = (TypeError, ValueError, AttributeError, OverflowError)
+"""What reading a column raises whose content is of another type than it was written."""
+
+
+def _is_sound(payload: object, expected: object) -> bool:
+    return isinstance(payload, bytes) and crc32(payload) == expected
 
 
 def _records(count: int) -> str:

@@ -91,11 +91,15 @@ def _append(count: int) -> str:
     return f"INSERT INTO karat_rows VALUES {', '.join([row] * count)} ON CONFLICT DO NOTHING"  # noqa: S608 - only marks
 
 
+_FAILURES = (sqlite3.Error, UnicodeDecodeError)
+"""What the driver raises. A flipped bit in a text, or in the schema that an error quotes, makes it invalid UTF-8."""
+
+
 class SqliteBackend(SqlBackend):
     """A SQLite file. `path=None` keeps everything in memory, for this process only."""
 
     commits_briefly = True
-    _failures = (sqlite3.Error,)
+    _failures = _FAILURES
 
     def __init__(self, path: Path | None, *, synchronous: str = "NORMAL", read_only: bool = False) -> None:
         super().__init__()
@@ -114,7 +118,7 @@ class SqliteBackend(SqlBackend):
                 self._open_to_read(path)
             else:
                 self._open(synchronous)
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             if path is None or not path.is_file() or _code(error) not in _NOT_WRITABLE:
                 raise _refusal(path, error) from error
             self._open_to_read(path)
@@ -146,7 +150,7 @@ class SqliteBackend(SqlBackend):
                 self._connection = _connect_to_read(path)
                 self._connection.execute("SELECT count(*) FROM karat_headers").fetchone()
             schema = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise StoreRefused(f"{path} cannot be read: {error}") from error
         self._checksum = "checksum" if schema >= 2 else "NULL"
         self._keeps_columns = schema >= 3
@@ -255,7 +259,7 @@ class SqliteBackend(SqlBackend):
             raise StoreError(f"{self.path} was deleted or replaced while it was in use: start again")
 
     def _reason(self, error: Exception) -> str:
-        code = _code(error)  # type: ignore[arg-type]  # of this driver
+        code = _code(error)
         if code == sqlite3.SQLITE_BUSY:
             return f"another process has been writing for more than {BUSY_SECONDS:g} s"
         if code == sqlite3.SQLITE_FULL:
@@ -385,8 +389,16 @@ def _refuse_foreign(path: Path) -> None:
             _refuse_by_content(path, connection)
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except _FAILURES as error:
         raise _refusal(path, error) from error
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Refuse a file that cannot be a store, or that this process may not write or make."""
+    _refuse_foreign(path)
+    places = [path, path.parent] if path.exists() else [path.parent]
+    if not all(os.access(place, os.W_OK) for place in places):
+        raise _not_writable(path)
 
 
 def _refuse_by_content(path: Path, connection: sqlite3.Connection) -> None:
@@ -419,15 +431,15 @@ def _not_a_store(path: Path | None) -> StoreRefused:
 _NOT_WRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: Exception) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _refusal(path: Path | None, error: sqlite3.Error) -> KaratError:
+def _refusal(path: Path | None, error: Exception) -> KaratError:
     code = _code(error)
     if code == sqlite3.SQLITE_NOTADB:
         return _not_a_store(path)
-    if code == sqlite3.SQLITE_CORRUPT:
+    if code == sqlite3.SQLITE_CORRUPT or isinstance(error, UnicodeDecodeError):
         return StoreRefused(f"{path} is damaged or truncated ({error}): restore it from a copy")
     if code in _NOT_WRITABLE:
         return _not_writable(path)

@@ -11,7 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urldefrag, urljoin
+from urllib.parse import unquote, urldefrag, urljoin
 
 from karat.errors import RequestError
 
@@ -84,11 +84,28 @@ def refuse_remote_references(schema: object, where: str = "the schema") -> None:
                 references.append((part[name], urljoin(base, part[name])))
         waiting += [(value, base) for name, value in part.items() if name not in _DATA]
     for written, absolute in references:
+        if written.startswith("#/") and known == {""} and not _inside(schema, written):
+            raise RequestError(
+                f"{where} refers to {written[:120]!r}, which it does not contain: put it under $defs"
+            )
         if not written.startswith("#") and urldefrag(absolute)[0] not in known and not _standard(absolute):
             raise RequestError(
                 f"{where} refers to {written[:120]!r}, which is outside of it: only references within the schema"
                 " are followed (#/$defs/name); karat fetches no remote schema"
             )
+
+
+def _inside(schema: Any, pointer: str) -> bool:
+    """Whether a schema contains what a JSON pointer leads to."""
+    for step in unquote(pointer)[2:].split("/"):
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, Mapping) and step in schema:
+            schema = schema[step]
+        elif isinstance(schema, list) and step.isdecimal() and int(step) < len(schema):
+            schema = schema[int(step)]
+        else:
+            return False
+    return True
 
 
 def _standard(address: str) -> bool:

@@ -211,3 +211,59 @@ def test_formulas_are_text_in_an_exported_table(karat, project):
         cells = [cell for row in csv.reader(file) for cell in row]
     assert any("1+1" in cell for cell in cells)
     assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r", "-2+3"))]
+
+
+def test_check_of_a_command_line_finds_what_fails_later(karat, project):
+    data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer", "--check"]
+    command = ["run", "task.py:shout", *data]
+    for parts, expected in [
+        (["-e", "edit_distance", "-a", "classification"], "the results of 'edit_distance' have no labels"),
+        (["-e", "exact_match", "-a", '{"name": "mean", "params": {"by": "topc"}}'], "metadata field 'topc'"),
+        (["-e", "exact_match", "-a", "win_rate"], "needs results of a pair evaluator"),
+        (["-e", '{"name": "by_metric", "params": {"metric": "exact_match"}}'], "compares runs, and there is"),
+        (["-e", "exact_match", "-a", '{"name": "mean", "of": ["exat"]}'], "no evaluator has the key 'exat'"),
+        (["--store", "mysql://x"], "unknown kind of store 'mysql'"),
+        (["--store", "nowhere/karat.db"], "there is no folder nowhere"),
+    ]:
+        said = karat(*command, *parts)
+        assert said.code == 2, parts
+        assert expected in said.err
+    assert karat(*command).code == 0
+    assert not (project / "karat.db").exists()
+
+
+def test_check_names_the_key_that_is_not_set(karat, project, monkeypatch):
+    (project / "asks.yaml").write_text(
+        "dataset: [{input: a}]\ntask: {prompt: '{input}', model: openai/gpt-x}\n"
+        "evaluators: [{name: llm_judge, params: {criterion: good, judge: {model: anthropic/x}}}]\n"
+    )
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+    said = karat("run", "asks.yaml", "--check")
+    assert said.code == 3
+    assert "openai/gpt-x needs a key: set OPENAI_API_KEY" in said.err
+    assert "anthropic/x needs a key: set ANTHROPIC_API_KEY" in said.err
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1234567890")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-1234567890")
+    assert karat("run", "asks.yaml", "--check").code == 0
+
+
+def test_check_says_that_there_is_nothing_to_do(karat, project):
+    (project / "empty.yaml").write_text("dataset: []\ntask: task.py:shout\n")
+    for command in (["empty.yaml"], ["experiment.yaml", "--offset", "6"]):
+        said = karat("run", *command, "--check", "--json")
+        assert said.code == 1, "as the run would end"
+        assert said.json["ok"] is False
+        assert "the status is no_data" in said.err
+
+
+def test_recorded_outputs_of_other_examples_are_refused(karat, project):
+    (project / "rec.jsonl").write_text('{"id": "q0", "output": "ONE"}\n')
+    (project / "others.jsonl").write_text('{"id": "z", "output": "ONE"}\n')
+    data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer", "-e", "exact_match"]
+    said = karat("run", "--recorded", "rec.jsonl", *data, "--check")
+    assert said.code == 0
+    assert "rec.jsonl has no output for 5 of 6 examples (q1, q2, q3, q4, q5)" in said.err
+    said = karat("run", "--recorded", "others.jsonl", *data)
+    assert said.code == 2
+    assert "no record of others.jsonl belongs to an example" in said.err

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from karat import Dataset
 from karat.documents import read_document
 from karat.errors import ConfigError
 from karat.experiments import carry_out, experiment_schema, read_experiment
@@ -149,6 +150,87 @@ def test_every_mistake_is_reported_at_once_with_its_line():
 )
 def test_a_mistake_says_what_where_and_the_nearest_right_thing(text, expected):
     assert any(expected in problem for problem in problems(text)), problems(text)
+
+
+TYPED = "def typed(text: str, n: int = 1) -> str:\n    return text * n\nclass Empty:\n    pass\ndef none():\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (DATASET + "task: {function: typed.py:typed, params: {n: x}}\n", "line 2: task.params.n: task"),
+        (DATASET + "task: typed.py:typed\nmatrix: {n: [1, x]}\n", "line 3: matrix.n[1]: task"),
+        (
+            "dataset: qa.jsonl\ntask: typed.py:typed\n",
+            "line 1: dataset: example 'a': typed() takes text: str",
+        ),
+        (
+            DATASET + "task: {recorded: others.jsonl}\n",
+            "line 2: task: no record of others.jsonl belongs to an",
+        ),
+        (DATASET + "task: loud.py:loud\nevaluators: [typed.py:Empty]\n", "has none of the methods evaluate"),
+        (
+            DATASET + "task: loud.py:loud\nevaluators: [{name: by_metric, params: {metric: exact_match}}]\n",
+            "line 3: evaluators[0]: 'by_exact_match' compares runs, and there is one",
+        ),
+        (
+            DATASET
+            + "task: loud.py:loud\nevaluators:\n"
+            + "- {name: json_schema_match, params: {schema: {$ref: 'http://127.0.0.1:9/x'}}}\n",
+            "line 4: evaluators[0]: 'json_schema_match': the schema refers to 'http://127.0.0.1:9/x'",
+        ),
+        (
+            DATASET + "task: loud.py:loud\nevaluators: [exact_match]\naggregators: [typed.py:none]\n",
+            "line 4: aggregators[0]: 'typed.py:none' has to take one parameter",
+        ),
+        (
+            DATASET
+            + "task: loud.py:loud\nevaluators: [exact_match]\n"
+            + "aggregators: [{name: mean, params: {confidence: 95}}]\n",
+            "line 4: aggregators[0].params.confidence: 95 is not a number between 0 and 1",
+        ),
+        (DATASET + "task: {prompt: '{input}', model: openai/x, stop: ''}\n", "task.stop: must not be empty"),
+        (DATASET + "task: loud.py:loud\nmodels: []\n", "models: must not be empty"),
+        (
+            DATASET
+            + "task: {prompt: '{input}', model: openai/x}\nmatrix: {prompt: ['{input}', '{inptu}']}\n",
+            "line 3: matrix.prompt: the prompt asks for {inptu}",
+        ),
+        *[
+            (DATASET + f"task: {{prompt: '{{input}}', model: openai/x, schema: {schema}}}\n", expected)
+            for schema, expected in [
+                ("{type: strin}", "line 2: task: the schema is wrong at $.type"),
+                ("{$ref: 'file:///etc/hostname'}", "the schema refers to 'file:///etc/hostname'"),
+                ("{$ref: '#/$defs/none'}", "the schema refers to '#/$defs/none', which it does not contain"),
+                ("typed.Empty", "a schema is a JSON Schema or a pydantic model"),
+            ]
+        ],
+    ],
+)
+def test_what_would_fail_later_is_found_before_anything_runs(folder, text, expected):
+    (folder / "typed.py").write_text(TYPED)
+    (folder / "others.jsonl").write_text('{"id": "z", "output": "x"}\n')
+    assert any(expected in problem for problem in problems(text)), problems(text)
+
+
+def test_a_short_stored_dataset_is_checked_too(folder):
+    with open_store("sqlite:///karat.db") as store:
+        store.datasets.put(Dataset.from_examples([{"input": "x", "metadata": {"topic": "a"}}], name="stored"))
+    found = problems(
+        "dataset: stored\ntask: loud.py:loud\nevaluators: [json_valid]\n"
+        "aggregators: [{name: mean, params: {by: tpic}}]\n"
+    )
+    assert "no example has the metadata field 'tpic': did you mean 'topic'?" in found[0]
+
+
+def test_a_store_beside_an_experiment_in_a_folder_of_any_name(tmp_path):
+    place = tmp_path / "100% of a? #b"
+    place.mkdir()
+    (place / "experiment.yaml").write_text(
+        "dataset: [{input: a}]\ntask: ../loud.py:loud\nstore: sqlite:///own.db\n"
+    )
+    with open_store(read_experiment(place / "experiment.yaml").store):
+        assert (place / "own.db").is_file()
 
 
 def test_aliases_cannot_blow_up():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from karat.errors import RequestError
-from karat.store import Store, open_existing, open_store, safe_url, store_file
+from karat.store import Store, check_store, open_existing, open_store, safe_url, store_file
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +132,40 @@ def test_a_path_with_an_equals_sign_is_a_file(tmp_path: Path) -> None:
         assert store.runs.list() == []
     assert (tmp_path / "a=b.db").exists()
     assert safe_url("sqlite:///a=b.db") == "sqlite:///a=b.db"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://x",
+        "sqlite:///",
+        "nowhere/x.db",
+        ".",
+        "sqlite:///x.db?mode=ro",
+        "notes.txt",
+        "unwritable/x.db",
+    ],
+)
+def test_a_store_that_cannot_be_used_is_found_without_making_it(url: str, tmp_path: Path, refuses) -> None:  # type: ignore[no-untyped-def]  # a fixture
+    (tmp_path / "notes.txt").write_text(
+        "no store, and longer than the shortest file that could be one\n" * 10
+    )
+    (tmp_path / "unwritable").mkdir(0o500)
+    before = sorted(tmp_path.rglob("*"))
+    if os.access(tmp_path / "unwritable", os.W_OK) and url.startswith("unwritable"):
+        pytest.skip("this user may write everywhere")
+    with refuses(RequestError):
+        check_store(url)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_checking_a_store_leaves_no_trace(tmp_path: Path, postgres_url: str) -> None:
+    check_store("new.db")
+    check_store("memory://")
+    check_store(postgres_url)
+    assert list(tmp_path.iterdir()) == []
+    open_store("made.db").close()
+    check_store("made.db")
+    assert [each.name for each in tmp_path.iterdir()] == ["made.db"]
+    with pytest.raises(RequestError, match="there is no store"):
+        open_store(postgres_url, read_only=True)

@@ -38,7 +38,7 @@ from karat.formatting import Block, Details, Paragraph
 from karat.layout import Styled
 
 if TYPE_CHECKING:
-    from karat.evaluators._base import ResolvedEvaluator
+    from karat.experiments.fitting import Sample
     from karat.experiments.plan import Plan
     from karat.experiments.running import Outcome
     from karat.graph import GraphTask, Written
@@ -220,51 +220,59 @@ def _task_plan(given: argparse.Namespace, task: Callable[[], Any]) -> Plan:
         raise UsageError("--output applies to recorded outputs: add --recorded FILE")
     if given.aggregator and not given.evaluator:
         raise UsageError("-a needs results to aggregate: add -e NAME, such as -e exact_match")
-    dataset, runs = _dataset(given), runs_for(task(), given.model)
-    _check_input(given, dataset, runs[0].task)
+    dataset, sample = _dataset(given)
+    runs = runs_for(task(), given.model)
     evaluators = [resolve_evaluator(each) for each in given.evaluator]
-    _check_expected(given, dataset, evaluators)
+    aggregators = [resolve_aggregator(each) for each in given.aggregator]
+    _check_parts(given, sample, runs, evaluators, aggregators)
     return Plan(
         dataset=dataset,
         runs=runs,
         evaluators=evaluators,
-        aggregators=[resolve_aggregator(each) for each in given.aggregator],
+        aggregators=aggregators,
         store=given.store,
         options=_options(given),
     )
 
 
-def _check_input(given: argparse.Namespace, dataset: Any, task: Any) -> None:
-    """Refuse a dataset whose first example does not fit the task's parameter, before anything runs."""
-    first = next(iter(dataset), None) if not isinstance(dataset, str) else None
-    if first is None or not hasattr(task, "misfit"):
-        return
-    problem = task.misfit(first)
-    if problem is None:
-        return
-    fields = list(first.input) if isinstance(first.input, dict) else []
-    fix = (
-        f"name the field with --input, one of {', '.join(map(str, fields[:10]))}"
-        if fields
-        else "check --input"
-    )
-    raise UsageError(f"{given.data}: example {first.id!r}: {problem}; {fix}")
+def _check_parts(
+    given: argparse.Namespace, sample: Sample, runs: list[Any], evaluators: list[Any], aggregators: list[Any]
+) -> None:
+    """Refuse parts that do not fit each other or the data, before anything runs."""
+    from karat.experiments import fitting
+
+    first = sample.examples[0] if sample.examples else None
+    fields = list(first.input) if first is not None and isinstance(first.input, dict) else []
+    problem = fitting.input_problem(runs[0].task, sample)
+    if problem is not None:
+        fix = f"name the field with --input{_one_of(fields)}" if fields else "check --input"
+        raise UsageError(f"{given.data}: {problem}; {fix}")
+    problem = fitting.record_problem(runs[0].task, sample)
+    if problem is not None:
+        raise UsageError(problem)
+    for each in evaluators:
+        if fitting.lacks_reference(each.evaluator, sample):
+            others = _one_of([*fields, *(first.metadata if first is not None else ())])
+            raise UsageError(
+                f"{each.evaluator.key} needs an expected output and no example of {given.data} has one:"
+                f" name its field with --expected{others}"
+            )
+        problem = fitting.evaluator_problem(each.evaluator, runs)
+        if problem is not None:
+            raise UsageError(f"-e {each.name}: {problem}")
+    by_key = {each.evaluator.key: each.evaluator for each in evaluators}
+    for each in aggregators:
+        for place, text in (
+            *fitting.field_problems(each, sample),
+            *fitting.aggregator_problems(each, by_key),
+        ):
+            raise UsageError(
+                f"-a {each.name}: {'.'.join(map(str, (*place, '')))[:-1]}{': ' if place else ''}{text}"
+            )
 
 
-def _check_expected(given: argparse.Namespace, dataset: Any, evaluators: list[ResolvedEvaluator]) -> None:
-    """Refuse evaluators that need an expected output where no example has one, before anything runs."""
-    needing = [each.evaluator.key for each in evaluators if getattr(each.evaluator, "needs_reference", False)]
-    if isinstance(dataset, str) or not needing or any(example.expected is not None for example in dataset):
-        return
-    first = next(iter(dataset), None)
-    if first is None:
-        return
-    fields = [*(first.input if isinstance(first.input, dict) else ()), *first.metadata]
-    names = f", one of {', '.join(str(name)[:40] for name in fields[:10])}" if fields else ""
-    raise UsageError(
-        f"{needing[0]} needs an expected output and no example of {given.data} has one:"
-        f" name its field with --expected{names}"
-    )
+def _one_of(fields: list[Any]) -> str:
+    return f", one of {', '.join(str(name)[:40] for name in fields[:10])}" if fields else ""
 
 
 def _function(given: argparse.Namespace, target: Target) -> Any:
@@ -282,24 +290,28 @@ def _recorded(given: argparse.Namespace) -> Any:
     return RecordedOutputs(given.recorded, **named)
 
 
-def _dataset(given: argparse.Namespace) -> Any:
+def _dataset(given: argparse.Namespace) -> tuple[Any, Sample]:
+    """The dataset of --data, or the name of a stored one; and its first examples."""
     from pathlib import Path
 
     from karat.datasets.dataset import Dataset
     from karat.datasets.readers.rows import FORMATS
+    from karat.experiments.fitting import Sample
     from karat.store import open_existing
 
     path = Path(given.data)
     if not path.exists() and path.suffix not in FORMATS and path.parent == Path():
         with open_existing(given.store) as store:
-            return store.datasets.get(given.data).label
-    return Dataset.from_file(
+            stored = store.datasets.get(given.data)
+            return stored.label, Sample(stored)
+    dataset = Dataset.from_file(
         path,
         input=_fields(given.input),
         expected=_fields(given.expected),
         id=given.id,
         skip_bad_rows=given.skip_bad_rows,
     )
+    return dataset, Sample(dataset)
 
 
 def _fields(given: list[str] | None) -> str | list[str] | None:
@@ -311,6 +323,8 @@ def _beyond(plan: Plan, count: int) -> str:
     offset = plan.options.get("offset", 0)
     if offset < count:
         return ""
+    if not count:
+        return "the dataset has no examples: the status is no_data"
     return f"offset {offset:,} is beyond the end of the dataset ({count:,} examples): the status is no_data"
 
 
@@ -323,14 +337,23 @@ def _skipped_notice(dataset: Any) -> str:
 
 
 def _checked(plan: Plan, terminal: Terminal) -> int:
+    from karat.errors import CredentialsRefused
+    from karat.experiments.fitting import missing_keys, record_notice
     from karat.formatting import clean, plural
+    from karat.store import check_store
 
+    check_store(plan.store)
+    lacking = missing_keys(plan)
+    if lacking:
+        raise CredentialsRefused("; ".join(lacking))
     examples = len(plan.dataset) if not isinstance(plan.dataset, str) else None
-    if examples is not None:
-        terminal.notice(_beyond(plan, examples))
+    beyond = _beyond(plan, examples) if examples is not None else ""
+    terminal.notice(beyond)
+    for planned in plan.runs:
+        terminal.notice(record_notice(planned.task, plan.dataset))
     runs = len(plan.runs)
     document = {
-        "ok": True,
+        "ok": not beyond,
         "name": plan.name,
         "examples": examples,
         "runs": runs,
@@ -343,8 +366,8 @@ def _checked(plan: Plan, terminal: Terminal) -> int:
     task = clean(plan.runs[0].task.name, 80)
     parts = [count, f"task {task}", *([f"{runs:,} runs"] if runs > 1 else [])]
     parts += [plural(len(plan.evaluators), "evaluator"), plural(len(plan.aggregators), "aggregator")]
-    terminal.show(document, f"OK: {', '.join(parts)}")
-    return 0
+    terminal.show(document, f"{'no data' if beyond else 'OK'}: {', '.join(parts)}")
+    return 1 if beyond else 0
 
 
 YAML = (".yaml", ".yml")

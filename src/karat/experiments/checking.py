@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from pydantic import ValidationError
 
-from karat.aggregators._base import Resolved, fits, folding_part, kinds_text, resolve_aggregator
+from karat.aggregators._base import Resolved, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
 from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
-from karat.evaluators._base import ResolvedEvaluator, evaluators, kind_of, resolve_evaluator
+from karat.evaluators._base import ResolvedEvaluator, evaluators, resolve_evaluator
+from karat.experiments.fitting import (
+    Sample,
+    aggregator_problems,
+    evaluator_problem,
+    field_problems,
+    input_problem,
+    lacks_reference,
+    record_problem,
+)
 from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
 from karat.experiments.plan import (
     Plan,
@@ -24,6 +35,7 @@ from karat.experiments.plan import (
     function_at,
     function_task,
     refuse_absent,
+    refuse_unfit,
     refuse_unknown,
     runs_for,
 )
@@ -38,16 +50,13 @@ from karat.experiments.schema import (
     check_schema,
     problems_of,
 )
-from karat.paths import MISSING, find
-from karat.records import Example
 from karat.store import open_existing
-from karat.store.handles import StoredDataset
 from karat.tasks import Task
+from karat.tasks.prompt import PromptTask
 
 T = TypeVar("T")
 
 LISTS = ("evaluators", "aggregators")
-LOOKED_AT = 100
 OPTIONS = ("concurrency", "attempts", "limit", "offset", "timeout", "retries", "abort_on_error")
 
 
@@ -77,8 +86,7 @@ class _Check:
         self.folder = path.resolve().parent
         self.document: Document = read_document(path)
         self.problems: list[tuple[int, str]] = []
-        self.some: list[Example] = []
-        """The first examples of the dataset, to check the fields that the task uses."""
+        self.sample = Sample()
         self.places: dict[str, list[int]] = {}
         """The indices of the valid entries of a list."""
         self.given_models, self.params, self.options = models, params, options
@@ -92,10 +100,9 @@ class _Check:
             sys.path.append(str(self.folder))
         dataset = self._try(("dataset",), self._dataset)
         runs = self._try(("task",), self._runs) or []
-        if isinstance(file.task, PromptEntry):
-            self._check_prompt(runs)
+        self._check_tasks(runs)
         own: list[Any] = []
-        evaluators: list[Any] = list(self._evaluators())
+        evaluators: list[Any] = list(self._evaluators(runs))
         if runs and graph_of(file.task, self.folder) is not None:
             task = runs[0].task
             place = "task" if file.dataset is None else "dataset"
@@ -169,7 +176,7 @@ class _Check:
             return str(self.folder / Path(url).expanduser())
         if url is not None and url.startswith("sqlite:///") and not url.startswith("sqlite:////"):
             name, question, rest = url.removeprefix("sqlite:///").partition("?")
-            return f"sqlite:///{self.folder / name}{question}{rest}"
+            return f"sqlite:///{quote(os.fsencode(self.folder))}/{name}{question}{rest}"
         return url
 
     # The dataset and the task -----------------------------------------------------
@@ -194,8 +201,7 @@ class _Check:
         return self._seen(Dataset.from_file(path, **fields))
 
     def _seen(self, dataset: Any) -> Any:
-        self.some = list(islice(dataset, LOOKED_AT))
-        self.dataset = dataset
+        self.sample = Sample(dataset)
         return dataset
 
     def _named_dataset(self, name: str) -> Any:
@@ -268,8 +274,6 @@ class _Check:
         return RecordedOutputs(self._path(entry.recorded), output=entry.output, name=entry.name)
 
     def _prompt_runs(self, entry: PromptEntry, models: list[str]) -> list[PlannedRun]:
-        from karat.tasks.prompt import PromptTask
-
         if self.params:
             raise RequestError("a prompt takes no parameters: --param applies to functions")
         if entry.model is not None and self.file.models and not self.given_models:
@@ -303,22 +307,36 @@ class _Check:
 
         return load_object(file_beside(given, self.folder))
 
-    def _check_prompt(self, runs: list[PlannedRun]) -> None:
-        """Check the prompt variables against the first example."""
-        from karat.tasks.prompt import PromptTask
+    def _check_tasks(self, runs: list[PlannedRun]) -> None:
+        """Check the tasks against the data: the variables of a prompt, a function's parameter, recorded ids."""
+        found: dict[str, Place] = {}
+        for run in runs:
+            task = run.task
+            if isinstance(task, PromptTask) and self.sample.examples:
+                place: Place = ("matrix", "prompt") if "prompt" in run.matrix else ("task", "prompt")
+                found |= dict.fromkeys(task.check(self.sample.examples[0]), place)
+            problem = input_problem(task, self.sample)
+            if problem is not None:
+                found[f"{problem}; {self._input_fix()}"] = ("dataset",)
+            problem = record_problem(task, self.sample)
+            if problem is not None:
+                found[problem] = ("task",)
+        for text, where in found.items():
+            self._problem(where, text)
 
-        task = runs[0].task if runs else None
-        if isinstance(task, PromptTask) and self.some:
-            for problem in task.check(self.some[0]):
-                self._problem(("task", "prompt"), problem)
+    def _input_fix(self) -> str:
+        row = self.sample.examples[0].input
+        if not isinstance(row, dict):
+            return "check input:"
+        return f"name the field with input:, one of {', '.join(str(name)[:40] for name in list(row)[:10])}"
 
     def _data_of_graph(self, task: Any, dataset: Any) -> Any:
         """The dataset of the file, checked against the graph, or else the graph's own."""
         with in_file_of(task.name):
             if self.file.dataset is None:
                 return task.dataset()
-            if self.some:
-                task.check(self.some)
+            if self.sample.examples:
+                task.check(self.sample.examples)
         return dataset
 
     # Evaluators and aggregators -----------------------------------------------------
@@ -336,7 +354,7 @@ class _Check:
             fields["name"] = file_beside(fields["name"], self.folder)
         return fields
 
-    def _evaluators(self) -> Iterator[ResolvedEvaluator]:
+    def _evaluators(self, runs: list[PlannedRun]) -> Iterator[ResolvedEvaluator]:
         """Build every evaluator."""
         keys: set[str] = set()
         for index, entry in zip(self.places.get("evaluators", ()), self.file.evaluators, strict=True):
@@ -352,12 +370,15 @@ class _Check:
             if key in keys:
                 self._problem(place, f"duplicate key {key!r}: give it another, as {{name, params, key}}")
             keys.add(key)
-            if getattr(built.evaluator, "needs_reference", False) and self._has_no_reference():
+            if lacks_reference(built.evaluator, self.sample):
                 self._problem(
                     place,
                     f"{key} needs an expected output and no example has one: set expected: FIELD in dataset"
                     f"{self._other_fields()}",
                 )
+            problem = evaluator_problem(built.evaluator, runs)
+            if problem is not None:
+                self._problem(place, problem)
             yield built
 
     def _judged(self, spec: Any, judge: str | dict[str, Any]) -> Any:
@@ -376,17 +397,9 @@ class _Check:
             params["judge"] = {**({"model": judge} if isinstance(judge, str) else judge), **own}
         return {**spec, "params": params}
 
-    def _has_no_reference(self) -> bool:
-        """Whether no example has an expected output; of a long stored dataset only the first examples are read."""
-        if not self.some or any(example.expected is not None for example in self.some):
-            return False
-        if isinstance(self.dataset, StoredDataset):
-            return len(self.dataset) <= LOOKED_AT
-        return all(example.expected is None for example in self.dataset)
-
     def _other_fields(self) -> str:
         """The unused fields, one of which may be the expected output."""
-        fields = ", ".join(str(name)[:40] for name in list(self.some[0].metadata)[:10])
+        fields = ", ".join(str(name)[:40] for name in list(self.sample.examples[0].metadata)[:10])
         return f" (unused fields: {fields})" if fields else ""
 
     def _aggregators(self, evaluators: list[ResolvedEvaluator]) -> Iterator[Resolved]:
@@ -414,58 +427,14 @@ class _Check:
                     place, f"duplicate key {built.key!r}: give it another, as {{name, params, key, of}}"
                 )
             seen.add(built.key)
-            if "by" in built.params or "cluster" in built.params:
-                self._check_fields(place, built)
+            found = list(field_problems(built, self.sample))
             if whole:
-                self._check_fits(place, built, {each.evaluator.key: each.evaluator for each in evaluators})
-            yield built
-
-    def _check_fits(self, place: Place, built: Resolved, evaluators: dict[str, Any]) -> None:
-        """An aggregator needs evaluators of its kind, and labels where it counts classes."""
-        unknown = [key for key in built.of or () if key not in evaluators]
-        for key in unknown:
-            self._problem(
-                (*place, "of"), f"no evaluator has the key {key!r}: {did_you_mean(key, evaluators)}"
-            )
-        if unknown:
-            return
-        over = getattr(built.aggregator, "over", frozenset({"single"}))
-        fitting = [key for key in (built.of or evaluators) if fits(kind_of(evaluators[key]), over)]
-        if not fitting:
-            self._problem(
-                place, f"{built.name!r} needs results of {kinds_text(over)}, and the experiment has none"
-            )
-            return
-        if getattr(folding_part(built.aggregator), "needs_labels", False):
-            without = [key for key in fitting if getattr(evaluators[key], "gives_labels", None) is False]
-            for key in without:
-                self._problem(
-                    place,
-                    f"{built.name!r} counts classes, and the results of {key!r} have no labels: aggregate it with"
-                    f" accuracy or mean, or list in of: the evaluators that {built.name!r} applies to",
+                found += aggregator_problems(
+                    built, {each.evaluator.key: each.evaluator for each in evaluators}
                 )
-
-    def _check_fields(self, place: Place, built: Resolved) -> None:
-        """Check the metadata fields that an aggregator groups or clusters by."""
-        if not self.some:
-            return
-        for name in ("by", "cluster"):
-            given = built.params.get(name)
-            for field in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
-                if isinstance(field, str) and not self._has_field(field):
-                    known = {str(key) for example in self.some for key in example.metadata}
-                    near = did_you_mean(field, known) if known else "the examples have no metadata"
-                    self._problem(
-                        (*place, "params", name), f"no example has the metadata field {field!r}: {near}"
-                    )
-
-    def _has_field(self, field: str) -> bool:
-        """Whether an example has a metadata field; a long stored dataset is checked in part."""
-        if any(find(example.metadata, field) is not MISSING for example in self.some):
-            return True
-        if isinstance(self.dataset, StoredDataset) and len(self.dataset) > LOOKED_AT:
-            return True
-        return any(find(example.metadata, field) is not MISSING for example in self.dataset)
+            for below, text in found:
+                self._problem((*place, *below), text)
+            yield built
 
 
 MOST_RUNS = 1000
@@ -539,6 +508,8 @@ def _checker(entry: Any, folder: Path) -> Callable[[str, int, Any], None]:
         elif function is not None and callable(function[1]) and not isinstance(function[1], Task):
             with at("matrix", name):
                 refuse_unknown(*function, name)
+            with at("matrix", name, index):
+                refuse_unfit(*function, name, value)
 
     return check
 

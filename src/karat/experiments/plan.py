@@ -10,8 +10,9 @@ import msgspec
 
 from karat.errors import MissingDependency, RequestError, did_you_mean, nearest
 from karat.registry import load_object
+from karat.serialization import annotations_of
 from karat.tasks import Task, as_task, tasks
-from karat.tasks.function import FunctionTask
+from karat.tasks.function import PLAIN, FunctionTask
 
 YAML = (".yaml", ".yml")
 
@@ -62,8 +63,9 @@ def function_task(
         raise RequestError(f"{name} is {type(found).__name__}, not a function or a class with __call__")
     if not params and title is None:
         return as_task(found)
-    for key in params:
+    for key, value in params.items():
         refuse_unknown(name, found, key)
+        refuse_unfit(name, found, key, value)
     return FunctionTask(found, name=title, parameters=dict(params))
 
 
@@ -85,6 +87,19 @@ def refuse_unknown(name: str, found: Any, parameter: str) -> None:
     raise RequestError(f"task {name!r} has no parameter {parameter!r}: {near}")
 
 
+def refuse_unfit(name: str, function: Any, parameter: str, value: Any) -> None:
+    """Raise if a value is not of the plain type that a parameter annotates; a parameter's default always fits."""
+    code: Any = getattr(function, "__init__", None) if isinstance(function, type) else function
+    wanted: Any = annotations_of(code).get(parameter)
+    if wanted not in PLAIN or isinstance(value, PLAIN[wanted]):
+        return
+    declared = inspect.signature(function).parameters.get(parameter)
+    if declared is None or declared.default is not value:
+        raise RequestError(
+            f"task {name!r} takes {parameter}: {wanted.__name__}, and the parameter {parameter!r} is {value!r:.60}"
+        )
+
+
 def takes_model(task: Task) -> bool:
     """Whether a function task has a parameter called `model`."""
     if not isinstance(task, FunctionTask):
@@ -99,6 +114,8 @@ def _built(found: type, name: str, params: dict[str, Any]) -> Any:
     from karat.registry import check_parameters
 
     check_parameters(found, params, f"task {name!r}")
+    for key, value in params.items():
+        refuse_unfit(name, found, key, value)
     try:
         built = found(**params)
     except Exception as error:  # user code, for example an environment variable that is not set

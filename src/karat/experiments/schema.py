@@ -12,6 +12,7 @@ from karat.documents import Place, written
 from karat.errors import ConfigError, KaratError, unknown_key
 
 Whole = Annotated[int, Field(strict=True)]
+Stop = Annotated[str, Field(min_length=1)]
 
 
 class _Part(BaseModel):
@@ -123,7 +124,7 @@ class PromptEntry(_Part):
     """The maximum number of output tokens."""
     seed: Whole | None = None
     """The random seed, for providers that support it."""
-    stop: str | list[str] | None = None
+    stop: Stop | list[Stop] | None = None
     """Stop sequences."""
     answer_schema: Annotated[dict[str, Any] | str | None, Field(alias="schema")] = None
     """A JSON Schema, a JSON file with one, or `package.module.PydanticModel`, to parse the reply."""
@@ -338,7 +339,10 @@ def check_schema(
             sentences.append((place, f"{written(place)}: {text}"))
         elif not any(len(other) > len(place) and other[: len(place)] == place for other in places):
             merged.setdefault(place, []).append(text)
+    said = {place for place, _ in sentences}
     for place, words in merged.items():
+        if place in said:
+            continue
         sentences.append((place, f"{written(place)}: must be {' or '.join(dict.fromkeys(words))}"))
     bad = {place[: 2 if place[0] in ("evaluators", "aggregators") else 1] for place in places if place}
     return None, sentences, bad
@@ -368,6 +372,8 @@ def _read(error: Any, value: Any) -> tuple[Place, str, str]:
         return (*place,), "form", _FORMS_OF[str(place[0])]
     if kind in _WORDS:
         return (*place,), "type", _WORDS[kind]
+    if kind in ("too_short", "string_too_short"):
+        return (*place,), "value", "must not be empty"
     return (*place,), "value", error["msg"].replace("Input should be", "must be").replace("'", '"')
 
 

@@ -6,15 +6,16 @@ import inspect
 import os
 import queue
 import re
+import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean, nearest
 from karat.registry import Registry
-from karat.store.backend import OK, Backend, HeaderRow
+from karat.store.backend import OK, Backend, HeaderRow, NoStoreYet
 
 DEFAULT_URL = "sqlite:///karat.db"
 
@@ -42,6 +43,11 @@ class Store:
         """Its location, without secrets."""
         return self.backend.url
 
+    def command(self, *words: str) -> str:
+        """A command line about this store, to print in a message: it works as it is, but for a masked password."""
+        place = [] if _is_default(self.url) else ["--store", self.url]
+        return shlex.join(["karat", *words, *place])
+
     def get(self, id: str) -> Any:
         """By id, by label, by a unique prefix of an id, or `latest`; a dataset also by its name.
 
@@ -56,7 +62,7 @@ class Store:
                 return named
             every = self._rows()
             for kind in ("run", "evaluation", "aggregation", "dataset") if id != "latest" else ():
-                row = row or labelled(id, [each for each in every if each.kind == kind])
+                row = row or labelled(self, id, [each for each in every if each.kind == kind])
             rows = by_evaluators(every) if id == "latest" else rows
         row = row or find(id, rows)
         if row is None:
@@ -80,7 +86,7 @@ class Store:
             for kind, names in known.items()
             if names
         ]
-        return f"there are {'; '.join(newest)} (karat ls lists all)"
+        return f"there are {'; '.join(newest)} ({self.command('ls')} lists all)"
 
     def _labels(self) -> list[str]:
         every = (self.runs, self.evaluations, self.aggregations, self.datasets)
@@ -197,7 +203,11 @@ class Store:
         """The problems that an integrity check of the structure finds; empty when there are none."""
         problems = self.backend.check()
         for dataset in [] if problems else self.datasets.list():
-            have = self.backend.counts(dataset.number).get(OK, 0)
+            try:
+                have = self.backend.counts(dataset.number).get(OK, 0)
+            except StoreError as error:
+                problems.append(str(error))
+                continue
             if have != len(dataset):
                 problems.append(f"dataset {dataset.id} has {have:,} of its {len(dataset):,} examples")
         return problems
@@ -231,6 +241,14 @@ def open_store(url: str | os.PathLike[str] | Store | None = None, *, read_only: 
     """
     if isinstance(url, Store):
         return url
+    factory, text = _factory(url)
+    if read_only and "read_only" in inspect.signature(factory).parameters:
+        return Store(factory(text, read_only=True))
+    return Store(factory(text))
+
+
+def _factory(url: str | os.PathLike[str] | None) -> tuple[Any, str]:
+    """What opens a store, and its whole URL."""
     text = os.fspath(url) if url is not None else os.environ.get("KARAT_STORE") or DEFAULT_URL
     scheme, separator, _ = text.partition("://")
     if _KEYWORDS.match(text):
@@ -242,10 +260,25 @@ def open_store(url: str | os.PathLike[str] | Store | None = None, *, read_only: 
         scheme, text = "sqlite", f"sqlite:///{quote(os.fsencode(text))}"
     if not stores.has(scheme):
         raise RequestError(f"unknown kind of store {scheme!r}: {did_you_mean(scheme, stores.list())}")
-    factory = stores.get(scheme)
-    if read_only and "read_only" in inspect.signature(factory).parameters:
-        return Store(factory(text, read_only=True))
-    return Store(factory(text))
+    return stores.get(scheme), text
+
+
+def check_store(url: str | None) -> None:
+    """Raise what opening a store to write would raise, without making or changing one."""
+    factory, text = _factory(url)
+    if "read_only" not in inspect.signature(factory).parameters:
+        return
+    path = store_file(text)
+    if path is None:
+        with suppress(NoStoreYet):
+            factory(text, read_only=True).close()
+        return
+    _read_sqlite_url(text)
+    if path.exists():
+        factory(text, read_only=True).close()
+    from karat.store.sqlite import refuse_unwritable
+
+    refuse_unwritable(path)
 
 
 def open_existing(url: str | None) -> Store:
@@ -266,6 +299,16 @@ def store_file(url: str | None) -> Path | None:
     if not separator:
         return Path(text)
     return Path(_sqlite_path(text)) if scheme == "sqlite" else None
+
+
+def _is_default(url: str) -> bool:
+    """Whether a command finds a store without --store; nothing finds one in the memory of this process."""
+    if url == "memory://":
+        return True
+    path, usual = store_file(url), store_file(None)
+    if path is None or usual is None:
+        return path is usual and url == safe_url(os.environ["KARAT_STORE"])
+    return path.absolute() == usual.absolute()
 
 
 def _sqlite_path(url: str) -> str:
@@ -344,14 +387,20 @@ def _memory(_: str) -> Backend:
 def _sqlite(url: str, *, read_only: bool = False) -> Backend:
     from karat.store.sqlite import SqliteBackend
 
-    path, query = _sqlite_path(url), url.partition("?")[2]
+    path, synchronous = _read_sqlite_url(url)
+    return SqliteBackend(path, synchronous=synchronous, read_only=read_only)
+
+
+def _read_sqlite_url(url: str) -> tuple[Path, str]:
+    """The file, and the mode of `synchronous`."""
+    path = _sqlite_path(url)
     if not path:
         raise RequestError(f"{url} names no file: write sqlite:///karat.db")
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    options = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
     synchronous = options.pop("synchronous", "normal").upper()
     if options or synchronous not in ("NORMAL", "FULL", "EXTRA"):
         raise RequestError(f"{url}: the only option is synchronous=normal, full or extra")
-    return SqliteBackend(Path(path), synchronous=synchronous, read_only=read_only)
+    return Path(path), synchronous
 
 
 @stores.register("postgresql", "postgres")

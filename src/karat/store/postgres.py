@@ -11,7 +11,7 @@ from zlib import crc32
 
 from karat.errors import MissingDependency, StoreError, StoreRefused
 from karat.redaction import Redactor
-from karat.store.backend import SCHEMA, ItemKeys, Row, checksum
+from karat.store.backend import SCHEMA, ItemKeys, NoStoreYet, Row, checksum
 from karat.store.columns import pack
 from karat.store.sql import SqlBackend, has_time_limit
 
@@ -167,7 +167,7 @@ class PostgresBackend(SqlBackend):
         with self._transaction() as cursor:
             version = self._version(cursor)
         if version == 0:
-            raise StoreRefused(f"there is no store in {self.url}: karat run makes one")
+            raise NoStoreYet(f"there is no store in {self.url}: karat run makes one")
         self._refuse_newer(version)
         self._checksum = "checksum" if version >= 2 else "NULL"
         self._keeps_columns = version >= 3

@@ -14,7 +14,7 @@ from karat.serialization import annotations_of, converter
 from karat.tasks.base import Context, Task
 
 ASKED = ("example", "attempt", "context")
-_PLAIN: dict[Any, type | tuple[type, ...]] = {
+PLAIN: dict[Any, type | tuple[type, ...]] = {
     str: str, int: int, float: (int, float), bool: bool, list: list, dict: dict
 }  # fmt: skip
 """Annotations that need no conversion, and the values that fit them."""
@@ -41,11 +41,16 @@ class FunctionTask(Task):
         self.parameters = parameters or {}
         self.name = name or _name(function)
         self.is_async = _is_async(function)
+        if _yields(function):
+            raise RequestError(f"task {self.name!r} is a generator: return the output instead of yielding it")
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):
             signature = None
         self._first: str | None = None
+        """The parameter that gets the input; None where the function asks for the example instead."""
+        self._by_keyword = False
+        """Whether the input is passed by keyword: other parameters stand before its own."""
         self._wants_model = False
         self._asked: list[str] = []
         if signature is not None:
@@ -53,14 +58,20 @@ class FunctionTask(Task):
         self._convert = converter(annotations_of(function).get(self._first or ""))
 
     def _read_signature(self, signature: inspect.Signature) -> None:
-        for parameter in signature.parameters.values():
+        for place, parameter in enumerate(signature.parameters.values()):
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 continue
+            has_default = parameter.default is not parameter.empty
             if parameter.name in ASKED:
                 self._asked.append(parameter.name)
-            elif self._first is None and parameter.name not in self.parameters:
+            elif parameter.name in self.parameters:
+                continue
+            elif self._first is None and not (
+                has_default and (self._asked or parameter.kind is parameter.KEYWORD_ONLY)
+            ):
                 self._first = parameter.name
-            elif parameter.default is not parameter.empty or parameter.name in self.parameters:
+                self._by_keyword = place > 0 or parameter.kind is parameter.KEYWORD_ONLY
+            elif has_default:
                 continue
             elif parameter.name == "model":
                 self._wants_model = True
@@ -69,7 +80,8 @@ class FunctionTask(Task):
                     f"task {self.name!r} asks for {parameter.name!r}: a task gets the example's input and,"
                     f" by name, {', '.join(ASKED)}; anything else needs a default or parameters={{…}}"
                 )
-        if not signature.parameters:
+        takes_any = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
+        if self._first is None and not self._asked and not takes_any:
             raise RequestError(f"task {self.name!r} takes no parameter: it has to take the example's input")
         known = set(signature.parameters)
         takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
@@ -89,7 +101,7 @@ class FunctionTask(Task):
         try:
             if self._convert is not None:
                 self._convert(example.input)
-            elif wanted in _PLAIN and not isinstance(example.input, _PLAIN[wanted]):
+            elif wanted in PLAIN and not isinstance(example.input, PLAIN[wanted]):
                 found, fits = type(example.input).__name__, getattr(wanted, "__name__", wanted)
                 return f"{self.name}() takes {self._first}: {fits}, and its input is {found}"
         except Exception as error:
@@ -106,9 +118,14 @@ class FunctionTask(Task):
 
     def _call(self, example: Example, context: Context) -> Any:
         value = example.input if self._convert is None else self._convert(example.input)
-        if not self._asked and not self.parameters:
+        if not self._asked and not self.parameters and not self._by_keyword:
             return self.function(value)
-        return self.function(*self._positional(value), **self._keywords(example, context))
+        keywords = self._keywords(example, context)
+        if self._first is None and self._asked:
+            return self.function(**keywords)
+        if self._by_keyword and self._first is not None:
+            return self.function(**keywords, **{self._first: value})
+        return self.function(value, **keywords)
 
     async def call_async(self, example: Example, context: Context) -> Any:
         if self.default_model is None:
@@ -117,9 +134,6 @@ class FunctionTask(Task):
 
         with default_model(self.default_model):
             return await self._call(example, context)
-
-    def _positional(self, value: Any) -> tuple[Any, ...]:
-        return () if self._first is None else (value,)
 
     def _keywords(self, example: Example, context: Context) -> dict[str, Any]:
         have = {"example": example, "attempt": context.attempt, "context": context}
@@ -157,8 +171,17 @@ def _name(function: Any) -> str:
 
 
 def _is_async(function: Any) -> bool:
+    return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+def _yields(function: Any) -> bool:
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _called(function)
+    )
+
+
+def _called(function: Any) -> tuple[Any, ...]:
+    """The code behind a callable: a function, that of a partial, the `__call__` of an object."""
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or (
-        callable(function) and inspect.iscoroutinefunction(type(function).__call__)
-    )
+    return (function, type(function).__call__) if callable(function) else (function,)

@@ -64,6 +64,10 @@ class PromptTask(Task):
         self._fills = [message_template(message) for message in self.messages]
         self.model = models.get(model, api=api)
         self._schema = schema
+        if schema is not None:
+            from karat.models._structured import output_schema
+
+            output_schema(schema)  # report a wrong schema before the first record
         given: dict[str, Any] = {
             "temperature": temperature,
             "max_tokens": max_tokens,

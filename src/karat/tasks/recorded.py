@@ -101,6 +101,11 @@ class RecordedOutputs(Task):
             raise RecordedError(record.error)
         return self._value(record, line)
 
+    @property
+    def ids(self) -> set[str]:
+        """The ids of the examples that have a record."""
+        return {id for id, _ in self._where}
+
     def remark(self, ids: Iterable[str], attempts: int) -> str:
         """Say which records belong to no example, and whether there are more attempts than are asked for."""
         here = set(ids)

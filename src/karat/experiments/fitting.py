@@ -1,0 +1,171 @@
+"""Whether the parts of a plan fit each other, the data and the surroundings: what would fail later is found here.
+
+An experiment file and a command line use the same checks; each adds the place and the fix in its own words.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from karat.aggregators._base import Resolved, fits, folding_part, kinds_text
+from karat.documents import Place
+from karat.errors import RequestError, did_you_mean
+from karat.evaluators._base import kind_of
+from karat.experiments.plan import Plan, PlannedRun
+from karat.json_schema import refuse_remote_references
+from karat.paths import MISSING, find
+from karat.records import Example
+from karat.store.handles import StoredDataset
+from karat.tasks.prompt import PromptTask
+from karat.tasks.recorded import RecordedOutputs
+
+LOOKED_AT = 100
+JUDGES = ("evaluate", "compare", "evaluate_runs", "__call__")
+
+Problem = tuple[Place, str]
+"""A problem with its place below the part that has it."""
+
+
+class Sample:
+    """The first examples of a dataset; what they do not show is looked for in the rest, unless that is in a store."""
+
+    def __init__(self, dataset: Any = ()) -> None:
+        self.examples: list[Example] = list(islice(dataset, LOOKED_AT))
+        self._whole = len(dataset) <= LOOKED_AT
+        self._dataset = None if isinstance(dataset, StoredDataset) else dataset
+
+    def may_have(self, test: Callable[[Example], bool]) -> bool:
+        """Whether an example passes a test; True where that is not known."""
+        if not self.examples or any(map(test, self.examples)):
+            return True
+        return not self._whole and (self._dataset is None or any(map(test, self._dataset)))
+
+
+def input_problem(task: Any, sample: Sample) -> str | None:
+    """Why the input of no example fits the first parameter of a task, as the first example shows it."""
+    if not hasattr(task, "misfit") or sample.may_have(lambda example: task.misfit(example) is None):
+        return None
+    first = sample.examples[0]
+    return f"example {first.id!r}: {task.misfit(first)}"
+
+
+def lacks_reference(evaluator: Any, sample: Sample) -> bool:
+    """Whether an evaluator needs an expected output, and no example has one."""
+    needs = getattr(evaluator, "needs_reference", False)
+    return bool(needs) and not sample.may_have(lambda example: example.expected is not None)
+
+
+def evaluator_problem(evaluator: Any, runs: Sequence[PlannedRun]) -> str | None:
+    """Why an evaluator would fail on every item, or has nothing to compare."""
+    if not any(callable(getattr(evaluator, name, None)) for name in JUDGES):
+        return f"{evaluator.key!r} has none of the methods {', '.join(JUDGES)}: define one of them"
+    schema = getattr(evaluator, "params", {}).get("schema")
+    try:
+        refuse_remote_references(schema if isinstance(schema, Mapping) else {})
+    except RequestError as error:
+        return f"{evaluator.key!r}: {error}"
+    if kind_of(evaluator) == "single" or len(runs) != 1:
+        return None
+    return (
+        f"{evaluator.key!r} compares runs, and there is one: list several models: or a matrix:, or compare stored runs"
+        " with karat evaluate"
+    )
+
+
+def aggregator_problems(built: Resolved, evaluators: Mapping[str, Any]) -> Iterator[Problem]:
+    """An aggregator needs evaluators of its kind, and labels where it counts classes."""
+    confidence = built.params.get("confidence", 0.95)
+    if not (isinstance(confidence, (int, float)) and 0 < confidence < 1):
+        yield ("params", "confidence"), f"{confidence!r:.60} is not a number between 0 and 1, such as 0.95"
+    function = folding_part(built.aggregator)
+    if inspect.isfunction(function) and not _takes_one(function):
+        yield (), f"{built.name!r} has to take one parameter, the list of results"
+    unknown = [key for key in built.of or () if key not in evaluators]
+    for key in unknown:
+        yield ("of",), f"no evaluator has the key {key!r}: {did_you_mean(key, evaluators)}"
+    if unknown:
+        return
+    over = getattr(built.aggregator, "over", frozenset({"single"}))
+    fitting = [key for key in (built.of or evaluators) if fits(kind_of(evaluators[key]), over)]
+    if not fitting:
+        yield (), f"{built.name!r} needs results of {kinds_text(over)}, and the experiment has none"
+    elif getattr(folding_part(built.aggregator), "needs_labels", False):
+        for key in fitting:
+            if getattr(evaluators[key], "gives_labels", None) is False:
+                yield (
+                    (),
+                    f"{built.name!r} counts classes, and the results of {key!r} have no labels: aggregate it with"
+                    f" accuracy or mean, or list in of: the evaluators that {built.name!r} applies to",
+                )
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
+def field_problems(built: Resolved, sample: Sample) -> Iterator[Problem]:
+    """The metadata fields that an aggregator groups or clusters by, and that no example has."""
+    for name in ("by", "cluster"):
+        given = built.params.get(name)
+        for field in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
+            if isinstance(field, str) and not sample.may_have(
+                lambda example, field=field: find(example.metadata, field) is not MISSING  # type: ignore[misc]  # bound now
+            ):
+                known = {str(key) for example in sample.examples for key in example.metadata}
+                near = did_you_mean(field, known) if known else "the examples have no metadata"
+                yield ("params", name), f"no example has the metadata field {field!r}: {near}"
+
+
+def record_problem(task: Any, sample: Sample) -> str | None:
+    """Why recorded outputs are those of another dataset."""
+    if not isinstance(task, RecordedOutputs) or not sample.examples:
+        return None
+    recorded = task.ids
+    if sample.may_have(lambda example: example.id in recorded):
+        return None
+    first = sample.examples[0].id
+    return (
+        f"no record of {task.path} belongs to an example: the records have ids such as {min(recorded)!r:.60}, the"
+        f" examples such as {first!r:.60}"
+    )
+
+
+def record_notice(task: Any, dataset: Any) -> str:
+    """Which examples recorded outputs leave out."""
+    if not isinstance(task, RecordedOutputs) or isinstance(dataset, str):
+        return ""
+    recorded = task.ids
+    missing = [example.id for example in dataset if example.id not in recorded]
+    some = f"{', '.join(missing[:5])}{', …' if len(missing) > 5 else ''}"
+    return (
+        f"{task.path.name} has no output for {len(missing):,} of {len(dataset):,} examples ({some})"
+        if missing
+        else ""
+    )
+
+
+def missing_keys(plan: Plan) -> list[str]:
+    """The models of a plan that need a key which is not set, as sentences."""
+    from karat.evaluators.judges._base import JudgeEvaluator
+    from karat.models import get
+    from karat.models._request_context import read_secret
+
+    models = [run.task.model for run in plan.runs if isinstance(run.task, PromptTask)]
+    models += [get(run.model) for run in plan.runs if run.model and not isinstance(run.task, PromptTask)]
+    for each in plan.evaluators:
+        if isinstance(each.evaluator, JudgeEvaluator):
+            models += each.evaluator.settings.models
+    found: dict[str, None] = {}
+    for model in models:
+        endpoint = model.endpoint
+        names = [name for name in (endpoint.key_env, endpoint.token_env) if name]
+        if endpoint.needs_key and not any(map(read_secret, names)):
+            found[f"{endpoint.spec} needs a key: set {' or '.join(names)}"] = None
+    return list(found)

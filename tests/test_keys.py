@@ -184,6 +184,18 @@ def test_code_covers_the_module_and_the_project_modules_it_imports(project):
     assert code_fingerprint(load("answering_k").answer) != first
 
 
+def test_comments_and_blank_lines_are_no_code_and_text_in_quotes_is(project):
+    folder, load = project
+    plain = 'def answer(q):\n    return f"""{q}\n\n# one"""\n'
+    write_module(folder, "remarks_k", plain)
+    first = code_fingerprint(load("remarks_k").answer)
+    write_module(folder, "remarks_k", "# a remark\n\n\n" + plain.replace("(q):", "(q):  # the question\n"))
+    assert code_fingerprint(load("remarks_k").answer) == first
+    for changed in (plain.replace("# one", "# two"), plain.replace("\n\n#", "\n#")):
+        write_module(folder, "remarks_k", changed)
+        assert code_fingerprint(load("remarks_k").answer) != first
+
+
 def test_code_covers_modules_of_which_only_constants_are_used(project):
     folder, load = project
     write_module(folder, "prompts_k", "PROMPT = 'Answer in one word.'\n")

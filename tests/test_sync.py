@@ -1,4 +1,4 @@
-"""Code that swallows its cancellation: neither the loop nor the process waits for it."""
+"""The synchronous twins of async functions: errors about arguments, and code that ignores its cancellation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import subprocess
 import sys
 
+import pytest
+
+import karat
 from karat import sync
 from karat.sync import abandon
 
@@ -67,3 +70,15 @@ def test_a_process_ends_whatever_is_left_in_it():
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "over\n", "")
+
+
+def test_a_misspelt_argument_names_the_function_and_the_nearest_one() -> None:
+    with pytest.raises(
+        TypeError, match=r"^run\(\) got an unexpected .*'concurency': did you mean 'concurrency'\?$"
+    ):
+        karat.run(len, [], concurency=3)  # type: ignore[call-arg]  # wrong on purpose
+
+
+def test_a_missing_argument_names_the_function() -> None:
+    with pytest.raises(TypeError, match=r"^run\(\) missing 1 required positional argument: 'dataset'$"):
+        karat.run(len)  # type: ignore[call-arg]  # wrong on purpose

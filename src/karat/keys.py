@@ -11,9 +11,11 @@ import ast
 import functools
 import hashlib
 import inspect
+import io
 import sys
 import sysconfig
 import threading
+import tokenize
 import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -81,7 +83,8 @@ def code_fingerprint(part: object) -> str | None:
     """A hash of the source a callable depends on; None where it cannot be known.
 
     It covers the module that defines it, the project modules that one imports (not the standard library,
-    not installed packages, not karat itself) and JSON-able closure cells, defaults and attributes.
+    not installed packages, not karat itself) and JSON-able closure cells, defaults and attributes. Comments and blank
+    lines do not count.
     A declared `version` stands in for all of it.
     """
     version = getattr(part, "version", None)
@@ -242,9 +245,28 @@ def _source_text(part: Any) -> str:
     if getattr(getattr(part, "__code__", None), "co_filename", "") == "<string>":
         raise _UnknownSourceError
     try:
-        return inspect.getsource(part)
+        return _without_comments(inspect.getsource(part))
     except (OSError, TypeError) as error:
         raise _UnknownSourceError from error
+
+
+@functools.lru_cache(256)
+def _without_comments(source: str) -> str:
+    """A source without its comments and blank lines: adding a remark does not make other code of it."""
+    if source.lstrip()[:1] not in ("", "#") and "#" not in source and "\n\n" not in source:
+        return source
+    lines: list[str | None] = [*source.splitlines(keepends=True)]
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            row, column = token.start
+            line = lines[row - 1] if row <= len(lines) else None
+            if token.type == tokenize.COMMENT and line is not None:
+                lines[row - 1] = line[:column].rstrip() + "\n"
+            elif token.type == tokenize.NL and line is not None and not line.strip():
+                lines[row - 1] = None
+    except (tokenize.TokenError, SyntaxError):  # the source of a lambda may be a part of an expression
+        return source
+    return "".join(line for line in lines if line is not None)
 
 
 _KARAT = Path(__file__).resolve().parent
@@ -272,7 +294,7 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
         return []
     seen.add(str(file))
     source = file.read_text(encoding="utf-8", errors="surrogateescape")
-    out = [file.name, source]
+    out = [file.name, _without_comments(source)]
     used: dict[str, types.ModuleType] = {}
     named: list[types.ModuleType | None] = []
     for value in vars(module).values():
@@ -427,7 +449,8 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     if last.finished and not (wanted.retry_failed and last.failed):
         if changed and not wanted.accept_code_change:
             # The same replicate: what other code asks of models in the same words was answered before.
-            return Decision("create", None, last.replicate, f"the code changed since {what} {last.id}")
+            why = f"the code changed since {what} {last.id}, which --accept-code-change would return"
+            return Decision("create", None, last.replicate, why)
         return Decision(
             "return", last.id, last.replicate, _returned(f"{what} {last.id}", last.failed, last.total)
         )

@@ -84,7 +84,7 @@ def _positions(metadata: Mapping[str, Any]) -> tuple[float, ...]:
     if not isinstance(orders, list) or len(orders) != 2:
         return ()
     shown = [each.get("position") for each in orders if isinstance(each, Mapping)]
-    found = [POINTS[each] for each in shown if each in POINTS]
+    found = [POINTS[each] for each in shown if isinstance(each, str) and each in POINTS]
     return tuple(found) if len(found) == 2 else ()
 
 

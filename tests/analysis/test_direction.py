@@ -43,6 +43,17 @@ class Distance(Mistakes):
         return karat.Result(self.key, 0.75 if outputs != reference_outputs else 0.5)
 
 
+class Points(Evaluator):
+    """0 to 10 points, of which these outputs get 0 or 1."""
+
+    name = "points"
+    version = "1"
+    bounds = (0.0, 10.0)
+
+    def evaluate(self, *, outputs, reference_outputs=None, inputs=None, **context):
+        return karat.Result(self.key, float(outputs == reference_outputs))
+
+
 @pytest.fixture
 def runs(store):
     made = [run_at(store, 0.9), run_at(store, 0.5)]
@@ -119,3 +130,19 @@ def test_a_gate_on_the_command_line_obeys_the_direction(runs, store, tmp_path, c
     assert main(["compare", *ids, *gate]) == 1
     assert main(["compare", *reversed(ids), *gate]) == 0
     assert "wrong mean ↓" in capsys.readouterr().out
+
+
+def test_zeros_and_ones_of_a_wider_range_are_not_passes(store):
+    """A missing score of 0 to 10 was taken for one of 0 to 1, so that a gate could hold."""
+    runs = [run_at(store, 0.9), run_at(store, 0.9, broken=set(range(6)), new=True)]
+    evaluation = karat.evaluate(runs, [Points()], store=store)
+    made = compare(runs, fail_if_worse="points:0.5")
+    difference = made.differences[0]
+    assert (difference.aggregator, difference.compared.difference.method) == ("mean", "gaffke")
+    assert difference.compared.difference.highest == pytest.approx(
+        difference.compared.difference.lowest + 6 * 10 / 60
+    )
+    assert made.verdict == "undecided"
+    assert {each.aggregator for each in karat.aggregate(evaluation, store=store).estimates} == {"mean"}
+    found = {each.estimate.aggregator for each in summarise(store, [evaluation]).metrics}
+    assert found == {"mean"}

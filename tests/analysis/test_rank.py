@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import karat
+from karat.analysis.comparison import compare
 from karat.analysis.ranking import plan_rank, rank
 from karat.errors import RequestError
 from karat.evaluators._pairwise import ByFunction, ByMetric
@@ -191,3 +192,24 @@ def test_wrong_requests_say_what_is_right(three, store, refuses):
         rank(three, evaluator="exact_match")
     with refuses(RequestError):
         rank(three[0], metric="exact_match")
+
+
+def test_one_example_gives_no_interval(store):
+    """It raised a ValueError."""
+    runs = [run_at(store, rate, count=1) for rate in (0.6, 0.0)]
+    ranking = rank(runs, evaluator=BY_MATCH, store=store)
+    assert [place.rank for place in ranking.places] == [1, 2]
+    assert {(place.rating.low, place.rating.high) for place in ranking.places} == {(None, None)}
+    assert "cannot be told apart" in ranking.conclusions[0]
+    assert "over 1 example," in ranking.report()
+
+
+def test_scores_that_differ_in_their_last_bits_tie(three, store):
+    def sums(outputs, expected):
+        return 0.1 + 0.2 if outputs == expected else 0.3
+
+    karat.evaluate(three, [sums], store=store)
+    ranking = rank(three, metric="sums")
+    assert ranking.ties == ranking.n == 3 * COUNT
+    changed = compare(three, metrics="sums").differences[0]
+    assert (changed.changed.same, changed.compared.ties) == (COUNT, COUNT)

@@ -164,7 +164,8 @@ class Accuracy(_Scores):
 class Headline(Aggregator[tuple[_State, _State]]):
     """The number that is shown where no aggregator is named: accuracy where every score is 0 or 1, else the mean.
 
-    Of an evaluator whose lower scores are better it is the mean: a share of failures is not an accuracy.
+    Of an evaluator whose lower scores are better it is the mean: a share of failures is not an accuracy. The same goes
+    for one with other bounds than 0 and 1, whose scores may happen to be these.
     """
 
     name = "headline"
@@ -176,7 +177,8 @@ class Headline(Aggregator[tuple[_State, _State]]):
     def for_evaluator(self, spec: EvaluatorSpec) -> Headline:
         """The same aggregator with the bounds and the direction of an evaluator."""
         adapted = copy.copy(self)
-        adapted.mean, adapted.always_mean = self.mean.for_evaluator(spec), not spec.higher_is_better
+        adapted.mean = self.mean.for_evaluator(spec)
+        adapted.always_mean = not spec.higher_is_better or spec.bounds not in (None, (0.0, 1.0))
         return adapted
 
     def start(self) -> tuple[_State, _State]:

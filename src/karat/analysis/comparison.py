@@ -531,7 +531,7 @@ class _Work:
             self.notes.append(f"{key}: not compared, it has no score in {unscored}")
             return []
         spec = tables[0].source.spec
-        binary = all(is_binary(table.scores) for table in tables)
+        binary = all(is_binary(spec, table.scores) for table in tables)
         usual = "accuracy" if binary and spec.higher_is_better else "mean"
         forms = dict.fromkeys(_form(name, key) or usual for name in names) or {usual: None}
         found = []
@@ -619,11 +619,13 @@ def score_bounds(
     return (low, high) if inside else None
 
 
-def is_binary(scores: NDArray[np.float64]) -> bool:
-    """Whether all scores that are there are 0 or 1."""
+def is_binary(spec: EvaluatorSpec, scores: NDArray[np.float64]) -> bool:
+    """Whether all scores that are there are 0 or 1, and these are not just grades of a wider range."""
     import numpy as np
 
-    return bool((np.isnan(scores) | (scores == 0.0) | (scores == 1.0)).all())
+    return spec.bounds in (None, (0.0, 1.0)) and bool(
+        (np.isnan(scores) | (scores == 0.0) | (scores == 1.0)).all()
+    )
 
 
 async def compare_async(

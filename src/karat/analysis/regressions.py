@@ -8,6 +8,7 @@ import msgspec
 
 from karat.analysis.scores import Paired, example_at
 from karat.records import EvaluatorSpec, Failed, Ok, Output, Skipped
+from karat.stats._paired import score_differences
 from karat.store.handles import Run
 from karat.store.repositories import latest, output_decoder
 from karat.traces import TraceError
@@ -73,7 +74,7 @@ class Changes:
             count = len(examples)
             examples, first, second = examples[complete], pairs.first[complete], pairs.second[complete]
             n = examples
-        changes = sign * (second - first)
+        changes = sign * score_differences(first, second)
         better, worse = int((changes > 0).sum()), int((changes < 0).sum())
         self.counts = ExampleChanges(better, worse, len(n) - better - worse, count - len(n))
 

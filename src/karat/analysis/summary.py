@@ -227,7 +227,7 @@ class _Gathering:
                 continue
             tables = read_scores([(run, Source(evaluation, spec)) for run in evaluation.runs])
             scores = np.concatenate([table.scores for table in tables])
-            binary = is_binary(scores)
+            binary = is_binary(spec, scores)
             for table in tables:
                 if len(table.scores) or table.unlisted:
                     estimate = self._mean(table, spec, binary, score_bounds(spec.bounds, scores))

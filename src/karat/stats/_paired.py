@@ -129,7 +129,9 @@ def tango(b: int, c: int, n: int, confidence: float = 0.95) -> Estimate:
     if n == 0:
         return Estimate(None, method="tango", confidence=confidence)
     low, high = tango_limits(b, c, n, critical(confidence))
-    return Estimate((c - b) / n, low, high, n, n, "tango", confidence)
+    value = (c - b) / n
+    metadata = {"standard_error": math.sqrt(max(0.0, (b + c) / n - value * value) / n)}
+    return Estimate(value, low, high, n, n, "tango", confidence, metadata=metadata)
 
 
 def newcombe(both: int, b: int, c: int, neither: int, confidence: float = 0.95) -> Estimate:

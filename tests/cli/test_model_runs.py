@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from karat.execution.progress import ProgressLine
 from karat.testing import FakeProvider
 
 
@@ -163,3 +164,46 @@ def test_why_and_how_often_a_call_failed_is_shown_and_exported(karat, project):
     assert [attempt["status"] for attempt in rows[0]["output_metadata"]["attempts"]] == [500] * 3
     said = karat("show", run, "--example", rows[0]["id"]).out
     assert "broken (2 retries): ServerFailed: broken: injected failure (500)" in said
+
+
+def test_retries_that_succeed_are_in_the_progress_and_shown_with_the_example(karat, project, monkeypatch):
+    """A server that refuses each question once, in answers and in trajectories, and a task that fails twice."""
+    lines: list[str] = []
+    monkeypatch.setattr(ProgressLine, "__call__", lambda self, progress: lines.append(self.line(progress)))
+    (project / "tasks.py").write_text(
+        "from collections import Counter\n"
+        "import karat\n"
+        "seen = Counter()\n"
+        "async def steps(text):\n"
+        "    reply = await karat.models.get('flaky').generate('steps ' + text)\n"
+        "    call = {'name': 'look', 'arguments': '{}'}\n"
+        "    return [{'role': 'assistant', 'content': reply.text, 'tool_calls':\n"
+        "             [{'id': '1', 'type': 'function', 'function': call}]}]\n"
+        "def fails_twice(text):\n"
+        "    seen[text] += 1\n"
+        "    if seen[text] < 3:\n"
+        "        raise ValueError(f'not yet, {seen[text]}')\n"
+        "    return text\n"
+    )
+    with FakeProvider(lambda _: "ONE", failures=dict.fromkeys(range(1, 16, 2), 500)) as server:
+        (project / "models.yaml").write_text(
+            f"flaky:\n  model: small\n  base_url: {server.url}\n  retries: {{limit: 2, base: 0.0001}}\n"
+        )
+        (project / "prompt.yaml").write_text(
+            "dataset: {path: good.jsonl, input: question}\ntask: {prompt: 'Say {input}', model: flaky}\n"
+        )
+        data = ["--data", "good.jsonl", "--input", "question"]
+        one = ["--concurrency", "1", "--json"]
+        for command, retries, shown in [
+            (["prompt.yaml"], 4, "flaky (1 retry): ONE"),
+            (["tasks.py:steps", *data], 4, "flaky (1 retry): ONE"),
+            (["tasks.py:fails_twice", *data, "--retries", "2"], 8, "2 retries"),
+        ]:
+            lines.clear()
+            run = karat("run", *command, *one).json["runs"][0]
+            assert run["counts"]["ok"] == 4
+            assert f"{retries} retries" in lines[-1], command
+            said = karat("show", run["id"], "--example", "q0").out
+            assert shown in said, command
+    assert "ValueError: not yet, 1" in said
+    assert "ValueError: not yet, 2" in said

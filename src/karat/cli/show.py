@@ -192,7 +192,9 @@ def _scores(run: Run) -> list[tuple[str, list[str]]]:
         for each in found[:MOST_SCORES]
     ]
     if len(found) > MOST_SCORES:
-        texts.append(f"{plural(len(found) - MOST_SCORES, 'more estimate')}: {run.store.command('report', run.id)}")
+        texts.append(
+            f"{plural(len(found) - MOST_SCORES, 'more estimate')}: {run.store.command('report', run.id)}"
+        )
     return [("score" if place == 0 else "", [text]) for place, text in enumerate(texts)]
 
 
@@ -382,10 +384,25 @@ def _output_blocks(output: dict[str, Any]) -> list[Block]:
         ]
         if len(steps) > MOST_STEPS:
             blocks.append(Paragraph(f"and {len(steps) - MOST_STEPS:,} more steps: --json has all of them"))
-        return blocks
+        retried = _retried(output) + [_call(call) for call in output.get("trace", []) if _retries(call)]
+        return [*blocks, *([Details("", retried)] if retried else [])]
     fields = _summary(output) or [_outcome(output["outcome"])]
+    fields += _retried(output)
     fields += [_call(call) for call in output.get("trace", [])]
     return [Details(title, fields)]
+
+
+def _retried(output: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """The failures after which the task was called again."""
+    errors = (output.get("metadata") or {}).get("retried", ())
+    return [
+        (_times(len(errors)) if place == 0 else "", [Styled(clean(each, 400), "warning")])
+        for place, each in enumerate(errors)
+    ]
+
+
+def _times(retries: int) -> str:
+    return "1 retry" if retries == 1 else f"{retries:,} retries"
 
 
 def _steps(output: dict[str, Any]) -> list[list[str]]:
@@ -441,10 +458,16 @@ def _compared_output(run: str, result: dict[str, Any], document: dict[str, Any])
 
 
 def _call(call: dict[str, Any]) -> tuple[str, list[str]]:
-    tries = len(call.get("metadata", {}).get("attempts", ())) + (0 if call.get("error") else 1)
-    retried = "" if tries < 2 else " (1 retry)" if tries == 2 else f" ({tries - 1} retries)"
+    retries = _retries(call)
+    retried = f" ({_times(retries)})" if retries else ""
     result_text = clean(call["error"], 400) if call.get("error") else value_text(call.get("output"))
     return "call", [f"{clean(call['name'], 80)}{retried}: {result_text}"]
+
+
+def _retries(call: dict[str, Any]) -> int:
+    """How often a request was sent again: an attempt is recorded where it failed."""
+    failed = len(call.get("metadata", {}).get("attempts", ()))
+    return max(0, failed - 1) if call.get("error") else failed
 
 
 def _summary(output: dict[str, Any]) -> list[tuple[str, list[str]]]:

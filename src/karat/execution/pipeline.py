@@ -63,6 +63,8 @@ class Done(msgspec.Struct, frozen=True):
     failure: tuple[str, Failure] | None = None
     """The first failure, with the id of its example."""
     usage: dict[str, Usage] | None = None
+    retries: int = 0
+    """How often the task was called again."""
 
 
 class Phase(NamedTuple):
@@ -107,6 +109,7 @@ class Stage:
         self._appender: Appender | None = None
         self._abandoned = 0
         self._retries_before = counters.retries
+        self._retries = 0
 
     def recording(self, example: str, attempt: int, scope: str = "") -> recording:
         """The record of model and tool calls of one item."""
@@ -210,6 +213,7 @@ class Stage:
     def _count(self, done: Done) -> None:
         progress = self._progress
         progress.done += len(done.rows)
+        self._retries += done.retries
         if done.failure is not None:
             progress.failed += done.failed
             if self.options.abort_on_error and self._aborted is None:
@@ -220,7 +224,7 @@ class Stage:
 
     def _report_progress(self) -> None:
         if self.options.listen is not None:
-            self._progress.retries = counters.retries - self._retries_before
+            self._progress.retries = counters.retries - self._retries_before + self._retries
             self._progress.waiting = counters.waiting
             self._progress.note = f"loading {counters.loading}" if counters.loading else ""
             self.options.listen(self._progress)

@@ -28,7 +28,7 @@ class Progress(msgspec.Struct):
     before: int = 0
     """Items that were stored when the stage began."""
     retries: int = 0
-    """Model requests that were sent again."""
+    """Model requests that were sent again, and tasks that were called again."""
     waiting: int = 0
     """Model requests that wait for a retry now."""
     variant: int = 0

@@ -253,7 +253,7 @@ class _RunWork:
         seconds, queue, trace = clock.lap()
         row, failure = self._row(item, "", outcome, seconds, queue, trace, errors)
         usage = usage_of(trace) if trace else None
-        return Done((row,), 1 if failure else 0, failure, usage)
+        return Done((row,), 1 if failure else 0, failure, usage, len(errors))
 
     # Units ----------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class _RunWork:
             trace = []  # the calls stay with the first unit
             if failure is not None:
                 failed, first = failed + 1, first or failure
-        return Done(rows, failed, first, usage)
+        return Done(rows, failed, first, usage, len(errors))
 
     def _stored_units(self, item: _Item) -> dict[str, Output]:
         """The settled units of an item, as they are stored."""

@@ -7,8 +7,11 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 import karat
 from karat.analysis.comparison import compare
-from karat.analysis.gates import read_limit
+from karat.analysis.gates import Limit, judge, read_limit
 from karat.errors import RequestError
+from karat.stats import tango
+from karat.stats._distributions import critical
+from karat.stats._paired import tango_limits
 from karat.tasks import FunctionTask
 from tests.analysis.conftest import COUNT, answer_at, examples, right, run_at
 
@@ -236,3 +239,14 @@ def test_reports_are_clean_and_markdown_is_escaped(store):
     assert all(line.replace("\\|", "").count("|") == rows[0].replace("\\|", "").count("|") for line in rows)
     assert "rate=0.9" in text
     assert made.to_dict()["runs"][0]["id"] == runs[0].id
+
+
+@pytest.mark.parametrize(
+    ("lost", "won", "pairs", "margin"), [(0, 0, 48, 0.05), (2, 1, 60, 0.05), (10, 4, 100, 0.1)]
+)
+def test_an_undecided_gate_says_about_how_many_examples_would_decide_it(lost, won, pairs, margin):
+    """It said 110 for 48 pairs that all tie, where 74 do."""
+    needed = judge(Limit("m", margin), "a", "b", tango(lost, won, pairs), pairs).examples_needed
+    more = needed / pairs
+    low, high = tango_limits(lost * more, won * more, needed, critical(0.95))
+    assert (low if (won - lost) / pairs > -margin else high) == pytest.approx(-margin, abs=0.05 * margin)

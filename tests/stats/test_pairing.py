@@ -264,6 +264,21 @@ def test_the_smallest_binary_effect_is_found_four_times_of_five(n: int, noise: i
     assert 0.78 <= found / 4000 <= 0.96
 
 
+@pytest.mark.parametrize(("lost", "won", "n"), [(25, 20, 60), (36, 0, 38), (30, 30, 60), (140, 140, 300)])
+def test_the_smallest_binary_effect_where_most_pairs_differ(lost: int, won: int, n: int) -> None:
+    """Runs that disagree on more than two thirds of the pairs: it was up to 0, with a power of 0.05."""
+    effect = paired(
+        [1] * lost + [0] * won + [1] * (n - lost - won), [0] * lost + [1] * (n - lost)
+    ).smallest_effect
+    assert effect is not None
+    share = min(1.0, (lost + won) / n + effect)
+    draws = np.random.default_rng(n).multinomial(
+        n, [(share - effect) / 2, (share + effect) / 2, 1 - share], size=4000
+    )
+    found = np.mean([(score_test(int(b), int(c)).p_value or 0.0) < 0.05 for b, c, _ in draws])
+    assert 0.78 <= found <= 0.96
+
+
 def test_too_few_pairs_show_no_effect() -> None:
     assert paired([1, 0, 1], [1, 0, 1]).smallest_effect is None
 

@@ -341,7 +341,9 @@ def test_equal_ratings_share_a_rank() -> None:
 
 
 def test_one_cluster_gives_no_interval() -> None:
-    found = bradley_terry([("a", "b", 1), ("a", "b", 1)], clusters=["x", "x"]).against("a", "b")
+    ranking = bradley_terry([("a", "b", 1), ("a", "b", 1)], clusters=["x", "x"])
+    assert "one cluster" in ranking.runs[0].rating.metadata["reason"]
+    found = ranking.against("a", "b")
     assert found.value is not None
     assert found.value > 0.5
     assert (found.low, found.high) == (None, None)

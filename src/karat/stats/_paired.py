@@ -197,24 +197,21 @@ def smallest_binary_effect(
     """The true difference of two paired proportions that the score test would find with probability `power`.
 
     The alternative has the discordant pairs seen, and one more, in both directions alike, and on top of them the
-    difference in one direction. The power is summed over all tables, or is Connor's (1987) where discordant
-    pairs are many. None where no difference would be found.
+    difference in one direction; where these are more than all pairs, all pairs are discordant. The power is summed
+    over all tables, or is Connor's (1987) where discordant pairs are many. None where no difference would be found.
     """
     check_confidence(confidence)
     noise = min(1.0, (discordant + 1.0) / n)
     z = critical(confidence)
 
     def missed(effect: float) -> float:
-        return (
-            power
-            + MARGIN * (1.0 - power)
-            - _score_power(0.5 * noise, min(0.5 * noise, 1.0 - noise) + effect, n, z)
-        )
+        discordant_share = min(1.0, noise + effect)
+        lost, won = 0.5 * (discordant_share - effect), 0.5 * (discordant_share + effect)
+        return power + MARGIN * (1.0 - power) - _score_power(lost, won, n, z)
 
-    most = 1.0 - noise
-    if most <= 0.0 or missed(most) > 0.0:
+    if missed(1.0) > 0.0:
         return None
-    low, high = 0.0, most
+    low, high = 0.0, 1.0
     while high - low > 0.01 * high:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if missed(middle) > 0.0 else (low, middle)
@@ -235,7 +232,8 @@ def _score_power(lost: float, won: float, n: int, z: float) -> float:
     m, c = np.arange(most + 1)[:, None], np.arange(most + 1)[None, :]
     inside = c <= m
     ways = factorials[m] - factorials[c] - factorials[np.where(inside, m - c, 0)]
-    chance = np.exp(ways + c * math.log(won / share) + (m - c) * math.log(max(lost, 1e-300) / share))
+    logs_given = ways + c * math.log(won / share) + (m - c) * math.log(max(lost, 1e-300) / share)
+    chance = np.exp(np.where(inside, logs_given, -np.inf))
     rejected = inside & ((2 * c - m) ** 2 > z * z * m)
     given = (chance * rejected).sum(axis=1)
     pairs = np.arange(most + 1)

@@ -743,7 +743,8 @@ def _ranking(
             factor * math.sqrt(max(0.0, float(covariance[i, i]))),
         )
         n = int(games[i])
-        rating = Estimate(value, n=n, of=n, method="bradley-terry", confidence=confidence)
+        lone = {"reason": "one cluster: the spread cannot be estimated" if n else "no comparisons"}
+        rating = Estimate(value, n=n, of=n, method="bradley-terry", confidence=confidence, metadata=lone)
         if fit.degrees > 0 and n:
             rating = msgspec.structs.replace(
                 rating,

@@ -221,6 +221,44 @@ def test_code_covers_modules_of_which_only_constants_are_used(project):
     assert code_fingerprint(load("asking_k").ask) != first
 
 
+def test_code_covers_what_functions_import_when_they_are_called(project):
+    folder, load = project
+    package = folder / "lazy_package_k"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    write_module(package, "wording", "def clean(q):\n    from . import words\n    return words.WORD\n")
+    write_module(
+        folder, "calls_k", "def ask(q):\n    from lazy_package_k.wording import clean\n    return clean(q)\n"
+    )
+    seen = set()
+    for word in ("'a'", "'b'"):
+        write_module(package, "words", f"WORD = {word}\n")
+        calls = load("calls_k")
+        before = code_fingerprint(calls.ask)
+        calls.ask("?")
+        assert code_fingerprint(calls.ask) == before, "a call does not change what it is"
+        seen.add(before)
+    assert len(seen) == 2
+
+
+def test_code_covers_functions_among_arguments_and_attributes(project):
+    folder, load = project
+    write_module(folder, "holding_k", "class Holder:\n    def __init__(self, f):\n        self.f = f\n")
+    seen = set()
+    for number in (1, 2):
+        write_module(folder, "given_k", f"def given(x):\n    return {number}\n")
+        given, holder = load("given_k").given, load("holding_k").Holder
+        seen |= {code_fingerprint(functools.partial(holder, given)), code_fingerprint(holder(given))}
+        seen.add(code_fingerprint(functools.partial(holder, f=functools.partial(given, x=1))))
+    assert len(seen) == 6
+
+
+def test_lambdas_of_one_line_are_different_code():
+    first, second, again = (lambda x: x + 1, lambda x: x + 2, lambda x: x + 1)
+    assert len({code_fingerprint(each) for each in (first, second, again)}) == 3
+    assert code_fingerprint(first) == code_fingerprint(first)
+
+
 def test_code_covers_relative_imports(project):
     folder, load = project
     package = folder / "package_k"

@@ -18,6 +18,7 @@ import threading
 import tokenize
 import types
 from collections.abc import Iterable, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Literal
 
@@ -176,7 +177,12 @@ def _sources(part: Any, seen: set[int]) -> list[str]:
         return []
     seen.add(id(part))
     if isinstance(part, functools.partial):
-        return [*_sources(part.func, seen), _json_or_type({"args": part.args, "keywords": part.keywords})]
+        given = _json_or_type({"args": part.args, "keywords": part.keywords})
+        return [
+            *_sources(part.func, seen),
+            given,
+            *_sources_of_values([*part.args, *part.keywords.values()], seen),
+        ]
     if isinstance(part, types.MethodType):
         return [*_sources(part.__func__, seen), *_sources_of_instance(part.__self__, seen)]
     if isinstance(part, types.BuiltinFunctionType):
@@ -196,8 +202,17 @@ def _sources_of_instance(instance: Any, seen: set[int]) -> list[str]:
     if isinstance(instance, types.ModuleType):
         return []
     out = _sources_of_definition(type(instance), seen)
-    out.append(_json_or_type(getattr(instance, "__dict__", {})))
-    return out
+    attributes = getattr(instance, "__dict__", {})
+    out.append(_json_or_type(attributes))
+    return out + _sources_of_values(attributes.values(), seen)
+
+
+_WITH_SOURCE = (types.FunctionType, types.MethodType, type, functools.partial)
+
+
+def _sources_of_values(values: Iterable[Any], seen: set[int]) -> list[str]:
+    """The sources of functions and classes among arguments and attributes, which JSON does not have."""
+    return [text for each in values if isinstance(each, _WITH_SOURCE) for text in _sources(each, seen)]
 
 
 def _sources_of_function(function: types.FunctionType, seen: set[int]) -> list[str]:
@@ -207,7 +222,7 @@ def _sources_of_function(function: types.FunctionType, seen: set[int]) -> list[s
             value = cell.cell_contents
         except ValueError:
             continue
-        if isinstance(value, (types.FunctionType, types.MethodType, type, functools.partial)):
+        if isinstance(value, _WITH_SOURCE):
             out += [name, *_sources(value, seen)]
         else:
             out.append(f"{name}={_json_or_type(value)}")
@@ -227,7 +242,7 @@ def _sources_of_definition(part: Any, seen: set[int]) -> list[str]:
     written_in = Path(part.__code__.co_filename).name if isinstance(part, types.FunctionType) else None
     if file is not None and written_in in (None, file.name):
         if isinstance(part, types.FunctionType) and part.__name__ == "<lambda>":
-            out.append(_source_text(part))  # several lambdas of one module share a name
+            out.append(_lambda_text(part))  # several lambdas of one module share a name
         out += _module_sources(module, set())
         return out
     out.append(_source_text(part))
@@ -248,6 +263,16 @@ def _source_text(part: Any) -> str:
         return _without_comments(inspect.getsource(part))
     except (OSError, TypeError) as error:
         raise _UnknownSourceError from error
+
+
+def _lambda_text(function: types.FunctionType) -> str:
+    """The lines of a lambda and, where they have several, the column at which its body starts."""
+    text = _source_text(function)
+    if text.count("lambda") < 2:
+        return text
+    places = [(line, column) for line, _, column, _ in function.__code__.co_positions() if line and column]
+    first = function.__code__.co_firstlineno
+    return f"{text}{sorted((line - first, column) for line, column in places)[:1]}"
 
 
 @functools.lru_cache(256)
@@ -303,14 +328,50 @@ def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str
         elif isinstance(value, (types.FunctionType, type)) and isinstance(value.__module__, str):
             named.append(sys.modules.get(value.__module__))
     # A module of which only constants are used, such as prompts, has left no trace but its import.
-    imported = [sys.modules.get(name) for name in _imports(source, module.__package__ or "")]
+    package = module.__package__ or ""
+    imported = [sys.modules.get(name) for name in _imports(source, package)]
     for found in (*named, *imported):
         path = _file(found)
         if found is not None and path is not None and _is_project(path):
             used[str(path)] = found
     for _, found in sorted(used.items()):
         out += _module_sources(found, seen)
+    return out + _later_sources(source, package, seen)
+
+
+def _later_sources(source: str, package: str, seen: set[str]) -> list[str]:
+    """The sources of project modules that functions import when they are called, whether or not they were called."""
+    out: list[str] = []
+    for name in _imports(source, package, later=True):
+        file = _module_file(name)
+        if file is None or str(file) in seen:
+            continue
+        seen.add(str(file))
+        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+        inside = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        out += [file.name, _without_comments(text)]
+        out += _later_sources(text, inside, seen)
     return out
+
+
+def _module_file(name: str) -> Path | None:
+    """The file of a project module, found without importing anything; None for other modules."""
+    root, *rest = name.split(".")
+    if root in sys.stdlib_module_names or root == "karat":
+        return None
+    places: Sequence[str] | None = None
+    spec = None
+    for depth in range(len(rest) + 1):
+        spec = PathFinder.find_spec(".".join([root, *rest[:depth]]), places)
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations
+        if places is None and depth < len(rest):
+            return None
+    path = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+    return (
+        path if path is not None and path.suffix == ".py" and path.is_file() and _is_project(path) else None
+    )
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -336,9 +397,9 @@ PARSE_ATTEMPTS = 5
 _parsing = threading.Lock()
 
 
-@functools.lru_cache(256)
-def _imports(source: str, package: str) -> tuple[str, ...]:
-    """Names of what a source imports when it is imported itself: not what its functions import when called."""
+@functools.lru_cache(512)
+def _imports(source: str, package: str, later: bool = False) -> tuple[str, ...]:
+    """Names of what a source imports when it is imported itself; with `later`, also what its functions import."""
     tree = _parsed(source)
     if tree is None:
         return ()
@@ -354,9 +415,9 @@ def _imports(source: str, package: str) -> tuple[str, ...]:
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             front += node.orelse
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        elif later or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             front += ast.iter_child_nodes(node)
-    return tuple(names)
+    return tuple(dict.fromkeys(names)) if later else tuple(names)
 
 
 def json_or_types(value: object) -> Any:
@@ -449,7 +510,8 @@ def decide(wanted: Wanted, previous: Sequence[Previous]) -> Decision:
     if last.finished and not (wanted.retry_failed and last.failed):
         if changed and not wanted.accept_code_change:
             # The same replicate: what other code asks of models in the same words was answered before.
-            why = f"the code changed since {what} {last.id}, which --accept-code-change would return"
+            why = f"the code changed since {what} {last.id}"
+            why += ", which --accept-code-change would return" if what == "run" else ""
             return Decision("create", None, last.replicate, why)
         return Decision(
             "return", last.id, last.replicate, _returned(f"{what} {last.id}", last.failed, last.total)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
+import urllib.request
 
 import pytest
 
@@ -63,6 +66,13 @@ def run(kind, tmp_path, **options):
     data = karat.Dataset.from_examples([{"id": str(n), "input": f"q{n}"} for n in range(COUNT)], name="d")
     task = PromptTask("{input}", model=PROVIDERS[kind])
     return karat.run(task, data, store=tmp_path / "k.db", batch=True, **options)
+
+
+def post(url, body):
+    """A request of somebody else."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"x-api-key": "k"})
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
 
 
 def open_requests(tmp_path):
@@ -211,6 +221,31 @@ def test_a_batch_that_the_provider_refuses_as_a_whole_stops_the_run_and_is_not_k
     assert run("openai", tmp_path).counts.ok == COUNT
 
 
+@pytest.mark.parametrize("model", ["openai/gpt-5-mini", "anthropic/claude-opus-4-7"])
+def test_a_parameter_that_the_model_refuses_is_one_failure_of_the_run(model, server, clock, tmp_path):
+    """At an address of one's own nothing is known before the first record."""
+    data = karat.Dataset.from_examples([{"id": str(n), "input": f"q{n}"} for n in range(COUNT)], name="d")
+    task = PromptTask("{input}", model=model, temperature=0.5)
+    with pytest.raises(models.ParameterRefused, match="does not accept temperature: remove it"):
+        karat.run(task, data, store=tmp_path / "k.db", batch=True)
+    assert open_requests(tmp_path) == 0
+
+
+def test_a_turn_that_pauses_is_continued_in_another_batch(server, clock, tmp_path):
+    def answers(body):
+        if body["messages"][-1]["role"] == "assistant":
+            return "done"
+        search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+        content = [{"type": "text", "text": "well "}, search]
+        usage = {"input_tokens": 5, "output_tokens": 3}
+        return {"raw": {"content": content, "stop_reason": "pause_turn", "usage": usage}}
+
+    server.script.answers = answers
+    done = run("anthropic", tmp_path)
+    assert [output.value for output in done.outputs()] == ["well done"] * COUNT
+    assert server.batches.count == 2
+
+
 # Submission -----------------------------------------------------------------------
 
 
@@ -259,6 +294,141 @@ def test_a_busy_provider_is_asked_again(kind, server, clock, tmp_path, status):
     answering(server, "/batches", (status, "{}", False), (status, "{}", False))
     assert run(kind, tmp_path).counts.ok == COUNT
     assert server.batches.count == 1
+
+
+@pytest.mark.parametrize("status", [503, 529])
+def test_a_batch_that_was_created_although_the_provider_says_it_is_busy_is_found(
+    kind, server, clock, tmp_path, status
+):
+    answering(server, "/batches", (status, "{}", True))
+    assert run(kind, tmp_path).counts.ok == COUNT
+    assert server.batches.count == 1
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_a_batch_that_is_refused_at_once_stops_the_run_and_fails_no_record(
+    kind, server, clock, tmp_path, status
+):
+    answering(server, "/batches", (status, '{"error": {"message": "billing limit reached"}}', False))
+    with pytest.raises(_batches.BatchFailed, match="billing limit reached") as caught:
+        run(kind, tmp_path)
+    assert caught.value.exit_code == 3
+    assert open_requests(tmp_path) == 0
+    assert run(kind, tmp_path).counts.ok == COUNT
+    assert set(server.batches.requests.values()) == {1}
+
+
+@pytest.mark.parametrize("page", ["5", '{"data": 5}', '{"data": {"id": "x"}}', "{}", "[]", "<html>"])
+def test_a_list_of_batches_that_cannot_be_read_decides_nothing(kind, server, clock, tmp_path, page):
+    server.batches.lose_next = True
+    with pytest.raises(_batches.BatchOpen):
+        run(kind, tmp_path)
+    handle = server.batches.handle
+
+    def broken(request, content):
+        from aiohttp import web
+
+        if request.method == "GET" and request.path.endswith("/batches"):
+            return web.Response(text=page)
+        return handle(request, content)
+
+    server.batches.handle = broken
+    with pytest.raises(_batches.BatchOpen):
+        run(kind, tmp_path)
+    server.batches.handle = handle
+    assert run(kind, tmp_path).counts.ok == COUNT
+    assert set(server.batches.requests.values()) == {1}
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_the_batch_of_another_user_is_not_taken_for_ones_own(server, clock, tmp_path, monkeypatch, arrived):
+    """Message batches carry no name: another one of the same size, made at the same time, has other requests."""
+    monkeypatch.setattr(_batches, "ARRIVAL", 0.0)
+    answering(server, "/batches", (500, "{}", False))
+    with pytest.raises(_batches.BatchOpen):
+        run("anthropic", tmp_path)
+    other = [
+        {"custom_id": f"other-{n}", "params": {"model": "m", "max_tokens": 1, "messages": []}}
+        for n in range(COUNT)
+    ]
+    post(f"{server.url}/messages/batches", {"requests": other})
+    if arrived:
+        post(f"{server.url}/messages/batches", {"requests": other})
+        with pytest.raises(_batches.BatchOpen, match="it is unknown which"):
+            run("anthropic", tmp_path)
+        return
+    done = run("anthropic", tmp_path)
+    assert done.counts.ok == COUNT
+    assert sum(not each.startswith("other-") for each in server.batches.requests) == COUNT
+    assert set(server.batches.requests.values()) == {1}
+
+
+def test_a_key_that_expires_while_a_batch_is_polled_is_printed_again(
+    kind, server, clock, tmp_path, monkeypatch
+):
+    keys = tmp_path / "keys"
+    keys.write_text("first-key-for-tests")
+    (tmp_path / "models.yaml").write_text(
+        f"mine:\n  model: {PROVIDERS[kind]}\n  api_key_command: cat {keys}\n"
+    )
+    monkeypatch.setenv("KARAT_MODELS", str(tmp_path / "models.yaml"))
+    monkeypatch.setitem(PROVIDERS, kind, "mine")
+    server.keys, server.batches.polls = ["first-key-for-tests"], 3
+    state = server.batches._state
+
+    def expiring(name):
+        if server.batches._left[name] == 2:
+            server.keys = ["second-key-for-tests"]
+            keys.write_text("second-key-for-tests")
+        return state(name)
+
+    server.batches._state = expiring
+    assert run(kind, tmp_path).counts.ok == COUNT
+    assert set(server.batches.requests.values()) == {1}
+
+
+def test_requests_that_come_while_others_are_being_sent_go_into_the_next_batch(
+    kind, server, clock, tmp_path, monkeypatch
+):
+    sending, added = threading.Event(), threading.Event()
+    handle, add, places = server.batches.handle, _batches.Batches._add, []
+
+    def slow(request, content):
+        if request.method == "POST" and request.path.endswith("/batches") and not sending.is_set():
+            sending.set()
+            assert added.wait(60)
+        return handle(request, content)
+
+    def noted(self, waiting):
+        add(self, waiting)
+        places.append(waiting)
+        if len(places) == COUNT:
+            added.set()
+
+    server.batches.handle = slow
+    monkeypatch.setattr(_batches.Batches, "_add", noted)
+
+    async def answer(input):
+        if input != "q0":
+            assert await asyncio.to_thread(sending.wait, 60)
+        return (await models.get(PROVIDERS[kind]).generate(input)).text
+
+    data = karat.Dataset.from_examples([{"id": str(n), "input": f"q{n}"} for n in range(COUNT)], name="d")
+    done = karat.run(answer, data, store=tmp_path / "k.db", batch=True)
+    assert [output.value for output in done.outputs()] == [f"q{n}" for n in range(COUNT)]
+    assert set(server.batches.requests.values()) == {1}
+
+
+def test_an_intent_that_is_being_sent_by_another_process_is_not_taken_away(tmp_path):
+    first, second = (_batches.BatchLog(_batches.connect(tmp_path / "replies.db")) for _ in range(2))
+    intent = first.intend("place", ["aa", "bb"])
+    assert second.intend("place", ["bb"]) is None, "it is claimed"
+    read = second.read(intent.id)
+    assert first.renew(intent.id)
+    assert not second.withdraw(read), "it was renewed since it was read"
+    assert second.withdraw(second.read(intent.id))
+    assert not first.renew(intent.id), "it may not be sent any more"
+    assert second.intend("place", ["aa", "bb"]) is not None
 
 
 def test_an_intent_is_looked_up_beyond_the_first_page(kind, server, clock, tmp_path):

@@ -27,13 +27,13 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 import msgspec
 
-from karat.errors import KaratError, RequestError, Stopped
+from karat.errors import CredentialsRefused, KaratError, RequestError, Stopped
 from karat.models._cache import connect
 from karat.models._endpoints import Endpoint, provider_of
-from karat.models._failures import BrokenBody, ModelFailure, ServerFailed, one_line
+from karat.models._failures import BrokenBody, ModelFailure, QuotaExhausted, ServerFailed, one_line
 from karat.models._replies import read_reply
 from karat.models._request_context import ProviderReply, RequestContext
-from karat.models._transport import Target, failure_of, read_body, refused_parameter
+from karat.models._transport import Target, error_body, failure_of, read_body
 
 if TYPE_CHECKING:
     from karat.models._service import Service
@@ -73,6 +73,10 @@ class BatchOpen(Stopped):
 
 class BatchFailed(Stopped):
     """The provider refused a batch as a whole and processed none of its requests."""
+
+
+class _ForeignBatch(Exception):
+    """A batch of the provider's list that was taken for an intent's, and has none of its requests."""
 
 
 class _Waiting:
@@ -144,6 +148,24 @@ class BatchLog:
         """The ids of the requests of an intent."""
         rows = self._connection.execute("SELECT custom_id FROM batch_requests WHERE intent=?", (intent,))
         return {custom_id for (custom_id,) in rows}
+
+    def renew(self, intent: str) -> bool:
+        """Note that an intent is being submitted now; return False if another process has taken it away."""
+        changed = self._connection.execute(
+            "UPDATE batches SET created=? WHERE id=? AND batch=''", (time.time(), intent)
+        )
+        return changed.rowcount == 1
+
+    def withdraw(self, intent: _Intent) -> bool:
+        """Forget an intent that never arrived; return False if its process has renewed it since it was read."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        gone = self._connection.execute(
+            "DELETE FROM batches WHERE id=? AND batch='' AND created=?", (intent.id, intent.created)
+        ).rowcount
+        if gone:
+            self._connection.execute("DELETE FROM batch_requests WHERE intent=?", (intent.id,))
+        self._connection.execute("COMMIT")
+        return bool(gone)
 
     def submitted(self, intent: str, batch: str) -> None:
         """Write the id that the provider gave."""
@@ -250,19 +272,25 @@ class Batches:
             self._flushing[place] = asyncio.ensure_future(self._flush_when_settled(place))
 
     async def _flush_when_settled(self, place: str) -> None:
-        """Submit the collected requests once none has been added for a while."""
-        seen = -1
-        while (count := len(self._groups.get(place, {}))) != seen:
-            seen = count
-            await self._service.clock.sleep(SETTLED)
-        group = self._groups.pop(place, {})
-        requests = [each for each in group.values() if not each.future.done()]
-        try:
-            await self._submit(place, requests)
-        except BaseException as error:
-            self._fail(requests, error)
-            if not isinstance(error, Exception):
-                raise
+        """Submit the collected requests once none has been added for a while, until none is left.
+
+        More may be added while the others are being sent, which can take minutes.
+        """
+        while self._groups.get(place):
+            seen = -1
+            while (count := len(self._groups.get(place, {}))) != seen:
+                seen = count
+                await self._service.clock.sleep(SETTLED)
+            group = self._groups.pop(place, {})
+            waiters = (self._waiting.get(custom_id, ()) for custom_id in group)
+            left = ([each for each in some if not each.future.done()] for some in waiters)
+            requests = [some[0] for some in left if some]
+            try:
+                await self._submit(place, requests)
+            except BaseException as error:
+                self._fail(requests, error)
+                if not isinstance(error, Exception):
+                    raise
 
     async def _submit(self, place: str, requests: list[_Waiting]) -> None:
         """Attach to the open batches of these requests, and make batches of the others."""
@@ -296,20 +324,37 @@ class Batches:
         return True
 
     async def _create(self, intent: _Intent, part: list[_Waiting]) -> None:
-        """Submit one batch. If it is unknown whether it arrived, the intent stays, and a later process looks it up."""
+        """Submit one batch. If it is unknown whether it arrived, the intent stays, and a later process looks it up.
+
+        While it is being sent, which may take minutes, the intent is renewed: another process that waits for one of
+        its requests would otherwise submit them after ARRIVAL seconds.
+        """
         client = _client(self._service, part[0].target)
+        renewing = asyncio.ensure_future(self._renew(intent.id))
         try:
-            batch = await client.create(intent.id, [(each.custom_id, each.body) for each in part])
+            batch = await client.create(intent, [(each.custom_id, each.body) for each in part], self._log)
         except (BatchOpen, asyncio.CancelledError):
             raise
-        except Exception:
+        except Exception as error:
             self._log.forget(intent.id)  # the provider refused it
-            raise
+            if isinstance(error, Stopped):
+                raise
+            raise BatchFailed(
+                f"{error}: the batch was not created: correct it, then repeat the command to submit it again"
+            ) from None
+        finally:
+            renewing.cancel()
         self._log.submitted(intent.id, batch)
         _log.warning(
             "batch %s: %d requests to %s; interrupt at any time, the same command attaches to it",
             batch, len(part), part[0].target.endpoint.spec,
         )  # fmt: skip
+
+    async def _renew(self, intent: str) -> None:
+        while True:
+            if not self._log.renew(intent):
+                return
+            await asyncio.sleep(ARRIVAL / 4 or 1.0)
 
     def _follow(self, intent: str, waiting: list[_Waiting]) -> None:
         """Deliver the results of an intent's batch to these requests when it has ended."""
@@ -327,22 +372,30 @@ class Batches:
         )
         try:
             intent = self._log.read(intent_id)
-            if intent is None:
-                entries = {each: cache.get(bytes.fromhex(each)) for each in self._members[intent_id]}
-                outcomes = {each: entry.body for each, entry in entries.items() if entry is not None}
-                return
-            batch = intent.batch or await self._find(client, intent)
-            if not batch:
-                self._log.forget(intent_id)  # it never arrived
-                self._members.pop(intent_id)
-                self._collect_again()
-                return
-            state = await self._polled(client, batch)
-            try:
-                results = await self._results(client, batch, state, self._log.requests(intent_id))
-            except BatchFailed:
-                self._log.forget(intent_id)
-                raise
+            foreign: set[str] = set()
+            while True:
+                batch = intent and (intent.batch or await self._find(client, intent, foreign))
+                if intent is None or batch is None:
+                    entries = {each: cache.get(bytes.fromhex(each)) for each in self._members[intent_id]}
+                    outcomes = {each: entry.body for each, entry in entries.items() if entry is not None}
+                    return
+                if not batch:  # it never arrived
+                    self._members.pop(intent_id)
+                    self._collect_again()
+                    return
+                state = await self._polled(client, batch)
+                client.sent = {each: self._waiting[each][0].body for each in self._members[intent_id]}
+                guessed = not intent.batch and not client.identified
+                try:
+                    results = await self._results(
+                        client, batch, state, self._log.requests(intent_id), guessed
+                    )
+                    break
+                except _ForeignBatch:
+                    foreign.add(batch)
+                except BatchFailed:
+                    self._log.forget(intent_id)
+                    raise
             spec = one.target.endpoint.spec
             commits = [
                 cache.commit(bytes.fromhex(custom_id), spec, outcome)
@@ -364,9 +417,12 @@ class Batches:
                 self._deliver(custom_id, outcomes.get(custom_id, problem))
 
     async def _results(
-        self, client: _Client, batch: str, state: dict[str, Any], requests: set[str]
+        self, client: _Client, batch: str, state: dict[str, Any], requests: set[str], guessed: bool
     ) -> dict[str, bytes | Exception]:
-        """The outcome of every request of a batch. Results of other requests are ignored: they may be anything."""
+        """The outcome of every request of a batch. Results of other requests are ignored: they may be anything.
+
+        `guessed`: the batch was found in the provider's list, and only its results tell whether it is the one.
+        """
         spec = client.spec
         outcomes: dict[str, bytes | Exception] = {}
         for attempt in range(DOWNLOADS):
@@ -383,6 +439,8 @@ class Batches:
                     outcomes[custom_id] = outcome
             if not unreadable and (client.partial(state) or outcomes.keys() == requests):
                 break
+        if guessed and foreign and not outcomes:
+            raise _ForeignBatch(batch)
         if foreign or unreadable:
             _log.warning(
                 "batch %s: ignored %d results of other requests and %d unreadable lines", batch, foreign, unreadable
@@ -402,18 +460,30 @@ class Batches:
         for place in self._groups:
             self._flush_later(place)
 
-    async def _find(self, client: _Client, intent: _Intent) -> str:
-        """The batch of an intent whose submission was interrupted; empty if it did not arrive.
+    async def _find(self, client: _Client, intent: _Intent, foreign: set[str]) -> str | None:
+        """The batch of an intent whose submission was interrupted; empty if it did not arrive, None if it has ended.
 
-        The provider may still be working on a submission that was sent a moment ago, so a young intent is looked up
-        until it is ARRIVAL seconds old.
+        The provider may still be working on a submission that was sent a moment ago, and another process may be
+        sending it now, so an intent is looked up until it was last renewed ARRIVAL seconds ago. An intent that did not
+        arrive is withdrawn.
         """
+
+        def known(batch: str) -> bool:
+            return batch in foreign or self._log.known(batch)
+
         while True:
-            found = str(await self._patiently(client.find, intent, self._log.known))
+            found = str(await self._patiently(client.find, intent, known))
             if found:
-                self._log.submitted(intent.id, found)
-            if found or not 0 <= time.time() - intent.created < ARRIVAL:
+                if client.identified:  # otherwise its results tell whether it is the one
+                    self._log.submitted(intent.id, found)
                 return found
+            now = self._log.read(intent.id)
+            if now is None or now.batch:  # another process has finished or found it
+                return None if now is None else now.batch
+            young = 0 <= time.time() - now.created < ARRIVAL
+            if not young and now.created == intent.created and self._log.withdraw(intent):
+                return ""
+            intent = now
             await self._service.clock.sleep(min(ARRIVAL, FIRST_POLL))
 
     async def _polled(self, client: _Client, batch: str) -> dict[str, Any]:
@@ -510,10 +580,16 @@ Results = list[tuple[str, bytes | Exception]]
 class _Client:
     """A batch API."""
 
+    identified = False
+    """Whether a batch in the provider's list names its intent."""
+
     def __init__(self, service: Service, target: Target) -> None:
         self._session = service.session
+        self._service = service
         self._clock = service.clock
         self._target = target
+        self.sent: dict[str, bytes] = {}
+        """The bodies of the requests whose results are read, by id."""
         self._endpoint: Endpoint = target.endpoint
         self.spec = target.endpoint.spec
         self._path = provider_of(self._endpoint).format(self._endpoint).path(self._endpoint)
@@ -521,7 +597,7 @@ class _Client:
         self._base = parts._replace(path=parts.path.removesuffix(self._path), query="")
         self._query = parts.query
 
-    async def create(self, intent: str, requests: list[tuple[str, bytes]]) -> str:
+    async def create(self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog) -> str:
         """Submit a batch and return its id. BatchOpen: it is unknown whether it was created."""
         raise NotImplementedError
 
@@ -553,9 +629,21 @@ class _Client:
         self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json", query: str = ""
     ) -> bytes:  # fmt: skip
         """Send one request. ServerFailed also if the connection ends: the request may have arrived."""
-        headers = {**self._target.headers, "Content-Type": content_type}
         query = "&".join(each for each in (self._query, query) if each)
         url = urlunsplit(self._base._replace(path=self._base.path + path, query=query))
+        used = self._target.key
+        try:
+            return await self._send(method, url, body, content_type)
+        except QuotaExhausted:
+            raise
+        except CredentialsRefused:
+            if not self._endpoint.key_command:
+                raise
+            self._target = await self._service.refreshed(self._target, used)
+        return await self._send(method, url, body, content_type)
+
+    async def _send(self, method: str, url: str, body: bytes | None, content_type: str) -> bytes:
+        headers = {**self._target.headers, "Content-Type": content_type}
         try:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=self._target.timeout, allow_redirects=False,
@@ -570,16 +658,9 @@ class _Client:
         return answer
 
     def _failure(self, status: int, answer: bytes, headers: Any = None, sent: bytes = b"") -> Exception:
-        try:
-            raw: Any = _decode(answer)
-        except (msgspec.DecodeError, RecursionError):
-            raw = answer[:4000].decode("utf-8", "replace")
+        raw = error_body(answer)
         message, code = self._target.provider.error(raw)
-        if status in (400, 422) and sent:
-            refused = refused_parameter(self._endpoint, raw, message, code, sent)
-            if refused is not None:
-                return refused
-        return failure_of(self._endpoint, status, message, code, headers or {})
+        return failure_of(self._endpoint, status, message, code, headers or {}, raw, sent)
 
     async def _upload(self, path: str, body: bytes, content_type: str) -> str:
         """Send a request that can be repeated, and return the id of what it made."""
@@ -592,9 +673,11 @@ class _Client:
                 await self._clock.sleep(min(30.0, failure.wait or 2.0**attempt))
         raise AssertionError("unreachable")
 
-    async def _create(self, path: str, body: bytes) -> str:
+    async def _create(self, path: str, body: bytes, intent: _Intent, log: BatchLog) -> str:
         """Create a batch and return its id. BatchOpen: it is unknown whether it was created."""
         for attempt in range(CREATION_TRIES):
+            if not log.renew(intent.id):  # it took too long, and another process has submitted the requests
+                raise BatchOpen(f"{self.spec}: another process has taken over the batch: repeat the command")
             try:
                 return self._id(await self._call("POST", path, body))
             except ModelFailure as failure:
@@ -607,7 +690,12 @@ class _Client:
                     ) from None
                 if not failure.retried or attempt == CREATION_TRIES - 1:
                     raise
-                await self._clock.sleep(min(30.0, failure.wait or 2.0**attempt))
+                status, wait = failure.status, failure.wait
+            await self._clock.sleep(min(30.0, wait or 2.0**attempt))
+            if status != 429:  # a gateway may say that it is busy when the batch was created behind it
+                found = await self.find(intent, log.known)
+                if found:
+                    return found
         raise AssertionError("unreachable")
 
     def _id(self, answer: bytes) -> str:
@@ -631,11 +719,10 @@ class _Client:
         query = "limit=100"
         for _ in range(LIST_PAGES):
             page = self._object(await self._call("GET", path, query=query))
-            rows = [
-                row
-                for row in page.get("data") or ()
-                if isinstance(row, dict) and isinstance(row.get("id"), str)
-            ]
+            data = page.get("data")
+            if not isinstance(data, list):
+                raise BrokenBody(f"{self.spec}: the list of batches has no data")
+            rows = [row for row in data if isinstance(row, dict) and isinstance(row.get("id"), str)]
             batches += rows
             if not page.get("has_more") or not rows or _created(rows[-1]) < since:
                 return batches
@@ -684,17 +771,19 @@ def _created(batch: dict[str, Any]) -> float:
 class _OpenAI(_Client):
     """OpenAI's batches: a file of JSON lines, and a batch of that file."""
 
-    async def create(self, intent: str, requests: list[tuple[str, bytes]]) -> str:
+    identified = True
+
+    async def create(self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog) -> str:
         url = "/v1" + self._path
         lines = b"\n".join(
             b'{"custom_id":"%s","method":"POST","url":"%s","body":%s}' % (each.encode(), url.encode(), body)
             for each, body in requests
         )
-        boundary = f"karat-{intent}"
+        boundary = f"karat-{intent.id}"
         form = (
             (
                 f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-                f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{intent}.jsonl"\r\n'
+                f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{intent.id}.jsonl"\r\n'
                 "Content-Type: application/jsonl\r\n\r\n"
             ).encode()
             + lines
@@ -708,9 +797,11 @@ class _OpenAI(_Client):
                     "input_file_id": file,
                     "endpoint": url,
                     "completion_window": "24h",
-                    "metadata": {"karat_intent": intent},
+                    "metadata": {"karat_intent": intent.id},
                 }
             ),
+            intent,
+            log,
         )
 
     async def find(self, intent: _Intent, known: Callable[[str], bool]) -> str:
@@ -754,7 +845,7 @@ class _OpenAI(_Client):
         if 200 <= status < 300 and isinstance(body, dict):
             return _encode(body)
         if status:
-            return self._failure(status, _encode(body), sent=b"{}")
+            return self._failure(status, _encode(body), sent=self.sent.get(row["custom_id"], b""))
         reason = error.get("message") or error.get("code") or "no answer"
         return ServerFailed(f"{self.spec}: in the batch: {one_line(str(reason), 300)}")
 
@@ -762,9 +853,9 @@ class _OpenAI(_Client):
 class _Anthropic(_Client):
     """Anthropic's message batches: the requests are in the body."""
 
-    async def create(self, intent: str, requests: list[tuple[str, bytes]]) -> str:
+    async def create(self, intent: _Intent, requests: list[tuple[str, bytes]], log: BatchLog) -> str:
         rows = b",".join(b'{"custom_id":"%s","params":%s}' % (each.encode(), body) for each, body in requests)
-        return await self._create("/messages/batches", b'{"requests":[' + rows + b"]}")
+        return await self._create("/messages/batches", b'{"requests":[' + rows + b"]}", intent, log)
 
     async def find(self, intent: _Intent, known: Callable[[str], bool]) -> str:
         """The only unrecorded batch with as many requests since the intent: message batches have no metadata."""
@@ -806,5 +897,6 @@ class _Anthropic(_Client):
             return _encode(result["message"])
         if result["type"] == "errored":
             status = 400 if "invalid_request" in str(result) else 500
-            return self._failure(status, _encode(result.get("error")), sent=b"{}")
+            sent = self.sent.get(row["custom_id"], b"")
+            return self._failure(status, _encode(result.get("error")), sent=sent)
         return ServerFailed(f"{self.spec}: in the batch: {one_line(str(result['type']), 100)}")

@@ -106,11 +106,15 @@ MOST_NUMBERS = 20
 
 
 def aggregation_blocks(
-    header: AggregationHeader, runs: Mapping[str, str], most: int | None = MOST_NUMBERS
+    header: AggregationHeader,
+    runs: Mapping[str, str],
+    command: Callable[..., str],
+    most: int | None = MOST_NUMBERS,
 ) -> list[Block]:
     """The headline, the estimates with their intervals and denominators, the names of tables, and failures.
 
-    The report shows at most `most` estimates per aggregator and evaluator. `runs` maps run ids to labels.
+    The report shows at most `most` estimates per aggregator and evaluator. `runs` maps run ids to labels; `command` is
+    that of the store.
     """
     seen: dict[tuple[str, str, str | None], int] = {}
     shown: list[Estimate] = []
@@ -126,11 +130,11 @@ def aggregation_blocks(
     for (evaluator, aggregator, _), count in seen.items():
         if most is not None and count > most:
             notes.append(
-                f"{evaluator} {aggregator}: {count - most:,} more estimates (see karat show {header.id})"
+                f"{evaluator} {aggregator}: {count - most:,} more estimates (see {command('show', header.id)})"
             )
     if header.tables:
         names = ", ".join(table.label for table in header.tables[:20])
-        notes.append(f"tables: {names} (see karat report {header.id})")
+        notes.append(f"tables: {names} (see {command('report', header.id)})")
     for failure in header.failures:
         error = failure.error
         notes.append(f"{failure.label} failed: {error.type}: {error.message}")

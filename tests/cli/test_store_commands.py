@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 
 import pytest
 
@@ -389,3 +390,19 @@ def test_an_export_to_a_terminal_has_no_control_characters(karat, project):
     assert "one" in text
     assert "\x1b" not in text
     assert "\x9b" not in text
+
+
+def test_the_commands_that_are_printed_name_the_store(karat, project):
+    """Each printed command works as it is, also where the store is not the usual one."""
+    data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
+    said = karat("run", "task.py:shout", *data, "-e", "exact_match", "--store", "the results.db")
+    (project / "own.yaml").write_text((project / "experiment.yaml").read_text() + "store: own.db\n")
+    own = karat("run", "own.yaml")
+    for each in (said, own):
+        printed = [line.partition("karat ")[2] for line in each.out.splitlines() if "karat show" in line]
+        assert len(printed) == 2, "the failures, and the rows"
+        for command in printed:
+            words = shlex.split(command)
+            assert "--store" in words
+            assert karat(*words).code == 0, command
+    assert not (project / "karat.db").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +15,7 @@ from karat.errors import RequestError, StoreBusy, UnknownName
 from karat.keys import Wanted
 from karat.records import FORMAT, AggregationHeader, Counts, EvaluationHeader, RunHeader
 from karat.serialization import encode
-from karat.store import Store, open_store
+from karat.store import Store, open_store, store_file
 from karat.store.backend import OK, HeaderRow, Row
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from tests.store.conftest import Child, add_header
@@ -434,3 +436,35 @@ def test_labels_of_a_dataset_are_added(store: Store) -> None:
     assert store.tag("letters", ["last"]).labels == ["golden", "reviewed", "more", "last"]
     assert [len(each) for each in store.datasets.list()] == [1], "it is still finished"
     assert store.check() == []
+
+
+def test_a_command_in_a_message_names_the_store_unless_it_is_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KARAT_STORE", raising=False)
+    with open_store() as store:
+        assert store.command("show", "run-1") == "karat show run-1"
+    with open_store(tmp_path / "karat.db") as store:
+        assert store.command("show", "run-1") == "karat show run-1"
+    other = tmp_path / "a b's.db"
+    with open_store(other) as store:
+        words = shlex.split(store.command("show", "run-1"))
+        assert words[:4] == ["karat", "show", "run-1", "--store"]
+        assert store_file(words[4]) == other
+    monkeypatch.setenv("KARAT_STORE", str(other))
+    with open_store() as store:
+        assert store.command("ls") == "karat ls"
+    with open_store("karat.db") as store:
+        assert store.command("ls") == "karat ls --store sqlite:///karat.db"
+    with open_store("memory://") as store:
+        assert store.command("ls") == "karat ls"
+
+
+def test_a_command_in_a_message_has_no_password(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = postgres_url.replace("postgres:@", "postgres:hunter2@")
+    with open_store(secret) as store:
+        assert "hunter2" not in store.command("ls")
+        assert store.url in store.command("ls")
+        monkeypatch.setenv("KARAT_STORE", secret)
+        assert store.command("ls") == "karat ls"

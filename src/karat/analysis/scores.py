@@ -312,9 +312,10 @@ def _not_shared(
             return (
                 f"{key!r} is not the same evaluator for all runs: {which} between {other.evaluation.id}"
                 f" ({run}) and {next(iter(by_run.values())).evaluation.id}; evaluate the runs together:"
-                f" karat evaluate {' '.join(each.id for each in runs)} -e {spec.name}"
+                f" {_evaluate(runs, spec.name)}"
             )
-    return f"{key!r} has not judged {', '.join(lacking)}: karat evaluate {' '.join(lacking)} -e {spec.name}"
+    command = _evaluate([run for run in runs if run.id in lacking], spec.name)
+    return f"{key!r} has not judged {', '.join(lacking)}: {command}"
 
 
 def _differing_params(first: EvaluatorSpec, second: EvaluatorSpec) -> str:
@@ -335,9 +336,11 @@ def _differing_params(first: EvaluatorSpec, second: EvaluatorSpec) -> str:
 
 def evaluate_first(runs: Sequence[Run]) -> str:
     """The command that evaluates some runs."""
-    return (
-        f"evaluate the runs first, with karat evaluate {' '.join(run.id for run in runs[:5])} -e exact_match"
-    )
+    return f"evaluate the runs first, with {_evaluate(runs[:5], 'exact_match')}"
+
+
+def _evaluate(runs: Sequence[Run], evaluator: str) -> str:
+    return runs[0].store.command("evaluate", *(run.id for run in runs), "-e", evaluator)
 
 
 class Paired(NamedTuple):

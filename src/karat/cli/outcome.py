@@ -76,9 +76,9 @@ def next_steps(*handles: Any) -> list[Block]:
             blocks.append(
                 Paragraph(Styled(f"all {failed.counts.failed:,} failed: {clean(reason, 400)}", "bad"))
             )
-    lines = [] if failed is None else [("failures", [f"karat show {failed.id} --failed"])]
+    lines = [] if failed is None else [("failures", [failed.store.command("show", failed.id, "--failed")])]
     if last is not None and last.counts.total:
-        lines.append(("rows", [f"karat show {last.id}"]))
+        lines.append(("rows", [last.store.command("show", last.id)]))
     return [*blocks, Details("", lines)] if lines else blocks
 
 
@@ -125,7 +125,7 @@ def outcome_blocks(outcome: Outcome) -> list[Block]:
         blocks += [Paragraph(Styled(f"warning: {each}", "warning")) for each in comparison.warnings]
     elif aggregation is not None:
         labels = run_labels([run.header for run in outcome.runs]) if len(outcome.runs) > 1 else {}
-        blocks += aggregation_blocks(aggregation.header, labels)
+        blocks += aggregation_blocks(aggregation.header, labels, aggregation.store.command)
     if aggregation is not None and outcome.grid is not None:
         blocks += [
             Paragraph(f"{f.label} failed: {f.error.type}: {f.error.message}")

@@ -186,7 +186,8 @@ class MemoryEvaluation:
             out.append(
                 f"{missing['sessions']} of {missing['of_sessions']} sessions and {missing['questions']} of"
                 f" {missing['of_questions']} questions failed{self._first_failure}:"
-                f" {self.run.store.command('show', self.run.id, '--failed')} lists them, --retry-failed tries them again"
+                f" {self.run.store.command('show', self.run.id, '--failed')} lists them,"
+                " --retry-failed tries them again"
             )
         if self.judge_errors > self.max_judge_errors:
             counts = self.metrics["judgments"]

@@ -351,7 +351,7 @@ class Aggregation(_Handle):
 
         found = {run.id: run.header for run in self.runs}
         labels = run_labels(list(found.values())) if len(found) > 1 else {}
-        return aggregation_blocks(self.header, labels, most)
+        return aggregation_blocks(self.header, labels, self.store.command, most)
 
 
 def _payloads(store: Store, number: int, extent: int) -> Iterator[bytes]:

@@ -97,7 +97,11 @@ class Repository(Generic[H, B]):
         rows = self._rows(id_prefix=id)
         row = None
         if not any(each.id == id for each in rows):
-            row = find(id, by_evaluators(self._rows())) if id == "latest" else labelled(id, self._rows())
+            row = (
+                find(id, by_evaluators(self._rows()))
+                if id == "latest"
+                else labelled(self.store, id, self._rows())
+            )
         row = row or find(id, rows)
         if row is None:
             known = [row.id for row in self._rows()]
@@ -203,7 +207,7 @@ class _Labels(msgspec.Struct):
 _labels_of = RecordDecoder(_Labels).decode
 
 
-def labelled(label: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
+def labelled(store: Store, label: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
     """The header that has a label; None where none has it. Refused where several have it."""
     try:
         quoted = msgspec.json.encode(label)
@@ -214,7 +218,7 @@ def labelled(label: str, rows: Sequence[HeaderRow]) -> HeaderRow | None:
         kind, ids = found[0].kind, ", ".join(row.id for row in found[:-6:-1])
         raise RequestError(
             f"{len(found)} {kind}s have the label {label!r}: {ids}{', …' if len(found) > 5 else ''}; name one by"
-            f" its id, or move the label: karat tag ID {label} --move"
+            f" its id, or move the label: {store.command('tag', 'ID', label, '--move')}"
         )
     return found[0] if found else None
 

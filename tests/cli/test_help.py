@@ -144,3 +144,22 @@ def test_the_help_fits_the_terminal(monkeypatch):
             assert main([*command, "--help"]) == 0
         lines = [line for line in screen.getvalue().splitlines() if not line.startswith("    karat ")]
         assert max(map(len, lines)) <= 70
+
+
+def test_each_subcommand_has_its_own_help(karat):
+    """No two commands have the same text, and each shows how it is called."""
+    texts = {}
+    for name in COMMANDS:
+        lines = karat(*name.split(), "--help").out.splitlines()
+        texts[name] = lines[2]
+        if name.startswith("judge "):
+            assert any(line.startswith(f"    karat {name} ") for line in lines)
+            assert not [
+                line for line in lines if line.startswith("    karat ") and f"karat {name} " not in line
+            ]
+    assert len(set(texts.values())) == len(texts)
+
+
+def test_a_group_of_commands_lists_them(karat):
+    said = karat("judge", "--help").out
+    assert all(name in said for name in COMMANDS if name.startswith("judge "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -10,6 +11,7 @@ import karat
 from karat.analysis.judges import alignment, import_labels
 from karat.errors import RequestError
 from karat.execution.labels import label_evaluations, labels_in
+from karat.reporting.export import export
 
 from .conftest import echo, judged, material, says_good
 
@@ -360,3 +362,44 @@ def test_outputs_without_a_verdict_count_in_the_corrected_estimate(store, serve,
     corrected = karat.aggregate(evaluation, ["accuracy"]).estimates.get(aggregator="corrected")
     assert (corrected.n, corrected.of) == (32, 40)
     assert corrected.lowest < corrected.value < corrected.highest
+
+
+def test_the_columns_of_an_export_are_read_or_listed(store, serve, folder):
+    """`id` is the example, what karat exports beside it is not read, and one notice lists it."""
+    evaluation = judged(store, serve(says_good), {"a": "good", "=b": "bad"})
+    path = folder / "l.csv"
+    export(evaluation, path, "csv")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["id"] for row in rows} == {"a", "'=b"}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], "label", "topic"])
+        writer.writeheader()
+        writer.writerows([{**row, "label": "pass", "topic": "law"} for row in rows])
+    notices: list[str] = []
+    import_labels(path, evaluation, notify=notices.append)
+    assert {(label.item.example, label.score) for label in stored(evaluation)} == {("a", 1.0), ("=b", 1.0)}
+    [notice] = notices
+    assert "'topic'" in notice
+    assert "'llm_judge.score'" in notice
+    assert "'output'" not in notice
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["exmaple,label", "example,lable", "example,labels", "example,label,Run", "example,label,probabilty"],
+)
+def test_a_misspelt_column_is_refused(store, serve, folder, refuses, header):
+    evaluation = judged(store, serve(says_good), {"a": "good"})
+    (folder / "l.csv").write_text(f"{header}\na,pass{',1' * (header.count(',') - 1)}\n")
+    with refuses(RequestError):
+        import_labels(folder / "l.csv", evaluation)
+
+
+@pytest.mark.parametrize("name", ["source", "topic", "name", "state", "parent", "answer", "sample"])
+def test_a_column_of_another_name_is_not_taken_for_a_mistake(store, serve, folder, name):
+    evaluation = judged(store, serve(says_good), {"a": "good"})
+    (folder / "l.csv").write_text(f"example,label,{name}\na,pass,x\n")
+    notices: list[str] = []
+    import_labels(folder / "l.csv", evaluation, notify=notices.append)
+    assert repr(name) in notices[0]

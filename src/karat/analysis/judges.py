@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from karat.datasets.readers.rows import BadRow, RowSource, describe
+from karat.datasets.writers import unguarded
 from karat.errors import ConfigError, DataError, RequestError, did_you_mean
 from karat.evaluators._base import build_evaluator
 from karat.evaluators.judges._core import choice_name
@@ -49,6 +51,8 @@ COLUMNS = (
     "probability",
     "note",
 )
+SHEET_COLUMNS = ("id", "input", "output", "expected")
+"""What a person sees beside the label."""
 PASS = frozenset({"pass", "passed", "yes", "true", "correct", "right", "good", "1", "supported", "satisfied"})
 FAIL = frozenset(
     {"fail", "failed", "no", "false", "incorrect", "wrong", "bad", "0", "unsupported", "not satisfied"}
@@ -191,17 +195,20 @@ def import_labels(
     evaluator: str | None = None,
     scale: tuple[float, float] | None = None,
     question: str = "",
+    notify: Callable[[str], None] | None = None,
 ) -> list[Evaluation]:
     """Store the labels of a JSONL or CSV file: one evaluation for each annotator and evaluator.
 
-    Everything is checked before the first label is stored: a file with one wrong line stores nothing.
+    Everything is checked before the first label is stored: a file with one wrong line stores nothing. `notify` is
+    called with the columns that are not read.
     """
+    ignored: dict[str, None] = {}
     problems: list[str] = []
     reader = _LabelReader(evaluation, evaluator, scale)
     grouped: dict[tuple[str, str], list[NewLabel]] = {}
     words: dict[tuple[str, str], dict[str, None]] = {}
     seen: dict[tuple[str, str, Item, str], tuple[int, NewLabel]] = {}
-    for number, row in _read_rows(Path(path)):
+    for number, row in _read_rows(Path(path), ignored):
         try:
             key, label = reader.read(row)
             who = _text(row, "annotator") or annotator or ANNOTATOR
@@ -226,6 +233,8 @@ def import_labels(
         raise RequestError(
             f"{path}: probabilities differ, so the sample is not uniform: leave out --sampling uniform, or the column"
         )
+    if notify is not None and ignored:
+        notify(f"{path}: columns that are not read: {_listed_columns(ignored)}")
     return [
         store_labels(
             evaluation,
@@ -240,8 +249,30 @@ def import_labels(
     ]
 
 
-def _read_rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    """The rows of a file with their lines; an empty cell of a CSV file is a column that was not given."""
+def _listed_columns(names: Iterable[str]) -> str:
+    shown = [repr(name[:80]) for name in islice(names, MOST_PROBLEMS + 1)]
+    return ", ".join([*shown[:MOST_PROBLEMS], *(["…"] if len(shown) > MOST_PROBLEMS else [])])
+
+
+def _misspelt(name: str, given: Collection[str]) -> str | None:
+    """The column that a name looks like, among those that a row does not have."""
+    from rapidfuzz.distance import OSA
+
+    known = [each for each in COLUMNS if each not in given]
+    if "label" in given or "score" in given:  # a row has one of them
+        known = [each for each in known if each not in ("label", "score")]
+    plain = name.strip().lower()
+    distances = {each: OSA.distance(plain, each) for each in known}
+    near = min(distances, key=lambda each: distances[each], default=None)
+    return near if near is not None and distances[near] <= (2 if len(near) >= 7 else 1) else None
+
+
+def _read_rows(path: Path, ignored: dict[str, None]) -> Iterable[tuple[int, dict[str, Any]]]:
+    """The rows of a file with their lines; an empty cell of a CSV file is a column that was not given.
+
+    What `karat export` writes can be labelled: `id` is the example there. Columns that are no label's are put into
+    `ignored`, unless they look like a misspelt one.
+    """
     source = RowSource(path)
     if source.format not in ("csv", "tsv", "jsonl"):
         raise DataError(f"{path} is a {source.format} file: labels are read from JSONL or CSV")
@@ -250,11 +281,17 @@ def _read_rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
             raise DataError(describe(str(path), "line", row))
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: a label is an object, not {type(row).__name__}")
-        unknown = [name for name in row if name not in COLUMNS]
-        if unknown:
-            raise DataError(
-                f"{path}, line {number}: unknown column {unknown[0][:80]!r}: {did_you_mean(unknown[0], COLUMNS)}"
-            )
+        if "example" not in row and "id" in row:
+            row["example"] = row.pop("id")
+        for name in [name for name in row if name not in COLUMNS]:
+            near = _misspelt(name, row) if name not in SHEET_COLUMNS else None
+            if near is not None:
+                raise DataError(
+                    f"{path}, line {number}: unknown column {name[:80]!r}: did you mean {near!r}?"
+                )
+            if name not in SHEET_COLUMNS and len(ignored) <= MOST_PROBLEMS:
+                ignored[name] = None
+            del row[name]
         if source.format != "jsonl":
             row = {name: value for name, value in row.items() if value != ""}
         yield number, row
@@ -303,7 +340,7 @@ class _LabelReader:
         """The key of the evaluator, and the label; ValueError or RequestError with the problem."""
         example = _text(row, "example")
         if not example:
-            raise ValueError("there is no example")
+            raise ValueError("there is no example: name its column example or id")
         if ("label" in row) == ("score" in row):
             given = "both label and score are given" if "label" in row else "there is no label"
             raise ValueError(f"{given}: give either label or score; write cannot tell for a label left open")
@@ -320,6 +357,10 @@ class _LabelReader:
             _whole(row.get("attempt", 1), "attempt"),
             _text(row, "unit"),
         )
+        if (spec.key, item) not in self.results:
+            # A CSV file that karat wrote has an apostrophe before what looks like a formula.
+            plain = item._replace(example=unguarded(item.example), unit=unguarded(item.unit))
+            item = plain if (spec.key, plain) in self.results else item
         metadata = self.results.get((spec.key, item))
         if metadata is None:
             where = f", unit {item.unit!r}" if item.unit else ""
@@ -665,7 +706,8 @@ def alignment(
     if not labels:
         what = f"results of {evaluator!r} in" if evaluator is not None else "the runs of"
         raise RequestError(
-            f"there are no labels on {what} {evaluation.id}: karat judge import FILE {evaluation.id}"
+            f"there are no labels on {what} {evaluation.id}:"
+            f" {evaluation.store.command('judge', 'import', 'FILE', evaluation.id)}"
         )
     out: list[Agreement] = []
     records: dict[tuple[str, Item], ItemResult] = {

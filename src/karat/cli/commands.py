@@ -33,6 +33,7 @@ COMMANDS = {
     "view": Command("karat.cli.view", "open a local web viewer on the results"),
     "judge": Command("karat.cli.judge", "correct, measure and audit judges"),
     "judge correct": Command("karat.cli.judge", "correct or confirm one decision of a judge"),
+    "judge sample": Command("karat.cli.judge", "write a sheet of outputs for a person to label"),
     "judge import": Command("karat.cli.judge", "import human labels from a file"),
     "judge alignment": Command("karat.cli.judge", "measure how well a judge agrees with human labels"),
     "judge compare": Command("karat.cli.judge", "evaluate the same outputs with two judges"),

@@ -1,24 +1,19 @@
-"""Correct, measure and audit judges.
+"""Correct, measure and audit judges. Each subcommand has its own help.
 
-EVAL is an evaluation id, a unique prefix of one, or `latest`. `correct` stores a human verdict on one decision of a
-judge and recomputes the score; numbers count from 1. `import` stores human labels from JSONL or CSV with the columns
-example and label (or score), and if needed run, attempt, unit, evaluator, part (claims/3), annotator, probability,
-note. Only labels declared as a random sample (--sampling uniform, or probabilities) correct estimates. `alignment`
-prints the agreement with human labels. `compare` evaluates the same outputs with two judges, or compares a judge with
-another evaluator. `audit` runs a judge on shipped answers of known quality, with and without attacks.
+EVAL is an evaluation id, a unique prefix of one, a label, or `latest`, which is never a person's labels.
 
-    karat judge correct eval-1a q17 --claim 2=false
-    karat judge correct eval-1a q17 --evaluator answer_quality --node grounded=no
-    karat judge import labels.csv eval-1a --annotator ana --sampling uniform
+    karat judge sample eval-1a -n 50 -o sheet.csv
+    karat judge import sheet.csv eval-1a --annotator ana
     karat judge alignment eval-1a
+    karat judge correct eval-1a q17 --claim 2=false
     karat judge compare eval-1a --judge openai/NAME --judge local/smollm2-135m
-    karat judge compare eval-1a --evaluator llm_judge --with exact_match
     karat judge audit --judge openai/NAME
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -42,7 +37,9 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments of a subcommand."""
     command = parser.name.removeprefix("judge").strip()
     parser.set_defaults(command=command)
-    if command in ("correct", "alignment", "compare"):
+    if command:
+        parser.description = inspect.getdoc(_subcommands()[command])
+    if command in ("correct", "sample", "alignment", "compare"):
         parser.add_argument("evaluation", metavar="EVAL", help="the evaluation, or latest")
     if command == "correct":
         parser.add_argument("example", metavar="EXAMPLE", help="the id of the example")
@@ -72,6 +69,17 @@ def add_arguments(parser: Parser) -> None:
         parser.option("--attempt", type=whole(1), metavar="N", help="the attempt, if there are several")
         parser.option("--unit", metavar="NAME", help="the unit, if there are several")
         parser.option("--note", default="", metavar="TEXT", help="a note to store with the verdict")
+    if command == "sample":
+        parser.option(
+            "-n", "--number", type=whole(1), default=50, metavar="N", help="number of outputs (default: 50)"
+        )
+        parser.option("-o", "--output", metavar="FILE", required=True, help="the sheet, a CSV file")
+        parser.option(
+            "--by",
+            metavar="FIELD",
+            help="draw as many outputs of each value of this metadata field, or of each run",
+        )
+        parser.option("--seed", type=whole(0), default=0, metavar="N", help="random seed (default: 0)")
     if command == "import":
         parser.add_argument("file", metavar="FILE", help="JSONL or CSV")
         parser.add_argument(
@@ -89,7 +97,7 @@ def add_arguments(parser: Parser) -> None:
         )
     if command in ("correct", "import"):
         parser.option("--annotator", metavar="NAME", help="the name of the annotator (default: person)")
-    if command in ("correct", "import", "alignment", "compare"):
+    if command in ("correct", "sample", "import", "alignment", "compare"):
         parser.option("--evaluator", metavar="KEY", help="the judge, if the evaluation has several")
     if command in ("compare", "audit"):
         parser.option(
@@ -121,16 +129,22 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Run a subcommand."""
-    commands: dict[str, Callable[[argparse.Namespace, Terminal], int]] = {
+    commands = _subcommands()
+    if given.command not in commands:
+        raise UsageError(f"karat judge needs a subcommand: {', '.join(commands)}; see karat judge --help")
+    return commands[given.command](given, terminal)
+
+
+def _subcommands() -> dict[str, Callable[[argparse.Namespace, Terminal], int]]:
+    """The functions of the subcommands; their docstrings are the help."""
+    return {
         "correct": _correct,
+        "sample": _sample,
         "import": _import,
         "alignment": _alignment,
         "compare": _compare,
         "audit": _audit,
     }
-    if given.command not in commands:
-        raise UsageError(f"karat judge needs a subcommand: {', '.join(commands)}; see karat judge --help")
-    return commands[given.command](given, terminal)
 
 
 def _judged(store: Store, id: str) -> Evaluation:
@@ -144,6 +158,16 @@ def _judged(store: Store, id: str) -> Evaluation:
 
 
 def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Correct or confirm one decision of a judge, and compute the score that follows from it.
+
+    The verdict is stored beside the judge's, as a label of the annotator. Claims and requirements are numbered from 1,
+    as karat show EVAL --example EXAMPLE lists them. A verdict equal to the judge's is a confirmation.
+
+        karat judge correct eval-1a q17 --claim 2=false
+        karat judge correct eval-1a q17 --requirement 1=true --requirement 3=false
+        karat judge correct eval-1a q17 --evaluator answer_quality --node grounded=no
+        karat judge correct eval-1a q17 --verdict fail --note "the date is wrong" --annotator ana
+    """
     import msgspec
 
     from karat.analysis.judges import ANNOTATOR, correct
@@ -213,6 +237,17 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _import(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Store human labels from a CSV or JSONL file.
+
+    The file has a column example (or id) and a column label: pass, fail or cannot tell; or a column score, from 0 to 1
+    or with --scale. Where they are needed: run, attempt, unit, evaluator, part (claims/3, requirements/1,
+    nodes/grounded, criteria/NAME), annotator, probability, note. Other columns are not read, and a notice lists them.
+    A file with one wrong row stores nothing. Only labels of a random sample correct estimates: --sampling uniform, or
+    the column probability, which karat judge sample writes.
+
+        karat judge import sheet.csv eval-1a --annotator ana
+        karat judge import labels.jsonl eval-1a --sampling uniform --scale 1:5
+    """
     from karat.analysis.judges import import_labels
     from karat.formatting import Table
     from karat.store import open_existing
@@ -226,6 +261,7 @@ def _import(given: argparse.Namespace, terminal: Terminal) -> int:
             evaluator=given.evaluator,
             scale=_scale(given.scale),
             question=given.question,
+            notify=terminal.notice,
         )
         document = {"evaluations": [each.to_dict() for each in made]}
         rows = [
@@ -235,12 +271,70 @@ def _import(given: argparse.Namespace, terminal: Terminal) -> int:
                 str(each.header.evaluators[0].params["labels"]),
                 str(each.counts.ok),
                 str(each.counts.skipped),
-                given.sampling,
+                "probabilities" if _has_probabilities(each) else given.sampling,
             ]
             for each in made
         ]
     head = ["evaluation", "annotator", "evaluator", "labels", "cannot tell", "sampling"]
     terminal.show(document, [Table(head, rows, [3, 4])])
+    return 0
+
+
+def _has_probabilities(labels: Evaluation) -> bool:
+    results = (each.result for each in labels.results())
+    return any(result is not None and "probability" in result.metadata for result in results)
+
+
+def _sample(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Write a random sample of judged outputs as a sheet for a person to label.
+
+    The sheet has the input, the output, the expected output and an empty column label, in random order and without
+    the judge's verdicts. Write pass, fail, a score from 0 to 1, or cannot tell into every row; karat judge import reads
+    the sheet as it is. The column probability makes the labels a random sample, which corrects estimates. The same
+    seed draws the same outputs.
+
+        karat judge sample eval-1a -n 50 -o sheet.csv
+        karat judge sample latest -n 200 --by topic --evaluator llm_judge -o sheet.csv
+    """
+    from pathlib import Path
+
+    from karat.analysis.label_sheets import COLUMNS, sample_sheet
+    from karat.datasets.writers import check_writable, record_file
+    from karat.formatting import Details, Paragraph, clean, plural
+    from karat.store import open_existing
+
+    path = Path(given.output)
+    if path.suffix.lower() != ".csv":
+        raise UsageError(f"-o {given.output}: a sheet is a CSV file, such as sheet.csv")
+    if path.exists():
+        raise UsageError(f"-o {given.output}: the file exists and may have labels: name another file")
+    check_writable(path)
+    with open_existing(given.store) as store:
+        evaluation = _judged(store, given.evaluation)
+        rows, judged = sample_sheet(
+            evaluation, n=given.number, evaluator=given.evaluator, by=given.by, seed=given.seed
+        )
+        with record_file(path, "csv") as file:
+            for row in rows:
+                file.add(row)
+        then = store.command("judge", "import", given.output, evaluation.id, "--annotator", "NAME")
+        document = {
+            "file": given.output,
+            "evaluation": evaluation.id,
+            "rows": len(rows),
+            "judged": judged,
+            "columns": COLUMNS,
+        }
+        terminal.show(
+            document,
+            [
+                Paragraph(
+                    f"wrote {len(rows):,} of {plural(judged, 'judged output')} to {clean(given.output)}:"
+                    " fill in the column label with pass, fail, a score from 0 to 1, or cannot tell"
+                ),
+                Details("", [("then", [then])]),
+            ],
+        )
     return 0
 
 
@@ -258,6 +352,14 @@ def _scale(text: str | None) -> tuple[float, float] | None:
 
 
 def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Measure how well a judge agrees with human labels.
+
+    Prints Cohen's kappa, agreement, sensitivity, specificity and bias with intervals, overall and for each part, and
+    stores them beside the scores of the judge. Random samples and selected labels (corrections) are kept apart.
+
+        karat judge alignment eval-1a
+        karat judge alignment latest --evaluator tone
+    """
     import msgspec
 
     from karat.analysis.judges import alignment
@@ -346,6 +448,14 @@ def _options(given: argparse.Namespace, terminal: Terminal) -> dict[str, Any]:
 
 
 def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Evaluate the same outputs with two judges, or compare a judge with another evaluator of EVAL.
+
+    Prints the share of passes, the agreement, kappa, and the outputs on which the verdicts differ. Verdicts that are
+    stored already are not asked for again.
+
+        karat judge compare eval-1a --judge openai/NAME --judge local/smollm2-135m
+        karat judge compare eval-1a --evaluator llm_judge --with exact_match
+    """
     import msgspec
 
     from karat.analysis.judges import compare_evaluators, compare_judges
@@ -395,6 +505,15 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _audit(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Measure the error rates of a judge and its resistance to attacks.
+
+    The judge decides on shipped answers of known quality (right, wrong, vague, empty, lengthened), and on wrong answers
+    with and without an attack. Prints false accepts and rejects, attack success, self-consistency, length bias and
+    position bias with intervals; the verdict is sound, misled, useless or undecided.
+
+        karat judge audit --judge openai/NAME
+        karat judge audit --judge '{"model": "openai/NAME", "samples": 3}' --limit 8
+    """
     import msgspec
 
     from karat.analysis.judge_audit import audit

@@ -87,6 +87,9 @@ class Parser(argparse.ArgumentParser):
                 "arguments:",
                 *_rows(((_place(action).strip("[]"), action.help) for action in positionals), width),
             ]
+        inside = [(name, each.summary) for name, each in COMMANDS.items() if name.startswith(f"{self.name} ")]
+        if inside:
+            parts += ["", "subcommands:", *_rows(inside, width)]
         for group in (self.own, *(g for g in self._action_groups if g is not self.own)):
             actions = [action for action in group._group_actions if action.option_strings]
             if actions:

@@ -167,6 +167,11 @@ def _cell(value: Any) -> Any:
     return value if plain else encode(value).decode()
 
 
+def unguarded(text: str) -> str:
+    """The text of a cell that was written with an apostrophe before it, because it begins as a formula does."""
+    return text[1:] if text.startswith("'") and text[1:].startswith(FORMULA) else text
+
+
 class _Parquet:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

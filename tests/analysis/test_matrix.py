@@ -99,7 +99,7 @@ matrix: {model: [openai/a, openai/b], temperature: [0, 1], prompt: ["Say {input}
     [
         ("{tims: [1]}", "did you mean 'times'"),
         ("{times: 1}", "matrix.times"),
-        ("{times: []}", "at least 1"),
+        ("{times: []}", "must not be empty"),
     ],
 )
 def test_mistakes_are_reported_with_their_place(experiment, matrix, message):
@@ -152,3 +152,19 @@ aggregators: [accuracy]
     page = capsys.readouterr().out
     assert "tokens" in page
     assert "latency" in page.lower() or "seconds" in page.lower()
+
+
+def test_a_variant_without_results_is_not_taken_for_an_equal_one(experiment, capsys):
+    experiment.write_text(EXPERIMENT.replace("[1, 2]", "[1, many]"))
+    assert main(["run", str(experiment), "--json", "--quiet"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    (leader,) = document["comparison"]["leaders"]
+    labels = {run["id"]: run["label"] for run in document["comparison"]["runs"]}
+    assert [labels[run] for run in leader["without_result"]] == [
+        "shout=false times=many",
+        "shout=true times=many",
+    ]
+    assert [labels[run] for run in leader["indistinguishable"]] == ["shout=false times=1"]
+    (conclusion,) = document["grid"]["conclusions"]
+    assert "the 2 variants with a result are not distinguishable" in conclusion
+    assert "shout=true times=many have no result" in conclusion

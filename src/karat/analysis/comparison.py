@@ -137,6 +137,8 @@ class Leader(msgspec.Struct, frozen=True):
     run: str
     indistinguishable: list[str] = []
     """The runs whose paired difference from the best is not significant, after the correction for all of them."""
+    without_result: list[str] = []
+    """The runs that have no value of the metric, because every item failed or is missing."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -355,17 +357,21 @@ def _leaders(
     leaders = []
     for evaluator, aggregator in dict.fromkeys((each.evaluator, each.aggregator) for each in differences):
         mine = [each for each in differences if (each.evaluator, each.aggregator) == (evaluator, aggregator)]
-        values = {mine[0].baseline: mine[0].compared.first.value}
+        # A run without results has no pair with the baseline, which then has no value in that pair.
+        firsts = (each.compared.first.value for each in mine)
+        values = {mine[0].baseline: next((value for value in firsts if value is not None), None)}
         values |= {each.run: each.compared.second.value for each in mine}
         sign = 1.0 if mine[0].higher_is_better else -1.0
         known = {run: sign * value for run, value in values.items() if value is not None}
         if not known:
             continue
+        without = [run for run in values if run not in known]
         best = max(known, key=lambda run: known[run])
         if best != mine[0].baseline and len(mine) == 1:  # the same pair, seen from the other side
             p = mine[0].compared.p_value
             same = [mine[0].baseline] if p is None or p > 1.0 - work.confidence else []
-            leaders.append(Leader(evaluator, aggregator, best, same))
+            same = [run for run in same if run in known]
+            leaders.append(Leader(evaluator, aggregator, best, same, without))
             continue
         if best != mine[0].baseline:
             order = sorted(work.runs, key=lambda run: run.id != best)
@@ -373,9 +379,11 @@ def _leaders(
             mine = again.compare(evaluator, sources[evaluator], [f"{evaluator} {aggregator}"])
         adjusted = holm([each.compared.p_value for each in mine])
         same = [
-            each.run for each, p in zip(mine, adjusted, strict=True) if p is None or p > 1.0 - work.confidence
+            each.run
+            for each, p in zip(mine, adjusted, strict=True)
+            if each.run in known and (p is None or p > 1.0 - work.confidence)
         ]
-        leaders.append(Leader(evaluator, aggregator, best, same))
+        leaders.append(Leader(evaluator, aggregator, best, same, without))
     return leaders
 
 
@@ -400,7 +408,7 @@ def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confi
             found += f" after the correction for {several} comparisons"
         effect = each.compared.smallest_effect
         if effect is not None:
-            found += f"; one smaller than {number(effect)} would not have been detected"
+            found += f"; one smaller than {number(effect)} may have been missed"
         else:
             found += "; there are too few examples to detect one"
         if missing:

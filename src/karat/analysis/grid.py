@@ -79,14 +79,19 @@ def make_grid(
     for leader in comparison.leaders:
         others = [labels[run] for run in leader.indistinguishable]
         metric, best = f"{leader.evaluator} {leader.aggregator}", labels[leader.run]
-        if len(others) == len(runs) - 1:
-            found = f"the {len(runs)} variants are not distinguishable; {best} has the best value"
+        without = [labels[run] for run in leader.without_result]
+        count = len(runs) - len(without)
+        if count == 1:
+            found = f"only {best} has a result"
+        elif len(others) == count - 1:
+            with_result = " with a result" if without else ""
+            found = f"the {count} variants{with_result} are not distinguishable; {best} has the best value"
         elif others:
             found = f"{best} is best, but not distinguishable from {_listed(others)}"
         else:
-            found = (
-                f"{best} is best, and better than {'the other' if len(runs) == 2 else 'each of the others'}"
-            )
+            found = f"{best} is best, and better than {'the other' if count == 2 else 'each of the others'}"
+        if without:
+            found += f"; {_listed(without)} {'has' if len(without) == 1 else 'have'} no result"
         conclusions.append(f"{metric}: {found}.")
     return Grid(heads, [labels[run] for run in runs], runs, cells, conclusions)
 

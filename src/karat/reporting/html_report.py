@@ -951,8 +951,11 @@ def _compared_sentences(
             words += (
                 f", not distinguishable from {_enumerated([labels[run] for run in leader.indistinguishable])}"
             )
-        else:
-            words += ", and better than every other run"
+        elif len(leader.without_result) < len(comparison.runs) - 1:
+            words += ", and better than every other run" + (" with a result" if leader.without_result else "")
+        if leader.without_result:
+            names = _enumerated([labels[run] for run in leader.without_result])
+            words += f"; {names} {'has' if len(leader.without_result) == 1 else 'have'} no result"
         gap = next((each for each in mine if each.run == leader.run), None)
         if gap is not None and direction_of(gap, comparison.confidence) == "better":
             words += f"; it is better than the baseline {baseline.label} by {number(gap.improvement.value)}"

@@ -72,6 +72,22 @@ def test_a_row_group_that_decompresses_to_too_much_is_refused(
         Dataset.from_file(tmp_path / "a.parquet")
 
 
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_row_of_parquet_is_bounded_like_any_other(
+    tmp_path: Path, small: None, encoded: bool, refuses
+) -> None:
+    """The first rows are short, so that many are read at once; then one is too long."""
+    texts = pyarrow.array(["a", "b", "c" * (ROW - 100), "d" * 2 * ROW])
+    path = tmp_path / "a.parquet"
+    for count in (3, 4):
+        column = texts[:count].dictionary_encode() if encoded else texts[:count]
+        pyarrow.parquet.write_table(pyarrow.table({"input": column}), path)
+        if count == 3:
+            assert [len(example.input) for example in Dataset.from_file(path)] == [1, 1, ROW - 100]
+    with refuses(DataError):
+        Dataset.from_file(path)
+
+
 def test_a_value_that_many_rows_share_is_not_copied_for_all_of_them_at_once(
     tmp_path: Path, small: None
 ) -> None:

@@ -7,9 +7,10 @@ text or a data URI.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from karat.datasets.readers.rows import MAX_ROW, BadRow, Rows, short
+from karat.datasets.readers.rows import MAX_ROW, BadRow, Rows, short, too_large
 from karat.errors import DataError, MissingDependency, UnsupportedType
 from karat.serialization import to_json_value
 
@@ -44,9 +45,12 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
             try:
                 rows = _batch_size(table, group)
                 for batch in table.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
-                    for row in batch.to_pylist():
-                        number += 1
-                        yield number, _row(row, number)
+                    for part in _parts(batch):
+                        if part.num_rows == 1 and _bytes(part) > MAX_ROW:
+                            raise DataError(f"{source} row {number + 1}: {too_large()}")
+                        for row in part.to_pylist():
+                            number += 1
+                            yield number, _row(row, number)
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{source} row {number + 1} and on: {_first_line(error)}") from error
 
@@ -59,6 +63,22 @@ def _batch_size(table: Any, group: int) -> int:
     for batch in table.iter_batches(batch_size=1, row_groups=[group], use_threads=False):
         return max(1, min(_BATCH, MAX_ROW // max(1, int(batch.nbytes))))
     return _BATCH
+
+
+def _parts(batch: Any) -> Iterator[Any]:
+    """A batch or, where its rows are larger than the first ones were, each of its rows."""
+    if batch.nbytes <= MAX_ROW:
+        yield batch
+        return
+    for index in range(batch.num_rows):
+        yield batch.slice(index, 1)
+
+
+def _bytes(row: Any) -> int:
+    """The size of a batch of one row: of a dictionary only the value that the row refers to."""
+    return sum(
+        getattr(column, "dictionary_decode", lambda column=column: column)().nbytes for column in row.columns
+    )
 
 
 def _row(row: dict[str, Any], number: int) -> Any:

@@ -470,6 +470,26 @@ def comparisons(rng: Rng) -> Design:
     return Design(f"{runs} runs, {examples} examples, {what}", trial)
 
 
+def sampled_labels(rng: Rng) -> Design:
+    """Prediction-powered means of a sample in which one verdict of the judge is drawn up to 20 times as seldom."""
+    n, items, truth = int(rng.choice([20, 30, 50])), int(rng.choice([200, 600])), rng.uniform(0.05, 0.95)
+    found, spared = rng.uniform(0.5, 1.0), rng.uniform(0.5, 1.0)
+    often, seldom = rng.uniform(1.0, 20.0), int(rng.integers(2))
+
+    def trial(r: Rng) -> list[tuple[Estimate, float]]:
+        right = r.random(items) < truth
+        verdicts = np.where(right, r.random(items) < found, r.random(items) >= spared) * 1.0
+        weights = np.where(verdicts == seldom, 1.0, often)
+        chances = np.minimum(1.0, n * weights / weights.sum())
+        drawn = r.random(items) < chances
+        if drawn.sum() < 2 or drawn.all():
+            return []
+        labels, rest = right[drawn] * 1.0, verdicts[~drawn]
+        return [(ppi(labels, verdicts[drawn], rest, probabilities=chances[drawn].tolist()), truth)]
+
+    return Design(f"{n} of {items}, mean {truth:.2f}, {seldom} drawn {often:.0f} times as seldom", trial)
+
+
 FAMILIES: dict[str, tuple[Callable[[Rng], Design], float]] = {
     "means of bounded scores": (bounded_scores, 1.0),
     "means without bounds": (unbounded_scores, 1.0),
@@ -486,6 +506,7 @@ FAMILIES: dict[str, tuple[Callable[[Rng], Design], float]] = {
     "classes in clusters": (clustered_classes, 0.5),
     "paired differences in clusters": (clustered_differences, 0.5),
     "agreement in clusters": (clustered_agreement, 0.2),
+    "weighted samples": (sampled_labels, 0.5),
 }
 """How a family's designs are drawn, and the share of the repeats each gets."""
 

@@ -51,6 +51,7 @@ FAMILIES = {
     "classes in clusters": (5, 160),
     "paired differences in clusters": (4, 40),
     "agreement in clusters": (2, 60),
+    "weighted samples": (6, 100),
 }
 """How many random designs, and how many data sets for each."""
 

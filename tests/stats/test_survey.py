@@ -120,3 +120,11 @@ def test_a_sample_without_an_error_has_a_width():
     assert (found.value, found.high) == (1.0, 1.0)
     assert found.low < 0.95
     assert sample.effective < 20
+
+
+def test_items_that_were_not_drawn_because_they_seldom_are_widen_the_interval():
+    """Of 600 items, 200 passes by the judge have a chance of 1 in 280, and none was drawn: 0.78 covered so."""
+    labels, judged = [1.0] * 9 + [0.0] * 11, [0.0] * 20
+    found = ppi(labels, judged, [0.0] * 380 + [1.0] * 200, probabilities=[0.05] * 20)
+    assert found.low < 0.3
+    assert found.high > 0.45 * 400 / 600 + 200 / 600

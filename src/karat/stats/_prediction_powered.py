@@ -188,7 +188,7 @@ def _weighted(
         return Estimate(value, low, high, big, big, method, confidence, metadata=metadata)
     least, most = bounds[0] - tuned * bounds[1], bounds[1] - tuned * bounds[0]
     extremes = np.array([[least, 1.0], [most, 1.0]])
-    limits = sample.limits(np.stack([gaps, np.ones(n)], axis=1), _ratio, extremes, confidence)
+    limits = sample.limits(np.stack([gaps, np.ones(n)], axis=1), _ratio, extremes, confidence, big)
     assert limits is not None  # the sum of weights is never 0
     low = value - _together(max(0.0, gap - limits[0]), tuned * _distance(of_judged, "low"), correlation)
     high = value + _together(max(0.0, limits[1] - gap), tuned * _distance(of_judged, "high"), correlation)

@@ -72,15 +72,20 @@ class WeightedSample:
         statistic: Callable[[Floats], Floats],
         extremes: Floats,
         confidence: float,
+        population: int = 0,
     ) -> tuple[float, float] | None:
-        """Limits of a statistic; `extremes` are rows of items that may move it most and that the sample may lack."""
+        """Limits of a statistic; `extremes` are rows of items that may move it most and that the sample may lack.
+
+        Such an item weighs as much as the heaviest in the sample. Where the sample is of so many items (`population`)
+        and stands for fewer, those that are most seldom drawn are missing in it, and it weighs as much as they all.
+        """
         import numpy as np
 
         if self.clusters < 2:
             return None
         rows = self.sums(values)
         per_cluster = len(values) / self.clusters
-        heaviest = float(self.weights.max())
+        heaviest = max(float(self.weights.max()), (population - float(self.weights.sum())) / per_cluster)
         total = rows.sum(axis=0)
         rows, times_seen = np.unique(rows, axis=0, return_counts=True)  # alike clusters are one pattern
         shapes = np.vstack([rows, extremes * (per_cluster * heaviest)])

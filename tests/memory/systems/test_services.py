@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -130,6 +132,57 @@ def test_a_reply_that_drips_is_cut_off():
         stopped.append(True)
 
 
+def flooding(first, piece):
+    """Reply without end: a beginning, then the same piece again and again."""
+
+    def reply(handler):
+        try:
+            handler.wfile.write(first)
+            while True:
+                handler.wfile.write(piece)
+                handler.wfile.flush()
+        except OSError:
+            handler.close_connection = True
+
+    return reply
+
+
+ENDLESS = {
+    "interim replies": flooding(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "trailers": flooding(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"X-More: 1\r\n"
+    ),
+    "chunks": flooding(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+}
+
+
+@pytest.mark.parametrize("reply", ENDLESS.values(), ids=ENDLESS)
+def test_a_reply_without_end_is_cut_off(reply):
+    with service.serve(reply) as server:
+        system = memory_systems.get("http")(url=url(server), timeout=0.3, max_reply_mb=64)
+        with pytest.raises(ServiceFailed, match=r"snapshot: no complete reply in 0\.3 seconds"):
+            system.snapshot()
+
+
+def test_a_connection_that_the_server_closed_while_it_was_idle_is_opened_again(tmp_path):
+    closed = threading.Event()
+
+    def reply(handler):
+        answering()(handler)
+        handler.wfile.flush()
+        handler.connection.shutdown(socket.SHUT_RDWR)
+        handler.close_connection = True
+        closed.set()
+
+    with service.serve(reply) as server:
+        system = memory_systems.get("http")(url=url(server))
+        for _ in range(3):
+            system.end_session("S00")
+            assert closed.wait(10)
+            closed.clear()
+        assert len(server.requests) == 3
+
+
 def test_more_items_than_asked_for_are_an_error():
     items = [{"memory_id": str(n), "text": "a"} for n in range(4)]
     with service.serve(answering(body=json.dumps({"items": items}).encode())) as server:
@@ -187,6 +240,30 @@ def test_a_command_that_does_not_answer_is_killed(program, tmp_path):
     with pytest.raises(ServiceFailed, match="killed"):
         system.ingest_turn(Turn(turn_id="t", speaker="Ann", text="x" * 300_000))
     system.close()
+
+
+def test_what_a_command_started_is_killed_with_it(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    inner = "import time; time.sleep(600)"
+    program = f"import subprocess, sys; out = open({str(pipe)!r}, 'w'); out.write('started'); out.flush();"
+    program += f" subprocess.run([sys.executable, '-c', {inner!r}], stdout=out)"
+    with pytest.raises(ServiceFailed, match="killed"):
+        command(program, timeout=2).reset(tmp_path)
+    os.set_blocking(reading, True)
+    assert os.read(reading, 100) == b"started"
+    assert os.read(reading, 100) == b""  # the last process that could write has ended
+    os.close(reading)
+
+
+def test_a_line_that_answers_no_request_is_not_taken_for_a_reply(tmp_path):
+    system = command("input(); print('{}', flush=True); print('{}', flush=True); input(); input()")
+    with pytest.raises(ServiceFailed, match="more than one line"):  # noqa: PT012 - the second line may come late
+        system.reset(tmp_path)
+        while system._lines.empty():
+            pass
+        system.end_session("S00")
 
 
 def test_the_process_ends_with_the_sample(tmp_path):

@@ -9,7 +9,10 @@ import contextlib
 import http.client
 import os
 import queue
+import select
 import shlex
+import signal
+import socket
 import subprocess
 import threading
 import time
@@ -222,15 +225,37 @@ class HttpMemory(_ServiceMemory):
             )
             assert self._parts.hostname is not None
             self._connection = kind(self._parts.hostname, self._port, timeout=self.timeout)
+        if self._connection.sock is not None and _has_ended(self._connection.sock):
+            self._connection.close()  # a server closes a connection that is idle while a model answers
+        if self._connection.sock is None:
+            self._connection.connect()
+        # Headers that drip and interim replies without end are read inside of getresponse, where no deadline holds.
+        watchdog = threading.Timer(max(0.0, deadline - time.monotonic()), _shut, [self._connection.sock])
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            return self._reply(path, body, headers, deadline, operation)
+        except (OSError, http.client.HTTPException) as error:
+            if time.monotonic() < deadline:
+                raise
+            raise self._late(operation) from error
+        finally:
+            watchdog.cancel()
+
+    def _late(self, operation: str) -> ServiceFailed:
+        return ServiceFailed(f"{self.name}: {operation}: no complete reply in {self.timeout:g} seconds")
+
+    def _reply(
+        self, path: str, body: bytes, headers: dict[str, str], deadline: float, operation: str
+    ) -> bytes:
+        assert self._connection is not None
         self._connection.request("POST", path, body=body, headers=headers)
         reply = self._connection.getresponse()
         content = bytearray()
         while reply.length != 0:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise ServiceFailed(
-                    f"{self.name}: {operation}: no complete reply in {self.timeout:g} seconds"
-                )
+                raise self._late(operation)
             if self._connection.sock is not None:
                 self._connection.sock.settimeout(left)
             piece = reply.read1(65_536)
@@ -243,12 +268,27 @@ class HttpMemory(_ServiceMemory):
                 )
         promised = reply.length
         reply.close()
+        if time.monotonic() >= deadline:
+            raise self._late(operation)
         if promised:
             raise ServiceFailed(f"{self.name}: {operation}: the reply ends early")
         if reply.status != 200:
             shown = bytes(content[:300]).decode("utf-8", "replace")
             raise ServiceFailed(f"{self.name}: {operation}: HTTP {reply.status}: {shown!r}")
         return bytes(content)
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the other side has closed an idle connection, or sent what nobody asked for."""
+    try:
+        return bool(select.select([connection], [], [], 0)[0])
+    except (OSError, ValueError):
+        return True
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 @memory_systems.register("command")
@@ -295,7 +335,11 @@ class CommandMemory(_ServiceMemory):
         if self._process is None:
             try:
                 process = subprocess.Popen(  # noqa: S603 - the command that the user names
-                    self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                    self.command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,  # so that what it starts can be killed with it
                 )
             except OSError as error:
                 raise RequestError(f"{self.name}: cannot start {self.command[0]!r}: {error}") from error
@@ -320,8 +364,7 @@ class CommandMemory(_ServiceMemory):
         try:
             process.wait(timeout=1)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            _kill_all(process)
 
     def _read_lines(self, stream: BinaryIO, lines: queue.Queue[bytes], errors: bytearray) -> None:
         with stream:
@@ -340,6 +383,7 @@ class CommandMemory(_ServiceMemory):
     def _send(self, operation: str, body: bytes) -> bytes:
         process = self._start()
         assert process.stdin is not None
+        self._check_empty(operation)
         writer = threading.Thread(target=_write, args=(process.stdin, body + b"\n"), daemon=True)
         writer.start()  # a command that does not read would block the pipe, and this thread with it
         try:
@@ -358,16 +402,31 @@ class CommandMemory(_ServiceMemory):
             raise ServiceFailed(
                 f"{self.name}: {operation}: the reply is larger than {self.max_reply // MEGABYTE} MB"
             )
-        if not self._lines.empty():
-            self._kill()
-            raise ServiceFailed(f"{self.name}: {operation}: the command wrote more than one line")
+        self._check_empty(operation)
         return line
+
+    def _check_empty(self, operation: str) -> None:
+        """Refuse lines that answer no request: the next request would take them for its reply."""
+        if not self._lines.empty() and self._lines.queue[0]:
+            self._kill()
+            raise ServiceFailed(
+                f"{self.name}: {operation}: the command wrote more than one line for a request"
+            )
 
     def _kill(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            _kill_all(self._process)
             self._process = None
+
+
+def _kill_all(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and those that it started, such as the program that a shell runs."""
+    with contextlib.suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
 
 
 def _write(stream: Any, line: bytes) -> None:

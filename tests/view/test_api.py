@@ -180,6 +180,49 @@ def test_failures_by_kind_open_their_rows(viewer, world):
         assert viewer.get(f"/api/r/{world.first.id}/rows", filter=kind["filter"])["matching"] == kind["count"]
 
 
+def test_a_trajectory_is_shown_by_its_calls(tmp_path, serve):
+    def messages(steps: int) -> list[dict[str, Any]]:
+        call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+        return [{"role": "assistant", "content": "", "tool_calls": [call]}] * (steps - 1) + [
+            {"role": "assistant", "content": "done"}
+        ]
+
+    data = karat.Dataset.from_examples([{"input": n, "expected": []} for n in (3, 400)], name="steps")
+    with open_store(tmp_path / "steps.db") as store:
+        run = karat.run(messages, data, store=store, progress=False)
+        asked = serve(store.url)
+        short, long = asked.get(f"/api/r/{run.id}/rows")["rows"]
+        assert short["output"] == "3 steps: search → search"
+        assert long["output"].startswith('[{"role":"assistant"')  # reading it for every row would take long
+        item = asked.get(f"/api/r/{run.id}/item", key=long["key"])
+        assert item["output"]["trajectory"].startswith("400 steps: search → ")
+        assert item["diff"] is None
+
+
+def test_slices_are_by_a_field_with_few_values_unless_one_is_chosen(tmp_path, serve):
+    rows = [
+        {"input": n, "expected": n, "metadata": {"uuid": f"u{n}", "only": 1, "topic": "ab"[n % 2]}}
+        for n in range(30)
+    ]
+    with open_store(tmp_path / "few.db") as store:
+        run = karat.run(
+            lambda n: n, karat.Dataset.from_examples(rows, name="few"), store=store, progress=False
+        )
+        karat.evaluate(run, ["exact_match"], progress=False)
+        asked = serve(store.url)
+        assert asked.get("/api/s", runs=run.id)["by"] == "topic"
+        assert asked.get("/api/s", runs=run.id, by="uuid")["by"] == "uuid"
+
+
+def test_a_comparison_of_many_rows_says_that_it_is_by_one_metric(viewer, world, monkeypatch):
+    monkeypatch.setattr("karat.view.data.MOST_TOGETHER", COUNT)
+    found = viewer.get(f"/api/c/{world.second.id}..{world.first.id}", evaluator="edit_distance")
+    made = karat.compare([world.second, world.first], metrics=["edit_distance"], store=world.store)
+    assert (found["metrics"], found["conclusion"]) == (1, made.differences[0].conclusion)
+    assert found["adjusted_p_value"] == found["p_value"]
+    assert any("not adjusted for the 1 other metric" in note for note in found["notes"])
+
+
 def test_cost_and_times(viewer, world):
     found = viewer.get("/api/p", runs=f"{world.first.id},{world.second.id}")
     assert [each["run"]["id"] for each in found["runs"]] == [world.first.id, world.second.id]

@@ -818,10 +818,10 @@ def _default_field(table: RunTable, fields: Sequence[str]) -> str:
     """The first metadata field with few values; without one, the first field."""
     for field in fields:
         found = table.labels(field)
-        if (
-            found is not None
-            and 2 <= len({label for value in found[1] for label in slice_labels(value)}) <= FEW
-        ):
+        if found is None or not len(found[0]):
+            continue
+        used = np.flatnonzero(np.bincount(found[0], minlength=len(found[1])))
+        if 2 <= len({label for code in used[: FEW + 1] for label in slice_labels(found[1][code])}) <= FEW:
             return field
     return fields[0]
 

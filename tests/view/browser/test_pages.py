@@ -252,6 +252,29 @@ def test_a_trajectory_is_shown_as_steps_and_calls_are_aligned(tab, sample):
     assert "find_order" in text
 
 
+def test_failures_come_before_the_skips_that_follow_from_them(tab, sample):
+    run = sample.runs[2]
+    page = tab.open(f"/f/{run.id}", ".kind")
+    text = page.inner_text("main")
+    assert re.search(rf"{run.counts.failed} outputs? .*failed\. \d+ results were skipped\.", text)
+    assert text.index("failed") < text.index("Skipped")
+    link = page.locator("h2:has-text('Skipped') + ul a[data-row]").first
+    count = int(link.inner_text().replace(",", ""))
+    link.click()
+    assert shown(page)[0] == count
+
+
+def test_a_narrow_page_keeps_plots_and_scores_readable(browser, viewer, sample):
+    tab = Tab(browser, viewer, viewport={"width": 700, "height": 800})
+    page = tab.open("/", "svg.plot")
+    plot = "document.querySelector('svg.plot')"
+    scale = f"{plot}.getBoundingClientRect().width / {plot}.getAttribute('width')"
+    assert page.evaluate(scale) >= 0.84
+    assert page.evaluate("document.querySelector('td.scores').getBoundingClientRect().width") > 200
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700
+    tab.close()
+
+
 def test_the_address_is_the_whole_state(tab, sample, browser, viewer):
     run = sample.runs[1]
     page = tab.open(f"/r/{run.id}", ".row a")

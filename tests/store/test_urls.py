@@ -169,3 +169,22 @@ def test_checking_a_store_leaves_no_trace(tmp_path: Path, postgres_url: str) -> 
     assert [each.name for each in tmp_path.iterdir()] == ["made.db"]
     with pytest.raises(RequestError, match="there is no store"):
         open_store(postgres_url, read_only=True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "host=h port=1 password=canary",
+        "user=u password='canary x' host=h",
+        "dbname=postgresql://u:canary@h:1/db",
+        "postgresql:/u:canary@h:1/db",
+        "postgresql:u:canary@h:1/db",
+        "postgresql//u:canary@h/db",
+        "Postgres/u:canary@h/db",
+    ],
+)
+def test_what_means_a_server_is_not_taken_for_a_path_and_shown(url: str, refuses) -> None:  # type: ignore[no-untyped-def]  # a fixture
+    for use in (open_store, open_existing, store_file, check_store):
+        with refuses(RequestError) as refused:
+            use(url)
+        assert "canary" not in str(refused.value)

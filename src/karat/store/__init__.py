@@ -251,11 +251,7 @@ def _factory(url: str | os.PathLike[str] | None) -> tuple[Any, str]:
     """What opens a store, and its whole URL."""
     text = os.fspath(url) if url is not None else os.environ.get("KARAT_STORE") or DEFAULT_URL
     scheme, separator, _ = text.partition("://")
-    if _KEYWORDS.match(text):
-        raise RequestError(
-            f"{safe_url(text)!r} is a list of connection options: write a URL,"
-            " postgresql://user:password@host:5432/database"
-        )
+    _refuse_misread(text)
     if not separator:
         scheme, text = "sqlite", f"sqlite:///{quote(os.fsencode(text))}"
     if not stores.has(scheme):
@@ -295,6 +291,7 @@ def open_existing(url: str | None) -> Store:
 def store_file(url: str | None) -> Path | None:
     """The file of the SQLite store that a URL, or no URL, means; None for other kinds."""
     text = url or os.environ.get("KARAT_STORE") or DEFAULT_URL
+    _refuse_misread(text)
     scheme, separator, _ = text.partition("://")
     if not separator:
         return Path(text)
@@ -355,6 +352,8 @@ _KEYWORDS = re.compile(
     r"\s*(host|hostaddr|port|user|dbname|password|passfile|service|sslmode)\s*=\s*\S", re.IGNORECASE
 )
 """How a list of libpq's connection options begins: `host=localhost dbname=results`."""
+_MISTYPED = re.compile(r"\s*postgres(ql)?(:/?|/+)[^/].*@", re.IGNORECASE)
+"""The URL of a server with a slip in its beginning, which would be taken for the path of a file and shown."""
 _SECRETS = re.compile(
     r"\b((?:password|passfile|sslpassword|sslkey|oauth_client_secret|scram_client_key)\s*=\s*)"
     r"(?:'(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)+)",
@@ -362,11 +361,20 @@ _SECRETS = re.compile(
 )
 
 
+def _refuse_misread(text: str) -> None:
+    """Raise where a text means a server, and would be taken for the path of a file, which messages show."""
+    right = "write a URL, postgresql://user:password@host:5432/database"
+    if _KEYWORDS.match(text):
+        raise RequestError(f"{safe_url(text)!r} is a list of connection options: {right}")
+    if "://" not in text and _MISTYPED.match(text):
+        raise RequestError(f"the store is written almost like a URL of PostgreSQL: {right}")
+
+
 def safe_url(url: str) -> str:
     """Return a URL without the password, which may be written in any form."""
     scheme, separator, rest = url.partition("://")
     if _KEYWORDS.match(url):
-        return _SECRETS.sub(r"\1***", url)
+        return re.sub(r"://\S*@", "://***@", _SECRETS.sub(r"\1***", url))
     if scheme in ("postgresql", "postgres"):
         try:
             from karat.store.postgres import without_password

@@ -24,7 +24,7 @@ from karat.evaluators import (
     list_evaluators,
     register_evaluator,
 )
-from karat.evaluators._base import resolve_evaluator
+from karat.evaluators._base import FunctionEvaluator, resolve_evaluator
 from karat.records import Result
 
 NAMES = [
@@ -249,3 +249,13 @@ def test_a_function_that_takes_everything_gets_what_it_names_too():
 
     assert resolve_evaluator(judge)[2].evaluate(outputs=1, reference_outputs=1, inputs=2).score == 1.0
     assert seen == {"reference_outputs": 1, "inputs": 2}
+
+
+def test_a_function_that_returns_several_scores_is_refused_with_the_fix(refuses) -> None:
+    """Stored as a value without a score, they would be no number in any report."""
+
+    def marks(outputs: str) -> dict[str, float]:
+        return {"fluency": 1, "accuracy": 0.5}
+
+    with refuses(TypeError):
+        FunctionEvaluator(marks).evaluate(outputs="text")

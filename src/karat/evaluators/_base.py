@@ -360,6 +360,12 @@ def as_result(given: object, key: str) -> Result:
         fields = {k: v for k, v in given.items() if k in Result.__struct_fields__ and k != "key"}
         if fields and len(fields) == len([k for k in given if k != "key"]):
             return Result(key=key, **fields)
+        if not fields and given and all(isinstance(each, (bool, int, float)) for each in given.values()):
+            names = ", ".join(map(str, list(given)[:3]))
+            raise TypeError(
+                f"evaluator {key!r} returned several scores ({names}): write an evaluator for each, which returns a"
+                " number, or return {'score': …, 'metadata': …}"
+            )
         return Result(key=key, value=dict(given))
     raise TypeError(f"evaluator {key!r} returned {type(given).__name__}, not a Result, a number or a label")
 

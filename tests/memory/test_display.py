@@ -62,6 +62,22 @@ def test_rows_show_sessions_and_questions_as_text(two):
     assert session.output["memory_delta"]  # the value itself is unchanged
 
 
+def test_an_example_is_shown_as_text_and_without_what_does_not_apply(two, capsys):
+    store, one, _ = two
+    assert main(["show", one.evaluation.id, "--example", "ana", "--store", str(store)]) == 0
+    shown = capsys.readouterr().out
+    question = shown[shown.index("unit question/0") :].splitlines()
+    assert [line.split(maxsplit=1) for line in question[1:3]] == [
+        ["input", "What is the dog of Ana called?"],
+        ["expected", "Bruno"],
+    ]
+    assert '"memory_delta"' not in shown
+    assert '"gold_answer"' not in shown
+    assert "for sessions" not in shown
+    assert "for questions" not in shown
+    assert "result of recall" in shown
+
+
 def test_a_failed_question_shows_its_text(tmp_path):
     class Refusing(Notes):
         def retrieve(self, query, top_k, now):

@@ -433,7 +433,7 @@ class Viewer:
         if not mine:
             return {
                 "difference": None, "first": None, "second": None, "p_value": None, "adjusted_p_value": None,
-                "metrics": 1, "conclusion": "; ".join(found.notes), "notes": [], "plot": None,
+                "metrics": 0, "alone": False, "conclusion": "; ".join(found.notes), "notes": [], "plot": None,
             }  # fmt: skip
         each = mine[0]
         difference = each.compared.difference.about(
@@ -453,7 +453,8 @@ class Viewer:
             "second": _estimate(each.compared.second),
             "p_value": each.compared.p_value,
             "adjusted_p_value": each.adjusted_p_value,
-            "metrics": len(found.differences),
+            "metrics": sum(other.compared.p_value is not None for other in found.differences),
+            "alone": not together,
             "conclusion": each.conclusion,
             "notes": [*found.notes, *([each.note] if each.note else []), *alone],
             "plot": marks.differences("Paired difference", [each], {}, found.confidence, by_metric=True),

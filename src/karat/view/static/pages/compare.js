@@ -36,7 +36,7 @@ export class ComparePage extends Component {
       command: () => {
         const [a, b] = this.ids();
         // Of one metric alone the probabilities are others: they are adjusted for the number of metrics.
-        const alone = this.data?.metrics === 1 && this.data.evaluators.length > 1;
+        const alone = this.data?.alone && this.data.evaluators.length > 1;
         const metric = alone ? ` --metric ${shell(this.data.evaluator)}` : "";
         return `karat compare ${shell(a)} ${shell(b)}${metric}`;
       },

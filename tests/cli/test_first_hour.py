@@ -197,9 +197,8 @@ def test_a_ranking_says_that_the_parameters_of_a_metric_differ(karat, project):
 
 
 def test_formulas_are_text_in_an_exported_table(karat, project):
-    rows = [
-        {"id": f"f{n}", "question": text} for n, text in enumerate(["=1+1", "+A1", "-2+3", "@SUM(A1)", "\tx"])
-    ]
+    texts = ["=1+1", "+A1", "-2+3", "@SUM(A1)", "\tx", "\n=1", "\uff1d1+1", "\uff20SUM(A1)"]
+    rows = [{"id": f"f{n}", "question": text} for n, text in enumerate(texts)]
     (project / "formulas.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (project / "same.py").write_text("def same(text):\n    return text\n")
     run = karat("run", "same.py:same", "--data", "formulas.jsonl", "--input", "question", "--json").json[
@@ -210,7 +209,11 @@ def test_formulas_are_text_in_an_exported_table(karat, project):
     with out.open(newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
     assert any("1+1" in cell for cell in cells)
-    assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r", "-2+3"))]
+    assert not [
+        cell
+        for cell in cells
+        if cell.startswith(("=", "+", "@", "\t", "\r", "\n", "\uff1d", "\uff20", "-2+3"))
+    ]
 
 
 def test_check_of_a_command_line_finds_what_fails_later(karat, project):
@@ -240,7 +243,7 @@ def test_check_names_the_key_that_is_not_set(karat, project, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
     said = karat("run", "asks.yaml", "--check")
-    assert said.code == 3
+    assert said.code == 2
     assert "openai/gpt-x needs a key: set OPENAI_API_KEY" in said.err
     assert "anthropic/x needs a key: set ANTHROPIC_API_KEY" in said.err
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1234567890")
@@ -267,3 +270,15 @@ def test_recorded_outputs_of_other_examples_are_refused(karat, project):
     said = karat("run", "--recorded", "others.jsonl", *data)
     assert said.code == 2
     assert "no record of others.jsonl belongs to an example" in said.err
+
+
+def test_check_of_a_graph_names_the_key_that_is_not_set(karat, monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    task = "eval/question_answering/demo"
+    for model, missing in [("anthropic/x", "ANTHROPIC_API_KEY"), ("openai/gpt-4o", "OPENAI_API_KEY")]:
+        said = karat("run", task, "--model", model, "--check")
+        assert said.code == 2
+        assert f"{model} needs a key: set {missing}" in said.err
+    for model in ("ollama/x", "vllm/x", "llama.cpp/x", "lmstudio/x"):
+        assert karat("run", task, "--model", model, "--check").code == 0

@@ -61,6 +61,7 @@ def test_help_imports_nothing_heavy():
     ("line", "expected"),
     [
         ("rnu", "unknown command 'rnu': did you mean 'run'?"),
+        ("hlep", "unknown command 'hlep': did you mean 'help'?"),
         ("run x.yaml --concurency 5", "unknown option --concurency: did you mean '--concurrency'"),
         ("ls rns", "did you mean 'runs'"),
         ("models pul", "did you mean 'models pull'"),

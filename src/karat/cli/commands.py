@@ -65,7 +65,7 @@ def find_command(given: Sequence[str]) -> tuple[str | None, list[str]]:
     for place, word in words:
         if not word.startswith("-"):
             if word not in COMMANDS:
-                raise UsageError(f"unknown command {word!r}: {did_you_mean(word, COMMANDS)}")
+                raise UsageError(f"unknown command {word!r}: {did_you_mean(word, [*COMMANDS, 'help'])}")
             rest = list(given[place + 1 :])
             if rest and f"{word} {rest[0]}" in COMMANDS:
                 word = f"{word} {rest.pop(0)}"

@@ -18,8 +18,9 @@ ANY, TEXT, NUMBER, WHOLE = "any", "text", "number", "whole"
 """Kinds of a column. What may be anything is JSON text in CSV and Parquet, except that CSV keeps a plain text."""
 
 BATCH = 1000
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a spreadsheet would execute. An apostrophe before it makes it a text."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""How a cell begins that a spreadsheet would execute, in some locales also full-width. An apostrophe before it makes it
+a text."""
 
 
 class RecordWriter(Protocol):

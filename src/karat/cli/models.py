@@ -17,6 +17,8 @@ from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 from karat.formatting import Block, Details, Heading, Paragraph, Table
 
+READY = {True: "yes", False: "no", None: "not asked"}
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare --check and --prices."""
@@ -100,10 +102,7 @@ def _checked(spec: str, terminal: Terminal) -> Any:
 
 
 def _blocks(document: dict[str, Any]) -> list[Block]:
-    rows = [
-        [each["spec"], each["kind"], "yes" if each["ready"] else "no", each["needs"]]
-        for each in document["models"]
-    ]
+    rows = [[each["spec"], each["kind"], READY[each["ready"]], each["needs"]] for each in document["models"]]
     checks = [
         (
             "ok" if check["ok"] else "no",

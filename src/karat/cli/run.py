@@ -337,15 +337,12 @@ def _skipped_notice(dataset: Any) -> str:
 
 
 def _checked(plan: Plan, terminal: Terminal) -> int:
-    from karat.errors import CredentialsRefused
-    from karat.experiments.fitting import missing_keys, record_notice
+    from karat.experiments.fitting import record_notice, refuse_missing_keys
     from karat.formatting import clean, plural
     from karat.store import check_store
 
     check_store(plan.store)
-    lacking = missing_keys(plan)
-    if lacking:
-        raise CredentialsRefused("; ".join(lacking))
+    refuse_missing_keys(plan)
     examples = len(plan.dataset) if not isinstance(plan.dataset, str) else None
     beyond = _beyond(plan, examples) if examples is not None else ""
     terminal.notice(beyond)
@@ -608,6 +605,9 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     if given.check:
         return _checked_graph(task, dataset, terminal)
     if given.estimate is not None:
+        from karat.experiments.fitting import refuse_missing_keys
+
+        refuse_missing_keys(plan)
         return show_estimate(plan, given.estimate, terminal)
     if plan.options["offset"] >= len(dataset):
         terminal.notice(_no_records(plan.options["offset"], len(dataset)))

@@ -12,7 +12,7 @@ from typing import Any
 
 from karat.aggregators._base import Resolved, fits, folding_part, kinds_text
 from karat.documents import Place
-from karat.errors import RequestError, did_you_mean
+from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators._base import kind_of
 from karat.experiments.plan import Plan, PlannedRun
 from karat.json_schema import refuse_remote_references
@@ -151,21 +151,40 @@ def record_notice(task: Any, dataset: Any) -> str:
     )
 
 
-def missing_keys(plan: Plan) -> list[str]:
-    """The models of a plan that need a key which is not set, as sentences."""
-    from karat.evaluators.judges._base import JudgeEvaluator
-    from karat.models import get
+def refuse_missing_keys(plan: Plan) -> None:
+    """Raise an error that lists the models of a plan that need a key which is not set; nothing is called."""
     from karat.models._request_context import read_secret
 
-    models = [run.task.model for run in plan.runs if isinstance(run.task, PromptTask)]
-    models += [get(run.model) for run in plan.runs if run.model and not isinstance(run.task, PromptTask)]
-    for each in plan.evaluators:
-        if isinstance(each.evaluator, JudgeEvaluator):
-            models += each.evaluator.settings.models
     found: dict[str, None] = {}
-    for model in models:
-        endpoint = model.endpoint
+    for model in _models_of(plan):
+        endpoint = getattr(model, "endpoint", None)
+        if endpoint is None or not endpoint.needs_key or endpoint.key_command:
+            continue
         names = [name for name in (endpoint.key_env, endpoint.token_env) if name]
-        if endpoint.needs_key and not any(map(read_secret, names)):
+        if not any(map(read_secret, names)):
             found[f"{endpoint.spec} needs a key: set {' or '.join(names)}"] = None
-    return list(found)
+    if found:
+        raise ConfigError(found)
+
+
+def _models_of(plan: Plan) -> Iterator[Any]:
+    """The models that the tasks and evaluators of a plan are known to ask."""
+    from karat.evaluators._base import resolve_evaluator
+    from karat.evaluators.judges._base import JudgeEvaluator
+    from karat.graph import GraphTask
+    from karat.models import get
+
+    for run in plan.runs:
+        if isinstance(run.task, PromptTask):
+            yield run.task.model
+        elif isinstance(run.task, GraphTask):
+            yield from (use.model for use in run.task.plan.models())
+        elif run.model:
+            yield get(run.model)
+    for each in plan.evaluators:
+        evaluator = getattr(each, "evaluator", None) or resolve_evaluator(each).evaluator
+        if isinstance(evaluator, JudgeEvaluator):
+            yield from evaluator.settings.models
+        embedder = getattr(evaluator, "params", {}).get("embedder")
+        if isinstance(embedder, str):
+            yield get(embedder)

@@ -17,14 +17,19 @@ from karat.models.providers._embedders import Embedder
 
 
 def available() -> list[dict[str, Any]]:
-    """List the known models as `{spec, kind, ready, needs}`; `needs` is empty if a model is ready."""
+    """List the known models as `{spec, kind, ready, needs}`; `needs` is empty if a model is ready.
+
+    `ready` is None for a server that needs no key: whether it runs is known when it is called.
+    """
     rows = [_local(name) for name in weights.KNOWN]
     rows.append(_row("local/wordllama", "embedder", _package("wordllama")))
     for name in providers.list():
         if name != "local":
             rows.append(_provider(name))
     for name in defined_names():
-        rows.append(_row(name, "defined", _endpoint_needs(resolve(name))))
+        endpoint = resolve(name)
+        server = endpoint.base_url if endpoint.provider != "local" and not endpoint.needs_key else ""
+        rows.append(_row(name, "defined", _endpoint_needs(endpoint), server))
     return rows
 
 
@@ -54,7 +59,9 @@ def check(spec: str) -> dict[str, Any]:
     return out
 
 
-def _row(spec: str, kind: str, needs: str) -> dict[str, Any]:
+def _row(spec: str, kind: str, needs: str, server: str = "") -> dict[str, Any]:
+    if server and not needs:
+        return {"spec": spec, "kind": kind, "ready": None, "needs": f"no key; a server at {server}"}
     return {"spec": spec, "kind": kind, "ready": not needs, "needs": needs}
 
 
@@ -80,7 +87,9 @@ def _provider(name: str) -> dict[str, Any]:
     keys = [each for each in (provider.key_env, provider.token_env) if each]
     if provider.needs_key and not own and keys and not any(os.environ.get(each) for each in keys):
         needs.append(" or ".join(keys))
-    return _row(f"{name}/{model or 'NAME'}", "provider", ", ".join(needs))
+    # The address in a variable is not shown: it may have a password in it.
+    server = "" if provider.needs_key else provider.base_url_env if own else provider.base_url
+    return _row(f"{name}/{model or 'NAME'}", "provider", ", ".join(needs), server)
 
 
 def _endpoint_needs(endpoint: Endpoint) -> str:

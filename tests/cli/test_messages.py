@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -167,3 +168,84 @@ def test_failures_of_a_graph_are_grouped_by_node_and_error(karat, project):
     found = [(kind["count"], kind["kind"], kind["examples"][0]["message"]) for kind in kinds]
     assert found == [(2, "node second: KeyError", "'none'"), (1, "node first: ValueError", "loud")]
     assert "node second: KeyError" in karat("report", run).out
+
+
+def test_the_same_command_without_new_continues(karat, project):
+    data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
+    for new in ([], ["--new"]):
+        said = karat("run", "task.py:shout", *data, "--abort-on-error", *new)
+        assert said.code == 1
+        which = "the same command without --new continues it" if new else "the same command continues it"
+        assert which in said.err
+        assert "--new" not in said.err.partition("to continue: ")[2]
+    told = karat("run", "task.py:shout", *data, "--abort-on-error", "--new", "--json").json["error"]
+    assert "the same command without --new continues it" in told["message"]
+    assert karat(*shlex.split(told["go_on"])[1:]).json["runs"][0]["counts"]["pending"] == 0
+
+
+def test_a_label_that_several_runs_have_is_noticed(karat, project):
+    command = ["run", "experiment.yaml", "--label", "nightly", "--new"]
+    first = karat(*command, "--json")
+    assert "nightly" not in first.err
+    second = karat(*command)
+    made = karat("ls", "runs", "--json").json["runs"]
+    older, newer = (run["id"] for run in made)
+    assert f"{older} has the label 'nightly' too" in second.err
+    assert f"karat tag {newer} nightly --move" in second.err
+    assert karat("show", "nightly").code == 2
+    assert karat("tag", newer, "nightly", "--move").code == 0
+    assert karat("show", "nightly", "--json").json["id"] == newer
+    assert "too" not in karat("run", "experiment.yaml", "--label", "nightly").err
+
+
+BROKEN = """
+class Broken:
+    key = "broken"
+
+    def evaluate(self, outputs, **_):
+        if outputs == "ONE":
+            raise KeyError("another kind")
+        raise ValueError(f"no score for this output: \\x1b[31m")
+
+
+class Picky:
+    key = "picky"
+
+    def evaluate(self, outputs, **_):
+        if outputs == "TWO":
+            raise ValueError("two is too much")
+        return 1.0
+"""
+
+
+def test_failures_of_evaluators_are_printed_by_kind(karat, project):
+    """With the first example of each kind and the command that shows them, by run and by evaluate."""
+    (project / "broken.py").write_text(BROKEN)
+    parts = ["-e", "broken.py:Broken", "-e", "broken.py:Picky", "-e", "exact_match"]
+    data = ["--data", "good.jsonl", "--input", "question", "--expected", "answer"]
+    ran = karat("run", "task.py:shout", *data, *parts)
+    judged = karat("evaluate", "latest", *parts, "--new")
+    for said in (ran, judged):
+        assert said.code == 1
+        assert "broken: 3 of 4 failed: ValueError: no score for this output" in said.out
+        assert "(first: example q1)" in said.out
+        assert "broken: 1 of 4 failed: KeyError: 'another kind' (first: example q0)" in said.out
+        assert "picky: 1 of 4 failed: ValueError: two is too much (first: example q1)" in said.out
+        assert "\x1b" not in said.out
+        [command] = [line for line in said.out.splitlines() if "--failed" in line]
+        assert karat(*command.partition("karat ")[2].split()).code == 0
+        assert "exact_match accuracy is 1.000" in said.out
+    only = karat("evaluate", "latest", "-e", "broken.py:Broken")
+    assert "broken: 3 of 4 failed" in only.out
+
+
+def test_an_evaluation_ends_with_its_scores(karat, project):
+    run = karat("run", "experiment.yaml", "--json").json["runs"][0]["id"]
+    said = karat("evaluate", run, "-e", "edit_distance")
+    assert "edit_distance accuracy is 0.800" in said.out
+    [found] = karat("evaluate", run, "-e", "edit_distance", "--json").json["aggregation"]["estimates"]
+    assert (found["n"], found["of"]) == (5, 6)
+    other = karat("run", "experiment.yaml", "--param", "end=!", "--json").json
+    pair = '{"name": "by_metric", "params": {"metric": "exact_match"}}'
+    compared = karat("evaluate", run, other["runs"][0]["id"], "-e", pair, "--json")
+    assert compared.json["aggregation"]["estimates"]

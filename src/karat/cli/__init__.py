@@ -18,7 +18,7 @@ from typing import NoReturn
 from karat.cli.commands import COMMANDS, find_command
 from karat.cli.parser import command_parser, help_width, overview
 from karat.cli.terminal import Terminal
-from karat.errors import KaratError, Stopped
+from karat.errors import Aborted, KaratError, Stopped
 
 __all__ = ["main"]
 
@@ -51,7 +51,8 @@ def _exit_code(given: list[str]) -> int:
     try:
         return _run(given, terminal)
     except KaratError as error:
-        terminal.fail(error, go_on=_same_command(given) if isinstance(error, Stopped) else None)
+        resumable = isinstance(error, (Aborted, Stopped))
+        terminal.fail(error, _same_command(given) if resumable else None, new="--new" in given)
         return error.exit_code
     except KeyboardInterrupt:
         terminal.interrupted(_same_command(given))

@@ -1,4 +1,4 @@
-"""Evaluate the outputs of one or more runs.
+"""Evaluate the outputs of one or more runs, and print the scores: accuracy, or the mean.
 
 RUN is an id, a unique prefix of one, or `latest`. An evaluator is a name, or JSON with name, params and key. With
 several runs, pairwise evaluators compare their outputs. --amend extends earlier evaluations: the new evaluation reuses
@@ -38,8 +38,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """Evaluate, and print the counts."""
-    from karat.cli.outcome import exit_code, stage_blocks
+    """Evaluate, and print the scores and the counts."""
+    from karat.cli.outcome import exit_code, label_notices, score_blocks, stage_blocks
+    from karat.execution.aggregate import aggregate
     from karat.execution.evaluate import evaluate
     from karat.store import open_existing
 
@@ -67,5 +68,9 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             progress=terminal.listener,
             **options,
         )
-        terminal.show({**made.to_dict(), "notice": made.notice}, lambda: stage_blocks(made))
+        for notice in label_notices(made, given.label):
+            terminal.notice(notice)
+        scores = aggregate(made, store=store, progress=terminal.listener)
+        document = {**made.to_dict(), "notice": made.notice, "aggregation": scores.to_dict()}
+        terminal.show(document, lambda: [*score_blocks(scores), *stage_blocks(made)])
         return exit_code(made.status)

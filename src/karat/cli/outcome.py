@@ -42,6 +42,13 @@ def counted(handle: Any) -> Any:
     return handle
 
 
+def score_blocks(aggregation: Aggregation) -> list[Block]:
+    """The estimates of an aggregation, with labels of the runs where there are several."""
+    runs = aggregation.runs
+    labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
+    return aggregation_blocks(aggregation.header, labels, aggregation.store.command)
+
+
 def stage_blocks(handle: Any) -> list[Block]:
     """The outcome of one stage: what became of its items, what its models used, and how to see the rows."""
     notice = f" ({clean(handle.notice)})" if handle.notice else ""
@@ -65,21 +72,63 @@ def usage_blocks(handles: Sequence[Any]) -> list[Block]:
 def next_steps(*handles: Any) -> list[Block]:
     """What failed, and the commands that show it and the rows."""
     there = [each for each in handles if each is not None]
-    failed = next((each for each in there if each.counts.failed), None)
-    if failed is None:  # results are skipped where an output failed
-        failed = next((each for each in there if each.counts.skipped > each.counts.not_applicable), None)
+    runs = [each for each in there if isinstance(each, Run) and each.counts.failed]
+    failed = runs[:1] + [each for each in there if not isinstance(each, Run) and each.counts.failed]
+    if not failed:  # results are skipped where an output failed
+        failed = [each for each in there if each.counts.skipped > each.counts.not_applicable][:1]
     last = there[-1] if there else None
     blocks: list[Block] = []
-    if failed is not None:
-        reason = common_failure(failed)
-        if reason:
-            blocks.append(
-                Paragraph(Styled(f"all {failed.counts.failed:,} failed: {clean(reason, 400)}", "bad"))
-            )
-    lines = [] if failed is None else [("failures", [failed.store.command("show", failed.id, "--failed")])]
+    for each in failed:
+        if isinstance(each, Evaluation):
+            blocks += [Paragraph(Styled(text, "bad")) for text in evaluator_failures(each)]
+        elif reason := common_failure(each):
+            text = f"all {each.counts.failed:,} failed: {clean(reason, 400)}"
+            blocks.append(Paragraph(Styled(text, "bad")))
+    commands = [each.store.command("show", each.id, "--failed") for each in failed]
+    lines = [("failures", commands)] if commands else []
     if last is not None and last.counts.total:
         lines.append(("rows", [last.store.command("show", last.id)]))
     return [*blocks, Details("", lines)] if lines else blocks
+
+
+MOST_KINDS = 3
+"""Kinds of failures that are shown of an evaluation."""
+
+
+def evaluator_failures(evaluation: Evaluation) -> list[str]:
+    """How often each evaluator failed and why, by kind, with the first example; the most frequent kinds."""
+    from karat.analysis.failures import failure_kinds
+
+    kinds = failure_kinds(evaluation, skipped=False)
+    specs = evaluation.header.evaluators
+    of = evaluation.counts.total // len(specs) if all(spec.kind == "single" for spec in specs) else None
+    texts = []
+    for kind in kinds[:MOST_KINDS]:
+        first: dict[str, Any] = next(iter(kind.examples), {})
+        many = f"all {of:,}" if kind.count == of else f"{kind.count:,}" + (f" of {of:,}" if of else "")
+        message = clean(f"{kind.type}: {first.get('message', '')}", 400)
+        texts.append(f"{kind.what}: {many} failed: {message} (first: example {clean(first['example'], 80)})")
+    if len(kinds) > MOST_KINDS:
+        texts.append(f"and {plural(len(kinds) - MOST_KINDS, 'more kind')} of failures")
+    return texts
+
+
+def label_notices(handle: Run | Evaluation, labels: Sequence[str]) -> list[str]:
+    """A notice for each label that others of the same kind have too, so that it names none of them."""
+    repository = handle.store.runs if isinstance(handle, Run) else handle.store.evaluations
+    others = repository.list() if labels else []
+    notices = []
+    for label in dict.fromkeys(labels):
+        taken = [other.id for other in others if label in other.labels and other.id != handle.id]
+        if taken:
+            more = f" and {len(taken) - 1:,} more" if len(taken) > 1 else ""
+            command = handle.store.command("tag", handle.id, label, "--move")
+            verb = "have" if more else "has"
+            notices.append(
+                f"{taken[-1]}{more} {verb} the label {clean(label)!r} too, so that it names no single"
+                f" {handle.kind}: {command}"
+            )
+    return notices
 
 
 MOST_FAILURES = 1000
@@ -124,8 +173,7 @@ def outcome_blocks(outcome: Outcome) -> list[Block]:
         blocks = [Heading(title, 1), *blocks, *grid_blocks(outcome.grid, comparison, usage)]
         blocks += [Paragraph(Styled(f"warning: {each}", "warning")) for each in comparison.warnings]
     elif aggregation is not None:
-        labels = run_labels([run.header for run in outcome.runs]) if len(outcome.runs) > 1 else {}
-        blocks += aggregation_blocks(aggregation.header, labels, aggregation.store.command)
+        blocks += score_blocks(aggregation)
     if aggregation is not None and outcome.grid is not None:
         blocks += [
             Paragraph(f"{f.label} failed: {f.error.type}: {f.error.message}")

@@ -91,7 +91,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Plan, run, and report the outcome."""
-    from karat.cli.outcome import exit_code, outcome_blocks
+    from karat.cli.outcome import exit_code, label_notices, outcome_blocks
     from karat.experiments.running import carry_out
     from karat.store import open_store
 
@@ -127,6 +127,8 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             notify=lambda handle: terminal.notice(handle.notice),
         )
         terminal.notice(_beyond(plan, len(outcome.dataset)))
+        for notice in label_notices(outcome.runs[0], plan.labels) if len(outcome.runs) == 1 else ():
+            terminal.notice(notice)
         document = {"name": plan.name, **outcome.to_dict()}
         if skipped:
             document["bad_rows"] = {
@@ -577,7 +579,7 @@ def arguments(text: str) -> dict[str, Any]:
 
 def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> int:
     """Run a graph task, store its metrics, write its files and print the outcome."""
-    from karat.cli.outcome import outcome_blocks
+    from karat.cli.outcome import label_notices, outcome_blocks
     from karat.experiments.running import carry_out
     from karat.graph import load_task, prepare_files
     from karat.store import open_store
@@ -603,11 +605,11 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     dataset = task.dataset(file=given.data, count=count)
     plan = _graph_plan(task, dataset, given, count)
     if given.check:
-        return _checked_graph(task, dataset, terminal)
-    if given.estimate is not None:
         from karat.experiments.fitting import refuse_missing_keys
 
         refuse_missing_keys(plan)
+        return _checked_graph(task, dataset, terminal)
+    if given.estimate is not None:
         return show_estimate(plan, given.estimate, terminal)
     if plan.options["offset"] >= len(dataset):
         terminal.notice(_no_records(plan.options["offset"], len(dataset)))
@@ -626,6 +628,8 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
             progress=terminal.listener,
             notify=lambda handle: terminal.notice(handle.notice),
         )
+        for notice in label_notices(outcome.runs[0], plan.labels):
+            terminal.notice(notice)
         written = _files(task, outcome, given)
         for note in written.notes:
             terminal.notice(note)

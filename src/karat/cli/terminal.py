@@ -102,15 +102,18 @@ class Terminal:
                 self._line = ProgressLine(self._err)
             self._line(progress)
 
-    def fail(self, error: KaratError, go_on: str | None = None) -> None:
-        """Print an error that the user can fix."""
-        about = {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+    def fail(self, error: KaratError, go_on: str | None = None, *, new: bool = False) -> None:
+        """Print an error that the user can fix. With `new`, the same command would begin again."""
+        message = str(error)
+        if new:
+            message = message.replace("the same command", "the same command without --new")
+        about = {"type": type(error).__name__, "message": message, "exit_code": error.exit_code}
         problems = getattr(error, "problems", None)
         if problems is not None:
             about["problems"] = problems
         if go_on:
             about["go_on"] = go_on
-        self._complain(about, str(error) + (f"\nto continue: {go_on}" if go_on else ""))
+        self._complain(about, message + (f"\nto continue: {go_on}" if go_on else ""))
 
     def interrupted(self, go_on: str) -> None:
         """Print the interrupt message; finished items are stored."""

@@ -346,7 +346,7 @@ class Batches:
             renewing.cancel()
         self._log.submitted(intent.id, batch)
         _log.warning(
-            "batch %s: %d requests to %s; interrupt at any time, the same command attaches to it",
+            "batch %s: %d requests to %s; interrupt at any time, the same command (without --new) attaches to it",
             batch, len(part), part[0].target.endpoint.spec,
         )  # fmt: skip
 

@@ -249,3 +249,17 @@ def test_an_evaluation_ends_with_its_scores(karat, project):
     pair = '{"name": "by_metric", "params": {"metric": "exact_match"}}'
     compared = karat("evaluate", run, other["runs"][0]["id"], "-e", pair, "--json")
     assert compared.json["aggregation"]["estimates"]
+
+
+def test_a_fix_is_written_as_an_option_of_the_command_line(karat, project):
+    """Not as a keyword argument of Python; the command that is named works."""
+    (project / "traces.jsonl").write_text('{"id": "q0", "messages": "ONE"}\n')
+    data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer"]
+    said = karat("run", "--recorded", "traces.jsonl", *data)
+    assert "--output FIELD" in said.err
+    assert karat("run", "--recorded", "traces.jsonl", *data, "--output", "messages", "--check").code == 0
+    said = karat("run", "task.py:shout", *data, "-e", "llm_judge", "--check")
+    assert said.code == 2
+    [fix] = re.findall(r"-e '(.*)'", said.err)
+    fix = fix.replace("PROVIDER/NAME", "ollama/x")
+    assert karat("run", "task.py:shout", *data, "-e", fix, "--check").code == 0

@@ -119,7 +119,7 @@ def test_a_field_with_dots_in_its_name_comes_before_the_path(read: Make) -> None
         (
             {"q": 1, "id": [1]},
             {"input": "q"},
-            "the field 'id' is an array: set id= to another field, or to False",
+            "the field 'id' is an array: set id to another field .--id FIELD., or to False",
         ),
         ({"q": 1, "id": 1.0}, {}, "the field 'id' is a number"),
     ],
@@ -140,7 +140,7 @@ def test_a_later_row_without_an_input_is_not_silently_taken_whole(read: Make, re
 
 @pytest.mark.parametrize("key", ["expectd", "Expected", "expected_output", "expect"])
 def test_a_mistyped_expected_is_not_silently_metadata(read: Make, key: str) -> None:
-    with pytest.raises(DataError, match=f"no field 'expected' but '{key}': set expected='{key}'"):
+    with pytest.raises(DataError, match=f"no field 'expected' but '{key}': set expected to '{key}'"):
         read([{"input": "q", key: "a"}])
     assert read([{"input": "q", key: "a", "id": "1"}], expected=key) == [Example("1", "q", "a")]
     for other in ("rejected", "accepted", "output"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -99,7 +100,8 @@ class Selection:
             for key in row:
                 if _means_expected(key):
                     raise RowProblem(
-                        f"the row has no field 'expected' but {short(key)}: set expected={short(key)},"
+                        f"the row has no field 'expected' but {short(key)}: set expected to {short(key)}"
+                        f" (--expected {shlex.quote(key)}),"
                         " or rename it if it is something else"
                     )
         return True
@@ -113,7 +115,7 @@ class Selection:
                 return None
             if type(value) not in (str, int):
                 raise RowProblem(
-                    f"the field 'id' is {kind_of(value)}: set id= to another field, or to False for none"
+                    f"the field 'id' is {kind_of(value)}: set id to another field (--id FIELD), or to False for none"
                 )
         else:
             return None
@@ -169,7 +171,7 @@ def _with_own_metadata(row: dict[str, Any], used: set[str]) -> dict[str, Any]:
     own = row.get("metadata")
     if own is not None and type(own) is not dict:
         raise RowProblem(
-            f"metadata is {kind_of(own)}, not an object: name the fields to keep with metadata=[…]"
+            f"metadata is {kind_of(own)}, not an object: name the fields to keep, as in metadata: [FIELD]"
         )
     others = {key: value for key, value in row.items() if key not in used and key != "metadata"}
     if not own:

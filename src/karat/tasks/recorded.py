@@ -74,7 +74,10 @@ class RecordedOutputs(Task):
             wanted = "has neither 'output' nor 'error'"
             if self._output is not None:
                 wanted = f"has {self._output.why_missing(self._decode_row(line))}"
-            raise DataError(f"{self.path} line {number}: {wanted} (output= names the field of the output)")
+            raise DataError(
+                f"{self.path} line {number}: {wanted} (name the field of the output with --output FIELD, or output: in"
+                " the file)"
+            )
         key = (str(record.id), record.attempt)
         if key in self._where:
             raise DataError(f"{self.path} line {number}: a second output for {key[0]!r}, attempt {key[1]}")

@@ -117,8 +117,9 @@ def judge_settings(who: str, judge: object = None, config: object = None) -> Jud
             specs = [models.default_spec("judge")]
         except RequestError:
             raise RequestError(
-                f"{who}: no judge is configured: give judge={{'model': 'PROVIDER/NAME'}}, write judge: in the file,"
-                " or set KARAT_JUDGE_MODEL"
+                f"{who}: no judge is configured: set KARAT_JUDGE_MODEL to PROVIDER/NAME, write judge: PROVIDER/NAME in"
+                f' the file, or give the parameter, as in -e \'{{"name": "{who}", "params": {{"judge":'
+                f' "PROVIDER/NAME"}}}}\''
             ) from None
     built = tuple(_model(who, spec, given) for spec in specs)
     logprobs = number.flag("logprobs", given.get("logprobs"))

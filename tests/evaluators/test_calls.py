@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from karat.evaluators import RedundantCallsEvaluator, TrajectoryMatchEvaluator
+from karat.evaluators.trajectory._arguments import ModeRule
 from karat.evaluators.trajectory._calls import Calls, read_calls
+from karat.evaluators.trajectory._pairing import align
 from karat.evaluators.trajectory._values import canonical, equal
 from karat.traces import TraceError
 
@@ -119,3 +122,37 @@ def test_too_many_comparisons_are_an_error(mode: Any) -> None:
     )
     with pytest.raises(TraceError):
         evaluator.evaluate(outputs=agent, reference_outputs=agent[::-1])
+
+
+alike = st.sampled_from([1, True, 1.0, 2, float("nan"), None, (1,), [1], [True], "1", {"n": 1}, {"n": True}])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("fgh"), alike), min_size=7, max_size=24),
+    st.randoms(use_true_random=False),
+    st.integers(0, 6),
+)
+def test_values_that_python_or_json_take_for_equal_are_aligned_by_their_equality(
+    calls: list[tuple[str, Any]], chance: Random, removed: int
+) -> None:
+    shuffled = chance.sample(calls, len(calls) - removed)
+    sides = [
+        Calls([name for name, _ in each], given, False, given)
+        for each in (shuffled, calls)
+        for given in [[{"x": value} for _, value in each]]
+    ]
+    pairs, misplaced = align(*sides, lambda tool: ModeRule("exact"))
+    longest = [[0] * (len(calls) + 1) for _ in range(len(shuffled) + 1)]
+    for i, (name, value) in enumerate(shuffled):
+        for j, (asked, wanted) in enumerate(calls):
+            same = name == asked and equal(value, wanted)
+            longest[i + 1][j + 1] = max(longest[i][j] + same, longest[i][j + 1], longest[i + 1][j])
+    assert len(pairs) == longest[-1][-1]
+    assert list(pairs) == sorted(pairs)
+    assert list(pairs.values()) == sorted(set(pairs.values()))
+    found = pairs | misplaced
+    assert len(found) == len(pairs) + len(misplaced) == len(set(found.values()))
+    for i, j in found.items():
+        assert shuffled[i][0] == calls[j][0]
+        assert equal(shuffled[i][1], calls[j][1])

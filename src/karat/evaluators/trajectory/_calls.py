@@ -55,6 +55,8 @@ class Calls(msgspec.Struct, eq=False):
     read: list[Any] | None = None
     """The arguments of all calls as values, where they are known."""
     trajectory: Trajectory | None = None
+    tools: set[str] | None = None
+    """The names without repetitions, where they are known."""
     _some: dict[int, Any] = {}
     """The arguments that were read one by one."""
     _keys: Sequence[Hashable | None] | None = None
@@ -87,7 +89,7 @@ class Calls(msgspec.Struct, eq=False):
     def labels(self) -> list[str]:
         """Return the names as they can be stored: shortened, lone surrogates replaced."""
         if self._labels is None:
-            whole, names = "".join(self.names), self.names
+            whole, names = "".join(self.tools or self.names), self.names
             # Nearly always no name has to be shortened or escaped.
             short = len(whole) <= SHOWN or max(map(len, names)) <= SHOWN
             self._labels = names if short and whole.isascii() else [storable(name) for name in names]
@@ -122,6 +124,13 @@ class Calls(msgspec.Struct, eq=False):
             self._marks = self._encoded.split(b"\n")
             self._marks.pop()
         return self._marks
+
+    def may_hide_equals(self) -> bool:
+        """Return whether arguments with other marks, which Python takes for unequal, may be equal all the same.
+
+        They have NaN, which is written as null, or tuples, which are written as lists.
+        """
+        return self._encoded is None or b"null" in self._encoded or b"[" in self._encoded
 
     def keys(self) -> Sequence[Hashable | None]:
         """For each call bytes that are equal exactly when the arguments are; None for what is not JSON."""
@@ -220,8 +229,8 @@ def read_calls(outputs: object, context: Mapping[str, Any]) -> Calls:
     if not trace:
         found = fast_calls(outputs)
         if found is not None:
-            names, given, kinds = found
-            return Calls(names, given, dict not in kinds, None if str in kinds else given)
+            names, given, kinds, tools = found
+            return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools)
     return Calls.of(read_trajectory(outputs, trace))
 
 
@@ -252,8 +261,8 @@ def read_reference(reference_outputs: object, key: str) -> Calls:
     """The calls of the reference, which has to be there."""
     found = fast_calls(reference_outputs)
     if found is not None:
-        names, given, kinds = found
-        return Calls(names, given, dict not in kinds, None if str in kinds else given)
+        names, given, kinds, tools = found
+        return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools)
     if reference_outputs is None:
         raise TraceError(f"{key!r} compares with a reference, and there is none: give `reference_outputs`")
     trajectory = normalize(reference_outputs)

@@ -6,8 +6,9 @@ of the reference are covered before optional ones, at no cost to that number.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from karat.evaluators.trajectory._arguments import FieldsRule, ModeRule, Rule
@@ -18,6 +19,8 @@ from karat.traces import TraceError
 RuleOf = Callable[[str], Rule]
 Pairs = dict[int, int]
 """Position of the agent's call → position of the reference's."""
+Keys = tuple[dict[int, Any], dict[int, Any]]
+"""Keys of calls of the agent and of the reference, by position."""
 Paired = tuple[Pairs, Sequence[int], Sequence[int]]
 """The pairs, and the positions left on both sides."""
 
@@ -49,7 +52,7 @@ class Budget:
 
 
 def pair_by_position(
-    agent: Calls, reference: Calls, rule_of: RuleOf, exact_first: bool
+    agent: Calls, reference: Calls, rules: Mapping[str, Rule], default: Rule, exact_first: bool
 ) -> tuple[Pairs, Pairs]:
     """Return the calls that match, and those that mismatch, each with the call at the same position.
 
@@ -61,7 +64,7 @@ def pair_by_position(
         return {i: i for i in range(len(agent.names))}, mismatched
     have, want = agent.values(), reference.values()
     for i, name in enumerate(agent.names):
-        if rule_of(name).matches(have[i], want[i]):
+        if rules.get(name, default).matches(have[i], want[i]):
             pairs[i] = i
         else:
             mismatched[i] = i
@@ -69,23 +72,22 @@ def pair_by_position(
 
 
 def pair_by_tool(
-    agent: Calls, reference: Calls, rule_of: RuleOf, in_order: bool
+    agent: Calls, reference: Calls, rules: Mapping[str, Rule], default: Rule, in_order: bool
 ) -> tuple[Pairs, Pairs, Pairs]:
     """Return the calls that match, those that mismatch, and those that match out of order.
 
     Neither side calls a tool twice, so that each call can only match the other side's call of the same tool.
     """
-    names, asked = agent.names, reference.names
+    asked = reference.names
     have, want = agent.values(), reference.values()
     pairs: Pairs = {}
     mismatched: Pairs = {}
-    place = dict(zip(asked, range(len(asked)), strict=True)).get
     last, is_sorted = -1, True
-    for i, name in enumerate(names):
-        j = place(name)
-        if j is None:
+    for i, name in enumerate(agent.names):
+        if name not in asked:
             continue
-        if rule_of(name).matches(have[i], want[j]):
+        j = asked.index(name)
+        if rules.get(name, default).matches(have[i], want[j]):
             pairs[i] = j
             if j < last:
                 is_sorted = False
@@ -94,14 +96,45 @@ def pair_by_tool(
             mismatched[i] = j
     if is_sorted or not in_order:
         return pairs, mismatched, {}
-    pairs, misplaced = _split_by_order(pairs, len(names), len(asked))
+    pairs, misplaced = split_by_order(pairs)
     return pairs, mismatched, misplaced
 
 
-def _split_by_order(pairs: Pairs, count: int, wanted: int) -> tuple[Pairs, Pairs]:
-    """Return the longest part of the pairs that keeps the order of both sides, and the others."""
-    kept = _longest_alignment([1 << pairs[i] if i in pairs else 0 for i in range(count)], wanted)
-    return dict(reversed(kept.items())), {i: j for i, j in pairs.items() if i not in kept}
+def split_by_order(partners: Pairs) -> tuple[Pairs, Pairs]:
+    """Return the longest part of some pairs that keeps the order of both sides, and the others without repetitions.
+
+    Each call of the agent has one call of the reference that it may be paired with, and several may have the same. This
+    is a longest increasing subsequence, found by patience sorting.
+    """
+    last: list[int] = []
+    """The lowest position in the reference at which a part of each length ends."""
+    ends: list[list[int]] = []
+    """The calls of the agent at which a longest part of each length ends, in their order."""
+    for i, j in partners.items():
+        length = bisect_left(last, j)
+        if length == len(last):
+            last.append(j)
+            ends.append([i])
+        else:
+            last[length] = j
+            ends[length].append(i)
+    chosen: list[int] = []
+    bound = max(partners.values(), default=0) + 1
+    for level in reversed(ends):
+        for i in level:
+            j = partners[i]
+            if j < bound:
+                break
+        bound = j
+        chosen.append(i)
+    kept = {i: partners[i] for i in reversed(chosen)}
+    taken = set(kept.values())
+    others: Pairs = {}
+    for i, j in partners.items():
+        if j not in taken:
+            taken.add(j)
+            others[i] = j
+    return kept, others
 
 
 def pair_in_any_order(
@@ -144,7 +177,8 @@ def pair_some(
     if (
         len(left) > SMALL
         and not optional
-        and (included := _all_inclusion_keys(agent, left, reference, open_, rule_of))
+        and _is_inclusion(rule_of(agent.names[left[0]]))
+        and (included := _common_keys(agent, left, reference, open_, rule_of))
     ):
         _pair_keyed(*included, pairs)
         return dict(sorted(pairs.items()))
@@ -433,7 +467,7 @@ def rule_keys(calls: Calls, positions: Sequence[int], rule: Rule) -> dict[int, A
 
 def _inclusion_keys(
     agent: Calls, agents: Sequence[int], reference: Calls, references: Sequence[int], rule: Rule
-) -> tuple[dict[int, Any], dict[int, Any]] | None:
+) -> Keys | None:
     """Return keys that are equal exactly where calls match under a rule of inclusion; None where there are none.
 
     Where all calls of the included side have the same names of arguments, at every depth, another call includes one of
@@ -450,15 +484,27 @@ def _inclusion_keys(
     return None if found is None else _keyed(agents, found[1], references, found[0])
 
 
-def _all_inclusion_keys(
+def _common_keys(
     agent: Calls, agents: Sequence[int], reference: Calls, references: Sequence[int], rule_of: RuleOf
-) -> tuple[dict[int, Any], dict[int, Any]] | None:
-    """Return the inclusion keys of the calls of all tools together, if one rule applies to all tools."""
+) -> Keys | None:
+    """Return keys that are equal exactly where calls match, for all tools together; None where there are none.
+
+    There are such keys where one rule, of equality or of inclusion, applies to all tools; not for a few calls, which
+    are compared more quickly. A key of None matches none.
+    """
     names, asked = agent.names, reference.names
+    is_small = len(agents) <= MANY and not agent.as_text
+    if len(agents) <= SMALL or (is_small and _is_exact(rule_of(names[agents[0]]))):
+        return None
     rules = {id(rule): rule for rule in map(rule_of, {asked[j] for j in references})}
     if len(rules) != 1:
         return None
-    found = _inclusion_keys(agent, agents, reference, references, *rules.values())
+    (rule,) = rules.values()
+    if _is_exact(rule):
+        have, want = rule_keys(agent, agents, rule), rule_keys(reference, references, rule)
+        found = None if None in have.values() or None in want.values() else (have, want)
+    else:
+        found = _inclusion_keys(agent, agents, reference, references, rule)
     if found is None:
         return None
     have, want = found
@@ -468,9 +514,15 @@ def _all_inclusion_keys(
     )
 
 
-def _keyed(
-    agents: Sequence[int], have: list[Any], references: Sequence[int], want: list[Any]
-) -> tuple[dict[int, Any], dict[int, Any]]:
+def _only_partners(have: dict[int, Any], want: dict[int, Any]) -> Pairs | None:
+    """Return the call of the reference that has the same key, for each call that has one; None where two have it."""
+    places = {key: j for j, key in want.items() if key is not None}
+    if len(places) + sum(key is None for key in want.values()) < len(want):
+        return None
+    return {i: places[key] for i, key in have.items() if key in places}
+
+
+def _keyed(agents: Sequence[int], have: list[Any], references: Sequence[int], want: list[Any]) -> Keys:
     return dict(zip(agents, have, strict=True)), dict(zip(references, want, strict=True))
 
 
@@ -628,7 +680,10 @@ def align(
     """Return the longest alignment, and the pairs of calls that match and that it leaves out of order."""
     count, wanted = len(agent.names), len(reference.names)
     if optional:
-        masks = _masks(agent, range(count), reference, range(wanted), rule_of)
+        mine, theirs = range(count), range(wanted)
+        masks = _masks(
+            agent, mine, reference, theirs, rule_of, _common_keys(agent, mine, reference, theirs, rule_of)
+        )
         pairs = _weighted_alignment(masks, wanted, optional)
         return pairs, _pair_out_of_order(masks, pairs)
     start = end = 0
@@ -651,8 +706,18 @@ def align(
         if start < last and start < last_wanted:
             # The first two do not match, nor do the last two.
             mine, theirs = range(start, last), range(start, last_wanted)
-            masks = _masks(agent, mine, reference, theirs, rule_of, ends_differ=True)
-            if any(masks):
+            keys = _common_keys(agent, mine, reference, theirs, rule_of)
+            partners = None if keys is None else _only_partners(*keys)
+            if partners is None:
+                masks = _masks(agent, mine, reference, theirs, rule_of, keys, ends_differ=True)
+                if not any(mask & (mask - 1) for mask in masks):
+                    partners = {
+                        i: start + mask.bit_length() - 1 for i, mask in zip(mine, masks, strict=True) if mask
+                    }
+            if partners is not None:
+                kept, misplaced = split_by_order(partners)
+                pairs |= kept
+            else:
                 longest = _longest_alignment(masks, last_wanted - start)
                 pairs |= {start + i: start + j for i, j in reversed(longest.items())}
                 misplaced = {start + i: start + j for i, j in _pair_out_of_order(masks, longest).items()}
@@ -750,19 +815,19 @@ def _masks(
     reference: Calls,
     references: range,
     rule_of: RuleOf,
+    keys: Keys | None,
     ends_differ: bool = False,
 ) -> list[int]:
     """For each of the agent's calls in a range, those of the reference's it matches, as bits.
 
-    `ends_differ`: neither the first calls nor the last calls of the ranges match.
+    `keys` are equal where calls match, if there are such keys. `ends_differ`: neither the first calls nor the last
+    calls of the ranges match.
     """
     masks = [0] * len(agents)
     if not agents or not references:
         return masks
-    if len(agents) > SMALL and (
-        included := _all_inclusion_keys(agent, agents, reference, references, rule_of)
-    ):
-        return _masks_of(included, agents, references, masks)
+    if keys is not None:
+        return _masks_of(keys, agents, references, masks)
     if len(agents) * len(references) <= FEW:
         names, asked = agent.names, reference.names
         corners = ((agents[0], references[0]), (agents[-1], references[-1])) if ends_differ else ()
@@ -773,42 +838,56 @@ def _masks(
                     masks[i - agents.start] |= 1 << j - references.start
         return masks
     asked_by_name = by_name(reference, references)
-    mine_by_name = by_name(agent, agents)
-    if len(agents) > MANY and len(agents) * 4 >= len(agent) and _is_exact(rule_of(agent.names[agents[0]])):
-        agent.keys(), reference.keys()  # all at once: tool by tool takes longer
-    for name, mine in mine_by_name.items():
+    have, want, first, first_wanted = agent.values(), reference.values(), agents.start, references.start
+    marks, asked_marks = _reliable_marks(agent, reference) or ((), ())
+    for name, mine in by_name(agent, agents).items():
         if name not in asked_by_name:
             continue
         rule, theirs = rule_of(name), asked_by_name[name]
         if len(mine) * len(theirs) <= FEW:
-            for position in mine:
-                given = agent.arguments(position)
-                for other in theirs:
-                    if rule.matches(given, reference.arguments(other)):
-                        masks[position - agents.start] |= 1 << other - references.start
+            matches, is_marked = rule.matches, bool(marks) and _is_exact(rule)
+            for i in mine:
+                given = have[i]
+                for j in theirs:
+                    try:
+                        # Where Python and JSON disagree, these are 1 and True, 1 and 1.0, or no JSON.
+                        is_known = is_marked and (given == want[j]) is (marks[i] == asked_marks[j])
+                    except Exception:  # a foreign object's comparison may raise anything
+                        is_known = False
+                    if marks[i] == asked_marks[j] if is_known else matches(given, want[j]):
+                        masks[i - first] |= 1 << j - first_wanted
             continue
         if included := _inclusion_keys(agent, mine, reference, theirs, rule):
             _masks_of(included, agents, references, masks)
             continue
-        have = rule_keys(agent, mine, rule)
-        known = _masks_by_key(rule, rule_keys(reference, theirs, rule), references.start)
-        if known is not None and None not in have.values():
-            for position, key in have.items():
-                masks[position - agents.start] = known.get(key, 0)
+        mine_keys = rule_keys(agent, mine, rule)
+        known = _masks_by_key(rule, rule_keys(reference, theirs, rule), first_wanted)
+        if known is not None and None not in mine_keys.values():
+            for position, key in mine_keys.items():
+                masks[position - first] = known.get(key, 0)
             continue
-        wanted = [reference.arguments(position) for position in theirs]
+        wanted = [want[position] for position in theirs]
         likely = candidates(rule, wanted)
         for position, row in zip(mine, _rows(likely, agent, mine), strict=True):
-            given = agent.arguments(position)
-            masks[position - agents.start] = sum(
-                1 << theirs[j] - references.start for j in row if rule.matches(given, wanted[j])
+            given = have[position]
+            masks[position - first] = sum(
+                1 << theirs[j] - first_wanted for j in row if rule.matches(given, wanted[j])
             )
     return masks
 
 
-def _masks_of(
-    keys: tuple[dict[int, Any], dict[int, Any]], agents: range, references: range, masks: list[int]
-) -> list[int]:
+def _reliable_marks(agent: Calls, reference: Calls) -> tuple[Sequence[Any], Sequence[Any]] | None:
+    """Return the marks of both sides if calls are equal where their marks and their values are, and otherwise not.
+
+    None where arguments may have NaN or tuples, which Python takes for unequal, or values of foreign types.
+    """
+    if agent.as_text or reference.as_text:
+        return None
+    marks, asked = agent.marks(), reference.marks()
+    return None if marks is None or asked is None or agent.may_hide_equals() else (marks, asked)
+
+
+def _masks_of(keys: Keys, agents: range, references: range, masks: list[int]) -> list[int]:
     """Set the bits of calls with equal keys; a key of None equals none."""
     classes: dict[Any, int] = {}
     for position, key in keys[1].items():

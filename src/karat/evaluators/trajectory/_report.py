@@ -94,24 +94,21 @@ def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     return {"name": name, side: position, "arguments": arguments}
 
 
-def describe_mismatch(agent: Calls, i: int, reference: Calls, j: int, rule: Rule | None) -> dict[str, Any]:
-    """Return a pair of calls of one tool for metadata, with the differences in their arguments if a rule is given."""
-    if rule is None:
-        return {"name": agent.labels()[i], "agent": i, "reference": j}
-    have = agent.arguments(i)
-    found = rule.differences(have, reference.arguments(j))
+def describe_mismatch(name: str, i: int, have: Any, j: int, want: Any, rule: Rule) -> dict[str, Any]:
+    """Return a pair of calls of one tool for metadata: their positions, and the differences in their arguments."""
+    found = rule.differences(have, want)
     shown: list[dict[str, Any]] = []
     for path, ours, theirs in found:
         each: dict[str, Any] = {"path": storable(path)}
         if ours is not MISSING:
-            each["agent"] = bounded(ours, SHOWN)
+            each["agent"] = storable(ours) if type(ours) is str else bounded(ours, SHOWN)
         if theirs is not MISSING:
-            each["reference"] = bounded(theirs, SHOWN)
+            each["reference"] = storable(theirs) if type(theirs) is str else bounded(theirs, SHOWN)
         shown.append(each)
         if len(shown) == DIFFERENCES:
             break
     out = {
-        "name": agent.labels()[i],
+        "name": name,
         "agent": i,
         "reference": j,
         "malformed": type(have) is Malformed,
@@ -158,26 +155,28 @@ def show_mismatch(call: Mapping[str, Any]) -> str:
         return f"{name}: other arguments"
     if call["malformed"]:
         return f"{name}: the arguments could not be read"
+    differences = call["differences"]
     parts = []
-    for each in call["differences"]:
+    for each in differences:
         path = each["path"]
         what = f"{path} is" if path else "the arguments are"
-        if "agent" in each and "reference" in each:
-            parts.append(f"{what} {_text(each['agent'])}, expected {_text(each['reference'])}")
-        elif "agent" in each:
-            parts.append(f"{what} {_text(each['agent'])}, expected to be absent")
+        if "agent" not in each:
+            wanted = f", expected {_text(each['reference'])}" if "reference" in each else ""
+            parts.append(f"{what} missing{wanted}")
         elif "reference" in each:
-            parts.append(f"{what} missing, expected {_text(each['reference'])}")
+            parts.append(f"{what} {_text(each['agent'])}, expected {_text(each['reference'])}")
         else:
-            parts.append(f"{what} missing")
+            parts.append(f"{what} {_text(each['agent'])}, expected to be absent")
         if len(parts) == MENTIONED:
             break
-    total = len(call["differences"]) + call.get("more_differences", 0)
+    total = len(differences) + call["more_differences"] if "more_differences" in call else len(differences)
     return f"{name}: {listed(parts, total) if parts else 'other arguments'}"
 
 
 def listed(parts: Sequence[str], total: int) -> str:
     """Return the first few parts, and how many more there are of a total."""
+    if total == 1:
+        return parts[0]
     if len(parts) > MENTIONED:
         parts = parts[:MENTIONED]
     shown, more = "; ".join(parts), total - len(parts)
@@ -200,5 +199,5 @@ def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:
 
 
 def _text(value: Any) -> str:
-    text = repr(value) if isinstance(value, str) else _encode(value).decode()
+    text = repr(value) if type(value) is str else _encode(value).decode()
     return text if len(text) <= 120 else text[:120] + "…"

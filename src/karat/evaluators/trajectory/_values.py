@@ -37,7 +37,7 @@ def equal(a: Any, b: Any) -> bool:
                 kind = type(value)
                 # Most values are plain, which need no further call.
                 if kind is not type(wanted) or kind not in ATOMS:
-                    if not equal(value, wanted):
+                    if not _are_alike(value, wanted) and not equal(value, wanted):
                         return False
                 elif value != wanted:
                     return False
@@ -54,6 +54,15 @@ def equal(a: Any, b: Any) -> bool:
         return equal(dict(a), dict(b))
     try:
         return bool(a == b)
+    except Exception:  # a foreign object's comparison may raise anything
+        return False
+
+
+def _are_alike(a: object, b: object) -> bool:
+    """Return whether values are equal and written alike, found in C; False where they may be equal all the same."""
+    try:
+        # Python takes 1 and True for equal, which are not written alike.
+        return bool(a == b) and _encode(a) == _encode(b)
     except Exception:  # a foreign object's comparison may raise anything
         return False
 
@@ -119,11 +128,11 @@ def leaf_keys(wholes: list[Any], parts: list[Any]) -> tuple[list[Any], list[Any]
                 lacking = None if len(names) == 1 else (None,) * len(names)
                 found = []
                 for at, value in enumerate(whole):
-                    if at in dead or any(name not in value for name in names):
+                    try:
+                        found.append(get(value))
+                    except (KeyError, TypeError):
                         dead.add(at)
                         found.append(lacking)
-                    else:
-                        found.append(get(value))
             if len(names) == 1:
                 waiting.append((found, list(map(get, part))))
             else:

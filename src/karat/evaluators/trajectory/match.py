@@ -174,24 +174,27 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _align(self, agent: Calls, reference: Calls) -> Alignment:
         names, asked = agent.names, reference.names
-        tools, count, wanted = set(names), len(names), len(asked)
+        tools, count, wanted = agent.tools or set(names), len(names), len(asked)
         is_single = len(tools) == count <= SMALL
         if is_single and names == asked:
-            pairs, mismatched = pair_by_position(agent, reference, self._rule_of, self._exact_first)
+            pairs, mismatched = pair_by_position(
+                agent, reference, self.rules, self.default, self._exact_first
+            )
             differing = list(mismatched) if mismatched else ()
-            needed = self._needed(differing, reference)
+            needed = self._needed(differing, reference) if self.optional else differing
             return Alignment(pairs, differing, differing, needed, (), mismatched, {}, (), ())
         if tools.isdisjoint(asked):
             left, open_ = range(count), range(wanted)
-            return Alignment({}, left, open_, self._needed(open_, reference), (), {}, {}, left, open_)
+            needed = self._needed(open_, reference) if self.optional else open_
+            return Alignment({}, left, open_, needed, (), {}, {}, left, open_)
         repeats: Sequence[int] = ()
         in_order = self.mode in IN_ORDER
         if (
             is_single
-            and len(set(asked)) == wanted <= SMALL
+            and len(reference.tools or set(asked)) == wanted <= SMALL
             and not (in_order and (self.optional or self.allow_repeats))
         ):
-            pairs, mismatched, misplaced = pair_by_tool(agent, reference, self._rule_of, in_order)
+            pairs, mismatched, misplaced = pair_by_tool(agent, reference, self.rules, self.default, in_order)
             extra, missing = unpaired(range(count), pairs), unpaired(range(wanted), pairs.values())
         else:
             pairs, misplaced = self._pair(agent, reference)
@@ -200,7 +203,8 @@ class TrajectoryMatchEvaluator(Evaluator):
                 repeats = self._repeats(agent, extra, reference)
                 extra, misplaced = unpaired(extra, repeats), {}
             mismatched = pair_mismatched(agent, extra, reference, missing, misplaced)
-        needed, unexpected, absent = self._needed(missing, reference), extra, missing
+        needed = self._needed(missing, reference) if self.optional else missing
+        unexpected, absent = extra, missing
         if mismatched or misplaced:
             found = misplaced | mismatched if misplaced else mismatched
             unexpected, absent = unpaired(extra, found), unpaired(missing, found.values())
@@ -208,8 +212,6 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _needed(self, missing: Sequence[int], reference: Calls) -> Sequence[int]:
         """Return the missing calls that are not optional."""
-        if not self.optional:
-            return missing
         optional = self._optional_positions(reference)
         return [j for j in missing if j not in optional]
 
@@ -283,15 +285,16 @@ class TrajectoryMatchEvaluator(Evaluator):
             alignment.absent,
             alignment.unexpected,
         )
-        mismatched, misplaced = alignment.mismatched, alignment.misplaced
+        mismatched, misplaced, missing = alignment.mismatched, alignment.misplaced, alignment.missing
         asked = tools if agent.names == reference.names else reference.labels()
         count, wanted, matched = len(tools), len(asked), len(pairs)
-        passed_over = len(alignment.missing) - len(alignment.needed)
-        precision, recall, f1 = rates(matched, count - len(alignment.repeats), wanted - passed_over)
+        passed_over = 0 if alignment.needed is missing else len(missing) - len(alignment.needed)
+        made = count - len(alignment.repeats) if alignment.repeats else count
+        precision, recall, f1 = rates(matched, made, wanted - passed_over)
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
-            "agent_tools": tools[:LISTED],
+            "agent_tools": tools[:LISTED] if count > LISTED else tools,
             "reference_tools": asked[:LISTED],
             "agent_count": count,
             "reference_count": wanted,
@@ -322,11 +325,12 @@ class TrajectoryMatchEvaluator(Evaluator):
     def _mismatched(self, agent: Calls, reference: Calls, pairs: Pairs) -> list[dict[str, Any]]:
         """Describe the first mismatched calls with the differences in their arguments, others by their place."""
         out: list[dict[str, Any]] = []
-        names = agent.names
+        names, labels, rules, default = agent.names, agent.labels(), self.rules, self.default
         for i, j in pairs.items():
             if len(out) == DETAILED:
-                return out + _listed_pairs(agent.labels(), pairs)[DETAILED:]
-            out.append(describe_mismatch(agent, i, reference, j, self._rule_of(names[i])))
+                return out + _listed_pairs(labels, pairs)[DETAILED:]
+            have, want, rule = agent.arguments(i), reference.arguments(j), rules.get(names[i], default)
+            out.append(describe_mismatch(labels[i], i, have, j, want, rule))
         return out
 
     def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment) -> str:
@@ -375,8 +379,8 @@ def _listed_pairs(tools: list[str], pairs: Pairs) -> list[dict[str, Any]]:
 
 def rates(matched: int, agent: int, reference: int) -> tuple[float, float, float]:
     """Precision, recall and F1, as `set_match` has them: all are 1 where there is nothing on both sides."""
-    if not agent and not reference:
-        return 1.0, 1.0, 1.0
+    if not matched:
+        return (0.0, 0.0, 0.0) if agent or reference else (1.0, 1.0, 1.0)
     return matched / (agent or 1), matched / (reference or 1), 2 * matched / (agent + reference)
 
 

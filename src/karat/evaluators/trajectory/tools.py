@@ -95,8 +95,11 @@ class ToolUseEvaluator(Evaluator):
             with_args = " with the expected arguments" if expected is not None else ""
             comment = f"{tool} was called{with_args}, as call {found[0] + 1} of {len(calls)}"
         elif called:
-            wanted = Calls([tool], [expected])
-            near = [describe_mismatch(calls, i, wanted, 0, self.rule) for i in called[:LISTED]]
+            wanted, labels = Calls([tool], [expected]).arguments(0), calls.labels()
+            near = [
+                describe_mismatch(labels[i], i, calls.arguments(i), 0, wanted, self.rule)
+                for i in called[:LISTED]
+            ]
             metadata["mismatched"] = near
             comment = f"{tool} was called {len(called)} time(s), never as expected: " + listed(
                 [show_mismatch(each) for each in near], len(called)
@@ -172,7 +175,7 @@ class ToolCallAccuracyEvaluator(Evaluator):
         extra = [i for i in range(len(agent)) if i not in pairs]
         missing = [j for j in range(len(reference)) if j not in found]
         mismatched = pair_mismatched(agent, extra, reference, missing, {})
-        paired = set(mismatched.values())
+        paired, labels = set(mismatched.values()), agent.labels()
         missing = [j for j in missing if j not in paired]
         extra = [i for i in extra if i not in mismatched]
         metadata: dict[str, Any] = {
@@ -185,7 +188,9 @@ class ToolCallAccuracyEvaluator(Evaluator):
             "missing": [describe(reference, j, "reference") for j in missing[:LISTED]],
             "extra": [describe(agent, i, "agent") for i in extra[:LISTED]],
             "mismatched": [
-                describe_mismatch(agent, i, reference, j, self._rule_of(agent.names[i]))
+                describe_mismatch(
+                    labels[i], i, agent.arguments(i), j, reference.arguments(j), self._rule_of(agent.names[i])
+                )
                 for i, j in islice(mismatched.items(), LISTED)
             ],
             "counts": {

@@ -40,15 +40,15 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     yield from read_blocks(value["role"], value["content"], extra)
 
 
-def fast_blocks(message: dict[str, Any], content: object, names: list[str], arguments: list[Any]) -> bool:
+def fast_blocks(role: str, content: object, names: list[str], arguments: list[Any]) -> bool:
     """Add the calls of plain content blocks to the lists; False where one of the blocks is not plain."""
-    if type(content) is not list or "tool_calls" in message or message["role"] not in ("user", "assistant"):
+    if type(content) is not list or role not in ("user", "assistant"):
         return False
     for block in content:
         kind = block["type"]
         if len(block) > _FAST_LENGTHS.get(kind, 0):
             return False  # a field out of the ordinary, which may be a call
-        if kind == "tool_use" and message["role"] == "assistant" and "role" not in block:
+        if kind == "tool_use" and role == "assistant" and "role" not in block:
             names.append(block["name"])
             arguments.append(block["input"])
         elif kind == "tool_use" or (kind == "text" and may_hold_calls(block["text"])):

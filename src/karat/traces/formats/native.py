@@ -56,9 +56,9 @@ def read(value: Any) -> Iterator[Step | Unused]:
         yield from _read_dict(value)
 
 
-def fast_calls(items: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
+def fast_calls(items: list[Any]) -> tuple[list[str], list[Any]] | None:
     """Return names and arguments of a list of bare calls; None where it is not one."""
-    if not keys <= _FAST_KEYS:
+    if not set().union(*items) <= _FAST_KEYS:
         return None
     return [item["name"] for item in items], [item["arguments"] for item in items]
 

@@ -20,7 +20,8 @@ name = "openai_chat"
 
 _LISTS = ("tool_calls", "toolCalls")
 _CALL_KEYS = (*_LISTS, "function_call", "functionCall")
-_FAST_KEYS = frozenset(("role", "content", "tool_calls", "tool_call_id", "name", "refusal", "annotations"))
+_PLAIN_KEYS = frozenset(("role", "content", "tool_call_id", "name", "refusal", "annotations"))
+_FAST_KEYS = _PLAIN_KEYS | {"tool_calls"}
 
 
 def detect(value: object) -> bool:
@@ -42,31 +43,34 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield from _assembled("assistant", None, [value], {})
 
 
-def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
+def fast_calls(messages: list[Any]) -> tuple[list[str], list[Any]] | None:
     """Return names and arguments of the calls of plain messages; None if a message is not plain.
 
     Calls may be written as LangChain writes them, and content as Anthropic's blocks.
     """
-    if not keys <= _FAST_KEYS:
-        return None
     names: list[str] = []
     arguments: list[Any] = []
     for message in messages:
-        role = message["role"]
+        role, size = message["role"], len(message)
         try:
             content = message["content"]
         except KeyError:
-            content = None
+            content, size = None, size + 1
+        # The number of keys tells most messages without another key, which may hold a call.
         if content and type(content) is not str:
-            if not fast_blocks(message, content, names, arguments):
+            if not message.keys() <= _PLAIN_KEYS or not fast_blocks(role, content, names, arguments):
                 return None
         elif role in NOT_AGENTS:
-            if "tool_calls" in message:
+            if (
+                size > 2
+                and not (size == 3 and "tool_call_id" in message)
+                and not message.keys() <= _PLAIN_KEYS
+            ):
                 return None
         elif role != "assistant":
             return None
         elif "tool_calls" in message and (calls := message["tool_calls"]) is not None:
-            if type(calls) is not list:
+            if type(calls) is not list or (size > 3 and not message.keys() <= _FAST_KEYS):
                 return None
             for call in calls:
                 if "function" in call:
@@ -78,7 +82,7 @@ def fast_calls(messages: list[Any], keys: set[Any]) -> tuple[list[str], list[Any
                 else:
                     names.append(call["name"])
                     arguments.append(call["arguments" if "arguments" in call else "args"])
-        elif content and not is_prose(content):
+        elif (size > 2 and not message.keys() <= _FAST_KEYS) or (content and not is_prose(content)):
             return None
     return names, arguments
 
@@ -98,6 +102,10 @@ def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:
         # LangChain's name for calls whose arguments it could not read.
         given = [*given, *map(plain, extra.pop("invalid_tool_calls"))]
     given = given or _older_calls(extra)
+    recipient = extra.get("recipient")
+    if not given and isinstance(recipient, str) and recipient.startswith("functions."):
+        # A Harmony message to a tool: its content is the arguments.
+        given = [{"name": recipient.removeprefix("functions."), "arguments": simple(content)}]
     if not given and role not in NOT_AGENTS:
         only = content if isinstance(content, str) else simple(content)
         if isinstance(only, str) and may_hold_calls(only):

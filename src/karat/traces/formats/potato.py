@@ -14,7 +14,6 @@ from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, r
 
 name = "potato"
 
-_FAST_KEYS = frozenset(("speaker", "text"))
 _ACTION = re.compile(r"\s*([^\W\d][\w.\-]*)\s*\((\{.*\})\)\s*", re.DOTALL)
 _decode = msgspec.json.Decoder().decode
 _TOOL = ("environment", "tool", "function", "observation")
@@ -46,15 +45,15 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield Unused("", "the fields beside 'conversation'", others, harmless=True)
 
 
-def fast_calls(turns: list[Any], keys: set[Any]) -> tuple[list[str], list[Any]] | None:
+def fast_calls(turns: list[Any]) -> tuple[list[str], list[Any]] | None:
     """Return names and arguments where each action is one call with a JSON object; None where one is not."""
-    if not keys <= _FAST_KEYS:
-        return None
     names: list[str] = []
     arguments: list[Any] = []
     roles: dict[str, str] = {}
     for turn in turns:
         speaker, text = turn["speaker"], turn["text"]
+        if len(turn) > 2:
+            return None
         role = roles.get(speaker)
         if role is None:
             role = roles[speaker] = "action" if "(action)" in speaker.lower() else role_of(speaker.lower())

@@ -55,6 +55,43 @@ UNREAD: dict[str, Any] = {
         ASKED,
         {"role": "assistant", "content": [{"type": "tool_use", "input": {}}]},
     ],
+    "a call in Claude's template": [
+        ASKED,
+        {
+            "role": "assistant",
+            "content": '<function_calls><invoke name="rm"><parameter name="path">/</parameter></invoke>',
+        },
+    ],
+    "a call in Llama's template": [
+        ASKED,
+        {"role": "assistant", "content": '<|python_tag|>{"name": "rm", "parameters": {}}'},
+    ],
+    "a function in Llama's template": [
+        ASKED,
+        {"role": "assistant", "content": 'I clean up. <function=rm>{"path": "/"}</function>'},
+    ],
+    "a call in Mistral's template": [
+        ASKED,
+        {"role": "assistant", "content": '[TOOL_CALLS] [{"name": "rm", "arguments": {}}]'},
+    ],
+    "a call in DeepSeek's template": [
+        ASKED,
+        {
+            "role": "assistant",
+            "content": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>rm",
+        },
+    ],
+    "an action without an input": [
+        ASKED,
+        {"role": "assistant", "content": "Thought: it is full\nAction: rm[/]\nObservation: done"},
+    ],
+    "a block of LlamaIndex": [
+        ASKED,
+        {
+            "role": "assistant",
+            "blocks": [{"block_type": "tool_call", "tool_name": "rm", "tool_kwargs": {"path": "/"}}],
+        },
+    ],
     "an unknown block": [ASKED, {"role": "assistant", "content": [{"type": "toolRequest", "tool": "rm"}]}],
     "a block with a key of its own": [
         ASKED,
@@ -623,3 +660,36 @@ def test_a_call_in_a_changed_document_is_refused(case: str) -> None:
 )
 def test_texts_that_only_look_like_calls_are_read(harmless: list[Any]) -> None:
     assert [call.name for call in normalize(harmless).calls] == ["rm"]
+
+
+def test_an_approval_is_no_call() -> None:
+    question = {"type": "tool-approval-request", "approvalId": "a1", "toolCallId": "c1"}
+    call = {"type": "tool-call", "toolCallId": "c1", "toolName": "rm", "input": {"path": "/"}}
+    answer = {"type": "tool-approval-response", "approvalId": "a1", "approved": True}
+    trace = [ASKED, {"role": "assistant", "content": [call, question]}, {"role": "tool", "content": [answer]}]
+    assert [(each.name, each.arguments) for each in normalize(trace).calls] == [("rm", {"path": "/"})]
+
+
+@pytest.mark.parametrize("content", ['{"path": "/"}', [{"type": "text", "text": '{"path": "/"}'}]])
+def test_a_harmony_message_to_a_tool_is_a_call(content: Any) -> None:
+    message = {
+        "role": "assistant",
+        "channel": "commentary",
+        "recipient": "functions.rm",
+        "content": content,
+    }
+    assert [(each.name, each.arguments) for each in normalize([ASKED, message]).calls] == [
+        ("rm", {"path": "/"})
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use <b>bold</b> and a < b, or an array [TOOL].",
+        "Action: we will see.\nObservation: it rains.",
+        "The tag <function> begins a function.",
+    ],
+)
+def test_prose_about_calls_is_no_call(text: str) -> None:
+    assert normalize([ASKED, {"role": "assistant", "content": text}]).calls == []

@@ -9,7 +9,17 @@ from karat.traces._objects import plain
 from karat.traces.steps import ToolCall, rest, text_or_none
 
 NAMES = ("name", "tool", "tool_name", "toolName")
-ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_input", "toolInput", "kwargs")
+ARGUMENTS = (
+    "arguments",
+    "args",
+    "input",
+    "parameters",
+    "tool_input",
+    "toolInput",
+    "kwargs",
+    "tool_kwargs",
+    "tool_args",
+)
 IDS = ("id", "call_id", "tool_call_id", "toolCallId", "toolUseId", "tool_use_id")
 _BARE_NAMES = ("name", "tool", "tool_name")
 _BARE_ARGUMENTS = ("arguments", "args", "input", "parameters", "kwargs")

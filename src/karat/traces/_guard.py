@@ -29,7 +29,18 @@ _NO_CALL = re.compile(
     r"result|response$|responses$|output|return|execution|summary|definition|approval|choice|chunk$"
 )
 """Kinds of parts that only belong to a call: `tool_call_response`, `function_call_output`."""
-_KINDS = ("type", "kind", "part_kind", "role", "object", "event", "event_type", "_type", "@type")
+_KINDS = (
+    "type",
+    "kind",
+    "part_kind",
+    "block_type",
+    "role",
+    "object",
+    "event",
+    "event_type",
+    "_type",
+    "@type",
+)
 _SKIPPED = re.compile(
     r"(?:expected|reference|gold|groundtruth|target|available|reward|evaluation).*"
     r"|tools|functions|tooldefinitions?|toolschemas?|toolchoice|usage|.*usage|usagemetadata|tooluseresult|toolresults?"

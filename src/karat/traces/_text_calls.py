@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from karat.traces._calls import read_call
@@ -29,6 +30,11 @@ _BLOCK = re.compile(r"""["'](?:tool|function)""")
 """The key or the type of a call."""
 _UNTYPED = (re.compile(r"""["']name["']"""), re.compile(r"""["']input["']"""))
 """The keys of a Claude Agent SDK block, which has no type."""
+_TEMPLATES = re.compile(
+    r"<(?:\w+:)?invoke name=|<function=[\w.-]+>|<\|python_tag\|>|\[TOOL_CALLS\]\s*[\[{\w]"
+    r"|<[|｜]tool[_▁]calls?[_▁](?:section[_▁])?begin[|｜]>"
+)
+"""How models write calls by their own chat templates, which servers parse: Claude, Llama, Mistral, DeepSeek, Kimi."""
 _FENCE = re.compile(r"```(?:json)?")
 
 
@@ -38,7 +44,11 @@ NOT_AGENTS = frozenset(("user", "human", "system", "developer", "tool", "functio
 
 def may_hold_calls(text: str) -> bool:
     """Return whether a text is worth a closer look."""
-    return "Action" in text or _OPEN in text or text.startswith(_CALLING)
+    return "Action" in text or _OPEN in text or text.startswith(_CALLING) or _is_template(text)
+
+
+def _is_template(text: str) -> bool:
+    return ("<" in text or "[TOOL" in text) and _TEMPLATES.search(text) is not None
 
 
 def may_be_blocks(text: str) -> bool:
@@ -50,7 +60,7 @@ def may_be_blocks(text: str) -> bool:
 
 def is_prose(text: str) -> bool:
     """Return whether a text needs no closer look: it holds no calls and is no content blocks."""
-    if "Action" in text or _OPEN in text:
+    if "Action" in text or _OPEN in text or _is_template(text):
         return False
     return not text.startswith(_MARKS) or not (may_hold_calls(text) or may_be_blocks(text))
 
@@ -61,6 +71,8 @@ def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused
         return [_listed_calls(text, extra)]
     if _OPEN in text:
         return _tagged(role, text, extra)
+    if _is_template(text):
+        return [UnreadCall("", "a tool call in a model's own template: parse it into tool_calls first", text)]
     sections = list(_sections(text)) if "Action" in text else []
     labels = [label for label, _, _ in sections]
     if "Action" not in labels:
@@ -68,6 +80,8 @@ def read_text(role: str, text: str, extra: dict[str, Any]) -> list[Step | Unused
     for at, (label, _, inside) in enumerate(sections):
         if label == "Action" and (labels[at + 1 : at + 2] == ["Action Input"] or _blob(inside) is not None):
             return list(_transcript(role, sections, extra))
+    if "Thought" in labels and ("Action", "Observation") in pairwise(labels):
+        return [UnreadCall("", "an action without an 'Action Input:'", text)]
     return None
 
 

@@ -16,6 +16,7 @@ from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 name = "vercel"
 
 _STEP_KEYS = ("toolCalls", "toolResults", "text", "content", "reasoning", "reasoningText", "finishReason")
+_APPROVALS = ("tool-approval-request", "tool-approval-response")
 _KINDS = ("tool-call", "tool-result", "tool-error", "tool-invocation", "dynamic-tool")
 _UI_KINDS = ("step-start", "text", "reasoning", "source", "source-url", "source-document", "file")
 
@@ -136,6 +137,8 @@ def _part(part: Any) -> Found:
         return found
     if kind == "dynamic-tool":
         return _invocation(part, part.get("toolName"), "type")
+    if kind in _APPROVALS and "approvalId" in part and "state" not in part:
+        return None  # a question about a call that has a part of its own
     if isinstance(kind, str) and kind.startswith("tool-") and ("toolCallId" in part or "state" in part):
         return _invocation(part, kind.removeprefix("tool-"), "type")
     return None

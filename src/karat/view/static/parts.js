@@ -190,6 +190,8 @@ export class Rows extends Component {
     this.asked = new Set();
     this.box = createRef();
     this.generation = 0;
+    /** What the rows that are loaded belong to. */
+    this.loaded = "";
     props.own?.(this);
     this.state = { matching: -1, top: 0, height: 600, error: "" };
   }
@@ -209,6 +211,8 @@ export class Rows extends Component {
     else if (before.version !== null && before.version !== this.props.version) this.start(this.state.matching >= 0);
     else if (before.selected !== this.props.selected) this.show(this.place(this.props.selected));
   }
+  /** Whether the rows are those of the address. */
+  settled() { return this.loaded === JSON.stringify([this.props.path, this.props.query]); }
   measure() {
     const box = this.box.current;
     if (box && box.clientHeight !== this.state.height) this.setState({ height: box.clientHeight });
@@ -226,6 +230,7 @@ export class Rows extends Component {
       if (first !== page.start) page = await ask(address(path, { ...query, start: first, count: PAGE }));
       if (generation !== this.generation) return;
       this.pages = new Map([[first / PAGE, page.rows]]);
+      this.loaded = JSON.stringify([path, query]);
       this.asked = new Set([first / PAGE]);
       this.props.onPage?.(page);
       this.setState({ matching: page.matching, error: "" }, () => {

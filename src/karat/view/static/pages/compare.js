@@ -56,7 +56,7 @@ export class ComparePage extends Component {
   }
   async regression() {
     const { query } = this.props;
-    if (query.filter === "changed:worse") { this.list?.move(1); return; }
+    if (query.filter === "changed:worse" && this.list?.settled()) { this.list.move(1); return; }
     const [a, b] = this.ids();
     const page = await ask(address(`/api${pairPath(a, b)}/rows`, { evaluator: query.evaluator, filter: "changed:worse", count: 500 }));
     const now = Number.parseInt(query.key ?? "-1", 10);

@@ -76,3 +76,20 @@ def test_unit_metrics_are_listed_as_evaluators_name_them(karat):
     assert set(UNIT) <= set(listed)
     assert listed["unit:fuzzy_match"]["params"]["threshold"]["default"] == 0.8
     assert listed["unit:fuzzy_match"]["example"]["score"] == 1.0
+
+
+def test_parameters_have_types_of_a_file_and_their_meaning(karat):
+    described = karat("evaluators", "llm_judge", "--json").json["params"]
+    assert described["judge"]["type"] == "model, list of models, or mapping of settings"
+    assert described["judge"]["description"].startswith("`judge` is a model such as openai/NAME")
+    assert described["continuous"]["type"] == "true or false"
+    assert described["examples"]["type"] == "list"
+    assert described["scale"]["type"] == "mapping or integer"
+    said = karat("evaluators", "llm_judge").out
+    assert "meaning" in said
+    assert "openai/NAME" in said
+    for name in SINGLE:
+        for entry in karat("evaluators", name, "--json").json["params"].values():
+            assert not {"JudgeLike", "None", "Sequence", "Mapping", "Callable", "str"} & set(
+                entry.get("type", "").replace("[", " ").split()
+            )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
 import typing
 from typing import Any
 
@@ -53,7 +54,10 @@ def _described(registry: Any, name: str) -> dict[str, Any]:
     out = {**registry.describe(name), "about": inspect.getdoc(part) or ""}
     choices = _choices(part)
     out["params"] = {
-        key: _jsonable({**entry, **choices.get(key, {})}) for key, entry in out["params"].items()
+        key: _jsonable(
+            {**entry, **_readable(entry), **choices.get(key, {}), "description": _about(part, key)}
+        )
+        for key, entry in out["params"].items()
     }
     example = getattr(part, "example", None)
     if isinstance(example, dict) and example:
@@ -61,6 +65,47 @@ def _described(registry: Any, name: str) -> dict[str, Any]:
     if isinstance(part, type):
         out["kind"] = kind_of(part)
     return out
+
+
+TYPES = {
+    "str": "text",
+    "bool": "true or false",
+    "int": "integer",
+    "float": "number",
+    "Sequence": "list",
+    "list": "list",
+    "Mapping": "mapping",
+    "dict": "mapping",
+    "Callable": "function",
+    "object": "any",
+    "Any": "any",
+    "Paths": "path, or list of paths",
+    "Criteria": "text, or mapping of texts",
+    "JudgeLike": "model, list of models, or mapping of settings",
+}
+"""Annotations in the words of a YAML file."""
+
+
+def _readable(entry: dict[str, Any]) -> dict[str, str]:
+    """The type of a parameter as a YAML file writes it; that of a plug-in may stay as it is."""
+    if "type" not in entry:
+        return {}
+    outside, inner = entry["type"], 1
+    while inner:  # what is in brackets, from the innermost
+        outside, inner = re.subn(r"\[[^\[\]]*\]", "", outside)
+    names = [name.strip().rpartition(".")[2] for name in outside.split("|")]
+    return {"type": " or ".join(dict.fromkeys(TYPES.get(name, name) for name in names if name != "None"))}
+
+
+def _about(part: Any, name: str) -> str:
+    """The first sentence about a parameter in the docstring of a part, or of what it is derived from."""
+    classes = inspect.getmro(part) if isinstance(part, type) else (part,)
+    for each in classes:
+        for text in (each.__dict__.get("__doc__"), getattr(each.__dict__.get("__init__"), "__doc__", None)):
+            for sentence in re.split(r"(?<=[.;])\s+", " ".join((text or "").split())):
+                if f"`{name}`" in sentence or f"`{name}:" in sentence:
+                    return sentence.rstrip(";.")
+    return ""
 
 
 def _choices(part: Any) -> dict[str, dict[str, Any]]:
@@ -104,8 +149,9 @@ def _explain(described: dict[str, Any]) -> list[Block]:
         rows = []
         for name, entry in described["params"].items():
             default = "required" if entry.get("required") else json.dumps(entry.get("default"), default=str)
-            rows.append([name, default, str(entry.get("type", ""))])
-        blocks.append(Table(["parameter", "default", "type"], rows, cell=60))
+            rows.append([name, default, str(entry.get("type", "")), entry["description"]])
+        head = ["parameter", "default", "type", *(["meaning"] if any(row[3] for row in rows) else [])]
+        blocks.append(Table(head, [row[: len(head)] for row in rows], cell=200, lines=6))
     if "example" in described:
         blocks += [Heading("example"), Lines(_example(described))]
     return blocks

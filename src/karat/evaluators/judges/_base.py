@@ -111,6 +111,14 @@ class JudgeEvaluator(Evaluator):
     """Base of the judges: `_judge` asks questions and returns a Result.
 
     The constructor declares the settings that judges share; a subclass accepts those that its `options` name.
+
+    `judge` is a model such as openai/NAME, several as a jury, or settings (model, samples, temperature, max_tokens,
+    …). `config` is the same, or the configuration of an annotation task. `prompt` is your own prompt: a text, or the
+    path of a file. `question`, `answer`, `reference` and `context` are paths to what the judge is shown, such as
+    output.documents. `question_key` is the field of the input that is the question. `context_key` is the field of the
+    input that is the context. `examples` are judged answers that the judge is shown first. `use_reference` shows the
+    expected output to the judge. `scale` describes the grades, as {0: wrong, 5: right}, or is the highest one.
+    `pass_mark` is the score from which an answer passes.
     """
 
     is_async = True

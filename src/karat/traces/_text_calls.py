@@ -60,7 +60,7 @@ def may_be_blocks(text: str) -> bool:
 
 def is_prose(text: str) -> bool:
     """Return whether a text needs no closer look: it holds no calls and is no content blocks."""
-    if "Action" in text or _OPEN in text or _is_template(text):
+    if "Action" in text or (("<" in text or "[TOOL" in text) and (_OPEN in text or _is_template(text))):
         return False
     return not text.startswith(_MARKS) or not (may_hold_calls(text) or may_be_blocks(text))
 

@@ -198,7 +198,7 @@ def test_a_terminal_shows_the_first_numbers_of_an_aggregator_and_says_how_many_m
     numbers = len(aggregation.estimates)
     assert numbers > 60
     assert (
-        f"unit:exact_match precision: {numbers - 21:,} more estimates (see karat show {aggregation.id})"
+        f"unit:exact_match precision: {numbers - 21:,} more estimates (see karat show {aggregation.id} --store "
         in text
     )
     assert sum(line.startswith("unit:exact_match  precision") for line in text.splitlines()) == 20

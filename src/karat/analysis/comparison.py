@@ -353,37 +353,40 @@ def _comparison(
 def _leaders(
     work: _Work, differences: Sequence[Difference], sources: dict[str, dict[str, Source]]
 ) -> list[Leader]:
-    """The best run by each metric. Where that is not the baseline, the others are compared with it as well."""
-    leaders = []
+    """The best run by each metric. Where that is not the baseline, the others are compared with it as well.
+
+    Like the conclusions, the comparisons with the best are corrected for the number of all of them.
+    """
+    found: list[tuple[Leader, list[tuple[str, float | None]]]] = []
     for evaluator, aggregator in dict.fromkeys((each.evaluator, each.aggregator) for each in differences):
         mine = [each for each in differences if (each.evaluator, each.aggregator) == (evaluator, aggregator)]
+        baseline = mine[0].baseline
         # A run without results has no pair with the baseline, which then has no value in that pair.
         firsts = (each.compared.first.value for each in mine)
-        values = {mine[0].baseline: next((value for value in firsts if value is not None), None)}
+        values = {baseline: next((value for value in firsts if value is not None), None)}
         values |= {each.run: each.compared.second.value for each in mine}
         sign = 1.0 if mine[0].higher_is_better else -1.0
         known = {run: sign * value for run, value in values.items() if value is not None}
         if not known:
             continue
-        without = [run for run in values if run not in known]
         best = max(known, key=lambda run: known[run])
-        if best != mine[0].baseline and len(mine) == 1:  # the same pair, seen from the other side
-            p = mine[0].compared.p_value
-            same = [mine[0].baseline] if p is None or p > 1.0 - work.confidence else []
-            same = [run for run in same if run in known]
-            leaders.append(Leader(evaluator, aggregator, best, same, without))
-            continue
-        if best != mine[0].baseline:
-            order = sorted(work.runs, key=lambda run: run.id != best)
-            again = _Work(work.store, order, work.cluster, work.test, work.confidence)
-            mine = again.compare(evaluator, sources[evaluator], [f"{evaluator} {aggregator}"])
-        adjusted = holm([each.compared.p_value for each in mine])
-        same = [
-            each.run
-            for each, p in zip(mine, adjusted, strict=True)
-            if each.run in known and (p is None or p > 1.0 - work.confidence)
-        ]
-        leaders.append(Leader(evaluator, aggregator, best, same, without))
+        if best == baseline or len(mine) > 1:
+            if best != baseline:
+                order = sorted(work.runs, key=lambda run: run.id != best)
+                again = _Work(work.store, order, work.cluster, work.test, work.confidence)
+                mine = again.compare(evaluator, sources[evaluator], [f"{evaluator} {aggregator}"])
+            pairs = [(each.run, each.compared.p_value) for each in mine]
+        else:  # the same pair, seen from the other side
+            pairs = [(baseline, mine[0].compared.p_value)]
+        without = [run for run in values if run not in known]
+        found.append((Leader(evaluator, aggregator, best, without_result=without), pairs))
+    adjusted = iter(holm([p for _, pairs in found for _, p in pairs]))
+    leaders = []
+    for leader, pairs in found:
+        p_values = {run: next(adjusted) for run, _ in pairs}
+        same = [run for run, p in p_values.items() if p is None or p > 1.0 - work.confidence]
+        same = [run for run in same if run not in leader.without_result]
+        leaders.append(msgspec.structs.replace(leader, indistinguishable=same))
     return leaders
 
 

@@ -391,10 +391,10 @@ def refused_parameter(
         return None
     unsupported = bool(_REFUSAL.search(f"{message} {code.replace('_', ' ')}"))
     by_field = _named_field(raw)
-    for name in fields:
+    for name in map(str, fields):
         if name in _NOT_PARAMETERS:
             continue
-        ours: str = _OWN_NAMES.get(name, name)
+        ours = _OWN_NAMES.get(name, name)
         if by_field:
             found = by_field == name
         else:

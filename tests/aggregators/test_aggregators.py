@@ -9,6 +9,7 @@ from scipy import stats as scipy_stats
 from statsmodels.stats.proportion import proportion_confint
 
 import karat
+from karat.aggregators._base import resolve_aggregator
 from karat.errors import RequestError
 from karat.stats import share
 
@@ -242,3 +243,9 @@ def test_every_aggregator_and_metric_is_documented():
     ]
     for name in (*aggregators.list(), *own):
         assert f"`{name}`" in page, name
+
+
+@pytest.mark.parametrize("by", [3, {"topic": 1}, ["topic", 3]])
+def test_a_grouping_by_no_field_is_refused(refuses, by):
+    with refuses(RequestError):
+        resolve_aggregator({"name": "mean", "params": {"by": by}})

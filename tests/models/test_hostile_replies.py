@@ -367,7 +367,11 @@ def test_more_cached_tokens_than_tokens_is_implausible():
     assert read_tokens(10, 5, 11) is None
     assert read_tokens(10, 5, 10).cache_read == 10
     assert read_tokens(10, 5, 11, cached_apart=True).input == 21
-    assert read_tokens(None, None).input == 0
+
+
+@pytest.mark.parametrize("counts", [(None, 5), (10, None), (None, None)])
+def test_a_count_that_is_not_given_is_unknown_and_not_zero(counts):
+    assert read_tokens(*counts) is None
 
 
 @pytest.mark.parametrize("text", ["1e9", "999999999999", "1e308", "inf", "100000d"])

@@ -190,6 +190,10 @@ def resolve_aggregator(spec: object, confidence: float = 0.95) -> Resolved:
         params = {**params, "confidence": confidence}
     own = dict(params)
     by = None if "by" in takes else own.pop("by", None)
+    if by is not None and not _is_text_or_texts(by):
+        raise RequestError(
+            f"aggregator {name!r}: by is {by!r}: give a field of the metadata, or a list of them"
+        )
     if inspect.isfunction(part):
         if own:
             raise RequestError(f"aggregator {name!r} is a function and takes no parameters but 'by'")
@@ -204,6 +208,12 @@ def resolve_aggregator(spec: object, confidence: float = 0.95) -> Resolved:
     except (TypeError, ValueError) as error:
         raise RequestError(f"aggregator {name!r}: {error}") from error
     return Resolved(key, name, params, built, of)
+
+
+def _is_text_or_texts(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+    )
 
 
 def _given_object(spec: Any) -> tuple[str, Any]:

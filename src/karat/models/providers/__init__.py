@@ -77,6 +77,8 @@ def read_tokens(
     and output has what the model thought: xAI and Gemini do not count it as output of chat completions, and charge
     for it (github.com/vercel/ai/pull/12425, github.com/Clarifai/clarifai-python/pull/978, read 2026-11-17).
     """
+    if input is None or output is None:
+        return None  # not counted, which is not zero
     try:
         given, made = token_count(input), token_count(output)
         thought = 0

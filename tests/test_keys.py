@@ -186,7 +186,7 @@ def test_code_covers_the_module_and_the_project_modules_it_imports(project):
 
 def test_comments_and_blank_lines_are_no_code_and_text_in_quotes_is(project):
     folder, load = project
-    plain = 'def answer(q):\n    return f"""{q}\n\n# one"""\n'
+    plain = 'END = "\x0c\u2028"\ndef answer(q):\n    return f"""{q}\n\n# one"""\n'
     write_module(folder, "remarks_k", plain)
     first = code_fingerprint(load("remarks_k").answer)
     write_module(folder, "remarks_k", "# a remark\n\n\n" + plain.replace("(q):", "(q):  # the question\n"))

@@ -278,9 +278,9 @@ def _lambda_text(function: types.FunctionType) -> str:
 @functools.lru_cache(256)
 def _without_comments(source: str) -> str:
     """A source without its comments and blank lines: adding a remark does not make other code of it."""
-    if source.lstrip()[:1] not in ("", "#") and "#" not in source and "\n\n" not in source:
-        return source
-    lines: list[str | None] = [*source.splitlines(keepends=True)]
+    lines: list[str | None] = [
+        *io.StringIO(source)
+    ]  # ends lines where tokenize does; splitlines knows further ends
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             row, column = token.start

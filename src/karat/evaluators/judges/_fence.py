@@ -80,9 +80,15 @@ def fence(fingerprint: str, parts: Mapping[str, str]) -> tuple[str, str]:
         encoded = text.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "big") + encoded)
     marker = digest.hexdigest()
-    found = re.compile(re.escape(marker), re.IGNORECASE)
     blocks = [
-        f"[{marker} begin {name}]\n{found.sub('(marker removed)', text)}\n[{marker} end {name}]"
+        f"[{marker} begin {name}]\n{_without(marker, text)}\n[{marker} end {name}]"
         for name, text in parts.items()
     ]
     return "\n\n".join(blocks), marker
+
+
+def _without(marker: str, text: str) -> str:
+    """A text in which the marker, in any case, is replaced; the regex is ten times as slow as the look before it."""
+    if marker not in text.lower():
+        return text
+    return re.sub(re.escape(marker), "(marker removed)", text, flags=re.IGNORECASE)

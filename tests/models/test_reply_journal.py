@@ -205,3 +205,12 @@ def test_a_reply_that_cannot_be_committed_stays_in_the_journal(cache):
     other.write_bytes(path.read_bytes())  # this process, which is alive, holds the lock on the first one
     opened(cache)
     assert rows_of(cache) == {b"a": "{}"}
+
+
+def test_a_commit_that_is_heard_of_after_the_end_changes_nothing(cache):
+    """The thread that commits tells the event loop, which may run it after the files were removed."""
+    journals = Journals(cache)
+    journal = journals.put(row(b"a"))
+    journals.close()
+    journals.committed(journal)
+    assert not journal.path.exists()

@@ -123,7 +123,9 @@ class Journals:
     def committed(self, journal: Journal) -> None:
         """Note that a row is committed. A file without other rows is emptied, or removed if a later one is used."""
         journal.uncommitted -= 1
-        if journal.uncommitted == 0:
+        if (
+            journal.uncommitted == 0 and self._files
+        ):  # none: closed, before the event loop heard of the last commits
             if journal is self._files[-1]:
                 journal.clear()
             else:

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from karat.datasets import Dataset
 from karat.registry import Registry
 from tests.golden_messages import refuses as refuses
+from tests.golden_messages import says as says
 
 # A shell that starts the tests in the background leaves Ctrl-C ignored, also in the children that tests send it to.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -33,8 +34,8 @@ def _registries_forget_the_parts_of_a_test() -> Iterator[None]:
     from karat.aggregators._base import aggregators
     from karat.evaluators._base import evaluators
     from karat.graph.metrics import aggregator_metrics, unit_metrics
+    from karat.models._client import embedders
     from karat.models.providers import providers
-    from karat.models.providers._embedders import embedders
     from karat.store import stores
 
     registries: tuple[Registry[Any], ...] = (

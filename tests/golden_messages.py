@@ -1,7 +1,8 @@
 """Sentences of errors in golden files, so that a sentence can be improved without touching the test.
 
 `refuses(RequestError)` is `pytest.raises(RequestError)` that also compares the whole message with the one in
-`messages.json` beside the test. UPDATE_GOLDEN=1 writes these files (without xdist: `-n 0`).
+`messages.json` beside the test; `says(text)` compares a notice, or what a command prints. UPDATE_GOLDEN=1 writes these
+files (without xdist: `-n 0`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 import pytest
 
 Refuses: TypeAlias = Callable[..., AbstractContextManager[pytest.ExceptionInfo[Any]]]
+Says: TypeAlias = Callable[[object], None]
 
 _CHANGING = [
     (re.compile(r"\b(run|eval|agg|ds)-[0-9a-f]{10,}\b"), r"\1-ID"),
@@ -47,25 +49,46 @@ def _write(file: Path, golden: dict[str, list[str]], key: str, message: str) -> 
     file.write_text(text + "\n", encoding="utf-8")
 
 
+class _Golden:
+    """The sentences of one test, compared with the golden file of its folder.
+
+    They are numbered; those of the test's parameters are alternatives of one number.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._file = request.node.path.with_name("messages.json")
+        name = getattr(request.node, "originalname", request.node.name)
+        self._test = f"{request.node.path.name}::{name}"
+        self._folder = folder
+        self._numbers = itertools.count(1)
+
+    def check(self, message: str, kind: str = "") -> None:
+        key = f"{self._test} {kind}{next(self._numbers)}"
+        message = _stable(message, self._folder)
+        golden = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
+        if os.environ.get("UPDATE_GOLDEN"):
+            _write(self._file, golden, key, message)
+        assert message in golden.get(key, []), (
+            f"not in {self._file.name}: UPDATE_GOLDEN=1 pytest -n 0 writes it"
+        )
+
+
 @pytest.fixture
 def refuses(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Refuses:
-    """`pytest.raises` that compares the message with the golden file of the folder.
-
-    The sentences of a test are numbered; those of its parameters are alternatives of one number.
-    """
-    file = request.node.path.with_name("messages.json")
-    name = getattr(request.node, "originalname", request.node.name)
-    numbers = itertools.count(1)
+    """`pytest.raises` that compares the message with the golden file of the folder."""
+    golden = _Golden(request, tmp_path_factory.getbasetemp())
 
     @contextmanager
     def raises(*kinds: type[BaseException]) -> Iterator[pytest.ExceptionInfo[Any]]:
         with pytest.raises(kinds) as caught:
             yield caught
-        key = f"{request.node.path.name}::{name} {next(numbers)}"
-        message = _stable(str(caught.value), tmp_path_factory.getbasetemp())
-        golden = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        if os.environ.get("UPDATE_GOLDEN"):
-            _write(file, golden, key, message)
-        assert message in golden.get(key, []), f"not in {file.name}: UPDATE_GOLDEN=1 pytest -n 0 writes it"
+        golden.check(str(caught.value))
 
     return raises
+
+
+@pytest.fixture
+def says(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Says:
+    """Compares a notice, or what a command prints, with the golden file of the folder."""
+    golden = _Golden(request, tmp_path_factory.getbasetemp())
+    return lambda text: golden.check(str(text), "says ")

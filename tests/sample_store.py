@@ -123,6 +123,9 @@ def intent(outputs: Any, expected: Any) -> karat.Result:
     return karat.Result("intent", float(same), same, comment=comment, metadata=metadata)
 
 
+intent.pass_fail = True  # type: ignore[attr-defined]  # of a function that returns a Result
+
+
 def reply_words(outputs: Any, expected: Any) -> karat.Result:
     """The share of the reference's words that the reply has."""
     want, have = expected["reply"].split(), set(outputs["reply"].split())

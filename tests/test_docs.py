@@ -6,6 +6,7 @@ there for those after it; of a block called `console` each `$ karat …` is run,
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import sys
@@ -44,6 +45,21 @@ def test_examples_run(page, tmp_path, monkeypatch, capsys):
         else:
             for command in re.findall(r"^\$ karat (.*)", code, re.MULTILINE):
                 assert main(shlex.split(command)) == 0, command
+
+
+@pytest.mark.parametrize(
+    ("page", "name"), [("datasets", "Repeat"), ("models", "Acme"), ("store", "JournalBackend")]
+)
+def test_a_part_of_ones_own_takes_at_most_thirty_lines(page, name):
+    """A task, a model provider and a store backend, with their imports; blank lines are not counted."""
+    [code] = [
+        code
+        for _, code, _ in blocks(ROOT / "docs" / f"{page}.md")
+        if re.search(rf"^class {name}\b", code, re.M)
+    ]
+    [made] = [n for n in ast.parse(code).body if isinstance(n, ast.ClassDef) and n.name == name]
+    lines = code.splitlines()[: made.end_lineno]
+    assert sum(bool(line.strip()) for line in lines) <= 30
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

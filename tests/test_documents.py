@@ -27,6 +27,13 @@ def test_a_control_character_is_reported_with_its_line(tmp_path: Path, character
             "line 2, column 4: unexpected colon",
         ),
         ('a: "b\nc: 1\n', "line 1, column 4: unclosed quotation mark"),
+        ("a: 1\n---\nb: 2\n", "line 2, column 1: a second document (---)"),
+        (f"a: 1\nb: {'9' * 5000}\n", "line 2, column 4: a number too long"),
+        (f"a: 1\nb: {'[' * 3000}{']' * 3000}\n", "line 2, column 64: nested too deeply"),
+        (
+            "a: 1\nb:\n" + "".join(f"{' ' * n}c:\n" for n in range(1, 900)),
+            "line 62, column 61: nested too deeply",
+        ),
         ("a: @b\n", "line 1, column 4: found character '@' that cannot start any token: quote the value"),
     ],
 )

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import karat
 
 SOURCE = Path(karat.__file__).parent
 EVERYWHERE = {
     *("records", "keys", "errors", "registry", "serialization", "paths", "documents", "formatting", "lazy"),
-    *("redaction", "json_schema", "html", "layout", "signals", "sync"),
+    *("redaction", "json_schema", "html", "layout", "process", "sync"),
 }
 """Modules that every room may use; they use each other only."""
 UPPER = ["execution", "analysis", "reporting", "experiments", "view", "cli", "__main__"]
@@ -201,3 +203,23 @@ def test_outcomes_are_distinguished_by_their_tag():
         data = msgspec.json.encode(output)
         assert msgspec.json.decode(data, type=Output) == output
         assert f'"status":"{outcome.status}"'.encode() in data
+
+
+def test_no_extra_installs_torch():
+    """The requirements of all extras, and theirs in turn, as the installed packages declare them."""
+    pending = [("karat", extra) for extra in importlib.metadata.metadata("karat").get_all("Provides-Extra")]
+    seen = set(pending)
+    while pending:
+        name, extra = pending.pop()
+        try:
+            declared = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another platform or version of Python
+        for each in map(Requirement, declared):
+            if each.marker is None or each.marker.evaluate({"extra": extra}):
+                new = {(each.name.lower(), inner) for inner in ("", *each.extras)} - seen
+                seen |= new
+                pending += new
+    names = {name for name, _ in seen}
+    assert {"numpy", "pyarrow", "agentevals"} <= names
+    assert not names & {"torch", "sentence-transformers", "sentence_transformers"}

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import importlib
+import importlib.machinery
 import subprocess
 import sys
 import textwrap
@@ -239,6 +240,72 @@ def test_code_covers_what_functions_import_when_they_are_called(project):
         assert code_fingerprint(calls.ask) == before, "a call does not change what it is"
         seen.add(before)
     assert len(seen) == 2
+
+
+def test_a_relative_import_outside_of_a_package_is_no_project_module(project):
+    folder, load = project
+    write_module(
+        folder,
+        "alone_k",
+        "def ask(q):\n    from . import words\n    from .words import WORD\n    return WORD\n",
+    )
+    assert code_fingerprint(load("alone_k").ask)
+
+
+def test_code_covers_later_imports_from_folders_without_an_init_file(project):
+    folder, load = project
+    inner = folder / "outer_k" / "middle_k" / "inner_k"
+    inner.mkdir(parents=True)
+    write_module(
+        folder, "nested_k", "def ask(q):\n    from outer_k.middle_k.inner_k import words\n    return words\n"
+    )
+    seen = set()
+    for word in ("'a'", "'b'"):
+        write_module(inner, "words", f"WORD = {word}\n")
+        seen.add(code_fingerprint(load("nested_k").ask))
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("folder_name", ["site-packages", "dist-packages"])
+def test_installed_packages_are_no_code_of_the_project_wherever_they_lie(project, monkeypatch, folder_name):
+    """Those of the user or of the system do not lie where the interpreter installs packages."""
+    folder, load = project
+    elsewhere = folder / "lib" / folder_name
+    elsewhere.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(elsewhere))
+    write_module(
+        folder,
+        "uses_k",
+        "import installed_now_k\ndef ask(q):\n    import installed_later_k\n    return q\n",
+    )
+    seen = set()
+    for number in (1, 2):
+        for name in ("installed_now_k", "installed_later_k"):
+            write_module(elsewhere, name, f"NUMBER = {number}\n")
+        seen.add(code_fingerprint(load("uses_k").ask))
+    assert len(seen) == 1
+
+
+def test_a_later_import_is_found_as_an_import_would_find_it(project, monkeypatch):
+    """A finder may answer for a package whose files lie in the project too, as karat does inside a clone of SyGra."""
+    folder, load = project
+    write_module(folder, "stands_in_k", "")
+    write_module(folder, "uses_later_k", "def ask(q):\n    import stands_in_k\n    return q\n")
+    task = load("uses_later_k").ask
+    seen = [code_fingerprint(task)]
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path, target=None):
+            return (
+                importlib.machinery.ModuleSpec(name, None, origin="here") if name == "stands_in_k" else None
+            )
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    seen.append(code_fingerprint(task))
+    write_module(folder, "stands_in_k", "X = 1\n")
+    seen.append(code_fingerprint(task))
+    assert seen[0] != seen[1] == seen[2]
 
 
 def test_code_covers_functions_among_arguments_and_attributes(project):

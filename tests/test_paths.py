@@ -105,6 +105,13 @@ def test_every_value_can_be_reached_or_is_hidden_by_a_literal_key(data: Any) -> 
         assert any(find(data, path) is value or find(data, path) == value for value in values)
 
 
+@pytest.mark.parametrize(
+    ("text", "steps"), [("a[0]b", ["a[0]b"]), ("a[0][", ["a", "0", "["]), ("[1[0][", ["[1", "0", "["])]
+)
+def test_an_open_bracket_after_a_position_is_a_step(text: str, steps: list[str]) -> None:
+    assert list(paths.Path(text).steps) == steps
+
+
 @given(DATA, st.text(alphabet="ab.[]01", max_size=12))
 def test_any_text_is_a_path(data: Any, text: str) -> None:
     path = paths.Path(text)

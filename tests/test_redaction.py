@@ -46,6 +46,23 @@ def forms(secret: str) -> dict[str, str]:
         "bytes of Python in JSON": json.dumps(repr(raw)[2:-1]),
         "every byte as \\x": "".join(f"\\x{b:02x}" for b in raw),
     }
+    wide = secret.encode("utf-16-le")
+    found |= {
+        "repr": repr(secret)[1:-1],
+        "ascii": ascii(secret)[1:-1],
+        "repr with the other quote": repr("'\"" + secret)[4:-1],
+        "\\U": "".join(f"\\U{ord(c):08x}" for c in secret),
+        "\\u{}": "".join(f"\\u{{{ord(c):x}}}" for c in secret),
+        "html, without semicolons": "".join(f"&#{ord(c)}" for c in secret),
+        "hex with spaces": raw.hex(" "),
+        "HEX with colons": raw.hex(":").upper(),
+        "UTF-16 in hex": wide.hex(),
+        "UTF-16 in base64": base64.b64encode(wide).decode(),
+        "UTF-16 with a mark in base64": base64.b64encode(b"\xff\xfe" + wide).decode(),
+    }
+    if max(map(ord, secret)) < 0x100:
+        found["UTF-16 read as Latin-1"] = "\0".join(secret)
+        found["UTF-16 read as Latin-1, in JSON"] = json.dumps("\0".join(secret))[1:-1]
     for before in ("", "u:", "us:", "user:"):
         for after in ("", "x", "xy"):
             whole = (before + secret + after).encode()

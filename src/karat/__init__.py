@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from karat import aggregators, evaluators, graph, memory, models, stats, tasks, testing, traces
     from karat.aggregators import Aggregator
     from karat.analysis.comparison import Comparison, compare, compare_async
+    from karat.analysis.gates import gate
     from karat.analysis.ranking import Ranking, rank, rank_async
     from karat.datasets import Dataset
     from karat.errors import KaratError, NotApplicable
@@ -53,6 +54,7 @@ _WHERE = {
     "evaluate_async": "execution.evaluate",
     "experiment": "experiments.running",
     "experiment_async": "experiments.running",
+    "gate": "analysis.gates",
     "open_store": "store",
     "rank": "analysis.ranking",
     "rank_async": "analysis.ranking",
@@ -90,6 +92,7 @@ __all__ = [
     "evaluators",
     "experiment",
     "experiment_async",
+    "gate",
     "graph",
     "memory",
     "models",

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 from yaml.reader import ReaderError
 
 from karat.errors import ConfigError
@@ -25,7 +27,27 @@ Place = tuple[str | int, ...]
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's form
+    _depth = 0
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a value; PyYAML calls itself for each level, and takes time in the square of their number."""
+        if self._depth > DEEPEST:
+            raise ComposerError(None, None, "nested too deeply", self.peek_event().start_mark)  # type: ignore[no-untyped-call]  # PyYAML
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def construct_int(self, node: yaml.ScalarNode) -> int:
+        """Construct an integer; Python refuses one of more than 4,300 digits."""
+        try:
+            return self.construct_yaml_int(node)
+        except ValueError as error:
+            raise ConstructorError(None, None, "a number too long: quote it", node.start_mark) from error
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
 
 for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -45,7 +67,7 @@ class Document:
         self.value = value
         self._lines = lines
 
-    def holding(self, value: Any) -> Document:
+    def holding(self, value: object) -> Document:
         """The same file and line numbers with another value."""
         return Document(self.path, value, self._lines)
 
@@ -108,6 +130,8 @@ def _message(error: yaml.MarkedYAMLError) -> str:
         message = "inconsistent indentation: align this line with its neighbours"
     elif problem == "mapping values are not allowed here":
         message = "unexpected colon: align the line with its neighbours, or quote the value"
+    elif problem == "but found another document":
+        message = "a second document (---): write one document in a file"
     elif problem.startswith("found character"):
         message = f"{problem}: quote the value"
     else:

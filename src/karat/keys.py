@@ -18,7 +18,7 @@ import threading
 import tokenize
 import types
 from collections.abc import Iterable, Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -275,7 +275,7 @@ def _lambda_text(function: types.FunctionType) -> str:
     return f"{text}{sorted((line - first, column) for line, column in places)[:1]}"
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(4096)  # every definition of a task asks for all modules of its project
 def _without_comments(source: str) -> str:
     """A source without its comments and blank lines: adding a remark does not make other code of it."""
     lines: list[str | None] = [
@@ -308,8 +308,14 @@ def _file(module: types.ModuleType | None) -> Path | None:
     return path if path.is_file() else None
 
 
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages, wherever they are: of the user, of the system, or added by a .pth file."""
+
+
 def _is_project(path: Path) -> bool:
-    return not path.is_relative_to(_KARAT) and not any(path.is_relative_to(folder) for folder in _INSTALLED)
+    if path.is_relative_to(_KARAT) or not _PACKAGES.isdisjoint(path.parts):
+        return False
+    return not any(path.is_relative_to(folder) for folder in _INSTALLED)
 
 
 def _module_sources(module: types.ModuleType | None, seen: set[str]) -> list[str]:
@@ -357,12 +363,12 @@ def _later_sources(source: str, package: str, seen: set[str]) -> list[str]:
 def _module_file(name: str) -> Path | None:
     """The file of a project module, found without importing anything; None for other modules."""
     root, *rest = name.split(".")
-    if root in sys.stdlib_module_names or root == "karat":
-        return None
+    if root in sys.stdlib_module_names or root == "karat" or not all((root, *rest)):
+        return None  # a relative import of a module without a package has an empty part
     places: Sequence[str] | None = None
     spec = None
     for depth in range(len(rest) + 1):
-        spec = PathFinder.find_spec(".".join([root, *rest[:depth]]), places)
+        spec = _spec(".".join([root, *rest[:depth]]), places)
         if spec is None:
             return None
         places = spec.submodule_search_locations
@@ -372,6 +378,21 @@ def _module_file(name: str) -> Path | None:
     return (
         path if path is not None and path.suffix == ".py" and path.is_file() and _is_project(path) else None
     )
+
+
+def _spec(name: str, places: Sequence[str] | None) -> ModuleSpec | None:
+    """Where an import would find a module: a finder may answer for a package whose files lie in the project too."""
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        try:
+            spec: ModuleSpec | None = find(name, places, None) if find is not None else None
+        except KeyError:  # a folder without __init__.py asks for the package it is in, which is not imported
+            spec = ModuleSpec(name, None, is_package=True)
+            folders = (Path(place, name.rpartition(".")[2]) for place in places or ())
+            spec.submodule_search_locations = [str(each) for each in folders if each.is_dir()]
+        if spec is not None:
+            return spec
+    return None
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -397,7 +418,7 @@ PARSE_ATTEMPTS = 5
 _parsing = threading.Lock()
 
 
-@functools.lru_cache(512)
+@functools.lru_cache(8192)
 def _imports(source: str, package: str, later: bool = False) -> tuple[str, ...]:
     """Names of what a source imports when it is imported itself; with `later`, also what its functions import."""
     tree = _parsed(source)

@@ -70,7 +70,7 @@ class Path:
             return data[self.text]
         return self._find(data, 0)
 
-    def get(self, data: Any, default: Any = None) -> Any:
+    def get(self, data: object, default: object = None) -> Any:
         """Return the value that the path leads to, or a default."""
         found = self.find(data)
         return default if found is MISSING else found
@@ -136,7 +136,7 @@ def _spans(text: str) -> list[tuple[str, int, int]]:
         if match is not None and (start == 0 or not at_step):
             out.append((match[1], start, match.end()))
             start = match.end()
-        elif at_step:
+        else:  # also text after a position without a dot, which is a step of its own
             end = start
             while end < len(text) and text[end] != "." and not (end > start and _POSITION.match(text, end)):
                 end += 1
@@ -159,7 +159,7 @@ def find(data: object, path: str) -> Any:
     return parse(path).find(data)
 
 
-def get(data: Any, path: str, default: Any = None) -> Any:
+def get(data: object, path: str, default: object = None) -> Any:
     """Return the value that a path leads to, or a default."""
     return parse(path).get(data, default)
 

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from karat.errors import UnknownName, did_you_mean
+
+Value: TypeAlias = Any
+"""An input, an expected value or an output: JSON, or the type that the task or the evaluator annotates."""
+
+JSON: TypeAlias = Any
+"""A decoded JSON value of unknown shape, which is checked step by step."""
 
 FORMAT = 2
 """Version of the stored records. A reader of a newer karat understands every older one."""
@@ -20,7 +26,7 @@ FORMAT = 2
 T = TypeVar("T")
 
 Status = Literal["running", "interrupted", "success", "partial", "no_data", "fatal_error"]
-"""`interrupted` is never stored: it is what is stored as `running` and nobody works on."""
+"""`interrupted` is never stored: a stage stored as `running` is interrupted if no process works on it."""
 
 
 class Example(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -326,7 +332,10 @@ class AggregatorFailure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def metric_text(part: Estimate | AggregateTable) -> str:
     """The aggregator and its own name for a number or table."""
-    return part.aggregator if part.name in ("", part.aggregator) else f"{part.aggregator} {part.name}".strip()
+    if part.name in ("", part.aggregator):
+        k = part.metadata.get("k") if isinstance(part, Estimate) else None  # of pass@k and its like
+        return part.aggregator if k is None else f"{part.aggregator} k={k}"
+    return f"{part.aggregator} {part.name}".strip()
 
 
 def group_text(group: Mapping[str, str] | None) -> str:
@@ -461,15 +470,19 @@ def interval_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) 
     return f"[{lower}, {upper}]"
 
 
-def missing_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) -> str:
-    """What missing items could do to the value: `0.80–0.85 allowing for the 50 missing`; empty without any."""
-    missing = estimate.of - estimate.n
-    if not missing or estimate.lowest is None or estimate.highest is None:
+def missing_span(estimate: Estimate, digits: int = 3, *, signed: bool = False) -> str:
+    """Between which values missing items could move the value: `0.80–0.85`; empty without any."""
+    if estimate.of == estimate.n or estimate.lowest is None or estimate.highest is None:
         return ""
     sign = "+" if signed else ""
     dash = " to " if signed or estimate.lowest < 0 or estimate.highest < 0 else "–"
-    span = f"{estimate.lowest:{sign}.{digits}f}{dash}{estimate.highest:{sign}.{digits}f}"
-    return f"{span} allowing for the {missing:,} missing"
+    return f"{estimate.lowest:{sign}.{digits}f}{dash}{estimate.highest:{sign}.{digits}f}"
+
+
+def missing_text(estimate: Estimate, digits: int = 3, *, signed: bool = False) -> str:
+    """What missing items could do to the value: `0.80–0.85 allowing for the 50 missing`; empty without any."""
+    span = missing_span(estimate, digits, signed=signed)
+    return f"{span} allowing for the {estimate.of - estimate.n:,} missing" if span else ""
 
 
 def format_estimate(estimate: Estimate, digits: int = 3) -> str:
@@ -514,6 +527,8 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=False):
 
 HUMAN = "human"
 """The name of the evaluator of an evaluation that holds a person's labels."""
+AUDIT = "judge_audit"
+"""The metadata of runs and evaluations that an audit of a judge made."""
 
 
 class EvaluatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -529,6 +544,16 @@ class EvaluatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     bounds: tuple[float | None, float | None] | None = None
     """The lowest and the highest score it gives, as it declares them; None on a side without a limit."""
     higher_is_better: bool = True
+    pass_fail: bool = False
+    """Whether it declares that each score is 0 or 1."""
+
+    @property
+    def usual_metric(self) -> Literal["accuracy", "mean"]:
+        """The metric of its scores where none is named. It depends on what the evaluator declares, not on the scores.
+
+        Where lower is better it is the mean: a share of failures is not an accuracy.
+        """
+        return "accuracy" if self.pass_fail and self.higher_is_better else "mean"
 
 
 class AggregatorSpec(msgspec.Struct, frozen=True, omit_defaults=True):

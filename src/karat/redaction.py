@@ -7,6 +7,9 @@ secrets; models use it for replies, traces and messages, stores for addresses an
 from __future__ import annotations
 
 import base64
+import functools
+import itertools
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -19,7 +22,19 @@ SHORTEST = 8
 _BACKSLASHES = r"\\\\{0,7}"
 """Text inside of JSON inside of JSON has its backslashes doubled each time. Bounded: a run of them is read once."""
 
-_JSON_ESCAPES = {'"': '"', "\\": r"\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+_BACKSLASH_ESCAPES = {
+    '"': '"',
+    "'": "'",
+    "\\": r"\\",
+    "/": "/",
+    "\b": "b",
+    "\f": "f",
+    "\n": "n",
+    "\r": "r",
+    "\t": "t",
+}
+"""Those of JSON, and the quote that Python escapes in a repr."""
+
 _HTML_ENTITIES = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 
 SHORTEST_ENCODED = 6
@@ -47,13 +62,15 @@ def without_secrets(value: object) -> Any:
 class Redactor:
     """Replaces secrets by `[secret]`: as they are, in base64 and in hex, and with any of their characters escaped.
 
-    Escapes are those of JSON, `\\u` and `\\x`, percent-encoding (also twice), forms (+ for a space) and HTML.
+    Escapes are those of JSON, `\\u`, `\\U` and `\\x`, percent-encoding (also twice), forms (+ for a space) and HTML.
+    UTF-16 is recognised in base64, in hex, and as text with a NUL beside each character.
     """
 
     def __init__(self, secrets: Iterable[str], *, shortest: int = SHORTEST) -> None:
         self.secrets = tuple(sorted({s for s in secrets if len(s) >= shortest}, key=len, reverse=True))
         literals: list[bytes] = []
         escapable: list[str] = []
+        wide: list[str] = []
         for secret in self.secrets:
             encoded = [
                 each
@@ -61,19 +78,21 @@ class Redactor:
                 if len(each) >= SHORTEST_ENCODED
             ]
             literals += [_bytes(secret), *encoded]
+            if all(ord(c) < 0x100 for c in secret):
+                wide.append("\0".join(secret))
             # The + and / of base64 are escaped in URLs and by some JSON writers; the rest of it is not.
             escapable += [secret, *(each.decode() for each in encoded if b"+" in each or b"/" in each)]
-        self._literals = tuple(dict.fromkeys(literals))
+        self._literals = tuple(dict.fromkeys([*literals, *map(_bytes, wide)]))
         # Only these characters are escaped by ordinary writers; the rest appears in the forms of _ANY_CHARACTER alone.
         used = set("".join(escapable))
         signs = {
-            b"\\": any(c in _JSON_ESCAPES or ord(c) < 0x20 for c in used),
+            b"\\": any(c in _BACKSLASH_ESCAPES or ord(c) < 0x20 for c in used),
             b"&": any(c in _HTML_ENTITIES for c in used),
             b"+": " " in used,
         }
         self._signs = (*_ANY_CHARACTER, *(sign for sign, counts in signs.items() if counts))
-        patterns = "|".join(_escaped_pattern(each) for each in dict.fromkeys(escapable))
-        self._escaped = re.compile(patterns.encode()) if self.secrets else None
+        self._escaped = _escaped_pattern(escapable) if self.secrets else None
+        self._wide = _escaped_pattern(wide) if wide else None
 
     def __bool__(self) -> bool:
         return bool(self.secrets)
@@ -86,6 +105,8 @@ class Redactor:
                 data = data.replace(literal, MASK.encode())
         if self._escaped is not None and any(sign in data for sign in self._signs):
             data = self._escaped.sub(MASK.encode(), data)
+            if self._wide is not None and any(sign in data for sign in _ESCAPED_NULS):
+                data = self._wide.sub(MASK.encode(), data)
         return data
 
     def in_text(self, text: str) -> str:
@@ -93,17 +114,34 @@ class Redactor:
         return self.in_bytes(_bytes(text)).decode("utf-8", "surrogatepass") if self.secrets else text
 
 
+_SECRET_VARIABLE = re.compile(
+    r"(?:API_?KEY|ACCESS_?KEY|SECRET|SECRET_?KEY|TOKEN|PASSWORD|PASSWD)$", re.IGNORECASE
+)
+
+
+def of_environment() -> Redactor:
+    """A redactor of the environment variables that hold a secret by their name, as they are now."""
+    return _redactor(tuple(value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)))
+
+
+@functools.lru_cache(8)
+def _redactor(secrets: tuple[str, ...]) -> Redactor:
+    return Redactor(secrets)
+
+
 _ANY_CHARACTER = (b"%", b"\\u", b"\\U", b"\\x", b"&#")
 """How escapes begin that can stand for any character."""
+_ESCAPED_NULS = (b"u0000", b"U0000", b"x00", b"%00", b"&#0", b"u{0")
 
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _escaped_pattern(secret: str) -> str:
-    """A pattern that matches a secret with any of its characters escaped in any way."""
-    return "".join(_character_pattern(character) for character in secret)
+def _escaped_pattern(secrets: Iterable[str]) -> re.Pattern[bytes]:
+    """A pattern that matches secrets with any of their characters escaped in any way."""
+    patterns = ["".join(map(_character_pattern, secret)) for secret in dict.fromkeys(secrets)]
+    return re.compile("|".join(patterns).encode())
 
 
 def _character_pattern(character: str) -> str:
@@ -115,12 +153,15 @@ def _character_pattern(character: str) -> str:
     escapes = [
         f"{_BACKSLASHES}".join(f"[uU]{_any_case(units[i : i + 2].hex())}" for i in range(0, len(units), 2)),
         f"{_BACKSLASHES}".join(f"x{_any_case(f'{byte:02x}')}" for byte in encoded),
+        f"U{_any_case(f'{code:08x}')}",
+        f"u\\{{0{{0,5}}{_any_case(f'{code:x}')}\\}}",
     ]
-    escapes += [_JSON_ESCAPES[character]] if character in _JSON_ESCAPES else []
+    escapes += [f"x{_any_case(f'{code:02x}')}"] if 0x80 <= code < 0x100 else []  # the ascii() of Latin-1
+    escapes += [_BACKSLASH_ESCAPES[character]] if character in _BACKSLASH_ESCAPES else []
     forms.append(f"{_BACKSLASHES}(?:{'|'.join(escapes)})")
     names = [f"#0{{0,6}}{code}", f"#[xX]0{{0,6}}{_any_case(f'{code:x}')}"]
     names += [_HTML_ENTITIES[character]] if character in _HTML_ENTITIES else []
-    forms.append(f"&(?:amp;){{0,3}}(?:{'|'.join(names)});")
+    forms.append(f"&(?:amp;){{0,3}}(?:{'|'.join(names)});?")
     if character == " ":
         forms += [_literal(b"+"), _percent(b"+")]
     if character == "\\":
@@ -142,8 +183,8 @@ def _any_case(digits: str) -> str:
 
 def _base64_forms(secret: str) -> list[bytes]:
     """The part of its base64 that does not depend on what stands before and after it, at each of three offsets."""
-    raw, forms = _bytes(secret), []
-    for offset in range(3):
+    forms = []
+    for raw, offset in itertools.product(_encodings(secret), range(3)):
         encoded = base64.b64encode(b"\0" * offset + raw)
         first = (0, 2, 3)[offset]
         last = len(encoded.rstrip(b"=")) - (1 if (offset + len(raw)) % 3 else 0)
@@ -152,5 +193,11 @@ def _base64_forms(secret: str) -> list[bytes]:
 
 
 def _hex_forms(secret: str) -> list[bytes]:
-    digits = _bytes(secret).hex().encode()
-    return [digits, digits.upper()]
+    digits = [raw.hex().encode() for raw in _encodings(secret)]
+    digits += [_bytes(secret).hex(separator).encode() for separator in " :"]
+    return [*digits, *(each.upper() for each in digits)]
+
+
+def _encodings(secret: str) -> tuple[bytes, bytes]:
+    """UTF-8, and UTF-16 as Windows writes it; the other byte order has the same characters between its NULs."""
+    return _bytes(secret), secret.encode("utf-16-le", "surrogatepass")

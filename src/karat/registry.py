@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, unknown_key
 
@@ -200,12 +200,14 @@ def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = No
 _UNPACKED = re.compile(r"(?:\w+\.)?Unpack\[(\w+)\]")
 
 
-def signature_of(part: Any) -> inspect.Signature:
+def signature_of(part: object) -> inspect.Signature:
     """The signature of a part, with the fields of `**options: Unpack[SomeTypedDict]` as parameters of their own.
 
     A field takes its default from the constructor of the base class that declares it.
     """
-    signature = inspect.signature(part)
+    signature = inspect.signature(
+        cast("Callable[..., Any]", part)
+    )  # which raises TypeError for other objects
     *named, last = signature.parameters.values() or (None,)
     if last is None or last.kind is not last.VAR_KEYWORD:
         return signature

@@ -31,11 +31,14 @@ import typing
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Set
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from karat.errors import UnsupportedType
+
+if TYPE_CHECKING:
+    from karat.records import Value
 
 MAX_DEPTH = 400
 """Deeper values are refused: Python's recursion limit bounds what can be read back."""
@@ -258,7 +261,7 @@ def _short(value: Any) -> str:
         return f"of type {type(value).__qualname__}"
 
 
-def storable(value: Any) -> Any:
+def storable(value: Value) -> Any:
     """Convert a value to JSON values and drop what JSON cannot hold, for metadata that must not fail a record.
 
     NaN, infinities and integers with more digits than Python writes become None, lone surrogates become `?`, and

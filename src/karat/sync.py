@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from karat.errors import nearest
-from karat.signals import ending_signals
+from karat.process import ending_signals
 
 T = TypeVar("T")
 P = ParamSpec("P")

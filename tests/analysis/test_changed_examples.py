@@ -50,6 +50,23 @@ def test_outputs_are_shown_around_their_difference(runs):
     assert "is: {+x+}" in text
 
 
+def test_of_many_metrics_a_few_changed_examples_each_are_shown(runs):
+    made, replace = compare(runs, examples=5), msgspec.structs.replace
+    names = [f"metric{number:02}" for number in range(12)]
+    many = replace(
+        made,
+        differences=[replace(made.differences[0], evaluator=name) for name in names],
+        worse=[replace(each, metric=name) for name in names for each in made.worse],
+        better=[replace(each, metric=name) for name in names for each in made.better],
+    )
+    text = many.report()
+    assert text.count("(better)") == text.count("(worse)") == 10
+    assert "examples that got better: metric09, 1 of 3" in text
+    assert "examples that got better: metric10" not in text
+    assert "metric10, metric11 are left out" in " ".join(text.split())
+    assert made.report().count("(better)") == 3
+
+
 def test_the_report_begins_with_what_differs(runs):
     made = compare(runs)
     assert [(each.aspect, each.name) for each in made.differs] == [("parameter", "wrong")]

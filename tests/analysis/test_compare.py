@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from scipy.stats import chi2
 from statsmodels.stats.contingency_tables import mcnemar
 
 import karat
-from karat.analysis.comparison import compare
-from karat.analysis.gates import Limit, judge, read_limit
+from karat.analysis.comparison import Limit, compare, judge, read_limit
 from karat.errors import RequestError
 from karat.stats import tango
 from karat.stats._distributions import critical
-from karat.stats._paired import tango_limits
+from karat.stats._paired import PairedTest, tango_limits
 from karat.tasks import FunctionTask
 from tests.analysis.conftest import COUNT, answer_at, examples, right, run_at
 
@@ -33,7 +33,13 @@ def test_the_difference_is_paired_and_tested(three):
     won = sum(b and not a for a, b in zip(was, now, strict=True))
     assert (worse.wins, worse.losses, worse.ties) == (won, lost, len(seen) - won - lost)
     score_test = mcnemar([[0, lost], [won, 0]], exact=False, correction=False)
-    assert worse.p_value == pytest.approx(score_test.pvalue)  # the test that inverts Tango's interval
+    assert score_test.pvalue < worse.p_value < 1.6 * score_test.pvalue  # with a correction of 0.2 pairs
+    assert worse.test == PairedTest(
+        pytest.approx(chi2.sf((abs(won - lost) - 0.2) ** 2 / (won + lost), 1)),
+        "McNemar (corrected)",
+        won + lost,
+        statistic=pytest.approx((won - lost + 0.2) / (won + lost) ** 0.5),
+    )
     assert (worse.difference.n, worse.difference.of) == (58, 60)
     assert worse.difference.lowest < worse.difference.value < worse.difference.highest
     assert worse.smallest_effect > 0
@@ -183,7 +189,7 @@ def test_graded_scores_are_compared_by_their_mean_or_by_a_threshold(store):
     mean = compare(runs).differences[0]
     assert (mean.metric, mean.compared.test.method) == ("graded mean", "gaffke")
     share = compare(runs, metrics="graded accuracy").differences[0]
-    assert share.compared.test.method == "McNemar, score"
+    assert share.compared.test.method == "McNemar (corrected)"
     assert mean.compared.difference.value == pytest.approx(0.7 * share.compared.difference.value)
     for test in ("permutation", "bootstrap"):
         assert compare(runs, test=test).differences[0].compared.p_value < 0.01

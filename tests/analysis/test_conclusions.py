@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import karat
-from karat.analysis.comparison import compare
-from karat.analysis.gates import Limit, judge
+from karat.analysis.comparison import Limit, compare, judge
 from karat.analysis.ranking import rank
 from karat.records import Estimate
 from karat.stats import paired
+from karat.tasks import FunctionTask
 from tests.analysis.conftest import right, run_at
 
 
@@ -112,3 +114,80 @@ def test_a_gate_on_the_margin_itself_names_no_number():
 )
 def test_a_limit_that_cannot_be_given_decides_nothing_on_its_side(low, high, verdict):
     assert judge(Limit("m", 0.05), "a", "b", Estimate(0.0, low, high, 9, 9), 9).verdict == verdict
+
+
+def _random_comparison(seed):
+    """Two runs over random scores: binary or graded, tied, skewed, in documents, without a range, with failures."""
+    draw = random.Random(seed)
+    count, graded, wide = draw.randrange(8, 50), draw.random() < 0.5, draw.random() < 0.2
+    shift, ties, failing = (
+        draw.choice([0.0, 0.1, 0.3]),
+        draw.choice([0.0, 0.7, 0.95]),
+        draw.choice([0, 0, 0.1]),
+    )
+    first = [draw.betavariate(2, 1) if graded else float(draw.random() < 0.7) for _ in range(count)]
+    second = [
+        score
+        if draw.random() < ties
+        else min(1.0, max(0.0, draw.random() + shift))
+        if graded
+        else float(draw.random() < 0.7 + shift)
+        for score in first
+    ]
+    scale = 10.0 if wide else 1.0
+    data = [{"id": f"e{i}", "input": i, "metadata": {"document": f"d{i // 3}"}} for i in range(count)]
+    store = karat.open_store("memory://")
+    dataset = karat.Dataset.from_examples(data, name="scores")
+    runs = []
+    for name, scores in (("first", first), ("second", second)):
+        kept = [None if draw.random() < failing else scale * score for score in scores]
+
+        def answer(number, name, kept=kept):
+            if kept[number] is None:
+                raise ValueError("no answer")
+            return kept[number]
+
+        task = FunctionTask(answer, name="answer", parameters={"name": name})
+        task.code = lambda: "answer"
+        runs.append(karat.run(task, dataset, store=store, progress=False))
+
+    def score(outputs):
+        return outputs
+
+    karat.evaluate(runs, [score], store=store, progress=False)
+    cluster = "document" if draw.random() < 0.4 else None
+    return compare(runs, cluster=cluster, fail_if_worse="score:0"), runs
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_words_gate_leader_and_json_agree_with_the_interval(seed):
+    made, runs = _random_comparison(seed)
+    each = made.differences[0]
+    low, high = each.compared.difference.low, each.compared.difference.high
+    written = made.to_dict()["differences"][0]["compared"]
+    assert (written["difference"].get("low"), written["difference"].get("high")) == (low, high)
+    found = low is not None and (low > 0 or high < 0)
+    if each.compared.p_value is not None:
+        assert written["test"]["p_value"] == each.compared.p_value
+        assert (each.compared.p_value < 0.05) == found
+    assert ("no difference found" not in each.conclusion) == found
+    assert (" is better than " in each.conclusion) == (found and low > 0)
+    assert (" is worse than " in each.conclusion) == (found and high < 0)
+    assert made.leaders[0].indistinguishable == (
+        [] if found else [r.id for r in runs if r.id != made.leaders[0].run]
+    )
+    verdict = made.gates[0].verdict
+    assert (verdict == "fails") == (found and high < 0)
+    if verdict == "holds":
+        assert low >= 0
+    assert made.verdict == verdict
+
+
+def test_few_unequal_clusters_state_no_smallest_effect(store):
+    """With 10 unequal clusters an effect was stated that was found in 12 % of other data."""
+    runs = [run_at(store, 0.9, count=40), run_at(store, 0.85, count=40)]
+    karat.evaluate(runs, [right], store=store)
+    each = compare(runs, cluster="document").differences[0]
+    assert (each.compared.smallest_effect, each.compared.effect_reason) == (None, "too few clusters")
+    assert "cannot be stated: too few clusters" in each.conclusion
+    assert compare(runs).differences[0].compared.smallest_effect is not None

@@ -10,6 +10,7 @@ from karat.analysis.ranking import rank
 from karat.analysis.summary import summarise
 from karat.cli import main
 from karat.evaluators import Evaluator
+from karat.reporting.marks import direction_of
 from karat.reporting.rendering import render
 from tests.analysis.conftest import run_at
 
@@ -76,6 +77,15 @@ def test_higher_is_worse_where_lower_is_better(runs, metric):
     assert back.verdict == "holds"
     assert "rate=0.9 is better than rate=0.5 by" in back.conclusions[0]
     assert back.worse == []
+
+
+def test_a_plot_of_differences_has_the_worse_run_on_the_left(runs):
+    for order, side in ((runs, -1), (runs[::-1], 1)):
+        made = compare(order, metrics="wrong")
+        [difference] = made.differences
+        assert difference.improvement.value * side > 0
+        assert difference.improvement.value == -difference.compared.difference.value
+        assert direction_of(difference, made.confidence) == ("worse" if side < 0 else "better")
 
 
 def test_the_best_run_is_the_one_with_the_lowest_score(runs):

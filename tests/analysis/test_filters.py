@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from karat.analysis.filters import (
     FIELDS,
+    TEXTS,
     All,
     Condition,
     FilterError,
@@ -167,11 +168,14 @@ class FromRows:
             return None
         return np.arange(len(self.rows)), [row_values(field, row) for row in self.rows]
 
-    def containing(self, field: str | None, text: str) -> Any:
-        if field is not None:
-            return np.array([holds(Condition(field, "~", text), row_values(field, r)) for r in self.rows])
+    def is_text(self, condition: Condition) -> bool:
+        return condition.field in TEXTS
+
+    def searched(self, leaf: Condition | Text, within: Any) -> Any:
+        if isinstance(leaf, Condition):
+            return np.array([holds(leaf, row_values(leaf.field, row)) for row in self.rows])
         return np.array(
-            [any(text.casefold() in str(v).casefold() for v in shown_values(row)) for row in self.rows]
+            [any(leaf.text.casefold() in str(v).casefold() for v in shown_values(row)) for row in self.rows]
         )
 
     def named(self, condition: Condition) -> Any:
@@ -224,11 +228,12 @@ def test_a_mask_and_a_row_give_the_same_answer(text):
     assert parsed.mask(FromRows(ROWS)).tolist() == [parsed.matches(each) for each in ROWS]
 
 
-def test_a_mask_refuses_unknown_fields_and_plain_comparison_of_texts():
+def test_a_mask_refuses_unknown_fields_and_compares_texts_as_rows_do() -> None:
     with pytest.raises(FilterError, match="'topix'"):
         parse("topix:law").mask(FromRows(ROWS))
-    with pytest.raises(FilterError, match="output~yes"):
-        parse("output:yes").mask(FromRows(ROWS))
+    for text in ("output=yes", "output:YES", "output!=yes", "error:none", "not output~yes"):
+        parsed = parse(text)
+        assert parsed.mask(FromRows(ROWS)).tolist() == [parsed.matches(row) for row in ROWS], text
 
 
 @given(st.text(max_size=40))

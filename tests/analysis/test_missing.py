@@ -71,6 +71,32 @@ def test_outputs_that_are_pending_are_missing(store):
 
 
 def test_an_evaluation_that_is_older_than_its_run_misses_the_new_outputs(store):
+    available = [20]
+
+    def answer(number):
+        if number >= available[0]:
+            raise StoreError("the store is lost")
+        return "Music"
+
+    whole = run_at(store, 0.9)
+    data = store.datasets.get(whole.header.dataset)
+    answer.version = "1"
+    with pytest.raises(StoreError):
+        karat.run(answer, data, store=store, concurrency=1, progress=False)
+    part = store.runs.list()[-1]
+    karat.evaluate([whole, part], [right], store=store)
+    available[0] = 60
+    assert karat.run(answer, data, store=store, concurrency=1, progress=False).id == part.id
+    part = store.runs.get(part.id)
+    assert part.counts.ok == 60
+    made = compare(whole, part, fail_if_worse="accuracy:0.75")
+    assert (made.differences[0].compared.difference.n, made.differences[0].compared.difference.of) == (20, 60)
+    assert made.verdict == "undecided"
+    ranking = rank(whole, part, metric="right")
+    assert (ranking.n, ranking.of) == (20, 60)
+
+
+def test_examples_outside_the_selection_are_not_missing(store):
     runs = [run_at(store, 0.9, limit=20), run_at(store, 0.6, limit=20)]
     karat.evaluate(runs, [right], store=store)
     assert compare(runs).differences[0].compared.difference.of == 20

@@ -200,7 +200,7 @@ def test_one_example_gives_no_interval(store):
     ranking = rank(runs, evaluator=BY_MATCH, store=store)
     assert [place.rank for place in ranking.places] == [1, 2]
     assert {(place.rating.low, place.rating.high) for place in ranking.places} == {(None, None)}
-    assert "cannot be told apart" in ranking.conclusions[0]
+    assert "cannot be distinguished" in ranking.conclusions[0]
     assert "over 1 example," in ranking.report()
 
 

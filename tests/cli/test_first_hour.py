@@ -132,6 +132,13 @@ def test_failures_of_an_aggregation_lead_to_the_evaluation_or_run(karat, project
     said = karat("show", made["aggregation"]["id"], "--failed", "--json").json
     assert said["id"] == made["runs"][0]["id"]
     assert said["kinds"]
+    (project / "judge.py").write_text("def judge(outputs):\n    return 1 / (len(outputs) - 2)\n")
+    data = ["--data", "good.jsonl", "--input", "question", "--expected", "answer"]
+    (project / "two.py").write_text("def two(text):\n    return text[:2]\n")
+    made = karat("run", "two.py:two", *data, "-e", "judge.py:judge", "-a", "mean", "--json").json
+    said = karat("show", made["aggregation"]["id"], "--failed", "--json").json
+    assert said["id"] == made["evaluation"]["id"]
+    assert ["ZeroDivisionError" in json.dumps(kind) for kind in said["kinds"]] == [True]
 
 
 def test_a_failure_inside_a_library_names_the_users_own_line_first(karat, project):
@@ -260,16 +267,16 @@ def test_check_says_that_there_is_nothing_to_do(karat, project):
         assert "the status is no_data" in said.err
 
 
-def test_recorded_outputs_of_other_examples_are_refused(karat, project):
+def test_recorded_outputs_of_other_examples_are_refused(karat, project, says):
     (project / "rec.jsonl").write_text('{"id": "q0", "output": "ONE"}\n')
     (project / "others.jsonl").write_text('{"id": "z", "output": "ONE"}\n')
     data = ["--data", "qa.jsonl", "--input", "question", "--expected", "answer", "-e", "exact_match"]
     said = karat("run", "--recorded", "rec.jsonl", *data, "--check")
     assert said.code == 0
-    assert "rec.jsonl has no output for 5 of 6 examples (q1, q2, q3, q4, q5)" in said.err
+    says(said.err)
     said = karat("run", "--recorded", "others.jsonl", *data)
     assert said.code == 2
-    assert "no record of others.jsonl belongs to an example" in said.err
+    says(said.err)
 
 
 def test_check_of_a_graph_names_the_key_that_is_not_set(karat, monkeypatch):
@@ -282,3 +289,93 @@ def test_check_of_a_graph_names_the_key_that_is_not_set(karat, monkeypatch):
         assert f"{model} needs a key: set {missing}" in said.err
     for model in ("ollama/x", "vllm/x", "llama.cpp/x", "lmstudio/x"):
         assert karat("run", task, "--model", model, "--check").code == 0
+
+
+def test_pass_at_k_shows_its_k_and_needs_as_many_attempts(karat, project):
+    command = ("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--expected", "answer")
+    two = '{"name": "pass_at_k", "params": {"k": 2}}'
+    said = karat(*command, "-e", "exact_match", "-a", two, "--attempts", "3")
+    assert "pass_at_k k=2" in said.out
+    few = karat(*command, "-e", "exact_match", "-a", two)
+    assert few.code == 2
+    assert "attempts" in few.err
+    (project / "e.yaml").write_text(
+        "dataset: {path: qa.jsonl, input: question, expected: answer}\ntask: task.py:shout\n"
+        "evaluators: [exact_match]\naggregators: [{name: pass_at_k, params: {k: [1, 4]}}]\n"
+    )
+    few = karat("run", "e.yaml", "--check")
+    assert few.code == 2
+    assert "line 4" in few.err
+    assert karat("run", "e.yaml", "--check", "--attempts", "4").code == 0
+
+
+def test_another_selection_says_that_it_is_another_run(karat, project):
+    command = ("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--expected", "answer")
+    first = karat(*command, "--limit", "2", "--json").json["runs"][0]["id"]
+    whole = karat(*command)
+    assert first in whole.err
+    assert first not in karat(*command).err, "said once, when it is made"
+    assert "other" not in karat(*command, "--new").err
+
+
+def test_runs_that_fail_in_part_say_why(karat, project):
+    said = karat("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "-e", "json_valid")
+    assert said.code == 1
+    [line] = [line for line in said.out.splitlines() if "failed:" in line]
+    assert line.startswith("1 of 6 failed: ")
+    assert "q4" in line
+
+
+def test_a_store_in_memory_offers_no_further_command(karat, project):
+    said = karat("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--store", "memory://")
+    assert "karat show" not in said.out
+
+
+def test_a_run_without_scores_says_how_to_get_them(karat, project):
+    said = karat("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question")
+    assert "karat evaluate run-" in said.out
+
+
+def test_aggregating_a_run_leads_to_its_evaluation(karat, project):
+    command = ("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--expected", "answer")
+    run = karat(*command, "--json").json["runs"][0]["id"]
+    alone = karat("aggregate", run)
+    assert alone.code == 2
+    assert f"karat evaluate {run}" in alone.err
+    evaluation = karat("evaluate", run, "-e", "exact_match", "--json").json["id"]
+    said = karat("aggregate", run)
+    assert said.code == 2
+    assert f"karat aggregate {evaluation}" in said.err
+    assert karat("aggregate", "qa").code == 2
+
+
+def test_latest_is_named(karat, project):
+    command = ("run", "task.py:shout", "--data", "qa.jsonl", "--input", "question", "--expected", "answer")
+    run = karat(*command, "--json").json["runs"][0]["id"]
+    said = karat("evaluate", "latest", "-e", "exact_match", "--json")
+    assert f"latest is {run}" in said.err
+    assert f"latest is {said.json['id']}" in karat("aggregate", "latest").err
+
+
+def test_recorded_outputs_are_called_by_their_file_beside_other_tasks(karat, answers):
+    data = ("--data", "qa.jsonl", "--input", "question", "--expected", "answer", "-e", "exact_match")
+    recorded = karat("run", "--recorded", "candidate.jsonl", *data, "--json").json["runs"][0]["id"]
+    other = karat("run", "task.py:shout", *data, "--json").json["runs"][0]["id"]
+    runs = karat("compare", recorded, other, "--json").json["runs"]
+    assert [run["label"] for run in runs] == ["candidate", "shout"]
+
+
+def test_check_counts_examples_without_an_expected_output(karat, project):
+    (project / "d.csv").write_text("question,answer\none,ONE\ntwo,\nthree,\n")
+    said = karat(
+        "run", "task.py:shout", "--data", "d.csv", "--input", "question", "--expected", "answer", "--check",
+        "-e", "exact_match",
+    )  # fmt: skip
+    assert said.code == 0
+    assert "2 of 3 examples" in said.err
+
+
+def test_a_dataset_is_not_a_task(karat, project):
+    said = karat("run", "qa.jsonl")
+    assert said.code == 2
+    assert "--data qa.jsonl" in said.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from karat.cli.commands import COMMANDS
+from karat.cli.parser import COMMANDS
 
 ARGUMENTS: dict[str, list[list[str]]] = {
     "init": [["new"]],

@@ -57,7 +57,7 @@ def test_an_offset_beyond_the_data(karat, project):
             "g.xyz: unknown file extension: use .mmd, .mermaid",
         ),
         (["graph", "eval/classification/demo", "--out", "none/g.svg"], "there is no folder none"),
-        (["evaluate", "RUN", "-e", '{"nme": "exact_match"}'], "has no field 'nme': did you mean 'name'?"),
+        (["evaluate", "RUN", "-e", '{"nme": "exact_match"}'], "'nme': unknown key: did you mean 'name'?"),
         (["export", "RUN", "-o", "none/x.csv"], "none/x.csv cannot be written: there is no folder none"),
         (["report", "RUN", "-o", "none/x.md"], "none/x.md cannot be written: there is no folder none"),
         (["compare", "RUN", "RUN"], "both are RUN: a comparison needs two different runs"),
@@ -242,7 +242,7 @@ def test_failures_of_evaluators_are_printed_by_kind(karat, project):
 def test_an_evaluation_ends_with_its_scores(karat, project):
     run = karat("run", "experiment.yaml", "--json").json["runs"][0]["id"]
     said = karat("evaluate", run, "-e", "edit_distance")
-    assert "edit_distance accuracy is 0.800" in said.out
+    assert "edit_distance mean is 0.800" in said.out
     [found] = karat("evaluate", run, "-e", "edit_distance", "--json").json["aggregation"]["estimates"]
     assert (found["n"], found["of"]) == (5, 6)
     other = karat("run", "experiment.yaml", "--param", "end=!", "--json").json

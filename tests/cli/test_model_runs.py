@@ -1,5 +1,6 @@
 """Experiments that ask a model: keys, budgets, kept answers. The provider is on loopback."""
 
+import datetime
 import json
 import re
 
@@ -36,6 +37,14 @@ def test_a_prompt_is_asked_and_its_cost_is_reported(karat, prompt, provider):
     assert said.code == 0
     assert re.search(r"priced +4 +0 +400 +16 +\$0\.4160", said.out)
     assert provider.count == 4
+
+
+def test_ls_has_the_cost_of_a_run(karat, prompt):
+    karat("run", "prompt.yaml")
+    lines = karat("ls", "runs").out.splitlines()
+    head, row = next((one, lines[at + 2]) for at, one in enumerate(lines) if one.startswith("id "))
+    assert "cost" in head.split()
+    assert "$0.4160" in row.split()
 
 
 def test_several_models_end_with_a_grid_and_the_cost_of_each(karat, prompt, provider):
@@ -207,3 +216,16 @@ def test_retries_that_succeed_are_in_the_progress_and_shown_with_the_example(kar
             assert shown in said, command
     assert "ValueError: not yet, 1" in said
     assert "ValueError: not yet, 2" in said
+
+
+def test_prices_are_shown_with_their_day_source_and_age(karat, project, monkeypatch):
+    day = datetime.date.today() - datetime.timedelta(days=9)
+    rows = {"mine/x": {"input": 3, "output": 4, "source": "the contract"}}
+    (project / "prices.json").write_text(json.dumps({"date": day.isoformat(), "models": rows}))
+    monkeypatch.setenv("KARAT_PRICES", str(project / "prices.json"))
+    listed = {each["model"]: each for each in karat("models", "--prices", "--json").json["prices"]}
+    mine = listed["mine/x"]
+    assert (mine["date"], mine["age_days"], mine["source"]) == (day.isoformat(), 9, "the contract")
+    assert all(each["date"] and each["age_days"] is not None for each in listed.values())
+    assert all(each["source"] for each in listed.values())
+    assert re.search(rf"mine/x +3 +4 .*{day.isoformat()} \(9 days\)", karat("models", "--prices").out)

@@ -197,10 +197,10 @@ def test_two_rows_of_parquet_with_one_id_name_both_rows(tmp_path: Path, refuses)
         Dataset.from_file(tmp_path / "ids.parquet")
 
 
-def test_nan_in_parquet_names_the_row_and_the_field(tmp_path: Path) -> None:
+def test_nan_in_parquet_names_the_row_and_the_field(tmp_path: Path, refuses) -> None:
     table = pyarrow.table({"input": [1, 2], "score": [0.5, float("nan")]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet row 2: score is nan: JSON has no NaN"):
+    with refuses(DataError):
         Dataset.from_file(tmp_path / "a.parquet")
     dataset = Dataset.from_file(tmp_path / "a.parquet", skip_bad_rows=True)
     assert ([e.input for e in dataset], dataset.skipped_count) == ([1], 1)

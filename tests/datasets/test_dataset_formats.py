@@ -134,7 +134,7 @@ def test_csv_values_stay_text_and_long_fields_are_read(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     long = "x" * 200_000
     file.write_text(f'id,input,expected\n007,1.50,\n\n8,"{long}",null\n')
-    assert list(Dataset.from_file(file)) == [Example("007", "1.50", ""), Example("8", long, "null")]
+    assert list(Dataset.from_file(file)) == [Example("007", "1.50", None), Example("8", long, "null")]
 
 
 def test_parquet_values_become_json(tmp_path: Path) -> None:
@@ -250,3 +250,29 @@ def test_a_change_far_into_the_file_is_found_when_it_is_reached(tmp_path: Path) 
 
 def test_the_package_gives_the_dataset_by_name() -> None:
     assert Dataset is TheDataset
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_an_empty_cell_is_no_expected_output(tmp_path, ending):
+    """CSV has no null: with an empty text, an evaluator would compare where there is nothing to compare with."""
+    mark = {"csv": ",", "tsv": "\t"}[ending]
+    file = tmp_path / f"d.{ending}"
+    file.write_text("q,a,b\nx,1,2\ny,,2\nz,,\n,1,1\n".replace(",", mark))
+    one = Dataset.from_file(file, input="q", expected="a")
+    assert [each.expected for each in one] == ["1", None, None, "1"]
+    assert [each.input for each in one] == ["x", "y", "z", ""], "only what is expected can be absent"
+    assert [each.metadata["b"] for each in one] == ["2", "2", "", "1"]
+    both = Dataset.from_file(file, input="q", expected=["a", "b"])
+    assert [each.expected for each in both][:3] == [{"a": "1", "b": "2"}, {"a": None, "b": "2"}, None]
+    lines = tmp_path / "d.jsonl"
+    lines.write_text('{"q": "x", "a": ""}\n')
+    assert next(iter(Dataset.from_file(lines, input="q", expected="a"))).expected == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "header"), [("d.csv", "q;a"), ("d.csv", "q\ta"), ("d.csv", "q|a"), ("d.tsv", "q,a")]
+)
+def test_another_separator_is_named(tmp_path, name, header):
+    (tmp_path / name).write_text(f"{header}\n{header}\n")
+    with pytest.raises(DataError, match="one column"):
+        Dataset.from_file(tmp_path / name, input="q")

@@ -9,8 +9,8 @@ import wave
 
 import pytest
 
-from karat.datasets.media import CreateAudioUrlTransform, CreateImageUrlTransform
 from karat.datasets.sources import source_rows
+from karat.datasets.transformations import CreateAudioUrlTransform, CreateImageUrlTransform
 from karat.errors import DataError, RequestError
 from karat.registry import load_object
 
@@ -107,7 +107,7 @@ def test_samples_become_a_wav_file(array, channels):
     assert len(frames) == 2 * sum(len(each) if isinstance(each, list) else 1 for each in array)
 
 
-@pytest.mark.parametrize("name", ["image_url", "karat.datasets.media.CreateImageUrlTransform"])
+@pytest.mark.parametrize("name", ["image_url", "karat.datasets.transformations.CreateImageUrlTransform"])
 def test_by_name_in_a_source(tmp_path, name):
     source = {"examples": [{"id": 1, "image": {"bytes": PNG}}], "transformations": [{"transform": name}]}
     [row] = source_rows(source, tmp_path, load_object)

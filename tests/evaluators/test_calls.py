@@ -15,7 +15,9 @@ from karat.evaluators.trajectory._arguments import ModeRule
 from karat.evaluators.trajectory._calls import Calls, read_calls
 from karat.evaluators.trajectory._pairing import align
 from karat.evaluators.trajectory._values import canonical, equal
-from karat.traces import TraceError
+from karat.traces import TraceError, normalize
+from karat.traces._literals import read_arguments
+from karat.traces.detection import fast_calls
 
 names = st.sampled_from(["q", "n", "é", ""])
 scalars = (
@@ -156,3 +158,132 @@ def test_values_that_python_or_json_take_for_equal_are_aligned_by_their_equality
     for i, j in found.items():
         assert shuffled[i][0] == calls[j][0]
         assert equal(shuffled[i][1], calls[j][1])
+
+
+TEXTS = (
+    "",
+    "done",
+    "Action: rm\nAction Input: {}",
+    '[{"type": "tool_use", "id": "a", "name": "rm", "input": {}}]',
+    '{"name": "rm", "arguments": {}}',
+    '{"name": "rm", "parameters": {}}',
+    ' <tool_call>{"name": "rm", "arguments": {}}</tool_call>',
+    "[done] {x}",
+    "<|python_tag|>rm()",
+    None,
+)
+GIVEN = ("{}", '{"a": 1}', {}, {"a": 1}, None, "", "x", "[1]", 3, [1], {"a": {"name": "rm", "arguments": {}}})
+ADDED = (None, "x", {}, [], 1, {"name": "rm", "arguments": {}}, [{"name": "rm", "arguments": {}}])
+FIELDS = [
+    "id",
+    "type",
+    "name",
+    "input",
+    "args",
+    "arguments",
+    "function",
+    "raw",
+    "custom",
+    "content",
+    "tool_use_id",
+    "is_error",
+    "role",
+    "refusal",
+    "annotations",
+    "tool_call_id",
+    "function_call",
+    "toolCalls",
+    "invalid_tool_calls",
+    "recipient",
+    "executed_tools",
+    "action",
+    "status",
+    "kind",
+]
+
+
+class Documents:
+    """Random messages, blocks, turns and bare calls, with fields added and removed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+
+    def changed(self, value: dict[str, Any]) -> dict[str, Any]:
+        if self.random.random() < 0.15:
+            value[self.random.choice(FIELDS)] = self.random.choice(ADDED)
+        if value and self.random.random() < 0.1:
+            del value[self.random.choice(list(value))]
+        return value
+
+    def name(self) -> Any:
+        return self.random.choice(("rm", "ls", "a-b", "é", "", " ", None, 3, *["rm"] * 8))
+
+    def call(self) -> dict[str, Any]:
+        name, given = self.name(), self.random.choice(GIVEN)
+        forms = (
+            {"id": "c", "type": "function", "function": {"name": name, "arguments": given}},
+            {"id": "c", "type": "tool_call", "name": name, "args": given},
+            {"name": name, "arguments": given},
+            {"id": "c", "type": "custom", "custom": {"name": name, "input": given}},
+        )
+        return self.changed(dict(self.random.choice(forms)))
+
+    def block(self) -> dict[str, Any]:
+        forms = (
+            {"type": "text", "text": self.random.choice(TEXTS)},
+            {"type": "tool_use", "id": "c", "name": self.name(), "input": self.random.choice(GIVEN)},
+            {"type": "tool_result", "tool_use_id": "c", "content": self.random.choice(TEXTS)},
+            {"type": "web_search_call", "id": "w"},
+            {"type": "action", "action": "click"},
+        )
+        return self.changed(dict(self.random.choice(forms)))
+
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {
+            "role": self.random.choice(("user", "assistant", "assistant", "tool", "agent"))
+        }
+        if self.random.random() < 0.7:
+            message["content"] = self.random.choice(TEXTS)
+        else:
+            message["content"] = [self.block() for _ in range(self.random.randrange(4))]
+        if self.random.random() < 0.4:
+            message["tool_calls"] = [self.call() for _ in range(self.random.randrange(3))]
+        if message["role"] == "tool":
+            message["tool_call_id"] = "c"
+        return self.changed(message)
+
+    def turn(self) -> dict[str, Any]:
+        texts = ('rm({"a": 1})', "rm(a=1)", "ls -la", "(action) rm({})", "", None, 'rm({})\nls({"b": 2})')
+        speakers = ("Agent (Action)", "User", "Agent", "Environment")
+        return self.changed({"speaker": self.random.choice(speakers), "text": self.random.choice(texts)})
+
+    def document(self) -> list[dict[str, Any]]:
+        made = self.random.choice((self.message, self.message, self.turn, self.call))
+        return [made() for _ in range(self.random.randrange(1, 4))]
+
+
+def test_the_fast_path_reads_what_normalize_reads() -> None:
+    """What the fast path accepts has the calls that `normalize` finds, and none that it refuses."""
+    documents, accepted = Documents(7), 0
+    for _ in range(8_000):
+        document = documents.document()
+        found = fast_calls(document)
+        if found is None:
+            continue
+        accepted += 1
+        values = ((given, None) if isinstance(given, dict) else read_arguments(given) for given in found[1])
+        fast = [(name, *value) for name, value in zip(found[0], values, strict=True)]
+        assert fast == [(call.name, call.arguments, call.raw) for call in normalize(document).calls], document
+    assert accepted > 1_000
+
+
+@pytest.mark.parametrize("content", TEXTS[2:7])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_call_in_the_text_beside_an_empty_list_of_calls_is_not_absent(content: str, blocks: bool) -> None:
+    message = {"role": "assistant", "content": [{"type": "text", "text": content}] if blocks else content}
+    match = TrajectoryMatchEvaluator(mode="strict")
+    for outputs in ([message], [{**message, "tool_calls": []}]):
+        try:
+            assert match.evaluate(outputs=outputs, reference_outputs=[]).score == 0.0
+        except TraceError:
+            continue

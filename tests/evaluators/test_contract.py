@@ -237,7 +237,7 @@ def test_the_yaml_form_is_checked_in_the_same_way(refuses):
 
 def test_a_unit_metric_among_evaluators_is_refused_with_its_spelling(refuses):
     with refuses(RequestError):
-        build_evaluator("karat.graph.metrics._gui.TypedValueMatchMetric")
+        build_evaluator("karat.graph.metrics._unit_metrics.TypedValueMatchMetric")
 
 
 def test_a_function_that_takes_everything_gets_what_it_names_too():

@@ -59,6 +59,19 @@ PAIRS: dict[str, tuple[Any, Any]] = {
         [{"name": "f", "arguments": {"a": [i % 2], "x": 1}} for i in range(SIZE // 45)],
     ),
     "accents": ("a" + "\u0301" * (SIZE // 2), "e\u0301" * (SIZE // 3)),
+    "accents out of order": ("a" + "\u0301\u0316" * (SIZE // 4), "a" + "\u0316\u0301" * (SIZE // 4)),
+    "accents that decompose": ("a" + "\u0f73" * (SIZE // 3), "a" + "\u0f72\u0f71" * (SIZE // 6)),
+    "numbers with one hash": ([i * (2**61 - 1) for i in range(SIZE // 20)], json.dumps([2**61 - 1] * 4_000)),
+    "answers in tags": ("<answer>A</answer>" * (SIZE // 18), "\\boxed{" * (SIZE // 7)),
+    "permuted words": (" ".join(WORDS * 4), " ".join(WORDS[::-1] * 4)),
+    "calls with odd names": (
+        [{"name": "f", "arguments": {f"k{i}": 1}} for i in range(SIZE // 45)],
+        [{"name": "f", "arguments": {f"k{i}": 1, "z": 2}} for i in range(SIZE // 50)],
+    ),
+    "text of a call": (
+        [{"role": "assistant", "content": "Calling tools:\n" + "[{'id': " * (SIZE // 8)}],
+        [{"speaker": "Agent (Action)", "text": "f(" + "a=[" * (SIZE // 3)}],
+    ),
     "many keys": (
         {f"k{i}": i for i in range(SIZE // 12)},
         json.dumps({f"k{i}": i for i in range(SIZE // 12)}),
@@ -82,6 +95,7 @@ PARAMS: dict[str, list[dict[str, Any]]] = {
     "json_schema_match": [
         {"schema": {"uniqueItems": True}},
         {"schema": {"items": {"enum": INTEGERS[:200]}}},
+        {"schema": {"items": {"oneOf": [{"const": -i} for i in range(1, 300)]}}},
         {"schema": {"patternProperties": {"^(k+)+$": {}}, "additionalProperties": False}},
     ],
     "rouge": [{"variant": each} for each in ("rouge1", "rouge2", "rougeL", "rougeLsum")] + [{"any_of": True}],

@@ -110,6 +110,14 @@ class TestJSONSchemaMatch:
         assert len(result.metadata["errors"]) == 20
         assert "and 999 or more others" in result.comment
 
+    def test_violations_of_many_branches_are_bounded_together(self):
+        schema = {"items": {"oneOf": [{"const": -at} for at in range(1, 301)]}}
+        result = JSONSchemaMatch(schema).evaluate(outputs=list(range(1_000)))
+        assert (result.score, len(result.metadata["errors"])) == (0.0, 20)
+        assert "or more others" in result.comment
+        nested = {"items": {"oneOf": [{"items": {"oneOf": schema["items"]["oneOf"]}}] * 100}}
+        assert JSONSchemaMatch(nested).evaluate(outputs=[[0]]).score == 0.0
+
     def test_text_that_is_not_json_does_not_match(self):
         result = JSONSchemaMatch(CITY).evaluate(outputs="Paris")
         assert (result.score, result.metadata) == (0.0, {"errors": []})

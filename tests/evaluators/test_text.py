@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
+from random import Random
 from typing import ClassVar
 
 import pytest
@@ -22,6 +24,7 @@ from karat.evaluators import (
     TokenF1,
     build_evaluator,
 )
+from karat.evaluators._values import nfkc
 
 
 def score(evaluator, outputs, reference=None, **more):
@@ -590,3 +593,11 @@ def test_flags_as_letters_together_or_none():
     assert RegexMatch("a", flags=None).params["flags"] == []
     with pytest.raises(RequestError, match="no flag 'iq'"):
         RegexMatch("a", flags="iq")
+
+
+def test_long_texts_are_normalised_as_short_ones_are() -> None:
+    letters = "aé1 \u0301\u0316\u0344\u0f71\u0f73\u0f81\u1100\u1161\u11a8\uac00\ufdfa\u03a9\u2126\u0345\u0f72"
+    random = Random(1)
+    for _ in range(40):
+        text = "".join(random.choices(letters, k=random.choice((3, 600, 3_000))))
+        assert nfkc(text) == unicodedata.normalize("NFKC", text)

@@ -9,7 +9,7 @@ import pytest
 import karat
 from karat.execution import pipeline
 from karat.execution.progress import Progress, ProgressLine
-from karat.models._retry import counters
+from karat.models._pacing import counters
 from karat.models.providers import _local
 from karat.testing import FakeProvider
 

@@ -598,7 +598,7 @@ def test_source_that_cannot_be_known_is_never_continued(store):
     assert "version=" in second.notice
 
 
-def test_a_run_held_by_a_live_holder_is_refused_or_waited_for(store):
+def test_a_run_held_by_a_live_holder_is_refused_or_waited_for(store, refuses):
     task = Counting()
     with pytest.raises(StoreError):
         karat.run(stop_after(task, 1), examples(3), store=store, concurrency=1)
@@ -606,7 +606,7 @@ def test_a_run_held_by_a_live_holder_is_refused_or_waited_for(store):
     from karat.store.lease import Held
 
     held = Held.take(store.backend, run.number)
-    with pytest.raises(StoreBusy, match=r"held by process \d+ on .* since .*--wait or --new"):
+    with refuses(StoreBusy):
         karat.run(counting_task(task), examples(3), store=store)
     threading.Timer(0.2, held.release).start()
     assert karat.run(counting_task(task), examples(3), store=store, wait=True).status == "success"
@@ -829,3 +829,29 @@ def test_what_is_said_about_an_unfinished_run_is_added_when_it_is_continued(stor
     assert store.runs.get(run.id).header.labels == ["a", "b"]
     assert store.runs.get(run.id).header.metadata == {"ticket": 7}
     assert len(store.runs.list()) == 1
+
+
+class _QuotingError(Exception):
+    def __str__(self):
+        return f"wrong key {os.environ['SOME_API_KEY']!r}"
+
+
+@pytest.mark.parametrize("padding", [0, 3990])
+def test_a_key_that_code_of_a_task_quotes_is_not_stored(monkeypatch, padding):
+    """The environment has it, and a message of an exception is stored, shown and exported."""
+    key = "ca'nary-Zq8Lm2Xv9Rt4"
+    monkeypatch.setenv("SOME_API_KEY", key)
+    monkeypatch.setenv("SOME_TOKEN_COUNT", "1234567890")
+
+    def task(number):
+        if number == 0:
+            raise _QuotingError
+        raise ValueError(f"{'x' * padding}{key} of 1234567890")
+
+    run = karat.run(task, [{"id": "a", "input": 0}, {"id": "b", "input": 1}], store="memory://")
+    messages = [output.outcome.error.message for output in run.outputs()]
+    assert not any("nary" in each for each in messages), messages
+    assert "[secret]" in messages[0]
+    assert messages[1].startswith("x" * padding)
+    if not padding:
+        assert messages[1] == "[secret] of 1234567890", "other variables stay"

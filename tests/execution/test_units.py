@@ -23,7 +23,7 @@ UNITS = ["session/1", "session/2", "session/3"]
 
 
 class Sessions(Task):
-    """Counts the sessions that it works on; raises before the one it is told to."""
+    """Counts the sessions that it works on; raises before a given one."""
 
     name = "sessions"
     units_declared = True

@@ -46,6 +46,18 @@ def test_prompts_are_counted_without_a_call(experiment):
     assert made.output_tokens.high == 100 * 30
     assert made.cost.high == pytest.approx((made.input_tokens.high * 10 + 3000 * 50) / 1e6)
     assert "bytes" in made.basis
+    assert made.seconds == 100  # at 60 requests a minute
+
+
+def test_the_time_of_prompts_is_that_of_the_rate_limits_or_unknown(experiment):
+    _, plan = experiment
+    text = Path("models.yaml").read_text()
+    Path("models.yaml").write_text(text.replace("requests_per_minute: 60", "tokens_per_minute: 530"))
+    (made,) = estimate_plan(plan())
+    assert made.seconds == pytest.approx(60 * made.input_tokens.value / 530)
+    assert "time" in estimate_text([made])
+    (unlimited,) = estimate_plan(plan("prompt: '{input}', model: j, max_tokens: 5"))
+    assert unlimited.seconds is None
 
 
 def test_a_sample_of_records_is_made_and_not_paid_for_again(experiment):

@@ -10,9 +10,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import karat
 from karat import Dataset
 from karat.documents import read_document
-from karat.errors import ConfigError
+from karat.errors import ConfigError, RequestError
 from karat.experiments import carry_out, experiment_schema, read_experiment
 from karat.store import open_store
 from karat.tasks.prompt import PromptTask
@@ -111,7 +112,7 @@ def test_every_mistake_is_reported_at_once_with_its_line():
             "has no parameter 'ed': did you mean 'end'?",
         ),
         (DATASET + "task: {function: loud.py:Sayer}\n", "needs the parameter 'word'"),
-        (DATASET + "task: {recorded: none.jsonl}\n", "line 2: task: no file none.jsonl"),
+        (DATASET + "task: {recorded: none.jsonl}\n", "line 2: task: none.jsonl does not exist"),
         (DATASET + "task: {prompt: 'hi', model: openai/x}\n", "the prompt has no {variable}"),
         (
             DATASET + "task:\n  prompt: '{questoin}'\n  model: openai/x\n",
@@ -329,6 +330,70 @@ def test_an_experiment_is_carried_out_and_then_returned(folder):
         assert again.aggregation.id == outcome.aggregation.id
 
 
+def test_an_experiment_in_python_has_runs_evaluation_aggregation_and_comparison(folder):
+    written(
+        DATASET
+        + "task: loud.py:loud\nmatrix: {end: ['', '!']}\nevaluators: [exact_match]\naggregators: [accuracy]\n"
+    )
+    with open_store("memory://") as store:
+        outcome = karat.experiment("experiment.yaml", store=store, progress=False)
+        assert all(isinstance(run, karat.Run) for run in outcome.runs)
+        assert isinstance(outcome.evaluation, karat.Evaluation)
+        assert isinstance(outcome.aggregation, karat.Aggregation)
+        assert isinstance(outcome.comparison, karat.Comparison)
+        values = [outcome.aggregation.estimates.get(run=run.id).value for run in outcome.runs]
+        assert values == [1.0, 0.0]
+        assert outcome.comparison.differences[0].compared.difference.value == -1.0
+
+
+BUILT = """
+import karat
+from karat.aggregators import Aggregate, Aggregator
+
+built = []
+
+
+class Same(karat.Evaluator):
+    name = "same"
+
+    def __init__(self, step=1):
+        self.params = {"step": step}
+        built.append("evaluator")
+
+    def evaluate(self, *, outputs, reference_outputs=None, inputs=None, **context):
+        return karat.Result(self.key, float(outputs == reference_outputs))
+
+
+class Count(Aggregator):
+    def __init__(self):
+        self.params = {}
+        built.append("aggregator")
+
+    def start(self):
+        return 0
+
+    def add(self, state, group):
+        return state + 1
+
+    def merge(self, a, b):
+        return a + b
+
+    def finish(self, state):
+        made = Aggregate()
+        made.add(karat.Estimate(value=float(state), n=state, of=state, low=float(len(built))))
+        return made
+"""
+
+
+def test_evaluators_and_aggregators_are_built_once(folder):
+    """What was built for the check is what the stages use; the estimate has the number of constructions."""
+    (folder / "counted.py").write_text(BUILT)
+    written(DATASET + "task: loud.py:loud\nevaluators: [counted.py:Same]\naggregators: [counted.py:Count]\n")
+    with open_store("memory://") as store:
+        [estimate] = karat.experiment("experiment.yaml", store=store, progress=False).aggregation.estimates
+        assert (estimate.value, estimate.low) == (2.0, 2.0)
+
+
 def test_one_more_evaluator_returns_the_run_and_computes_only_what_is_new():
     with open_store("memory://") as store:
         base = DATASET + "task: loud.py:loud\nlimit: 1\n"
@@ -358,7 +423,7 @@ def test_the_schema_of_an_answer():
 
 
 def test_the_published_schema_is_the_one_in_use():
-    """Make it again with: python -m karat.experiments > docs/schema/experiment.schema.json"""
+    """Make it again with: python -m karat.experiments.schema > docs/schema/experiment.schema.json"""
     published = json.loads((ROOT / "docs/schema/experiment.schema.json").read_text(encoding="utf-8"))
     assert published == experiment_schema()
 
@@ -398,3 +463,9 @@ def test_parts_and_store_beside_the_experiment_are_found_from_anywhere(
         aggregation = carry_out(plan, store).aggregation
         assert aggregation is not None
         assert aggregation.estimates.get(evaluator="same", aggregator="accuracy").value == 1.0
+
+
+@pytest.mark.parametrize("given", [{"dataset": "qa.jsonl"}, None, 3])
+def test_an_experiment_is_a_file(given):
+    with pytest.raises(RequestError, match=type(given).__name__):
+        karat.experiment(given, progress=False)

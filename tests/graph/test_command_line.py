@@ -200,7 +200,7 @@ def test_runs_are_compared_ranked_and_scored_again_without_a_model(karat, projec
     )
     assert code == 0
     assert json.loads(out)["counts"]["ok"] == 20
-    again = '{"name": "from_output", "params": {"field": "exact_match"}}'
+    again = '{"name": "from_output", "params": {"field": "exact_match"}, "pass_fail": true}'
     code, out, _ = karat("evaluate", runs[0], "-e", again, "--json")
     assert (code, json.loads(out)["counts"]["ok"]) == (0, 10)
     code, out, _ = karat("compare", *runs)

@@ -63,7 +63,7 @@ def test_blocks_make_no_difference(monkeypatch):
     ]
     whole = SemanticDedupPostProcessor(similarity_threshold=0.99).process(rows)
     assert [row["text"] for row in whole] == ["one cat", "two dogs bark", "a red house"]
-    monkeypatch.setattr("karat.graph._deduplication.BLOCK", 2)
+    monkeypatch.setattr("karat.graph._postprocess.BLOCK", 2)
     assert SemanticDedupPostProcessor(similarity_threshold=0.99).process(rows) == whole
     assert SemanticDedupPostProcessor().process([]) == []
 

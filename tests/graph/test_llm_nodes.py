@@ -8,7 +8,8 @@ import pytest
 
 from karat.errors import ConfigError
 from karat.graph import load_task
-from karat.graph.nodes._prompts import Prompt
+from karat.graph.nodes._models import Prompt
+from karat.models import ParameterRefused
 from karat.testing import FakeProvider
 
 SIMPLE = """
@@ -89,6 +90,51 @@ def test_a_model_can_stand_in_for_those_that_the_file_names(project):
         with pytest.raises(ConfigError, match=r"line 18: .*unknown model 'eval_model'"):
             load_task("qa")
         assert len(project.run("qa", model=server.spec()).records) == 2
+
+
+@pytest.mark.parametrize(
+    ("api", "path"),
+    [("chat", "/chat/completions"), ("responses", "/responses"), ("anthropic", "/messages")],
+)
+def test_a_node_says_the_wire_format_and_whether_answers_are_streamed(project, api, path):
+    with FakeProvider(answers="4") as server:
+        text = SIMPLE.replace("name: MODEL", f"name: {server.spec()}\n        api: {api}")
+        project.write("qa/graph_config.yaml", text.replace("top_p: 0.9", "stream: true"))
+        outcome = project.run("qa")
+        assert len(outcome.records) == 2
+        assert all(path in each for each in server.counts)
+        assert all(body["stream"] is True for body in server.requests)
+    for output in outcome.run.outputs():
+        assert output.trace[0].metadata["first_token_seconds"] > 0
+
+
+def test_the_wire_format_of_a_model_is_not_that_of_the_one_in_its_stead(project):
+    with FakeProvider(answers="4") as server:
+        text = SIMPLE.replace("name: MODEL", "name: eval_model\n        api: responses")
+        project.write("qa/graph_config.yaml", text)
+        assert len(project.run("qa", model=server.spec()).records) == 2
+        assert all("/chat/completions" in each for each in server.counts)
+
+
+def test_a_wire_format_that_there_is_not_is_reported_with_its_place(project):
+    text = SIMPLE.replace("name: MODEL", "name: openai/gpt-4o\n        api: respones")
+    project.write("qa/graph_config.yaml", text)
+    with pytest.raises(ConfigError, match="did you mean 'responses'"):
+        load_task("qa")
+
+
+def test_a_parameter_that_the_model_is_known_to_refuse_is_said_before_the_first_record(project):
+    project.write("qa/graph_config.yaml", SIMPLE.replace("MODEL", "anthropic/claude-opus-4-7"))
+    with pytest.raises(ConfigError, match="does not accept temperature: remove it"):
+        load_task("qa")
+
+
+def test_a_parameter_that_the_model_refuses_is_one_failure_of_the_run(project):
+    with FakeProvider(answers="4") as server:
+        project.write("qa/graph_config.yaml", SIMPLE.replace("MODEL", server.spec("gpt-5-mini")))
+        with pytest.raises(ParameterRefused, match="does not accept temperature: remove it"):
+            project.run("qa", concurrency=1)
+        assert server.count == 1
 
 
 def test_a_record_whose_model_fails_is_failed_and_counts(project):

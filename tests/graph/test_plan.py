@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from karat.errors import StoreError
-from karat.graph._edges import Edge, Edges
 from karat.graph._functions import applied
-from karat.graph._plan import NodeFailed, Plan
+from karat.graph._plan import Edge, Edges, NodeFailed, Plan
 from karat.graph._state import CHAT_HISTORY, END, START, SygraState
 from karat.graph.nodes._base import Node, Record
 

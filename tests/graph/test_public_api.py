@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,9 @@ def test_no_room_that_graph_tasks_use_imports_them(room):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not [name for name in names if (name or "").startswith("karat.graph")], path
+
+
+def test_the_compatibility_page_names_what_plug_ins_import():
+    page = (FOLDER.parents[2] / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(?:karat\.)?(\w+)`", page.partition("Modules whose name")[0]))
+    assert PUBLIC - named == set()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
+import karat
 from karat import models
 from karat.documents import read_document
 from karat.errors import KaratError
@@ -95,13 +99,32 @@ def test_data_from_the_hub_needs_its_package_or_the_network_and_says_so(project,
         task.dataset()
 
 
+SAMPLING = {"temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty"}
+
+
+def keys(value):
+    if isinstance(value, dict):
+        return set(value).union(*map(keys, value.values()))
+    return set().union(*map(keys, value)) if isinstance(value, list) else set()
+
+
 @pytest.mark.parametrize("name", known_tasks())
 def test_no_shipped_task_sets_a_sampling_parameter(name):
-    sampling = {"temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty"}
+    assert not SAMPLING & keys(read_document(find_task(name).file).value)
 
-    def keys(value):
-        if isinstance(value, dict):
-            return set(value).union(*map(keys, value.values()))
-        return set().union(*map(keys, value)) if isinstance(value, list) else set()
 
-    assert not sampling & keys(read_document(find_task(name).file).value)
+PACKAGE = Path(karat.__file__).parent
+FILES = sorted([*(PACKAGE / "demo").rglob("*.yaml"), *(PACKAGE / "templates").rglob("*.yaml")])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_neither_the_demo_nor_a_template_sets_a_sampling_parameter(file):
+    found = keys(read_document(file).value)
+    assert found
+    assert not SAMPLING & found
+
+
+@pytest.mark.parametrize("file", sorted((PACKAGE / "templates").rglob("*.py")), ids=lambda file: file.name)
+def test_no_code_of_a_template_sets_a_sampling_parameter(file):
+    tree = ast.parse(file.read_text())
+    assert not SAMPLING & {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
+import karat
 from karat.analysis.judges import import_labels
 from karat.cli import main
-from karat.cli.commands import UsageError
 from karat.cli.judge import _judged
+from karat.cli.parser import UsageError
 from karat.layout import display_width
 
 from .conftest import judged, material, says_good
@@ -156,3 +157,20 @@ def test_labels_are_named_where_a_judged_evaluation_is_meant(evaluation, labels,
     [people] = import_labels(labels, evaluation)
     with refuses(UsageError):
         _judged(evaluation.store, people.id)
+
+
+def test_the_latest_run_and_evaluation_are_not_those_of_an_audit(store, evaluation, labels, folder, capsys):
+    """An audit stores runs and evaluations of its own, which no other command means by `latest`."""
+    url = f"sqlite:///{folder}/karat.db"
+    assert main(["judge", "audit", "--judge", evaluation.strict.spec(), "--limit", "2", "--store", url]) == 0
+    assert store.evaluations.list()[-1].id != evaluation.id
+    assert store.runs.get("latest").id == evaluation.runs[0].id
+    assert store.evaluations.get("latest").id == evaluation.id
+
+
+def test_the_latest_judged_evaluation_is_the_last_one_with_a_judge(store, evaluation, labels, folder, capsys):
+    url = f"sqlite:///{folder}/karat.db"
+    later = karat.evaluate(evaluation.runs[0], ["json_valid"], store=store)
+    assert store.evaluations.get("latest").id == later.id
+    assert main(["judge", "import", str(labels), "latest", "--store", url]) == 0
+    assert f"latest is {evaluation.id}" in capsys.readouterr().err

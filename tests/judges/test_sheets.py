@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import karat
-from karat.analysis.judges import alignment
-from karat.analysis.label_sheets import COLUMNS, _equal_shares, sample_sheet
+from karat.analysis.judges import SAMPLE_COLUMNS, _equal_shares, alignment, sample_sheet
 from karat.cli import main
 from karat.errors import RequestError
 
@@ -57,7 +56,7 @@ def test_a_sheet_is_filled_in_and_imported_unchanged(evaluation, folder, capsys)
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 20
     rows = rows_of(sheet)
-    assert tuple(rows[0]) == COLUMNS
+    assert tuple(rows[0]) == SAMPLE_COLUMNS
     assert [row["label"] for row in rows] == [""] * 20
     assert {row["probability"] for row in rows} == {str(20 / 60)}
     text = sheet.read_text()

@@ -2,7 +2,8 @@
 
     python killed.py FOLDER SAVES STEP
 
-SAVES is `saves` or `forgets`, for a small system that can or cannot save its state, or the name of a built-in system.
+SAVES is `saves` or `forgets`, for a small system that can or cannot save its state, or the name of a built-in system,
+`mem0` or `langmem`; these two ask a scripted model on loopback, which each child starts on the same port.
 Each evaluation runs in a child process. The child counts the moments at which it could be killed (before and after each
 call of the memory system, each commit, each rename of a file or folder, each line written) and kills itself with
 SIGKILL at the given one. The next child continues to the end. Prints a JSON document with what was found.
@@ -14,8 +15,10 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,9 @@ from karat.memory import MemorySystem, Sample, Turn, memory_systems
 from karat.memory._matching import Matcher
 from karat.store.sqlite import SqliteBackend
 from tests.memory.parts import Notes, sample
+from tests.memory.systems.scripted import extracting
+
+ASK_A_MODEL = ("mem0", "langmem")
 
 moments = 0
 kill_at = 0
@@ -69,6 +75,18 @@ class Watched(Watching, Notes):
 
 
 measured: type[MemorySystem] = Watched
+port = 0
+"""Where the scripted model listens; 0 for a system that asks none."""
+
+
+@contextmanager
+def parameters() -> Iterator[dict[str, Any] | None]:
+    """The parameters of the system that is measured, with the model that it asks running."""
+    if not port:
+        yield None
+        return
+    with extracting(port) as provider:
+        yield {"model": provider.spec()}
 
 
 def note_saved(drive: Any, number: int, record: dict[str, Any]) -> None:
@@ -94,15 +112,18 @@ def named(given: Sample) -> Sample:
 def evaluate(folder: Path) -> list[str]:
     global log
     log = folder / "log.jsonl"
-    made = evaluating.evaluate(
-        [named(sample("ana", "Lyon")), named(sample("bea", "Rome"))],
-        measured,
-        output_dir=folder / "out",
-        store=folder / "karat.db",
-        judge="deterministic",
-        model="extractive",
-        concurrency=1,
-    )
+    with parameters() as params:
+        made = evaluating.evaluate(
+            [named(sample("ana", "Lyon")), named(sample("bea", "Rome"))],
+            measured,
+            output_dir=folder / "out",
+            store=folder / "karat.db",
+            judge="deterministic",
+            model="extractive",
+            params=params,
+            concurrency=1,
+        )
+    assert made.exit_code == 0, made.report()
     return made.notices
 
 
@@ -165,12 +186,15 @@ def killed_at(root: Path, at: int) -> tuple[Path, bool]:
 
 
 def main() -> None:
-    global measured
+    global measured, port
     root, what, step = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     if what in ("saves", "forgets"):
         Watched.saves = what == "saves"
     else:
         measured = type("Measured", (Watching, memory_systems.get(what)), {"name": what})
+    if what in ASK_A_MODEL:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
     init: Any = Matcher.__init__
     Matcher.__init__ = lambda self, embeddings=None: init(self, False)  # type: ignore[method-assign]
     pipeline._Drive._save = note_saved  # type: ignore[method-assign, assignment]

@@ -11,13 +11,16 @@ import msgspec
 import pytest
 
 import karat
+from karat.analysis.judge_audit import audit
 from karat.cli import main
 from karat.errors import KaratError, RequestError, UnknownName
 from karat.formatting import Paragraph, Table, as_text
 from karat.layout import Layout, display_width
+from karat.memory import _answering as answering
+from karat.memory import _pipeline as pipeline
 from karat.memory._evaluate import JUDGE_VARIABLES
 from karat.memory.systems._baselines import FullContext
-from karat.store.row_tables import row_tables
+from karat.store.rows import row_tables
 from karat.testing import FakeProvider
 from tests.memory.parts import Notes, Oracle, sample
 from tests.memory.test_eval_only import labels_for
@@ -133,16 +136,51 @@ def test_the_report_names_the_run_and_its_rows(two):
     assert f"karat show {one.evaluation.id}" in printed
 
 
-def test_unequal_settings_are_refused_unless_asked_for(tmp_path, capsys):
+def test_unequal_settings_are_refused_unless_asked_for(tmp_path, capsys, says):
     store = tmp_path / "karat.db"
     one = run(tmp_path / "one", store=store)
     other = run(tmp_path / "two", Forgetful, store=store, top_k=3)
     with pytest.raises(RequestError, match=r"top_k.*--unequal"):
         karat.compare([one.run.id, other.run.id], store=store)
     assert main(["compare", one.run.id, other.run.id, "--store", str(store)]) == 2
-    assert "top_k is not the same in all runs: 5 in notes top_k=5, 3 in forgetful" in capsys.readouterr().err
+    says(capsys.readouterr().err)
     assert main(["compare", one.run.id, other.run.id, "--store", str(store), "--unequal"]) == 0
-    assert "top_k is not the same in all runs: 5 in" in " ".join(capsys.readouterr().out.split())
+    assert "top_k is not the same" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("changed", ["context_tokens", "answer_model", "answer_prompt", "answer_tokens"])
+def test_systems_share_everything_that_answers_depend_on(tmp_path, monkeypatch, changed):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    store = tmp_path / "karat.db"
+    with FakeProvider('{"answer": "x", "cited": []}') as server:
+        one = run(tmp_path / "one", store=store, model=server.spec("first"))
+        options: dict[str, Any] = {"model": server.spec("first")}
+        if changed == "context_tokens":
+            options["context_tokens"] = 50
+        elif changed == "answer_model":
+            options["model"] = server.spec("second")
+        elif changed == "answer_prompt":
+            monkeypatch.setattr(answering, "PROMPT", "Answer as you like.")
+        else:
+            monkeypatch.setattr(pipeline, "ANSWER_TOKENS", 99)
+        other = run(tmp_path / "two", Forgetful, store=store, **options)
+    with pytest.raises(RequestError, match=rf"{changed}.*--unequal"):
+        karat.compare([one.run.id, other.run.id], store=store)
+    allowed = karat.compare([one.run.id, other.run.id], store=store, unequal=True)
+    assert any(changed in warning for warning in allowed.warnings)
+
+
+def test_rows_of_a_report_show_what_answers_were_made_of(tmp_path):
+    store = tmp_path / "karat.db"
+    run(tmp_path / "two", Forgetful, store=store)  # its one memory is always retrieved
+    made = run(tmp_path / "one", store=store, samples=[sample(), sample("bea", "Rome")])
+    tables = [block for block in made.blocks() if isinstance(block, Table)]
+    [table] = [each for each in tables if each.head[0] == "system"]
+    rows = {row[0]: dict(zip(table.head, row, strict=True)) for row in table.rows}
+    retrieval = made.metrics["retrieval"]
+    assert rows["notes"]["context tokens"] == f"{retrieval['context_tokens']:.0f}"
+    assert rows["notes"]["answer tokens"] == f"{retrieval['answer_tokens']:.0f}"
+    assert rows["forgetful"]["of the store"] == "bypassed"
 
 
 def test_controls_of_the_same_data_and_settings_stand_beside_a_system(tmp_path):
@@ -229,6 +267,24 @@ def test_the_report_says_whether_the_judge_was_audited(tmp_path, monkeypatch):
     with FakeProvider(labels_for) as server:
         made = run(tmp_path / "out", samples=[sample()], judge=server.spec())
     assert any("judge not audited" in notice for notice in made.notices)
+
+
+def test_the_report_has_the_audit_of_its_judge(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+
+    def answer(body: dict[str, Any]) -> str:
+        wanted = body["response_format"]["json_schema"]["schema"]["properties"]
+        if "verdicts" in wanted:
+            return labels_for(body)
+        return json.dumps({"analysis": "", **({"pass": True} if "pass" in wanted else {"choice": "tie"})})
+
+    with FakeProvider(answer) as server, karat.open_store(tmp_path / "karat.db") as store:
+        audited = audit(server.spec(), store=store, limit=3, attacks=[])
+        made = run(tmp_path / "out", samples=[sample()], judge=server.spec(), store=store)
+        printed = made.report()
+    [note] = [notice for notice in made.notices if "audited" in notice]
+    assert f"audited: {audited.verdict}" in note
+    assert " ".join(note.split()) in " ".join(printed.split())
 
 
 @pytest.mark.parametrize(

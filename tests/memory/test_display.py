@@ -9,8 +9,7 @@ import pytest
 
 import karat
 from karat.cli import main
-from karat.memory._rows import LONGEST, summary_of_unit
-from karat.memory._samples import as_example
+from karat.memory._samples import LONGEST, as_example, summary_of_unit
 from karat.view.data import Viewer
 from tests.memory.parts import Notes, sample
 from tests.memory.test_comparing import Forgetful
@@ -133,6 +132,28 @@ def test_the_viewer_does_not_count_items_as_missing_that_do_not_apply(two):
     assert row["input"] == "Where does Ana live?"
     assert item["example"]["input"]["text"] == "Where does Ana live?"
     assert item["output"]["value"]["kind"] == "text"
+
+
+def test_the_viewer_slices_by_distance_and_by_updates(two):
+    store, one, other = two
+    viewer = Viewer(str(store))
+    try:
+        found = {
+            by: viewer.slices([one.run.id, other.run.id], by, "answer")
+            for by in (None, "session_distance", "updates_since")
+        }
+    finally:
+        viewer.close()
+    for by in ("session_distance", "updates_since"):
+        page = found[by]
+        assert by in page["fields"]
+        assert page["by"] == by
+        stated = one.metrics[f"accuracy_by_{by}"]
+        assert {group["value"]: (group["runs"][0]["value"], group["of"]) for group in page["groups"]} == {
+            value: (each["correct"], each["n"]) for value, each in stated.items()
+        }
+        assert page["plot"] is not None
+    assert found[None]["by"]
 
 
 def test_reports_plot_accuracy_by_distance_and_by_updates(two, tmp_path):

@@ -141,6 +141,26 @@ def test_every_combination_of_settings_that_name_the_judge(monkeypatch, settings
     assert (found.named_by, found.spec) == (first, "openai/c" if first == "OPENAI_MODEL" else JUDGES[first])
 
 
+MODELS = {"--model": "a@http://127.0.0.1:1/v1", "KARAT_MODEL": "b@http://127.0.0.1:1/v1", "OPENAI_MODEL": "c"}
+
+
+@pytest.mark.parametrize("settings", [s for n in range(4) for s in itertools.combinations(MODELS, n)])
+def test_every_combination_of_settings_that_name_the_answering_model(monkeypatch, settings):
+    from karat.memory._evaluate import choose_model
+
+    for name in settings:
+        if name.isidentifier():
+            monkeypatch.setenv(name, MODELS[name])
+    monkeypatch.setenv("KARAT_JUDGE_MODEL", "judge@http://127.0.0.1:1/v1")  # a judge answers nothing
+    found = choose_model(MODELS["--model"] if "--model" in settings else None)
+    if not settings:
+        assert found.model is None
+        return
+    first = settings[0]  # in the order of precedence
+    assert found.model == ("openai/c" if first == "OPENAI_MODEL" else MODELS[first])
+    assert f"(named by {first})" in found.text
+
+
 def test_no_judge_is_exit_code_2_and_names_the_deterministic_one(tmp_path, capsys):
     first_stage(tmp_path / "one")
     assert main(["memory", "--output-dir", str(tmp_path / "one"), "--eval-only"]) == 2
@@ -327,6 +347,9 @@ def test_the_share_of_judge_errors_that_is_allowed(tmp_path, allowed, code):
     metrics = json.loads((folder / "aggregate_metrics.json").read_text())
     assert metrics["question_answering"]["num_judge_errors"] == 4
     assert (metrics["question_answering"]["num_total"], metrics["question_answering"]["num_valid"]) == (6, 2)
+    judged = [json.loads(line)["eval"] for line in (folder / "qa_records.jsonl").read_text().splitlines()]
+    failed = [each for each in judged if "answer" in each.get("judge_errors", {})]
+    assert [(each["answer_label"], each["answer_is_valid"]) for each in failed] == [(None, False)] * 4
 
 
 def test_a_context_overflow_is_a_judge_error_with_its_kind(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -17,9 +19,12 @@ from karat.memory import (
     Sample,
     Session,
     Turn,
+    count_tokens,
 )
+from karat.testing import FakeProvider
 from tests.memory.parts import Notes
 from tests.memory.test_files import lines, run
+from tests.memory.test_golden import scripted
 
 
 def said(session: str, *turns: str) -> tuple[Turn, ...]:
@@ -152,3 +157,108 @@ def test_accuracy_by_session_distance_and_updates_since(tmp_path):
 
     assert shares("session_distance") == {"0": (1.0, 1), "1": (0.5, 2), "3": (0.0, 1)}
     assert shares("updates_since") == {"0": (0.5, 2), "2": (1.0, 1), "3": (0.0, 1)}
+
+
+def test_accuracy_by_type_and_difficulty_with_intervals_by_sample(tmp_path):
+    kinds = [("FR", "easy"), ("FR", "hard"), ("TR", "easy"), ("TR", "hard")]  # 0 and 2 are answered
+    samples = [
+        Sample(
+            sample_id=f"s{number}",
+            uuid=f"u{number}",
+            sessions=(Session(session_id="S0", turns=said("S0", "T1")),),
+            questions=tuple(
+                asked(n, "S0", "T1", type_abbrev=kind, difficulty=difficulty)
+                for n, (kind, difficulty) in enumerate(kinds[: number + 2])
+            ),
+        )
+        for number in range(3)
+    ]
+    made = run(tmp_path, Answers, samples)
+    for name, expected in {
+        "question_type": {"FR": (0.5, 6), "TR": (pytest.approx(2 / 3), 3)},
+        "difficulty": {"easy": (1.0, 5), "hard": (0.0, 4)},
+    }.items():
+        found = made.metrics[f"accuracy_by_{name}"]
+        assert {key: (each["correct"], each["n"]) for key, each in found.items()} == expected
+    rates = [each for each in made.aggregation.estimates if each.evaluator == "answer" and not each.group]
+    assert rates
+    assert {each.metadata["clusters"] for each in rates} == {3}
+    interval = made.metrics["intervals"]["question_answering.correct_ratio"]
+    assert interval["n"] == 9
+    assert 0 <= interval["low"] < 5 / 9 < interval["high"] <= 1
+
+
+class Found(Notes):
+    """Finds the turn of the evidence (T1) for the questions 0 and 1, and the answer for 0 and 2."""
+
+    name = "found"
+
+    def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
+        number = int(query.removesuffix("?").split()[-1])
+        turn, city = ("T1" if number in (0, 1) else "T2"), ("Oslo" if number in (0, 2, 4) else "Rome")
+        text = f"The answer is {city}."
+        return Retrieval(items=(RetrievedMemory(memory_id="m", text=text, turn_ids=(turn,)),))
+
+
+def test_use_of_evidence_and_accuracy_per_token(tmp_path):
+    one = Sample(
+        sample_id="s",
+        uuid="u",
+        sessions=(Session(session_id="S0", turns=said("S0", "T1", "T2")),),
+        questions=(*(asked(n, "S0", "T1") for n in range(4)), asked(4, "S0")),
+    )
+    metrics = run(tmp_path, Found, [one]).metrics
+    assert metrics["question_answering"]["correct_ratio"] == pytest.approx(3 / 5)
+    used = metrics["use_of_evidence"]
+    assert used["retrieved_but_not_used"] == pytest.approx(1 / 2)  # 1 of the questions 0 and 1
+    assert used["answered_without_evidence"] == pytest.approx(1 / 2)  # 2 of 2 and 3; 4 has no evidence
+    tokens = count_tokens("The answer is Oslo.")
+    assert metrics["retrieval"]["context_tokens"] == tokens
+    assert metrics["retrieval"]["accuracy_per_1000_context_tokens"] == pytest.approx(0.6 / tokens * 1000)
+
+
+def test_agreement_of_judge_and_matcher_is_that_of_the_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    with FakeProvider(scripted) as server:
+        metrics = run(tmp_path / "out", judge=server.spec()).metrics
+    same: dict[str, list[bool]] = {}
+    for record in [
+        *lines(tmp_path / "out" / "session_records.jsonl"),
+        *lines(tmp_path / "out" / "qa_records.jsonl"),
+    ]:
+        found = record["eval"]
+        for key, of_judge in (
+            ("answer", [found.get("answer_label")]),
+            ("correctness", [each["label"] for each in found.get("correctness_records", [])]),
+            ("interference", [each["label"] for each in found.get("interference_records", [])]),
+        ):
+            if key in found["matcher_labels"] and found["methods"][key] != "rule":
+                pairs = zip(of_judge, found["matcher_labels"][key], strict=True)
+                same.setdefault(key, []).extend(one == other for one, other in pairs)
+    assert set(same) == {"answer", "correctness", "interference"}
+    for key, values in same.items():
+        stated = metrics["agreement_with_matcher"][key]
+        assert (stated["agree"], stated["n"]) == (pytest.approx(sum(values) / len(values)), len(values))
+
+
+def records_of(folder: Path, system: Any, top_k: int) -> list[tuple[int, float | None, bool, int]]:
+    """What each question was answered from: stored, share retrieved, bypassed, tokens of the answer."""
+    run(folder, system, top_k=top_k)
+    return [
+        (each["num_stored"], each["share_of_store"], each["retrieval_bypassed"], each["answer_tokens"])
+        for each in lines(folder / "qa_records.jsonl")[:2]
+    ]
+
+
+def test_a_retrieval_that_finds_everything_is_bypassed(tmp_path):
+    one, two, three = (records_of(tmp_path / str(k), Notes, k) for k in (1, 2, 5))
+    assert [each[:3] for each in one] == [(2, 0.5, False), (5, 0.2, False)]
+    assert [each[:3] for each in two] == [(2, 1.0, True), (5, 0.4, False)]
+    assert [each[:3] for each in three] == [(2, 1.0, True), (5, 1.0, True)]
+    texts = [each["generated_answer"] for each in lines(tmp_path / "5" / "qa_records.jsonl")[:2]]
+    assert [each[3] for each in three] == [count_tokens(text) for text in texts]
+    nothing = records_of(tmp_path / "none", "no_memory", 5)
+    assert [each[:3] for each in nothing] == [(0, None, False), (0, None, False)]
+    metrics = json.loads((tmp_path / "2" / "aggregate_metrics.json").read_text())["retrieval"]
+    assert (metrics["retrieval_bypassed"], metrics["questions"]) == (2, 6)
+    assert metrics["share_of_store"] == pytest.approx((1.0 + 0.4 + 0.4) / 3)

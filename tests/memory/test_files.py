@@ -11,6 +11,10 @@ import pytest
 
 import karat
 from karat.memory import Capabilities, MemoryEvaluation
+from karat.memory._answering import prompt_identity
+from karat.memory._evaluators import prompt_hashes
+from karat.memory.datasets import read_memory_dataset
+from karat.memory.systems._search import BM25Memory
 from tests.memory.parts import Notes, sample
 
 FIVE = [
@@ -66,6 +70,19 @@ def test_the_directory_has_the_five_files_and_a_manifest(tmp_path):
     assert {"baseline", "version", "dataset", "models", "prompts", "top_k", "seed"} <= set(manifest)
 
 
+def test_the_manifest_says_what_the_files_were_made_of(tmp_path):
+    made = run(tmp_path, "BM25Memory", "demo", max_samples=1, top_k=3, context_tokens=200, seed=7)
+    manifest = json.loads((tmp_path / ".karat" / "manifest.json").read_text())
+    assert manifest["dataset"]["hash"] == read_memory_dataset("demo").hash
+    assert (manifest["dataset"]["id"], manifest["dataset"]["samples"]) == (made.run.dataset.id, 1)
+    assert (manifest["baseline"], manifest["version"]) == ("BM25Memory", BM25Memory.version)
+    assert manifest["system"] == BM25Memory().configuration()
+    assert manifest["models"]["answer"] == manifest["shared_settings"]["answer_model"]
+    assert manifest["prompts"] == {"answer": prompt_identity(), "judge": prompt_hashes()}
+    assert (manifest["top_k"], manifest["context_tokens"], manifest["seed"]) == (3, 200, 7)
+    assert (manifest["run"], manifest["judge"]["judge"]) == (made.run.id, "deterministic")
+
+
 def test_records_have_the_fields_of_the_format(tmp_path):
     run(tmp_path)
     session, question = lines(tmp_path / "session_records.jsonl")[0], lines(tmp_path / "qa_records.jsonl")[0]
@@ -102,6 +119,19 @@ def test_records_have_the_fields_of_the_format(tmp_path):
         "num_evidence", "evidence_reasoning", "num_cited_memories",
     }  # fmt: skip
     assert session["eval"]["correctness_records"][0]["id"] == 1
+    assert set(question["retrieval"]["items"][0]) >= {"rank", "memory_id", "text", "score", "raw_backend_id"}
+    assert question["retrieval"]["raw_trace"]["baseline"] == "notes"
+    assert (
+        session["memory_delta"][0]["metadata"]["baseline"]
+        == session["memory_snapshot"][0]["source"]
+        == "notes"
+    )
+    judged = [each["eval"] for each in lines(tmp_path / "session_records.jsonl")[:3]]
+    assert set(judged[0]["correctness_records"][0]) >= {"id", "label"}
+    assert set(judged[1]["update_records"][0]) >= {"memory_id", "label", "reasoning"}
+    assert judged[1]["update_records"][0]["memory_id"] == "m3"
+    assert set(judged[2]["interference_records"][0]) >= {"memory_id", "label"}
+    assert judged[2]["interference_records"][0]["memory_id"] == "m4"
 
 
 def test_pipeline_files_are_the_records_without_eval(tmp_path):

@@ -17,6 +17,7 @@ import karat
 from karat.memory._dimensions import BY_KEY
 from karat.memory._evaluate import _percentile
 from karat.testing import FakeProvider
+from tests.memory.test_judging import shown_parts
 
 
 def judge(body: dict[str, Any]) -> str:
@@ -191,6 +192,33 @@ def test_aggregate_metrics(judged):
     }
 
 
+def test_the_formula_of_updates_stands_against_the_figure_that_the_format_prints(tmp_path, monkeypatch):
+    """The documentation of the format prints 0.65 beside counts that give 0.718."""
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    counts = {"updated": 52, "both": 18, "outdated": 15}
+    points = [f"u{n} <{label}> <covered>" for label, count in counts.items() for n in range(count)]
+    write(tmp_path / "pipeline_sessions.jsonl", [session("a", "S0", update=points)])
+    write(tmp_path / "pipeline_qa.jsonl", [question("a", None)])
+    block = judge_files(tmp_path)["update_handling"]
+    assert block["score"] == pytest.approx((52 + 0.5 * 18) / 85)
+    assert [block[f"num_{name}"] for name in (*counts, "total")] == [52, 18, 15, 85]
+
+
+def test_each_rate_declares_its_direction(judged):
+    metrics = json.loads((judged / "aggregate_metrics.json").read_text())
+    lower = {name for name, direction in metrics["directions"].items() if direction == "lower"}
+    assert lower == {
+        "memory_correctness.avg_hallucination", "memory_correctness.avg_irrelevant",
+        "question_answering.hallucination_ratio", "question_answering.omission_ratio",
+    }  # fmt: skip
+    higher = metrics["directions"].keys() - lower
+    assert higher == {
+        "memory_recall.avg_recall", "memory_recall.avg_update_recall", "memory_correctness.avg_correctness",
+        "update_handling.score", "interference_rejection.score", "question_answering.correct_ratio",
+        "evidence_coverage.hit_rate",
+    }  # fmt: skip
+
+
 def test_rates_of_records(judged):
     lines = [json.loads(line) for line in (judged / "session_records.jsonl").read_text().splitlines()]
     found = [each["eval"] for each in lines]
@@ -208,6 +236,49 @@ def test_rates_of_records(judged):
         "Correct", "Hallucination", "Omission", None, "Correct", "Correct",
     ]  # fmt: skip
     assert [each["evidence_hit_rate"] for each in asked] == [0.5, 1.0, 0.0, None, None, 0.0]
+
+
+def test_each_dimension_is_judged_on_its_own_material(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    one = session(
+        "a",
+        "S0",
+        "add:correct archive:correct",
+        new=["p <covered>"],
+        update=["u <covered> <updated>"],
+        interference=["i <rejected>"],
+    )
+    archived = {"memory_id": "2", "text": "given up", "status": "archived", "source": "x"}
+    one["memory_snapshot"].append(archived)
+    asked = [
+        question("a", "Correct", "covered"),
+        {**question("a", "Hallucination"), "gold_answer": "not said", "answerable": False},
+    ]
+    write(tmp_path / "pipeline_sessions.jsonl", [one])
+    write(tmp_path / "pipeline_qa.jsonl", asked)
+    with FakeProvider(judge) as server:
+        karat.memory.evaluate(
+            None, "x", output_dir=tmp_path, eval_only=True, judge=server.spec(), store="memory://"
+        )
+        requests = server.requests
+    shown = [shown_parts(each) for each in requests]
+    by_items = {each["items"][0].removeprefix("1. "): each for each in shown if len(each["items"]) == 1}
+    [recall] = [each for each in shown if len(each["items"]) == 2]
+    delta, stored = ["- memory 0 <correct>"], ["- stored"]
+    assert recall["memories"] == delta
+    assert by_items["memory 0 <correct>"]["dialogue"] == ["user: hello"]
+    assert by_items["u <covered> <updated>"]["memories"] == stored
+    assert by_items["i <rejected>"]["memories"] == stored
+    assert by_items["evidence 0 <covered>"]["memories"] == stored  # what the answer cites
+    assert by_items["it <Correct>"]["gold"] == ["- it"]
+    assert "gold" not in by_items["it <Hallucination>"]  # an unanswerable question has a rubric of its own
+    rubrics = {
+        each["messages"][0]["content"]
+        for each, parts in zip(requests, shown, strict=True)
+        if parts["items"][0].startswith("1. it <")
+    }
+    assert len(rubrics) == 2
+    assert len(shown) == 7
 
 
 def test_abstention(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from karat.memory import (
 from karat.testing import FakeProvider
 from tests.memory.parts import Notes, Oracle, sample
 from tests.memory.systems.test_conformance import BUILT_IN, CONTROLS
+from tests.memory.test_eval_only import labels_for
 
 ANSWER = '{"answer": "I do not know.", "cited": []}'
 CANARY = "CANARY"
@@ -146,6 +148,40 @@ def test_no_gold_reaches_the_system_or_the_answering_model(tmp_path, monkeypatch
     assert CANARY not in asked
 
 
+class Receiver(Notes):
+    """Keeps the turns and the dates of queries as it gets them."""
+
+    name = "receiver"
+    turns_seen: list[Turn] = []
+    dates: list[str | None] = []
+
+    def ingest_turn(self, turn: Turn) -> None:
+        self.turns_seen.append(turn)
+        super().ingest_turn(turn)
+
+    def retrieve(self, query: str, top_k: int, now: str | None) -> Retrieval:
+        self.dates.append(now)
+        return super().retrieve(query, top_k, now)
+
+
+def test_a_system_gets_whole_turns_and_the_date_of_the_question(tmp_path, monkeypatch):
+    monkeypatch.setattr(Receiver, "turns_seen", [])
+    monkeypatch.setattr(Receiver, "dates", [])
+    karat.memory.evaluate(
+        [marked()],
+        Receiver,
+        output_dir=tmp_path,
+        model="extractive",
+        judge="deterministic",
+        store="memory://",
+    )
+    [said] = Receiver.turns_seen
+    assert (said.turn_id, said.speaker, said.time, said.session_id) == ("T0", "user", "2024-01-01", "S0")
+    assert said.text == "It is a bird. [image I1: a bird]"
+    assert [(each.image_id, each.caption) for each in said.attachments] == [("I1", "a bird")]
+    assert Receiver.dates == ["2024-01-02"] * 3
+
+
 class Searcher(Notes):
     """Reads every file near the directories that it is given."""
 
@@ -226,6 +262,17 @@ def test_the_clock_of_the_machine_reaches_no_memory_and_no_prompt(tmp_path, syst
         assert "2031" not in json.dumps([each["messages"] for each in server.requests])
     for name in ("pipeline_sessions.jsonl", "pipeline_qa.jsonl"):
         assert "2031" not in (tmp_path / name).read_text()
+
+
+def test_the_clock_of_the_machine_reaches_no_prompt_of_the_judge(tmp_path):
+    with FakeProvider(labels_for) as server, time_machine.travel("2031-06-23T12:00:00Z", tick=True):
+        made = karat.memory.evaluate(
+            [sample()], Notes, output_dir=tmp_path, model="extractive", judge=server.spec(), store="memory://"
+        )
+        shown = [message["content"] for each in server.requests for message in each["messages"]]
+    assert made.exit_code == 0
+    assert len(shown) > 10
+    assert not any(re.search(r"\b2031\b", text) for text in shown)
 
 
 def test_the_question_carries_its_own_date(tmp_path):

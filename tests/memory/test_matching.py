@@ -11,7 +11,7 @@ import pytest
 
 from karat.memory import turn_text
 from karat.memory._language import Date, dates, is_refusal, numbers
-from karat.memory._matching import Matcher, judge_answer
+from karat.memory._matching import Matcher, judge_answer, swapped
 from karat.memory.datasets import read_memory_dataset
 
 
@@ -143,28 +143,73 @@ def test_hostile_texts_end():
         judge_answer(text, ["7 May 2023"])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a", "a, ", "a and ", "A ", "A'", "$", "1 ", "1-", "- ", "é", "if ", "no ", "my ", "My son "),
+        *("from a to ", "is a ", "didn't ", "two days "),
+    ],
+)
+def test_hostile_points_and_gold_answers_end(text):
+    text *= 30_000 // len(text)
+    matcher = Matcher(False)
+    matcher.covered_by(text, [text, "Ana lives in Oslo"])
+    judge_answer("7 May 2023", [text], matcher=matcher)
+    judge_answer(text, [text], matcher=matcher)
+
+
 CASES = [
     json.loads(line)
     for line in (Path(__file__).parent / "matching_cases.jsonl").read_text(encoding="utf-8").splitlines()
 ]
-"""Cases labelled by hand. Those tagged `held out` and `held out 2` were written after the rules and changed none;
-`second set` was tried on the rules that the first set had led to, and changed them."""
+"""Cases labelled by hand. Those tagged `held out …` changed no rule; those of the second and third set were tried on
+the rules that the sets before them had led to, and changed them. The third set and `held out 3` were written as one set
+before anybody looked at the rules, and divided by chance."""
 
 RIGHT = {
     (True, "first set"): (137, 138),
     (True, "held out"): (26, 26),
     (True, "second set"): (57, 60),
     (True, "held out 2"): (25, 30),
-    (False, "first set"): (136, 138),
+    (True, "third set"): (104, 112),
+    (True, "held out 3"): (84, 112),
+    (False, "first set"): (137, 138),
     (False, "held out"): (26, 26),
-    (False, "second set"): (48, 60),
-    (False, "held out 2"): (19, 30),
+    (False, "second set"): (54, 60),
+    (False, "held out 2"): (24, 30),
+    (False, "third set"): (104, 112),
+    (False, "held out 3"): (78, 112),
 }
 """How many verdicts are right, with and without embeddings; docs/memory.md has these figures."""
 
+PRECISION = {True: (40, 48), False: (33, 40)}
+"""Of what is accepted in `held out 3` (points as covered, answers as Correct), how much is right."""
+RECALL = {True: (40, 56), False: (33, 56)}
+"""Of what ought to be accepted there, how much is."""
+
 
 def set_of(case: dict[str, Any]) -> str:
-    return case["tag"] if case["tag"] in ("held out", "second set", "held out 2") else "first set"
+    tag: str = case["tag"]
+    return tag if tag.startswith("held out") or tag.endswith(" set") else "first set"
+
+
+def accepts(case: dict[str, Any], matcher: Matcher) -> bool:
+    if case["kind"] == "coverage":
+        return matcher.covered_by(case["point"], case["memories"], case["against"]) is not None
+    verdict = judge_answer(case["answer"], case["gold"], answerable=case["answerable"], matcher=matcher)
+    return verdict.label == "Correct"
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_precision_and_recall_on_cases_that_changed_no_rule(embeddings):
+    if embeddings:
+        pytest.importorskip("wordllama")
+    matcher = Matcher(embeddings)
+    cases = [case for case in CASES if set_of(case) == "held out 3"]
+    accepted = [case for case in cases if accepts(case, matcher)]
+    wanted = [case for case in cases if case.get("covered") or case.get("label") == "Correct"]
+    right = sum(case in wanted for case in accepted)
+    assert ((right, len(accepted)), (right, len(wanted))) == (PRECISION[embeddings], RECALL[embeddings])
 
 
 def is_right(case: dict[str, Any], matcher: Matcher) -> bool:
@@ -198,6 +243,76 @@ SAME_OF_ANOTHER = [
     ("Pia is learning Finnish.", "Pia: I am learning Welsh."),
     ("Lena moved to Ghent.", "Marta moved to Ghent."),
 ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "expected"),
+    [
+        ("Petra lent Milan 50 euros.", "Milan lent Petra 50 euros.", True),
+        ("Petra lent Milan 50 euros.", "Petra lent Milan 50 euros.", False),
+        ("Petra lent Milan 50 euros.", "Milan was lent 50 euros by Petra.", False),
+        ("Sofie's dog bit the postman.", "The postman bit Sofie's dog.", True),
+        ("Gil's wife is Ada.", "Ada is the wife of Gil.", False),
+        ("He flew from Lima to Quito.", "He flew from Quito to Lima.", True),
+        ("The rent rose from 700 to 780 euros.", "The rent rose from 780 to 700 euros.", True),
+        ("The picnic was cancelled because of rain.", "Because of rain they cancelled the picnic.", False),
+        ("Dana joined a choir last autumn.", "Last autumn Dana joined a choir.", False),
+    ],
+)
+def test_swapped_roles(wanted, given, expected):
+    assert swapped(wanted, given) is expected
+    matcher = Matcher(False)
+    assert (matcher.covered_by(wanted, [given]) is None) or not expected
+
+
+@pytest.mark.parametrize(
+    ("point", "memory", "covered"),
+    [
+        ("Ida swims on Tuesdays.", "Ida: I swim on Thursdays.", False),
+        ("Ida swims on Tuesdays.", "Ida: I swim on Tuesdays and Thursdays.", True),
+        ("Ida was born in 1984.", "Ida: I was born in 1948.", False),
+        ("Ida was in Rome for two weeks.", "Ida: I was in Rome for 14 days.", True),
+        ("Ida was in Rome for two weeks.", "Ida: I was in Rome for two days.", False),
+        ("Ida paid 30 dollars.", "Ida: I paid $30.", True),
+        ("Ida paid 30 dollars.", "Ida: I paid €30.", False),
+        ("Ida met José in Málaga.", "Ida: I met Jose in Malaga.", True),
+        ("Ida lives in Rome.", "Ida: Should I live in Rome?", False),
+        ("Ida booked a table in Rome.", "Assistant: You could book a table in Rome.", False),
+        ("Ida moved to Rome.", "Ida: I almost moved to Rome.", False),
+        ("Ida plans to move to Rome.", "Ida: I am planning to move to Rome if I can.", True),
+        ("Ida sails.", "Ida: My sister sails.", False),
+        ("Ida's sister sails.", "Ida: I sail.", False),
+        ("Ida's sister sails.", "Ida: My sister sails.", True),
+        ("Ida's sister Una sails.", "Ida: Una sails.", True),
+        ("Ida and her sister sail.", "Ida: My sister and I sail.", True),
+        ("Ida eats no fish.", "Ida: I don't eat fish.", True),
+        ("Ida eats fish.", "Ida: I eat no fish.", False),
+        ("Ida bought a ring for Una.", "Ida: I bought a ring for Max.", False),
+        ("Ida can swim.", "Ida: I am unable to swim.", False),
+        ("Ida passed the exam.", "Ida: I failed the exam.", False),
+    ],
+)
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_what_a_memory_states(point, memory, covered, embeddings):
+    if embeddings:
+        pytest.importorskip("wordllama")
+    assert (Matcher(embeddings).covered_by(point, [memory]) is not None) is covered
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "label"),
+    [
+        ("two weeks", "14 days", "Correct"),
+        ("3 hours", "3 days", "Hallucination"),
+        ("half an hour", "30 minutes", "Correct"),
+        ("two years", "24 months", "Correct"),
+        ("20 euros", "20 dollars", "Hallucination"),
+        ("from Quito to Lima", "from Lima to Quito", "Hallucination"),
+        ("Malaga", "Málaga", "Correct"),
+    ],
+)
+def test_answers_in_other_units_and_signs(answer, gold, label):
+    assert judge_answer(answer, [gold]).label == label
 
 
 @pytest.mark.parametrize(("point", "memory"), SAME_OF_ANOTHER)

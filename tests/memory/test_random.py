@@ -10,6 +10,7 @@ import json
 import random
 import re
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +27,37 @@ CORRECTNESS = ("correct", "hallucination", "irrelevant")
 UPDATE = ("updated", "both", "outdated", "neither")
 INTERFERENCE = ("rejected", "memorized")
 ANSWER = ("Correct", "Hallucination", "Omission")
+BROKEN = "BROKEN"
+"""In a text about which the scripted judge never gives a usable reply."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What is special about the files of a case."""
+
+    kinds: tuple[str, ...] = ("new", "update", "interference")
+    questions: int = 6
+    prefix: str = ""
+    """Before every text."""
+    twice: bool = False
+    """Whether all points of a session have the same text."""
+    omitted: float = 0.0
+    """The share of sessions whose snapshot was omitted."""
+    deltas: tuple[int, ...] = (0, 0, 1, 3, 5)
+
+
+PROFILES = {
+    "all judgments fail": Profile(prefix=BROKEN),
+    "interference only": Profile(kinds=("interference",)),
+    "updates only, snapshots omitted": Profile(kinds=("update",), omitted=1.0),
+    "some snapshots omitted": Profile(omitted=0.5),
+    "no gold": Profile(kinds=()),
+    "no questions": Profile(questions=0),
+    "nothing at all": Profile(kinds=(), questions=0, deltas=(0,)),
+    "sessions that add nothing": Profile(deltas=(0,)),
+    "the same point twice": Profile(twice=True),
+    "other scripts": Profile(prefix="caf\u00e9 \u4f60\u597d \U0001f431 \u05e9\u05dc\u05d5\u05dd "),
+}
 
 
 def label(text: str, labels: tuple[str, ...]) -> str:
@@ -34,6 +66,8 @@ def label(text: str, labels: tuple[str, ...]) -> str:
 
 def verdicts(texts: list[str], labels: tuple[str, ...]) -> list[str] | None:
     """What the scripted judge says about items; None where its reply cannot be used."""
+    if any(BROKEN in text for text in texts):
+        return None
     if zlib.crc32("|".join([*labels, *texts]).encode()) % 5 == 0:
         return None
     return [label(text, labels) for text in texts]
@@ -55,21 +89,23 @@ def judge(body: Record) -> str:
 # ---------------------------------------------------------------- random pipeline files
 
 
-def sessions_of(rng: random.Random, sample: str) -> list[Record]:
+def sessions_of(rng: random.Random, sample: str, profile: Profile) -> list[Record]:
     out, so_far = [], []
     for number in range(rng.randint(1, 5)):
         name = f"S{number:02}"
 
-        def points(kind: str, most: int, name: str = name) -> list[Record]:
+        same = rng.random() if profile.twice else None
+
+        def points(kind: str, most: int, name: str = name, same: float | None = same) -> list[Record]:
             return [
                 {
                     "memory_id": f"{name}-{kind}-{n}",
-                    "memory_content": f"{kind} {rng.random()}",
+                    "memory_content": f"{profile.prefix}{kind} {rng.random() if same is None else same}",
                     "original_memories": [f"old {rng.random()}"]
                     if kind == "update" and rng.random() < 0.5
                     else [],
                 }
-                for n in range(rng.randint(0, most))
+                for n in range(rng.randint(0, most) if kind in profile.kinds else 0)
             ]
 
         new, update, interference = points("new", 4), points("update", 3), points("interference", 2)
@@ -77,9 +113,9 @@ def sessions_of(rng: random.Random, sample: str) -> list[Record]:
         delta = [
             {
                 "session_id": name, "op": rng.choice(["add", "add", "update", "archive"]),
-                "text": f"memory {rng.random()}", "linked_previous": [], "metadata": {},
+                "text": f"{profile.prefix}memory {rng.random()}", "linked_previous": [], "metadata": {},
             }
-            for _ in range(rng.choice([0, 0, 1, 3, 5]))
+            for _ in range(rng.choice(profile.deltas))
         ]  # fmt: skip
         stored = [
             {
@@ -90,10 +126,11 @@ def sessions_of(rng: random.Random, sample: str) -> list[Record]:
             }
             for n in range(rng.choice([0, 1, 3]))
         ]
+        omitted = {"snapshot_omitted": True} if rng.random() < profile.omitted else {}
         out.append(
             {
                 "sample_id": sample, "sample_uuid": f"u-{sample}", "session_id": name,
-                "memory_snapshot": stored, "memory_delta": delta,
+                "memory_snapshot": [] if omitted else stored, "memory_delta": delta, **omitted,
                 "gold_state": {
                     "session_id": name, "cumulative_gold_memories": so_far, "session_new_memories": new,
                     "session_update_memories": update, "session_interference_memories": interference,
@@ -104,12 +141,12 @@ def sessions_of(rng: random.Random, sample: str) -> list[Record]:
     return out
 
 
-def question_of(rng: random.Random, sample: str) -> Record:
+def question_of(rng: random.Random, sample: str, profile: Profile) -> Record:
     answerable = rng.random() < 0.8
-    evidence = [f"evidence {rng.random()}" for _ in range(rng.randint(0, 3))] if answerable else []
-    answer = rng.choice(
-        [None, "", f"answer {rng.random()}", f"answer {rng.random()}", f"answer {rng.random()}"]
+    evidence = (
+        [f"{profile.prefix}evidence {rng.random()}" for _ in range(rng.randint(0, 3))] if answerable else []
     )
+    answer = rng.choice([None, "", *(f"{profile.prefix}answer {rng.random()}" for _ in range(3))])
     return {
         "sample_id": sample, "sample_uuid": f"u-{sample}", "checkpoint_id": "c", "question": "What is it?",
         "gold_answer": "it", "gold_evidence_memory_ids": [str(n) for n in range(len(evidence))],
@@ -166,7 +203,7 @@ def expected(sessions: list[Record], questions: list[Record]) -> dict[str, Recor
                 for p in update
             ]
             found = verdicts(texts, UPDATE) if active else ["neither"] * len(update)
-            if found is None:
+            if found is None or each.get("snapshot_omitted"):
                 errors["update"] += 1
             else:
                 for name in found:
@@ -174,7 +211,7 @@ def expected(sessions: list[Record], questions: list[Record]) -> dict[str, Recor
         interfering = [point["memory_content"] for point in state["session_interference_memories"]]
         if interfering:
             found = verdicts(interfering, INTERFERENCE) if active else ["rejected"] * len(interfering)
-            if found is None:
+            if found is None or each.get("snapshot_omitted"):
                 errors["interference"] += 1
             else:
                 rejected, memorized = rejected + found.count("rejected"), memorized + found.count("memorized")
@@ -234,11 +271,23 @@ def expected(sessions: list[Record], questions: list[Record]) -> dict[str, Recor
 
 @pytest.mark.parametrize("seed", range(25))
 def test_every_figure_is_that_of_the_naive_implementation(tmp_path, monkeypatch, seed):
+    compare(tmp_path, monkeypatch, seed, Profile())
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_figure_of_an_edge_case_is_that_of_the_naive_implementation(tmp_path, monkeypatch, name, seed):
+    compare(tmp_path, monkeypatch, seed, PROFILES[name])
+
+
+def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, profile: Profile) -> None:
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
     rng = random.Random(seed)
     names = [f"s{number}" for number in range(rng.randint(1, 4))]
-    sessions = [each for name in names for each in sessions_of(rng, name)]
-    questions = [question_of(rng, name) for name in names for _ in range(rng.randint(0, 6))]
+    sessions = [each for name in names for each in sessions_of(rng, name, profile)]
+    questions = [
+        question_of(rng, name, profile) for name in names for _ in range(rng.randint(0, profile.questions))
+    ]
     write(tmp_path / "pipeline_sessions.jsonl", sessions)
     write(tmp_path / "pipeline_qa.jsonl", questions)
     before = [(tmp_path / name).read_bytes() for name in ("pipeline_sessions.jsonl", "pipeline_qa.jsonl")]

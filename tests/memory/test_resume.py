@@ -45,6 +45,17 @@ def test_every_built_in_system_continues(tmp_path, name):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
+@pytest.mark.parametrize("name", ["mem0", "langmem"])
+def test_libraries_continue(tmp_path, name):
+    pytest.importorskip(name)
+    found = killed(tmp_path, name, 83)
+    assert found["killed"] == len(range(1, found["moments"] + 1, 83)) >= 2
+    assert found["different"] == []
+    assert found["again"] == []
+    assert not any("first session" in notice for notice in found["notices"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 def test_a_system_that_cannot_save_starts_again_and_says_so(tmp_path):
     found = killed(tmp_path, "forgets", 31)
     assert found["killed"] == len(range(1, found["moments"] + 1, 31))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any
 
@@ -71,6 +72,25 @@ def test_tokens_and_seconds_are_told_apart_by_step(tmp_path, monkeypatch):
     assert spent["answer"]["input_tokens"] > 0
     assert spent["answer"]["p95_seconds"] >= spent["answer"]["p50_seconds"] > 0
     assert json.loads((tmp_path / "out" / ".karat" / "manifest.json").read_text())["efficiency"] == spent
+
+
+def test_tokens_and_seconds_of_the_judge_stand_apart(tmp_path, monkeypatch):
+    from tests.memory.test_eval_only import labels_for
+
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    with FakeProvider(lambda body: {"text": labels_for(body), "usage": {"input": 11, "output": 3}}) as server:
+        made = run(tmp_path / "out", samples=[sample()], judge=server.spec())
+        asked = server.count
+    spent = made.manifest["efficiency"]
+    assert (spent["judge"]["input_tokens"], spent["judge"]["output_tokens"]) == (11 * asked, 3 * asked)
+    assert spent["judge"]["n"] == asked
+    assert spent["judge"]["p95_seconds"] >= spent["judge"]["p50_seconds"] > 0
+    assert [spent[step]["input_tokens"] for step in ("write", "read", "answer")] == [0, 0, 0]
+    printed = made.report()
+    assert "Agreement of the judge with the deterministic matcher" in printed
+    assert all(
+        re.search(rf"^{step} +\d", printed, re.MULTILINE) for step in ("write", "read", "answer", "judge")
+    )
 
 
 def test_the_files_do_not_depend_on_how_many_samples_are_driven_at_a_time(tmp_path):

@@ -125,3 +125,12 @@ async def test_a_command_that_hangs_is_killed_with_what_it_started(provider, def
     with pytest.raises(models.CredentialsRefused, match="did not end within"):
         await models.get("mine").generate("?")
     assert provider.count == 0
+
+
+async def test_a_printed_key_that_is_refused_names_the_command(define):
+    with FakeProvider(keys=["another-key"]) as server:
+        define(f"mine:\n  model: m\n  base_url: {server.url}\n  api_key_command: echo a-wrong-key\n")
+        with pytest.raises(models.CredentialsRefused, match="correct api_key_command") as refused:
+            await models.get("mine").generate("?")
+        assert "a-wrong-key" not in str(refused.value)
+        assert server.count == 2  # once more with what the command prints then

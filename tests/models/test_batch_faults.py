@@ -16,7 +16,7 @@ import pytest
 
 import karat
 from karat import models
-from karat.models import _batches
+from karat.models import _batches, _transport
 from karat.models._runtime import shared
 from karat.tasks.prompt import PromptTask
 from karat.testing import FakeProvider
@@ -149,6 +149,16 @@ def test_one_wrong_line_fails_one_record(kind, server, clock, tmp_path):
     done = run(kind, tmp_path)
     assert (done.counts.ok, done.counts.failed) == (COUNT - 1, 1)
     assert models.cache_stats()["entries"] >= COUNT - 1
+
+
+def test_a_huge_result_fails_its_record_alone(kind, server, clock, tmp_path, monkeypatch):
+    monkeypatch.setattr(_transport, "LARGEST_BODY", 1 << 20)
+    server.script.answers = lambda body: "x" * (2 << 20) if "q3" in json.dumps(body) else "short"
+    made = run(kind, tmp_path)
+    assert (made.counts.ok, made.counts.failed) == (COUNT - 1, 1)
+    failed = [output for output in made.outputs() if not isinstance(output.outcome, karat.records.Ok)]
+    assert [output.example for output in failed] == ["3"]
+    assert "larger than 1 MB" in str(failed[0].outcome)
 
 
 def test_a_result_that_is_missing_at_first_is_fetched_again(kind, server, clock, tmp_path):
@@ -468,6 +478,46 @@ def test_a_batch_that_the_provider_does_not_know_stops_the_run(kind, server, clo
         run(kind, tmp_path)
     assert open_requests(tmp_path) == COUNT
     assert not server.batches.requests
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_an_intent_of_another_key_is_neither_submitted_again_nor_given_up(
+    kind, server, clock, tmp_path, monkeypatch, arrived
+):
+    """Each account lists its own batches only: not to find one there does not mean that it never arrived."""
+    monkeypatch.setattr(_batches, "ARRIVAL", 0.0)
+    handle, accounts = server.batches.handle, {}
+
+    def by_account(request, content):
+        from aiohttp import web
+
+        key = request.headers.get("Authorization") or request.headers.get("x-api-key")
+        listed = request.method == "GET" and request.path.endswith("/batches")
+        if listed and accounts.setdefault("first", key) != key:
+            return web.json_response({"data": [], "has_more": False})
+        accounts.setdefault("first", key)
+        if request.method == "POST" and request.path.endswith("/batches") and not arrived:
+            request.transport.abort()
+            return web.Response()
+        return handle(request, content)
+
+    server.batches.handle = by_account
+    server.batches.lose_next = arrived
+    with pytest.raises(_batches.BatchOpen):
+        run(kind, tmp_path)
+    variable = f"{kind.upper()}_API_KEY"
+    monkeypatch.setenv(variable, "the-key-of-another-account")
+    with pytest.raises(_batches.BatchOpen, match="another key") as stopped:
+        run(kind, tmp_path)
+    assert stopped.value.exit_code == 3
+    assert open_requests(tmp_path) == COUNT
+    with sqlite3.connect(tmp_path / "replies.db") as file:
+        stored = file.execute("SELECT place FROM batches").fetchone()[0]
+    assert "key-for-tests" not in stored
+    monkeypatch.setenv(variable, "a-key-for-tests")
+    arrived = True
+    assert run(kind, tmp_path).counts.ok == COUNT
+    assert set(server.batches.requests.values()) == {1}
 
 
 # Kills ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -10,11 +11,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 
 import karat
 from karat import models
+from karat.cli import main
 from karat.errors import BudgetReached
 from karat.execution import pipeline
 from karat.models import _batches
@@ -103,6 +106,10 @@ def test_a_row_that_fails_fails_its_record_alone(batched, tmp_path):
 def test_ids_are_derived_from_the_cache_key_and_fit_the_provider(batched, tmp_path):
     server, task = batched
     karat.run(task(), questions(3), store=tmp_path / "k.db", batch=True)
+    models.close()  # replies are written behind
+    with sqlite3.connect(os.environ["KARAT_CACHE"]) as file:
+        keys = {key.hex() for (key,) in file.execute("SELECT key FROM replies")}
+    assert set(server.batches.requests) <= keys
     assert all(len(each) == 40 and each.isalnum() for each in server.batches.requests)
 
 
@@ -120,6 +127,64 @@ def test_repairs_go_into_follow_up_batches_with_a_warning(batched, tmp_path, cap
     assert [output.value for output in run.outputs()] == [{"a": 1}] * 3
     assert server.batches.count == 2
     assert "follow-up requests" in caplog.text
+
+
+def test_an_agent_submits_a_follow_up_batch_for_each_turn_with_a_warning(batched, tmp_path, caplog):
+    server, task = batched
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    called = {"tool_calls": [{"name": "add", "arguments": {}}]}
+    server.script.answers = lambda body: "three" if "what add said" in str(body) else called
+    model = task().model
+
+    async def agent(input):
+        messages = [{"role": "user", "content": input}]
+        reply = await model.generate(messages, tools=[tool])
+        result = {"role": "tool", "tool_call_id": reply.tool_calls[0].id, "content": "what add said"}
+        return (await model.generate([*messages, reply.message, result], tools=[tool])).text
+
+    with caplog.at_level(logging.WARNING, "karat.models"):
+        run = karat.run(agent, questions(3), store=tmp_path / "k.db", batch=True)
+    assert [output.value for output in run.outputs()] == ["three"] * 3
+    assert server.batches.count == 2
+    assert "follow-up requests" in caplog.text
+
+
+def test_the_commands_run_and_evaluate_send_their_calls_in_batches_at_half_the_price(
+    batched, tmp_path, monkeypatch, capsys
+):
+    """One batch for the run and one for its judge; the same commands again submit nothing."""
+    server, task = batched
+    monkeypatch.chdir(tmp_path)
+    model = task().model
+    verdict = json.dumps({"analysis": "It is right.", "pass": True})
+    server.script.answers = lambda body: _given(body, verdict) if "criterion" in str(body).lower() else "yes"
+    (tmp_path / "q.jsonl").write_text("".join(f'{{"id": "{n}", "q": "question {n}"}}\n' for n in range(4)))
+    (tmp_path / "e.yaml").write_text(
+        "dataset: {path: q.jsonl, input: q, id: id}\n"
+        f"task: {{prompt: '{{input}}', model: {model.spec}, api: {model.endpoint.api}}}\n"
+    )
+    judge = {"model": model.spec, "api": model.endpoint.api}
+    evaluator = json.dumps({"name": "llm_judge", "params": {"criterion": "A criterion.", "judge": judge}})
+    store = ["--store", "sqlite:///k.db", "--json"]
+    for _ in range(2):
+        assert main(["run", "e.yaml", "--batch", *store]) == 0
+        assert main(["evaluate", "latest", "-e", evaluator, "--batch", *store]) == 0
+        assert server.batches.count == 2
+    assert sorted(server.batches.requests.values()) == [1] * 8
+    capsys.readouterr()
+    (evaluation,) = karat.open_store("sqlite:///k.db").evaluations.list()
+    (usage,) = evaluation.header.usage.values()
+    price = model.endpoint.price
+    full = (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1e6
+    assert usage.cost == pytest.approx(full / 2)
+
+
+def _given(body, text):
+    """The text, or the arguments of the tool that is forced."""
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "tool":
+        return {"text": "", "tool_calls": [{"name": choice["name"], "arguments": json.loads(text)}]}
+    return text
 
 
 def test_a_batch_is_split_at_the_size_limit(batched, tmp_path, monkeypatch):
@@ -223,6 +288,42 @@ def test_kill_and_resume_during_a_batch_submits_no_request_twice(model, ending, 
     assert (stats["batches"], stats["most_batched"], stats["count"]) == (1, 1, 30)
     left = sqlite3.connect(tmp_path / "replies.db").execute("SELECT count(*) FROM batch_requests").fetchone()
     assert left == (0,)
+
+
+COMMAND = """
+    import sys
+    from karat.cli import main
+    from karat.models import _batches
+    _batches.SETTLED, _batches.FIRST_POLL, _batches.LONGEST_POLL = 0.05, 0.05, 0.05
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_leaves_the_batch_of_a_command_running_and_says_how_to_come_back(folder):
+    """With the exit code of an interrupted command that can be continued; the same command attaches to the batch."""
+    (folder / "q.jsonl").write_text("".join(f'{{"id": "{n}", "q": "question {n}"}}\n' for n in range(5)))
+    (folder / "e.yaml").write_text(
+        "dataset: {path: q.jsonl, input: q, id: id}\ntask: {prompt: '{input}', model: openai/gpt-4o-mini}\n"
+    )
+    arguments = ["run", "e.yaml", "--batch", "--store", "sqlite:///k.db", "--json"]
+    command = [sys.executable, "-c", textwrap.dedent(COMMAND), *arguments]
+    with FakeProvider.in_process(batch_polls=40) as server:
+        environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "a-key-for-tests"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        first = subprocess.Popen(command, env=environment, **pipes)
+        while server.stats()["batches"] == 0:
+            assert first.poll() is None
+            time.sleep(0.02)
+        first.send_signal(signal.SIGINT)
+        out, said = first.communicate()
+        assert first.returncode == 130, said
+        assert json.loads(out)["error"]["go_on"].startswith("karat run e.yaml --batch")
+        assert "repeat the command to attach" in said or "the same command attaches" in said
+        second = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert second.returncode == 0, second.stderr
+        assert json.loads(second.stdout)["runs"][0]["counts"]["ok"] == 5
+        stats = server.stats()
+    assert (stats["batches"], stats["most_batched"], stats["count"]) == (1, 1, 5)
 
 
 def test_code_that_is_not_async_waits_in_a_bounded_number_of_threads(sync_task, monkeypatch, caplog):

@@ -19,7 +19,7 @@ import pytest
 import karat
 from karat import models
 from karat.errors import RequestError
-from karat.models import _reply_journal
+from karat.models import _cache
 from karat.models._client import Pending
 from karat.models._messages import Request
 from karat.models._request_context import RequestContext
@@ -336,7 +336,7 @@ def kept_in_the_files():
     path = Path(os.environ["KARAT_CACHE"])
     keys = set()
     for journal in path.parent.glob("*.journal"):  # first: what leaves it is committed
-        keys |= {key for key, *_ in _reply_journal._rows(journal.read_bytes())}
+        keys |= {key for key, *_ in _cache._rows(journal.read_bytes())}
     with contextlib.closing(sqlite3.connect(path)) as file:
         return len(keys.union(key for (key,) in file.execute("SELECT key FROM replies")))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 
 import pytest
@@ -83,6 +84,58 @@ async def test_an_answer_of_a_given_form(endpoint):
     for kind in ("plain", "thinking"):
         reply = await make(kind).generate("A city?", schema=City)
         assert reply.parsed == City(name="Rome", people=3)
+
+
+@pytest.mark.parametrize(
+    "model", ["claude-opus-4-7", "claude-opus-4-6", "claude-sonnet-5-5", "claude-opus-4-5"]
+)
+async def test_a_form_and_thinking_go_together_at_anthropic(model, monkeypatch):
+    """A forced tool beside thinking is a 400, so that the schema goes into `output_config.format`."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-for-tests")
+    with FakeProvider('{"name": "Rome", "people": 3}') as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        reply = await models.get(f"anthropic/{model}").generate("A city?", schema=City, effort="low")
+    assert reply.parsed == City(name="Rome", people=3)
+    (sent,) = server.requests
+    assert sent["output_config"]["effort"] == "low"
+    assert sent["output_config"]["format"]["type"] == "json_schema"
+    assert "tool_choice" not in sent
+
+
+async def test_a_form_and_thinking_go_together_where_there_is_no_json_format(define):
+    """Of a model that is not known nothing but the tool is known to work, and thinking forbids to force it."""
+    with FakeProvider(lambda body: _formed(body, {"name": "Rome", "people": 3})) as server:
+        define(f"mine:\n  model: some-model\n  base_url: {server.url}\n  wire: anthropic\n")
+        reply = await models.get("mine").generate("A city?", schema=City, effort="low", max_tokens=2000)
+    assert reply.parsed == City(name="Rome", people=3)
+    assert server.requests[0]["thinking"] == {"type": "adaptive"}
+    assert (server.requests[0].get("tool_choice") or {}).get("type") not in ("any", "tool")
+
+
+async def test_a_request_of_the_responses_api_has_its_own_fields(provider):
+    provider.script.answers = lambda body: json.dumps({"name": "Rome", "people": 3})
+    model = models.get(provider.spec("gpt-5.6-terra"), api="responses")
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "A city?"},
+        {"role": "assistant", "content": "Rome."},
+        {"role": "user", "content": "As JSON."},
+    ]
+    await model.generate(messages, schema=City, tools=[TOOL], effort="low", max_tokens=500)
+    sent = provider.requests[0]
+    assert sent["instructions"] == "Be brief."
+    assert [item["role"] for item in sent["input"]] == ["user", "assistant", "user"]
+    assert (sent["tools"][0]["type"], sent["tools"][0]["name"]) == ("function", "add")
+    assert sent["reasoning"]["effort"] == "low"
+    assert sent["text"]["format"]["type"] == "json_schema"
+    assert sent["max_output_tokens"] == 500
+    assert not {
+        "messages",
+        "max_tokens",
+        "max_completion_tokens",
+        "reasoning_effort",
+        "response_format",
+    } & set(sent)
 
 
 def _formed(body, value):
@@ -169,7 +222,34 @@ async def test_thinking_is_kept_apart_from_the_answer(endpoint):
     efforts = (sent.get("reasoning_effort"), sent.get("reasoning"), sent.get("output_config"))
     assert any(each in ("low", {"effort": "low"}) for each in efforts)
     if model.endpoint.api == "anthropic":
-        assert sent["thinking"] == {"type": "adaptive"}
+        known = rules_for(model.endpoint.model)
+        display = {"display": "summarized"} if known is not None and known.hides_thinking else {}
+        assert sent["thinking"] == {"type": "adaptive", **display}
+
+
+@pytest.mark.parametrize(("model", "hidden"), [("claude-opus-4-7", True), ("claude-opus-4-6", False)])
+async def test_models_that_hide_what_they_think_are_asked_for_a_summary(model, hidden, monkeypatch):
+    """github.com/anthropics/claude-code/issues/49708: the default of `thinking.display` changed with Opus 4.7."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-for-tests")
+    with FakeProvider({"": {"text": "42", "thinking": "hm"}}) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        asked = models.get(f"anthropic/{model}")
+        reply = await asked.generate("?", effort="low")
+        assert reply.thinking == "hm"
+        silent = await asked.generate("?", extra={"thinking": {"type": "adaptive"}})
+        assert silent.thinking == ("" if hidden else "hm")
+
+
+@pytest.mark.parametrize(("model", "accepted"), [("claude-fable-5", True), ("claude-fable-5-1", False)])
+async def test_a_forced_tool_is_refused_as_the_real_model_does(model, accepted, define):
+    with FakeProvider({"": {"tool_calls": [{"name": "f", "arguments": {}}]}}) as server:
+        define(f"mine:\n  model: {model}\n  base_url: {server.url}\n  wire: anthropic\n")
+        asked = models.get("mine").generate("?", tools=[TOOL], tool_choice="required")
+        if accepted:
+            assert (await asked).tool_calls
+        else:
+            with pytest.raises(models.ParameterRefused, match="does not accept tool_choice"):
+                await asked
 
 
 async def test_a_refusal_is_a_typed_failure(endpoint):
@@ -258,13 +338,17 @@ async def test_a_stream_amounts_to_the_same_answer(endpoint):
     server.latency = 0.05  # a tenth of it between events
     kind = "plain" if make().endpoint.api == "chat" else "thinking"
     model = make(kind)
-    whole = await model.generate("?", tools=[TOOL])
-    streamed = await model.generate("?", tools=[TOOL], stream=True)
+    with models.recording(example="1") as calls:
+        whole = await model.generate("?", tools=[TOOL])
+        streamed = await model.generate("?", tools=[TOOL], stream=True)
     for field in ("text", "thinking", "tool_calls", "finish_reason", "served_model", "usage"):
         assert getattr(streamed, field) == getattr(whole, field), field
     assert streamed.first_token_seconds > 0
     assert streamed.tokens_per_second > 0
     assert whole.first_token_seconds is None
+    assert "first_token_seconds" not in calls[0].metadata
+    recorded = (calls[1].metadata["first_token_seconds"], calls[1].metadata["tokens_per_second"])
+    assert recorded == (streamed.first_token_seconds, streamed.tokens_per_second)
     assert server.requests[1]["stream"] is True
 
 
@@ -321,6 +405,15 @@ def test_every_preset_is_registered_and_listed(monkeypatch):
     assert {preset.name for preset in PRESETS} <= listed
     for preset in PRESETS:
         assert preset.source
+
+
+@pytest.mark.parametrize(("name", "api"), CASES)
+async def test_models_yaml_names_every_preset_and_each_of_its_formats(name, api, define):
+    with FakeProvider() as server:
+        define(f"mine:\n  model: {name}/some-model\n  api: {api}\n  base_url: {server.url}\n")
+        model = models.get("mine")
+        assert (model.endpoint.provider, model.endpoint.api) == (name, api)
+        assert (await model.generate("?")).text == "?"
 
 
 @pytest.mark.parametrize(
@@ -447,6 +540,7 @@ async def test_an_effort_is_mapped_for_every_preset_and_format(endpoint, effort)
 
 EXAMPLES = (
     *("claude-opus-5-5", "claude-sonnet-5-5", "claude-fable-5", "claude-sonnet-5", "claude-opus-4-7"),
+    *("claude-fable-5-2", "grok-4.20-0309-reasoning", "grok-4.3", "grok-4.5", "grok-4.6"),
     *("claude-opus-4-6", "claude-opus-4-5", "claude-haiku-4-5", "claude-3-5-sonnet-20241022"),
     *("gpt-6.1-sol", "gpt-5.6-terra", "gpt-5.5", "gpt-5.4", "gpt-5.1", "gpt-5-mini", "o3", "gpt-4o-mini"),
 )
@@ -457,7 +551,8 @@ EXAMPLES = (
     "rules", [each for each in RULES if each.efforts is not None], ids=lambda r: r.pattern
 )
 def test_an_effort_that_a_model_lacks_is_refused_by_name_and_others_are_not(rules, effort, monkeypatch):
-    provider = "anthropic" if "claude" in rules.pattern else "openai"
+    owners = {"claude": "anthropic", "grok": "xai"}
+    provider = next((owner for family, owner in owners.items() if family in rules.pattern), "openai")
     monkeypatch.setenv(f"{provider.upper()}_API_KEY", "a-key-for-tests")
     name = next((name for name in EXAMPLES if rules_for(name) is rules), None)
     assert name is not None, f"EXAMPLES has no model for {rules.pattern}"
@@ -468,13 +563,21 @@ def test_an_effort_that_a_model_lacks_is_refused_by_name_and_others_are_not(rule
             models.get(f"{provider}/{name}", effort=effort)
 
 
+@pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.pattern)
+def test_what_is_known_of_a_model_has_a_source_and_a_day(rules):
+    assert re.search(r"\w+\.\w+/", rules.source)
+    assert re.search(r"\b20\d\d-\d\d-\d\d\b", rules.source)
+
+
 KNOWN_REFUSALS = [
     ("anthropic/claude-opus-4-7", {"temperature": 0}, "does not accept temperature: remove it"),
-    ("anthropic/claude-opus-4-8-20260601", {"temperature": 1}, "does not accept temperature"),
+    ("anthropic/claude-opus-4-8-20260601", {"temperature": 0.7}, "does not accept temperature"),
     ("anthropic/claude-sonnet-5", {"extra": {"top_p": 0.5}}, "does not accept top_p"),
     ("anthropic/claude-opus-5-5", {"effort": "none"}, "does not accept effort 'none'"),
     ("anthropic/claude-sonnet-5-5", {"tool_choice": "required", "tools": [TOOL]}, "cannot be forced"),
+    ("anthropic/claude-fable-5-1", {"tool_choice": "required", "tools": [TOOL]}, "cannot be forced"),
     ("anthropic/claude-haiku-4-5", {"effort": "low"}, "has no effort to set"),
+    ("xai/grok-4.5", {"effort": "none"}, "it takes low, medium, high"),
     ("anthropic/claude-haiku-4-5", {"seed": 1}, "has no seed"),
     ("openai/gpt-5-mini", {"temperature": 0.5}, "does not accept temperature"),
     ("openai/o3", {"temperature": 0}, "does not accept temperature"),
@@ -504,6 +607,8 @@ def test_what_is_known_to_be_refused_is_said_before_the_first_record(spec, param
         ("anthropic/claude-haiku-4-5", {"temperature": 0}),
         ("openai/gpt-4o", {"temperature": 0}),
         ("openai/gpt-5.1", {"temperature": 0}),
+        ("anthropic/claude-opus-4-7", {"temperature": 1}),  # the default, which is no other value
+        ("openai/o3", {"temperature": 1.0}),
         ("openai/gpt-5.6-terra", {"temperature": 0, "effort": "none"}),
         ("openai/gpt-5.3-chat-latest", {"temperature": 0}),
         ("openrouter/anthropic/claude-opus-4-7", {"temperature": 0}),  # which drops it in silence
@@ -826,7 +931,7 @@ WORDINGS = [
 @pytest.mark.parametrize("status", [200, 400, 422])
 @pytest.mark.parametrize(("api", "options", "body", "named"), WORDINGS)
 async def test_a_400_names_a_parameter_in_any_wording(api, options, body, named, status, provider):
-    """Whatever the wording, it is one failure of the run and not one of every record."""
+    """In any wording, it is one failure of the run and not one of every record."""
     if status == 200:  # as gateways do
         error = body[0]["error"] if isinstance(body, list) else body.get("error", body)
         if not isinstance(error, dict) or "message" not in error:

@@ -11,7 +11,7 @@ import karat
 from karat import models
 from karat.cli import main
 from karat.errors import RequestError
-from karat.models import _media
+from karat.models import _messages
 from karat.tasks.prompt import PromptTask
 from karat.testing import FakeProvider
 
@@ -80,7 +80,7 @@ async def test_what_is_no_media_is_never_read_out(files, provider, part, said):
 
 
 async def test_a_file_that_is_too_large_is_refused(files, provider, monkeypatch):
-    monkeypatch.setattr(_media, "LARGEST_FILE", 10)
+    monkeypatch.setattr(_messages, "LARGEST_FILE", 10)
     with pytest.raises(RequestError, match="can be sent"):
         await models.get(provider.spec()).generate(asked({"type": "image", "path": "cat.png"}))
 
@@ -204,7 +204,7 @@ def test_an_object_that_is_no_part_stays_json(files):
 )
 async def test_data_inside_of_a_part_is_as_limited_as_a_file(files, provider, part, monkeypatch):
     await models.get(provider.spec()).generate(asked(part))
-    monkeypatch.setattr(_media, "LARGEST_FILE", 100)
+    monkeypatch.setattr(_messages, "LARGEST_FILE", 100)
     with pytest.raises(RequestError, match="can be sent"):
         await models.get(provider.spec()).generate(asked(part))
     assert provider.count == 1

@@ -9,12 +9,13 @@ from datetime import date
 import pytest
 
 from karat import models
-from karat.models._budget import worst_cost
+from karat.errors import BudgetReached
 from karat.models._messages import Request
-from karat.models._prices import LongContext, Price, bundled
-from karat.models._request_context import usage_of
+from karat.models._prices import LongContext, Price, bundled, worst_cost
+from karat.models._request_context import all_tokens, usage_of
 from karat.models.providers import Tokens, wire_format
 from karat.records import add_usage
+from karat.testing import Failing, FakeProvider
 
 
 def test_the_bundled_table_is_dated_and_every_row_has_a_source():
@@ -141,7 +142,9 @@ def test_a_file_of_ones_own_wins_and_is_listed_with_its_day(tmp_path, monkeypatc
         ("anthropic/claude-haiku-4-5-20251001", (1.0, 5.0, 0.1)),
         ("anthropic/claude-sonnet-5-5", (2.0, 10.0, 0.1)),
         ("gemini/gemini-2.5-pro", (1.25, 10.0, 0.125)),
-        ("deepseek/deepseek-v4-flash", (0.14, 0.28, 0.0028)),
+        ("deepseek/deepseek-v4-flash", (0.3, 1.2, 0.006)),
+        ("openai/gpt-5.6-terra", (2.0, 12.0, 0.2)),
+        ("bedrock/us.anthropic.claude-sonnet-5", (2.2, 11.0, 0.22)),
         ("groq/llama-3.3-70b-versatile", (0.59, 0.79, None)),
     ],
 )
@@ -193,3 +196,182 @@ def test_audio_and_image_tokens_are_recorded_and_priced(api, usage, given, made)
     assert add_usage({"m": recorded}, {"m": recorded})["m"].image_tokens == 120
     detailed[given] = {"image_tokens": 101}
     assert wire_format(api).parse({**body, "usage": detailed}).tokens is None
+
+
+# Service tiers and tools of providers ---------------------------------------------
+
+TEXTS = {
+    "chat": {"choices": [{"message": {"content": "x", "annotations": []}, "finish_reason": "stop"}]},
+    "responses": {
+        "status": "completed",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
+    },
+    "anthropic": {"content": [{"type": "text", "text": "x"}], "stop_reason": "end_turn"},
+}
+USED = {"chat": CHAT, "responses": RESPONSES, "anthropic": RESPONSES}
+
+
+def served(api, tier=None, **usage):
+    """A reply that says at which tier it was served, where its format says so."""
+    used = {**USED[api], **usage}
+    if tier is not None and api == "anthropic":
+        used["service_tier"] = tier
+    top = {"service_tier": tier} if tier is not None and api != "anthropic" else {}
+    return {**TEXTS[api], **top, "usage": used}
+
+
+PRICED = Price(1000.0, 2000.0, tiers={"flex": 0.5, "priority": 2.0, "us": 1.1}, web_searches=10.0)
+STANDARD = 0.1 + 0.1
+
+
+@pytest.mark.parametrize("api", TEXTS)
+@pytest.mark.parametrize(
+    ("tier", "cost"),
+    [
+        (None, STANDARD),
+        ("default", STANDARD),
+        ("standard", STANDARD),
+        ("flex", STANDARD / 2),
+        ("priority", STANDARD * 2),
+        ("scale", None),
+        ("a-tier-of-next-year", None),
+        (7, None),
+        (["flex"], None),
+    ],
+)
+def test_a_reply_costs_what_its_tier_costs_or_is_unknown(api, tier, cost):
+    tokens = wire_format(api).parse(served(api, tier)).tokens
+    assert (tokens.input, tokens.output) == (100, 50)
+    assert PRICED.cost(tokens) == (cost if cost is None else pytest.approx(cost))
+
+
+def test_a_region_and_a_speed_have_prices_of_their_own():
+    """platform.claude.com/docs/en/manage-claude/data-residency: inference in the US costs 1.1 times as much."""
+    usage = {"service_tier": "standard", "inference_geo": "us", "speed": "standard"}
+    tokens = wire_format("anthropic").parse(served("anthropic", **usage)).tokens
+    assert PRICED.cost(tokens) == pytest.approx(1.1 * STANDARD)
+    usage["speed"] = "fast"
+    fast = wire_format("anthropic").parse(served("anthropic", **usage)).tokens
+    assert (fast.tier, PRICED.cost(fast)) == ("fast+us", None)
+
+
+def item(kind, **fields):
+    return {"type": kind, "id": "i", "status": "completed", **fields}
+
+
+@pytest.mark.parametrize(
+    ("items", "cost"),
+    [
+        ([item("web_search_call", action={"type": "search"})] * 2, STANDARD + 0.02),
+        ([item("web_search_call", action={"type": "open_page"})], STANDARD),
+        ([item("mcp_call", name="f")], STANDARD),
+        ([item("file_search_call")], None),
+        ([item("code_interpreter_call")], None),
+        ([item("image_generation_call")], None),
+        ([item("tool_of_next_year_call")], None),
+    ],
+)
+def test_searches_of_openai_are_priced_and_other_tools_are_unknown(items, cost):
+    raw = served("responses")
+    tokens = wire_format("responses").parse({**raw, "output": [*items, *raw["output"]]}).tokens
+    assert PRICED.cost(tokens) == (cost if cost is None else pytest.approx(cost))
+    assert Price(1000.0, 2000.0).cost(tokens) == (STANDARD if cost == STANDARD else None)
+
+
+@pytest.mark.parametrize(
+    ("tools", "cost"),
+    [
+        ({"web_search_requests": 3, "web_fetch_requests": 2}, STANDARD + 0.03),
+        ({"web_search_requests": 0}, STANDARD),
+        ({"code_execution_requests": 1}, None),
+        ({"web_search_requests": "3"}, None),
+        ({"web_search_requests": -1}, None),
+    ],
+)
+def test_searches_of_anthropic_are_priced_and_other_tools_are_unknown(tools, cost):
+    tokens = wire_format("anthropic").parse(served("anthropic", server_tool_use=tools)).tokens
+    assert PRICED.cost(tokens) == (cost if cost is None else pytest.approx(cost))
+
+
+@pytest.mark.parametrize(
+    ("message", "usage", "cost"),
+    [
+        ({"annotations": [{"type": "url_citation"}]}, {}, None),
+        ({"annotations": [{"type": "url_citation"}]}, {"server_tool_use": {"web_search_requests": 2}}, 0.22),
+        ({"executed_tools": [{"type": "search"}]}, {}, None),
+        ({}, {"num_sources_used": 4}, None),
+        ({}, {"num_sources_used": 0}, STANDARD),
+    ],
+)
+def test_searches_in_chat_completions_are_priced_where_they_are_counted(message, usage, cost):
+    raw = served("chat", **usage)
+    raw["choices"] = [{"message": {"content": "x", **message}, "finish_reason": "stop"}]
+    assert PRICED.cost(wire_format("chat").parse(raw).tokens) == (
+        cost if cost is None else pytest.approx(cost)
+    )
+
+
+def test_turns_of_different_tiers_have_no_known_cost():
+    flex = Tokens(10, 5, tier="flex", web_searches=1)
+    assert all_tokens(flex, flex) == Tokens(20, 10, tier="flex", web_searches=2)
+    assert all_tokens(Tokens(), flex) == flex
+    assert PRICED.cost(all_tokens(flex, Tokens(10, 5))) is None
+    assert all_tokens(flex, Tokens(10, 5, other_fees=True)).other_fees
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_tier_and_the_searches_are_recorded(quick, stream):
+    usage = {"server_tool_use": {"web_search_requests": 2}}
+    raw = served("chat", "flex", **usage)
+    events = [
+        {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": raw["usage"], "service_tier": "flex"},
+    ]
+    body = "".join(f"data: {json.dumps(each)}\n\n" for each in events) + "data: [DONE]\n\n"
+    failures = {1: Failing(body=body, headers={"Content-Type": "text/event-stream"})} if stream else {}
+    with FakeProvider([{"raw": raw}], failures=failures) as server:
+        model = quick(server, prices="{input: 1000, output: 2000, tiers: {flex: 0.5}, web_searches: 10}")
+        with models.recording(example="e") as calls:
+            reply = await model.generate("?", stream=stream, extra={"service_tier": "flex"})
+    assert (reply.service_tier, reply.web_searches) == ("flex", 2)
+    assert reply.usage.cost == pytest.approx(STANDARD / 2 + 0.02)
+    assert calls[0].metadata["service_tier"] == "flex"
+    assert calls[0].metadata["web_searches"] == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"extra": {"service_tier": "priority"}},
+        {"extra": {"web_search_options": {}}},
+        {"tools": [{"type": "web_search"}]},
+        {"tools": [{"type": "code_execution_20260101", "name": "code_execution"}]},
+    ],
+)
+async def test_a_budget_refuses_what_it_cannot_bound(quick, options):
+    with FakeProvider() as server:
+        model = quick(server, prices="{input: 1, output: 1, tiers: {flex: 0.5}}")
+        with models.recording(example="e", budget=models.Budget(1)), pytest.raises(models.PriceUnknown):
+            await model.generate("x", max_tokens=5, **options)
+        assert server.count == 0
+
+
+async def test_a_budget_reserves_what_the_tier_costs(quick):
+    with FakeProvider() as server:
+        model = quick(server, prices="{input: 1000, output: 1000, tiers: {flex: 0.5, priority: 2}}")
+        reserved = {}
+        for tier in ("default", "flex", "priority"):
+            with (
+                models.recording(example="e", budget=models.Budget(0.001)),
+                pytest.raises(BudgetReached) as stopped,
+            ):
+                await model.generate("x", max_tokens=1000, extra={"service_tier": tier})
+            reserved[tier] = float(re.search(r"which is \$([\d.]+)", str(stopped.value))[1])
+        assert reserved["flex"] < reserved["default"] < reserved["priority"]
+
+
+def test_a_short_request_is_bounded_by_the_price_of_short_ones():
+    price = Price(1.0, 2.0, long_context=LongContext(above=1000, input=10.0, output=20.0))
+    request = Request(messages=[{"role": "user", "content": "x"}], max_tokens=100)
+    assert worst_cost(price, request, 500, "m") == worst_cost(Price(1.0, 2.0), request, 500, "m")
+    assert worst_cost(price, request, 1000, "m") == worst_cost(Price(10.0, 20.0), request, 1000, "m")

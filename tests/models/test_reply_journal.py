@@ -10,9 +10,19 @@ import stat
 
 import pytest
 
-from karat.models import _reply_journal
-from karat.models._cache import ReplyCache, cache_clear, cache_stats, connect
-from karat.models._reply_journal import SIZE, Journal, Journals, _rows, frame_of, recovered
+from karat.models import _cache
+from karat.models._cache import (
+    SIZE,
+    Journal,
+    Journals,
+    ReplyCache,
+    _rows,
+    cache_clear,
+    cache_stats,
+    connect,
+    frame_of,
+    recovered,
+)
 
 
 def row(key=b"k", body='{"a": 1}', created=1.0):
@@ -166,7 +176,7 @@ def test_a_cache_in_use_has_its_replies_in_the_journal_before_the_commit(cache):
 
 
 def test_without_a_journal_a_reply_is_stored_by_its_commit(cache, monkeypatch):
-    monkeypatch.setattr(_reply_journal, "fcntl", None)
+    monkeypatch.setattr(_cache, "fcntl", None)
 
     async def use():
         found = ReplyCache(cache)

@@ -97,6 +97,17 @@ claude:
     assert models.defined_names() == ["claude", "fast", "mine"]
 
 
+def test_the_embedded_model_is_waited_for_unless_timeouts_are_given(define):
+    define("""
+mine: {model: local/smollm2-135m}
+hasty: {model: local/smollm2-135m, timeouts: {read: 5}}
+""")
+    assert resolve("local/smollm2-135m").timeouts.read >= 3600
+    assert resolve("mine").timeouts == resolve("local/smollm2-135m").timeouts
+    assert resolve("hasty").timeouts == models.Timeouts(read=5)
+    assert resolve("openai/gpt-4o-mini").timeouts == models.Timeouts()
+
+
 async def test_each_field_of_models_yaml_does_what_it_says(define, provider, monkeypatch):
     monkeypatch.setenv("MY_KEY", "the-key-of-mine")
     monkeypatch.setenv("MY_TEAM", "the-team-of-mine")

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from zlib import crc32
 
 import pytest
 
@@ -14,7 +15,7 @@ from karat.analysis.comparison import compare
 from karat.analysis.ranking import rank
 from karat.analysis.summary import summarise
 from karat.cli import main
-from karat.reporting.html_report import html_report
+from karat.reporting.html_report import LONGEST_NAME, html_report, short_names
 from karat.tasks import FunctionTask
 from tests.hostile import HOSTILE
 from tests.sample_store import sample_store
@@ -135,37 +136,69 @@ def test_a_run_that_nothing_judged_says_what_to_do(tmp_path):
         assert f"karat evaluate {run.id} -e NAME" in page.text
 
 
-def test_ten_runs_with_twenty_metrics_take_at_most_300_kb(tmp_path):
-    count, keys = 60, [f"metric_number_{n}" for n in range(20)]
+def ten_runs_with_twenty_metrics(store, keys, labels, losses=False):
+    """A report on ten runs by twenty metrics, by slices too; with `losses` outputs and scores are missing."""
     data = karat.Dataset.from_examples(
         [{"id": f"example-{n}", "input": f"A question of usual length, number {n}?", "expected": "An answer. " * 8,
-          "metadata": {"topic": f"topic {n % 5}"}} for n in range(count)], name="questions")  # fmt: skip
+          "metadata": {"topic": f"topic {n % 5}"}} for n in range(60)], name="questions")  # fmt: skip
 
     def graded(key):
         def grade(outputs, expected):
-            return karat.Result(key, (len(outputs) * (len(key) + int(key[14:])) % 97) / 96)
+            drawn = crc32((outputs + key).encode())
+            if losses and drawn % 17 == 0:
+                raise ValueError("no score")
+            return karat.Result(key, drawn % 97 / 96)
 
         grade.__name__ = key
         return grade
 
     def answer(text, skill, prompt):
+        if losses and crc32(f"{text} {skill}".encode()) % 11 == 0:
+            raise RuntimeError(f"no answer to {text}")
         return f"{text} An answer in a few sentences, as models give it, and no less than that. " * (
             skill % 3 + 1
         )
 
+    runs = []
+    for skill, label in enumerate(labels):
+        task = FunctionTask(answer, name="answer", parameters={"skill": skill, "prompt": "You are … " * 40})
+        runs.append(karat.run(task, data, store=store, progress=False, labels=[label]))
+    evaluation = karat.evaluate(runs, [graded(key) for key in keys], store=store, progress=False)
+    karat.aggregate(evaluation, ["mean", {"name": "mean", "key": "by_topic", "params": {"by": "topic"}}])
+    return html_report(store, summarise(store, [run.id for run in runs]))
+
+
+@pytest.mark.parametrize("losses", [False, True], ids=["complete", "losses"])
+@pytest.mark.parametrize("length", [16, 60])
+def test_ten_runs_with_twenty_metrics_take_at_most_300_kb(tmp_path, length, losses):
+    keys = [f"metric_number_{n}_".ljust(length, "x") for n in range(20)]
+    labels = [f"run number {n} ".ljust(length, "y") for n in range(10)]
     with karat.open_store(tmp_path / "k.db") as store:
-        runs = []
-        for skill in range(10):
-            task = FunctionTask(
-                answer, name="answer", parameters={"skill": skill, "prompt": "You are … " * 40}
-            )
-            runs.append(karat.run(task, data, store=store, progress=False))
-        evaluation = karat.evaluate(runs, [graded(key) for key in keys], store=store, progress=False)
-        karat.aggregate(evaluation, ["mean", {"name": "mean", "key": "by_topic", "params": {"by": "topic"}}])
-        document = html_report(store, summarise(store, [run.id for run in runs]))
+        document = ten_runs_with_twenty_metrics(store, keys, labels, losses)
     check_safe(document)
     assert len(document.encode()) <= 300_000
     assert all(key in document for key in keys)
+    assert all(label.strip() in document for label in labels)
+
+
+def test_long_labels_of_many_runs_are_cut_and_stay_distinct():
+    alike = {f"run-{n}": f"a label whose end alone is different: {n}" for n in range(3)}
+    other = {"run-3": "short", "run-4": "another label that is longer than a plot has room for"}
+    names = short_names(alike | other)
+    assert len(set(names.values())) == 5
+    assert max(map(len, names.values())) == LONGEST_NAME
+    assert names["run-1"].startswith("2. a label whose end")
+    assert names["run-3"] == "short"
+    assert names["run-4"].startswith("another label")
+    assert short_names(alike) == alike
+
+
+def test_a_table_names_a_metric_once_for_all_its_runs(sample):
+    summary = summarise(sample.store, [run.id for run in sample.runs])
+    page = Page(html_report(sample.store, summary))
+    spans = [int(a["rowspan"] or 0) for tag, a in page.tags if tag == "th" and a.get("scope") == "rowgroup"]
+    assert spans
+    assert max(spans) == len(sample.runs)
 
 
 def test_hostile_strings_in_every_field_stay_text(tmp_path):
@@ -263,3 +296,25 @@ def test_a_found_difference_is_not_among_the_metrics_left_out(tmp_path):
     page = tmp_path / "x.html"
     assert main(["report", *(run.id for run in runs), "--store", str(store), "-o", str(page)]) == 0
     assert compared.conclusions[-1] in page.read_text(encoding="utf-8").partition("more metrics")[0]
+
+
+def test_runs_that_are_all_alike_are_not_listed_as_alternatives_to_a_best_one(tmp_path):
+    data = karat.Dataset.from_examples([{"input": n, "expected": str(n % 3)} for n in range(9)], name="few")
+
+    def answer(number, shift):
+        return str((number + (number == shift)) % 3)
+
+    with karat.open_store(tmp_path / "k.db") as store:
+        runs = [
+            karat.run(
+                FunctionTask(answer, name="answer", parameters={"shift": shift}),
+                data,
+                store=store,
+                progress=False,
+            )
+            for shift in range(4)
+        ]
+        karat.aggregate(karat.evaluate(runs, ["exact_match"], store=store, progress=False), ["mean"])
+        text = Page(html_report(store, summarise(store, [run.id for run in runs]))).text
+    assert "the 4 runs are not distinguishable" in text
+    assert "not distinguishable from" not in text.split("Runs")[0]

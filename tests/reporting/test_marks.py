@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from karat.analysis.calibration import CalibrationBin
 from karat.analysis.failures import FailureKind
+from karat.analysis.judges import CalibrationBin
 from karat.records import Estimate
 from karat.reporting.marks import (
     Circle,
@@ -169,6 +170,44 @@ def test_marks_lie_on_the_canvas():
             elif isinstance(mark, Circle):
                 assert 0 <= mark.x <= plot.width
                 assert 0 <= mark.y <= plot.height
+
+
+places = st.floats(0, 1040, allow_nan=False)
+
+
+@given(st.lists(st.tuples(places, places, places, places, st.sampled_from("hvl")), min_size=1, max_size=12))
+def test_lines_that_are_joined_stay_in_their_places(drawn):
+    lines = []
+    for x1, y1, x2, y2, way in drawn:
+        lines.append(Line(x1, y1, x1 if way == "v" else x2, y1 if way == "h" else y2))
+    root = ElementTree.fromstring(svg(Plot("t", "d", 1040, 1040, list(lines)), "p"))
+    (path,) = (element for element in root if element.tag == "path")
+    steps = re.findall(r"([A-Za-z])([^A-Za-z]*)", path.attrib["d"])
+    x = y = 0.0
+    found = []
+    for name, numbers in steps:
+        values = [float(each) for each in re.findall(r"-?[\d.]+", numbers)]
+        before = (x, y) if name.islower() else (0.0, 0.0)
+        old = (x, y)
+        match name.lower():
+            case "h":
+                x = before[0] + values[0]
+            case "v":
+                y = before[1] + values[0]
+            case _:
+                x, y = before[0] + values[0], before[1] + values[1]
+        if name.lower() != "m":
+            found.append((*old, x, y))
+    for line, place in zip(lines, found, strict=True):
+        assert place == pytest.approx((line.x1, line.y1, line.x2, line.y2), abs=0.0501)
+
+
+def test_the_description_names_the_group_of_a_row():
+    plot = forest(
+        "x", [Row("law"), Row("a", Estimate(0.5, n=5, of=5)), Row("art"), Row("a", Estimate(0.7, n=5, of=5))]
+    )
+    assert "law, a: 0.500" in plot.description
+    assert "art, a: 0.700" in plot.description
 
 
 def test_plots_are_plain_data():

@@ -81,6 +81,17 @@ def test_csv_has_a_row_for_each_number(store, aggregation):
     assert float(accuracy["low"]) < float(accuracy["value"]) < float(accuracy["high"])
 
 
+@pytest.mark.parametrize("text", ["=1+1", "+A1", "-2+3", "@SUM(A1)", "\uff1d1+1", "\uff20SUM(A1)"])
+def test_formulas_are_text_in_csv(store, text):
+    evaluation = karat.evaluate(
+        run_at(store, 0.9, labels=[text]), {"name": "exact_match", "key": text}, store=store
+    )
+    aggregation = karat.aggregate(evaluation, ["accuracy"], store=store)
+    [row] = csv.DictReader(io.StringIO(render(summarise(store, [aggregation.id]), "csv")))
+    assert row["evaluator"] == "'" + text
+    assert not [cell for cell in row.values() if cell.startswith(text)]
+
+
 def test_json_has_everything(store, aggregation):
     document = json.loads(render(summarise(store, [aggregation.id]), "json"))
     assert document["kind"] == "report"

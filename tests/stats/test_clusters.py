@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from karat.stats import MeanState
-from karat.stats._clusters import Sizes, sizes_of
+from karat.stats._means import Sizes, sizes_of
 
 many = st.lists(st.integers(1, 50), min_size=2, max_size=30)
 

@@ -10,6 +10,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from karat.stats import paired
+
 
 @pytest.fixture(scope="module")
 def coverage() -> ModuleType:
@@ -23,16 +25,27 @@ def coverage() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("n", [*range(20, 41), 50, 75, 100, 150, 200])
+@pytest.mark.parametrize("n", [*range(15, 41), 50, 75, 100, 150, 200])
 def test_proportions_exactly(coverage: ModuleType, n: int) -> None:
-    average, least, _ = coverage.wilson_range(n)
-    assert 0.94 <= average <= 0.965
-    assert least >= 0.91
+    average, least, _ = coverage.share_range(n)
+    assert 0.94 <= average <= 0.98
+    assert least >= 0.93
 
 
-def test_paired_proportions_exactly(coverage: ModuleType) -> None:
-    shares = [(b, c) for b in (0.002, 0.02, 0.1, 0.28) for c in (1e-6, 0.01, 0.05)]
-    assert all(found >= 0.93 for n in (20, 30, 50) for found in coverage.tango_coverage(n, shares))
+@pytest.mark.parametrize("n", [20, 30, 40, 47, 60, 80, 100])
+def test_paired_proportions_exactly(coverage: ModuleType, n: int) -> None:
+    least, _ = coverage.tango_range(n, steps=6)
+    assert least >= 0.93
+    rare = [(b, c) for b in (0.002, 0.01, 0.5, 0.9, 0.99) for c in (0.0, 0.002, 0.009)]
+    assert min(coverage.tango_coverage(n, rare)) >= 0.93
+
+
+def test_the_exact_sums_are_of_what_paired_gives(coverage: ModuleType) -> None:
+    tables = np.array([(0, 0), (3, 0), (2, 7), (5, 5), (0, 20), (1, 19)]).T
+    low, high = coverage._tango_tables(20, *tables, True)
+    for b, c, least, most in zip(*tables.tolist(), low, high, strict=True):
+        found = paired([1] * b + [0] * (20 - b), [0] * b + [1] * c + [0] * (20 - b - c)).difference
+        assert (found.low, found.high) == pytest.approx((least, most), abs=1e-9)
 
 
 FAMILIES = {
@@ -52,6 +65,12 @@ FAMILIES = {
     "paired differences in clusters": (4, 40),
     "agreement in clusters": (2, 60),
     "weighted samples": (6, 100),
+    "scores of other ranges": (4, 80),
+    "scores of undeclared ranges": (6, 200),
+    "pairs in both orders": (2, 80),
+    "prediction-powered means in clusters": (2, 60),
+    "several raters": (2, 60),
+    "stored comparisons, groups and ranks": (3, 10),
 }
 """How many random designs, and how many data sets for each."""
 

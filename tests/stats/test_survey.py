@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from karat.stats import StatisticsError, cohen_kappa, ppi
-from karat.stats._survey import WeightedSample, weighted_kappa
+from karat.stats._prediction_powered import WeightedSample, weighted_kappa
 
 ROUNDS = 200
 

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,29 @@ def fill_a_small_file_system(folder: str, megabytes: int) -> dict[str, Any]:
         after = store.backend.append(parent, [Row(10_000, "1", 1, OK, None, b"after")])
         whole = [len(store.backend.scan(parent, n, n + 1)) for n in range(told["acknowledged"])]
         return {**told, "after": after, "whole": set(whole) == {10}, "problems": store.check()}
+
+
+def open_on_a_full_disk(folder: str) -> list[Any]:
+    """Opens a store twice on a file system without any room, reads it and tries to write; then makes room."""
+    mounted = os.system(f"mount -t tmpfs -o size=1m tmpfs '{folder}'")
+    assert mounted == 0
+    url = f"sqlite:///{folder}/karat.db"
+    _add_run(url)
+    ballast = Path(folder, "ballast")
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    told: list[Any] = []
+    for _ in range(2):  # the first leaves an empty log behind
+        with open_store(url) as store:
+            told.append(len(store.backend.headers()))
+            try:
+                store.backend.append(1, [Row(0, "1", 1, OK, None, b"{}")])
+            except KaratError as error:
+                told += [type(error).__name__, str(error)]
+    ballast.unlink()
+    with open_store(url) as store:
+        return [*told, store.backend.append(1, [Row(0, "1", 1, OK, None, b"{}")])]
 
 
 def _add_run(url: str) -> None:

@@ -19,10 +19,17 @@ import karat
 from karat.errors import StoreError, StoreRefused, TookTooLong
 from karat.records import Call, Failed, Ok, Skipped, Usage
 from karat.store import ReadPool, Store, open_store
-from karat.store import example_columns as example_columns_module
+from karat.store import columns as columns_module
 from karat.store.backend import FAILED, OK, SKIPPED, Row
-from karat.store.columns import ItemColumns, Segment, cells_of_output, kind_of_outcome, load_columns
-from karat.store.example_columns import example_columns, flat_fields
+from karat.store.columns import (
+    ItemColumns,
+    Segment,
+    cells_of_output,
+    example_columns,
+    flat_fields,
+    kind_of_outcome,
+    load_columns,
+)
 from karat.store.repositories import latest, output_decoder, result_decoder
 from karat.store.sql import time_limit
 from karat.tasks import Context, Task
@@ -137,6 +144,26 @@ def test_a_copy_has_columns(store: Store) -> None:
         assert_same(store.copy(karat.evaluate(run, ["exact_match"]).id, other), other.runs.get(run.id))
 
 
+class Longer:
+    """Compares two outputs by their length."""
+
+    version = "1"
+
+    def compare(self, example: Any, first: Any, second: Any) -> str:
+        return "win" if len(str(first.value)) > len(str(second.value)) else "tie"
+
+
+def test_columns_of_an_amended_evaluation(store: Store) -> None:
+    runs = [karat.run(shout, examples(6), store=store, new=True, progress=False) for _ in range(3)]
+    first = karat.evaluate(runs[:2], [Longer()], progress=False)
+    before = from_columns(load_columns(first))
+    amended = karat.evaluate(runs[2], [Longer()], amend=first, progress=False)
+    found = from_columns(load_columns(amended))
+    assert found == from_records(amended)
+    assert len(found) > len(before)
+    assert from_columns(load_columns(store.evaluations.get(first.id))) == before
+
+
 def test_of_the_same_try_twice_the_first_commit_counts(store: Store) -> None:
     number = add_header(store)
     first: Any = (None, 1.0, 0.0, None, 0, 0, "")
@@ -222,8 +249,8 @@ def test_damaged_records_do_not_become_columns(tmp_path: Path) -> None:
 def test_examples_with_equal_metadata_have_equal_columns(
     repeated: int, values: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(example_columns_module, "MOST_REPEATED", repeated)
-    monkeypatch.setattr(example_columns_module, "MOST_VALUES", values)
+    monkeypatch.setattr(columns_module, "MOST_REPEATED", repeated)
+    monkeypatch.setattr(columns_module, "MOST_VALUES", values)
     rows: list[dict[str, Any]] = []
     for number in range(40):
         metadata = {"topic": "ab"[number % 2], "level": number % 7, "nested": {"list": [number % 3, "x"]}}
@@ -401,3 +428,14 @@ def test_a_segment_that_makes_no_sense_is_an_error(tmp_path: Path, change: dict[
         )
     with open_store(path, read_only=True) as store, pytest.raises(StoreError):
         load_columns(store.runs.list()[0])
+
+
+@pytest.mark.parametrize("longest", [0, 64])
+def test_examples_are_ranked_by_their_ids_as_texts(
+    longest: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns_module, "LONGEST_SORTED", longest)
+    ids = ["b", "a", "aa", "Z", "é", "日本", "\U0001f600", "\uffee", "a b", "10", "9", "x" * 40, "\x01"]
+    data = karat.Dataset.from_examples([{"id": id, "input": 1} for id in ids], name="named")
+    ranks = example_columns(store.datasets.put(data)).ranks().tolist()
+    assert [id for _, id in sorted(zip(ranks, ids, strict=True))] == sorted(ids)

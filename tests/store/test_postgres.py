@@ -112,6 +112,27 @@ def test_a_stage_goes_on_when_its_server_comes_back(own_server: Any, monkeypatch
         assert [output.value for output in run.outputs()] == list(range(50))
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_connection_that_is_lost_while_a_store_is_opened_is_made_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    """A stage opens its store anew, and its server was there a moment ago."""
+    open_store(postgres_url).close()
+    version, lost = PostgresBackend._version, []
+
+    def losing(self: PostgresBackend, cursor: Any) -> int:
+        if not lost:
+            lost.append(True)
+            with psycopg.connect(postgres_url, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", (self._connection.info.backend_pid,))
+        return version(self, cursor)
+
+    monkeypatch.setattr(PostgresBackend, "_version", losing)
+    with open_store(postgres_url, read_only=read_only) as store:
+        assert store.runs.list() == []
+    assert lost
+
+
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
 def test_a_change_whose_commit_is_lost_is_made_again(postgres_url: str, committed: bool) -> None:
     with open_store(postgres_url) as store, psycopg.connect(postgres_url, autocommit=True) as other:

@@ -111,6 +111,46 @@ def test_tables(store, data):
     assert evaluation.runs[0].to_arrow().num_rows == 4
 
 
+@pytest.mark.parametrize("kind", ["dataset", "run", "evaluation", "aggregation"])
+def test_everything_becomes_the_same_table_in_each_library(store, data, kind):
+    run = karat.run(answer, data, store=store)
+    evaluation = karat.evaluate(run, [right])
+    made = {
+        "dataset": run.dataset,
+        "run": run,
+        "evaluation": evaluation,
+        "aggregation": karat.aggregate(evaluation),
+    }[kind]
+    table, frame, polars = made.to_arrow(), made.to_pandas(), made.to_polars()
+    assert table.num_rows == len(frame) == polars.height == (1 if kind == "aggregation" else 4)
+    assert table.column_names == list(frame.columns) == polars.columns
+    for name in ("id", "status", "error", "attempt", "right.score", "value", "n", "of"):
+        if name in table.column_names:
+            values = table.column(name).to_pylist()
+            assert polars[name].to_list() == values
+            assert [None if each != each else each for each in frame[name].tolist()] == values
+
+
+def test_a_row_has_its_label_cost_value_and_attempt(store, data):
+    def valued(outputs):
+        return karat.Result("valued", 0.5, value={"word": "x"})
+
+    runs = [
+        karat.run(answer, data, store=store, limit=1, attempts=2, labels=[label], new=True)
+        for label in ("mine", "other")
+    ]
+    rows = list(karat.evaluate(runs, [valued]).rows())
+    assert [(row.run, row.run_label, row.attempt) for row in rows] == [
+        (run.id, label, attempt)
+        for run, label in zip(runs, ("mine", "other"), strict=True)
+        for attempt in (1, 2)
+    ]
+    flat = rows[0].flat()
+    assert (flat["run"], flat["run_label"], flat["attempt"]) == (runs[0].id, "mine", 1)
+    assert flat["valued.value"] == {"word": "x"}
+    assert "cost" in flat
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),

@@ -131,16 +131,26 @@ def _can_mount() -> bool:
 
 
 @pytest.mark.skipif(not _can_mount(), reason="mounting a small file system is not permitted here")
-def test_the_disk_is_full(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_the_disk_is_full(tmp_path: Path, child: Callable[..., Child], says) -> None:
     told = child("fill_a_small_file_system", str(tmp_path), 2, before=["unshare", "-m"]).result()
     assert told["error"] is not None
     assert told["error"][0] == "StoreError"
-    assert "cannot be written: database or disk is full: free some space" in told["error"][1]
+    says(told["error"][1])
     assert told["acknowledged"] > 10
     assert told["readable"] == 10 * told["acknowledged"]
     assert told["whole"], "every batch that was acknowledged is there, whole"
     assert told["problems"] == []
     assert told["after"] == 1, "with room made, the store goes on"
+
+
+@pytest.mark.skipif(not _can_mount(), reason="mounting a small file system is not permitted here")
+def test_a_store_on_a_full_disk_can_be_read(tmp_path: Path, child: Callable[..., Child]) -> None:
+    """SQLite makes the index of its log before it reads, and there is no room for it."""
+    told = child("open_on_a_full_disk", str(tmp_path), before=["unshare", "-m"]).result()
+    headers, kind, sentence, *again, after = told
+    assert (headers, kind, after) == (1, "StoreError", 1)
+    assert sentence.endswith("free some space")
+    assert again == [headers, kind, sentence]
 
 
 def test_opening_a_store_twice_in_a_process_keeps_its_locks(
@@ -200,6 +210,74 @@ def test_a_store_that_is_deleted_or_replaced_is_noticed(tmp_path: Path, how: str
         if how != "log deleted":
             with pytest.raises(StoreError, match="deleted or replaced"):
                 store.backend.append(run, [Row(1, "1", 1, OK, None, b"{}")])
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(Random(3).randbytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [
+        ("", _truncate),
+        ("", _overwrite),
+        ("-wal", _truncate),
+        ("-wal", _overwrite),
+        ("-shm", Path.unlink),
+    ],
+    ids=["truncated", "overwritten", "log truncated", "log overwritten", "index deleted"],
+)
+def test_a_stage_whose_records_cannot_be_read_back_is_no_success(
+    tmp_path: Path, suffix: str, damage: Callable[[Path], None]
+) -> None:
+    """The connection that wrote them still finds them in its cache."""
+    path = tmp_path / "karat.db"
+    data = [{"id": str(n), "input": f"{n} {'x' * 400}"} for n in range(60)]
+    with open_store(path) as store:
+        dataset = store.datasets.put(Dataset.from_examples(data))
+        in_log = suffix == "-wal"
+        if not in_log:  # records that are in the file itself
+            with sqlite3.connect(path) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.close()
+
+        def task(input: str) -> str:
+            if input.startswith("55 "):
+                damage(Path(f"{path}{suffix}"))
+            return input
+
+        with pytest.raises(StoreError, match=r"damaged|truncated|deleted|malformed"):
+            karat.run(task, dataset, store=store, concurrency=1)
+
+
+def test_a_stage_that_can_be_read_back_is_a_success_beside_other_damage(tmp_path: Path) -> None:
+    """Another process makes the file longer and checkpoints its log: neither is damage."""
+    path = tmp_path / "karat.db"
+    with open_store(path) as store:
+
+        def task(input: str) -> str:
+            with sqlite3.connect(path) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.close()
+            return input
+
+        run = karat.run(task, [{"id": str(n), "input": "x" * 3000} for n in range(20)], store=store)
+        assert run.status == "success"
+
+
+def test_an_empty_file_beside_a_log_with_records_is_refused(tmp_path: Path) -> None:
+    """SQLite would delete the log, and with it everything that is not in the file yet."""
+    path, log = tmp_path / "karat.db", tmp_path / "karat.db-wal"
+    with open_store(tmp_path / "other.db") as store:
+        add_header(store)
+        log.write_bytes((tmp_path / "other.db-wal").read_bytes())
+    path.touch()
+    refused_untouched(path, r"karat\.db is truncated \(0 bytes, .*\): restore it from a copy")
 
 
 def _flip_a_bit(path: Path, marker: bytes) -> None:

@@ -114,6 +114,8 @@ def test_a_wrong_url_is_refused_with_the_right_form(url: str, sentence: str, tmp
         "HOST = db.example  PASSWORD = s3cret",
         "dbname=results sslpassword=s3cret passfile=/home/me/s3cret",
         "user=me password=s3\\ cret",
+        "connect_timeout=10 host=db.example password=s3cret",
+        "application_name=karat sslpassword=s3cret",
     ],
 )
 def test_connection_options_are_refused_without_their_secrets(given: str, tmp_path: Path) -> None:
@@ -188,3 +190,4 @@ def test_what_means_a_server_is_not_taken_for_a_path_and_shown(url: str, refuses
         with refuses(RequestError) as refused:
             use(url)
         assert "canary" not in str(refused.value)
+    assert "canary" not in safe_url(url)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import karat
+from karat.errors import DataError
 from karat.tasks.recorded import RecordedOutputs
 
 EXAMPLES = [{"id": f"q{number}", "input": number} for number in range(2)]
@@ -39,13 +40,13 @@ def test_records_that_belong_to_no_example_are_named(tmp_path: Path, strange: li
     assert run.counts.ok == 2
 
 
-def test_records_of_attempts_that_nobody_asked_for_are_named(tmp_path: Path) -> None:
+def test_records_of_attempts_that_nobody_asked_for_are_named(tmp_path: Path, says) -> None:
     lines = [{"id": f"q{n}", "attempt": attempt, "output": n} for n in range(2) for attempt in (1, 2)]
     task = recorded(tmp_path, lines)
     data = karat.Dataset.from_examples(EXAMPLES, name="few")
     with karat.open_store("memory://") as store:
         once = karat.run(task, data, store=store)
-        assert once.notice == "rec.jsonl: 2 of 4 records are of later attempts than attempts=1 asks for"
+        says(once.notice)
         assert karat.run(task, data, store=store, attempts=2).notice == ""
 
 
@@ -53,3 +54,36 @@ def test_records_outside_the_selection_belong_to_an_example(tmp_path: Path) -> N
     task = recorded(tmp_path, [{"id": "q0", "output": 0}, {"id": "q1", "output": 1}])
     data = karat.Dataset.from_examples(EXAMPLES, name="few")
     assert karat.run(task, data, store="memory://", limit=1).notice == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("o.csv", "id,output\n1,2\n", "not JSONL"),
+        ("o.jsonl", "id,output\n", "line 1, column 1: not JSON"),
+        ("o.jsonl", '[{"id": 1, "output": 2}]\n', "array"),
+        ("o.jsonl", '{"question_id": 1, "output": 2}\n', "no field 'id'.*question_id"),
+        ("o.jsonl", '{"id": 1.5, "output": 2}\n', "line 1"),
+        ("o.jsonl", "", "empty"),
+    ],
+)
+def test_files_that_are_no_recorded_outputs(tmp_path, name, text, said):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=said):
+        RecordedOutputs(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_has_a_near_name(tmp_path):
+    (tmp_path / "outputs.jsonl").write_text('{"id": 1, "output": 2}\n')
+    with pytest.raises(DataError, match=r"outputs\.jsonl"):
+        RecordedOutputs(tmp_path / "output.jsonl")
+    with pytest.raises(DataError, match="folder"):
+        RecordedOutputs(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path):
+    (tmp_path / "o.jsonl").write_bytes(
+        b'\xef\xbb\xbf{"id": "q1", "output": 2}\r\n{"id": "q2", "output": 3}\r\n'
+    )
+    run = karat.run(RecordedOutputs(tmp_path / "o.jsonl"), [{"id": "q1", "input": 0}], store="memory://")
+    assert [output.value for output in run.outputs()] == [2]

@@ -91,7 +91,7 @@ def test_an_unknown_field_is_kept_wherever_it_is(name: str) -> None:
 
 
 def test_a_call_that_lost_its_name_is_refused(name: str) -> None:
-    """Whatever the format, a call without a name is an error and is not left out."""
+    """In every format, a call without a name is an error and is not left out."""
     document = copy.deepcopy(DOCUMENTS[name])
     found = 0
     for place in places(document):

@@ -55,6 +55,72 @@ UNREAD: dict[str, Any] = {
         ASKED,
         {"role": "assistant", "content": [{"type": "tool_use", "input": {}}]},
     ],
+    "a piece of a streamed call of Gemini": [
+        {
+            "role": "model",
+            "parts": [{"functionCall": {"name": "rm", "partialArgs": [{"jsonPath": "$.path"}]}}],
+        }
+    ],
+    "a call of Gemini that continues": [
+        {"role": "model", "parts": [{"functionCall": {"name": "rm", "willContinue": True}}]}
+    ],
+    "chunks of a stream of the AI SDK": [
+        {"type": "tool-input-start", "toolCallId": "c1", "toolName": "rm"},
+        {"type": "tool-input-available", "toolCallId": "c1", "toolName": "rm", "input": {"path": "/"}},
+    ],
+    "a call of the AI SDK whose input is not complete": [
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool-rm", "toolCallId": "c1", "state": "input-streaming", "input": {}}],
+        }
+    ],
+    "a call in an update of the Agent Client Protocol": [
+        ASKED,
+        {
+            "jsonrpc": "2.0",
+            "method": "session/update",
+            "params": {"update": {"sessionUpdate": "tool_call", "toolCallId": "c1", "title": "Remove"}},
+        },
+    ],
+    "a tool part of OpenCode": [
+        ASKED,
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "tool", "callID": "c1", "tool": "bash", "state": {"input": {"command": "rm /"}}},
+                {"type": "text", "text": "Done."},
+            ],
+        },
+    ],
+    "a command of Codex": [
+        ASKED,
+        {"type": "item.completed", "item": {"type": "command_execution", "command": "rm /"}},
+    ],
+    "an event of a tool of LangChain": [
+        ASKED,
+        {"event": "on_tool_start", "name": "rm", "data": {"input": {"path": "/"}}},
+    ],
+    "a trajectory of DSPy beside a message": [
+        ASKED,
+        {"role": "assistant", "content": "x", "trajectory": {"tool_name_0": "rm", "tool_args_0": {}}},
+    ],
+    "a run of a tool": [ASKED, {"type": "tool", "name": "rm", "input": {"path": "/"}, "output": "gone"}],
+    "tools that the provider ran": [
+        ASKED,
+        {"role": "assistant", "content": "x", "executed_tools": [{"type": "search", "arguments": "{}"}]},
+    ],
+    "an action in a content block": [
+        ASKED,
+        {"role": "assistant", "content": [{"type": "computer", "action": "click", "x": 1}]},
+    ],
+    "a call as JSON text with parameters": [
+        ASKED,
+        {"role": "assistant", "content": '{"name": "rm", "parameters": {"path": "/"}}'},
+    ],
+    "a call as JSON text with arguments": [
+        ASKED,
+        {"role": "assistant", "content": '{"name": "rm", "arguments": {"path": "/"}}'},
+    ],
     "a call in Claude's template": [
         ASKED,
         {

@@ -14,8 +14,11 @@ import pytest
 
 import karat
 from karat.analysis.filters import parse
+from karat.errors import TookTooLong
 from karat.store import open_store
-from karat.view.data import MOST_RUNS_DRAWN
+from karat.store.sql import time_limit
+from karat.tasks import FunctionTask
+from karat.view.data import MOST_RUNS_DRAWN, Viewer, _slices
 from tests.view.conftest import COUNT, HOSTILE, Served, answering, examples
 
 
@@ -187,7 +190,8 @@ def test_a_trajectory_is_shown_by_its_calls(tmp_path, serve):
             {"role": "assistant", "content": "done"}
         ]
 
-    data = karat.Dataset.from_examples([{"input": n, "expected": []} for n in (3, 400)], name="steps")
+    examples = [{"input": 3, "expected": "all done"}, {"input": 400, "expected": []}]
+    data = karat.Dataset.from_examples(examples, name="steps")
     with open_store(tmp_path / "steps.db") as store:
         run = karat.run(messages, data, store=store, progress=False)
         asked = serve(store.url)
@@ -197,6 +201,100 @@ def test_a_trajectory_is_shown_by_its_calls(tmp_path, serve):
         item = asked.get(f"/api/r/{run.id}/item", key=long["key"])
         assert item["output"]["trajectory"].startswith("400 steps: search → ")
         assert item["diff"] is None
+        item = asked.get(f"/api/r/{run.id}/item", key=short["key"])
+        assert item["output"]["answer"]["text"] == "done"
+        kept = "".join(piece["text"] for piece in item["diff"] if piece["kind"] == "same")
+        assert kept.strip() == "done"
+
+
+def test_tool_calls_are_aligned_at_their_first_divergence(tmp_path, serve):
+    plans = {
+        "one": ["open", "read", "close"],
+        "two": ["open", "look", "read", "close"],
+        "three": ["open", "read", "close"],
+    }
+
+    def agent(plan: str) -> list[dict[str, Any]]:
+        calls = [
+            {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+            for n, name in enumerate(plans[plan])
+        ]
+        return [
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "assistant", "content": plan},
+        ]
+
+    data = karat.Dataset.from_examples([{"input": "go", "expected": "one"}], name="plans")
+    with open_store(tmp_path / "plans.db") as store:
+        runs = {}
+        for plan in plans:
+
+            def task(_: str, plan: str) -> list[dict[str, Any]]:
+                return agent(plan)
+
+            made = FunctionTask(task, name="agent", parameters={"plan": plan})
+            runs[plan] = karat.run(made, data, store=store, progress=False).id
+        karat.evaluate(list(runs.values()), ["exact_match"], store=store, progress=False)
+        asked = serve(store.url)
+        calls = asked.get(f"/api/c/{runs['one']}..{runs['two']}/item", key="0.1")["calls"]
+        assert calls["first_divergence"] == 1
+        assert [row["same"] for row in calls["rows"]] == [True, False, True, True]
+        added = calls["rows"][1]
+        assert added["first"] in (None, "")
+        assert added["second"].startswith("look")
+        same = asked.get(f"/api/c/{runs['one']}..{runs['three']}/item", key="0.1")["calls"]
+        assert same["first_divergence"] is None
+        assert all(row["same"] for row in same["rows"])
+
+
+def test_an_item_has_the_reasoning_and_the_claims_of_a_judge(tmp_path, serve):
+    claims = [{"claim": f"claim {n}", "verdict": "supported", "reason": f"reason {n}"} for n in range(3)]
+
+    def judge(outputs: str) -> karat.Result:
+        return karat.Result(
+            "judge", 0.5, comment="half", metadata={"reasoning": "step by step", "claims": claims}
+        )
+
+    with open_store(tmp_path / "judged.db") as store:
+        run = karat.run(lambda text: text, [{"id": "a", "input": "x"}], store=store, progress=False)
+        karat.evaluate(run, [judge], progress=False)
+        (result,) = serve(store.url).get(f"/api/r/{run.id}/item", key="0.1")["results"]
+    assert (result["comment"], result["reasoning"]) == ("half", "step by step")
+    assert [(each["text"], each["verdict"], each["reason"]) for each in result["claims"]] == [
+        (each["claim"], each["verdict"], each["reason"]) for each in claims
+    ]
+
+
+def test_a_page_of_rows_has_a_limit(tmp_path, serve):
+    rows = [{"id": f"e{n}", "input": n} for n in range(600)]
+    with open_store(tmp_path / "many.db") as store:
+        run = karat.run(lambda number: number, rows, store=store, progress=False)
+        found = serve(store.url).get(f"/api/r/{run.id}/rows", count=100_000)
+    assert (found["matching"], len(found["rows"])) == (600, 500)
+
+
+def test_a_request_that_takes_too_long_is_stopped(viewer, world, monkeypatch):
+    monkeypatch.setattr("karat.view.server.SECONDS", -1.0)
+    answer = viewer.ask(f"/api/r/{world.first.id}/item?key=0.1")
+    assert (answer.status, list(answer.json)) == (503, ["error"])
+    monkeypatch.undo()
+    assert viewer.ask(f"/api/r/{world.first.id}/item?key=0.1").status == 200
+
+
+def test_a_computation_that_takes_too_long_is_stopped_without_a_read(world):
+    viewer = Viewer(world.store.url)
+    with viewer.pool.store() as store:
+        runs = [store.runs.get(run.id) for run in (world.first, world.second)]
+        tables = [viewer._table(store, run) for run in runs]
+        pair = viewer._pair(*tables, "exact_match")
+        assert _slices(tables, "exact_match", "topic")[0]
+        with time_limit(-1.0):
+            with pytest.raises(TookTooLong):
+                _slices(tables, "exact_match", "topic")
+            with pytest.raises(TookTooLong):
+                viewer._found(store, pair, ["exact_match"])
+        assert viewer._found(store, pair, ["exact_match"]).differences, "nothing of it was kept"
+    viewer.close()
 
 
 def test_slices_are_by_a_field_with_few_values_unless_one_is_chosen(tmp_path, serve):

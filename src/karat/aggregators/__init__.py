@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from karat.aggregators._base import Aggregator as Aggregator
     from karat.aggregators._base import FunctionAggregator as FunctionAggregator
     from karat.aggregators._base import Group as Group
+    from karat.aggregators._base import Grouped as Grouped
     from karat.aggregators._base import aggregators as aggregators
     from karat.aggregators._base import not_applicable as not_applicable
     from karat.aggregators._base import register_aggregator as register_aggregator
@@ -22,17 +23,16 @@ if TYPE_CHECKING:
     from karat.aggregators._comparisons import WinRate as WinRate
     from karat.aggregators._distributions import Histogram as Histogram
     from karat.aggregators._distributions import Quantiles as Quantiles
-    from karat.aggregators._efficiency import StepEfficiency as StepEfficiency
-    from karat.aggregators._efficiency import count_of as count_of
-    from karat.aggregators._grouping import Grouped as Grouped
     from karat.aggregators._means import Accuracy as Accuracy
+    from karat.aggregators._means import CountBy as CountBy
     from karat.aggregators._means import Mean as Mean
+    from karat.aggregators._means import Rate as Rate
+    from karat.aggregators._means import StepEfficiency as StepEfficiency
+    from karat.aggregators._means import count_of as count_of
     from karat.aggregators._pass_k import MajorityAtK as MajorityAtK
     from karat.aggregators._pass_k import PassAtK as PassAtK
     from karat.aggregators._pass_k import PassHatK as PassHatK
     from karat.aggregators._pass_k import Problem as Problem
-    from karat.aggregators._rates import CountBy as CountBy
-    from karat.aggregators._rates import Rate as Rate
     from karat.graph.metrics import AggregatorMetricRegistry as AggregatorMetricRegistry
     from karat.graph.metrics import BaseAggregatorMetric as BaseAggregatorMetric
     from karat.graph.metrics import aggregator_metric as aggregator_metric
@@ -45,7 +45,7 @@ _WHERE = {
     "FunctionAggregator": "_base",
     "Group": "_base",
     "aggregators": "_base",
-    "count_of": "_efficiency",
+    "count_of": "_means",
     "not_applicable": "_base",
     "register_aggregator": "_base",
     "Accuracy": "_means",
@@ -54,9 +54,9 @@ _WHERE = {
     "BaseAggregatorMetric": "karat.graph.metrics",
     "aggregator_metric": "karat.graph.metrics",
     "ClassificationReport": "_classification",
-    "CountBy": "_rates",
+    "CountBy": "_means",
     "F1Score": "_classification",
-    "Grouped": "_grouping",
+    "Grouped": "_base",
     "Histogram": "_distributions",
     "MajorityAtK": "_pass_k",
     "Mean": "_means",
@@ -66,9 +66,9 @@ _WHERE = {
     "Precision": "_classification",
     "Quantiles": "_distributions",
     "RankRuns": "_comparisons",
-    "Rate": "_rates",
+    "Rate": "_means",
     "Recall": "_classification",
-    "StepEfficiency": "_efficiency",
+    "StepEfficiency": "_means",
     "WinRate": "_comparisons",
 }
 

@@ -78,7 +78,7 @@ class Reading:
         return labels
 
     def read(
-        self, correct: bool, golden: Any, predicted: Any, metadata: Mapping[str, Any]
+        self, correct: bool, golden: object, predicted: object, metadata: Mapping[str, Any]
     ) -> Labelled | None:
         """The labels of a result; None where there is no golden one."""
         if type(golden) is not str and (golden := label(golden, self.golden_key)) is None:

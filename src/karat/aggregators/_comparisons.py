@@ -12,8 +12,8 @@ import msgspec
 from karat.aggregators._base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
 from karat.errors import did_you_mean
 from karat.records import Estimate, Failed, ItemResult, Ok, Skipped
-from karat.stats._bounds import with_bounds
 from karat.stats._means import MeanState
+from karat.stats._proportions import with_bounds
 
 Failures = Literal["lose", "leave_out"]
 """What a failed output does: it loses against one that succeeded and ties with one that failed, or it is left out."""

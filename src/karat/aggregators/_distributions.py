@@ -9,9 +9,9 @@ from typing import Any
 
 from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
 from karat.records import Estimate
-from karat.stats._clusters import Sizes
-from karat.stats._distributions import critical, scaled_ranks
-from karat.stats._proportions import RARE, exact_limits, wilson_limits
+from karat.stats._distributions import scaled_ranks
+from karat.stats._means import Sizes
+from karat.stats._proportions import share_limits
 from karat.stats._validation import check_confidence
 
 MOST_DISTINCT = 50_000
@@ -189,8 +189,5 @@ class Histogram(_Distribution):
         if not sizes.items:
             return {"share": None, "share_interval": None}
         share, effective = count / sizes.items, sizes.fully_correlated()
-        if min(share, 1.0 - share) * effective <= RARE:
-            low, high = exact_limits(share * effective, effective, self.confidence)
-        else:
-            low, high = wilson_limits(share, effective, critical(self.confidence))
+        low, high = share_limits(share * effective, effective, self.confidence)
         return {"share": share, "share_interval": [low, high]}

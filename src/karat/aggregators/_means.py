@@ -1,15 +1,22 @@
-"""The mean score and the share of correct items, clustered by example where there are several attempts."""
+"""Means and shares: the mean score, the share of correct items, of one given value, and of each value.
+
+All are clustered by example where there are several attempts.
+"""
 
 from __future__ import annotations
 
 import copy
+import json
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
+from karat import paths
 from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
 from karat.aggregators._folding import Values
-from karat.records import EvaluatorSpec, Ok
+from karat.records import EvaluatorSpec, Ok, Result
 from karat.stats._means import MeanState
 
 
@@ -161,36 +168,294 @@ class Accuracy(_Scores):
         return Aggregate([estimate])
 
 
-class Headline(Aggregator[tuple[_State, _State]]):
-    """The number that is shown where no aggregator is named: accuracy where every score is 0 or 1, else the mean.
+# Rates of values: the share of one given value, and of each value.
 
-    Of an evaluator whose lower scores are better it is the mean: a share of failures is not an accuracy. The same goes
-    for one with other bounds than 0 and 1, whose scores may happen to be these.
+MOST_VALUES = 1000
+MOST_SHARES = 50
+"""Values that get an estimate of their own, the most frequent ones; all stand in the table."""
+LONGEST_VALUE = 80
+
+
+def field_value(result: Result, field: str) -> Any:
+    """A field of a result: its `value`, `score` or `comment`, or a field of its metadata."""
+    if field in ("value", "score", "comment"):
+        return getattr(result, field)
+    return paths.get(result.metadata, field.removeprefix("metadata."))
+
+
+def value_text(value: object) -> str:
+    """A value as text for a table: text unchanged, other values as JSON."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    )
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+
+
+@register_aggregator("rate")
+class Rate(Aggregator[Values]):
+    """The share of results that say one of `values`, with Wilson's interval, clustered by example.
+
+    `field` is what is looked at: the result's `value` (default), its `score`, its `comment`, or a field of its
+    metadata. A result whose field is empty is no such value, and counts.
+    """
+
+    name = "rate"
+
+    def __init__(
+        self,
+        values: object = True,
+        field: str = "value",
+        cluster: str | None = None,
+        confidence: float = 0.95,
+    ) -> None:
+        wanted = values if isinstance(values, (list, tuple, set, frozenset)) else [values]
+        if not wanted:
+            raise ValueError("values is empty: name the values that count")
+        self.values = sorted({value_text(value) for value in wanted})
+        self.field = field
+        self.cluster = cluster
+        self.confidence = confidence
+        self._wanted = frozenset(self.values)
+
+    def start(self) -> Values:
+        return Values()
+
+    def add(self, state: Values, group: Group) -> Values:
+        hits = [
+            1.0 if value_text(field_value(result.outcome.value, self.field)) in self._wanted else 0.0
+            for result in group.results
+            if isinstance(result.outcome, Ok)
+        ]
+        state.add(hits, group.metadata, self.cluster)
+        state.missing += group.missing
+        return state
+
+    def merge(self, a: Values, b: Values) -> Values:
+        a.merge(b)
+        return a
+
+    def finish(self, state: Values) -> Aggregate:
+        estimate = state.proportion(self.confidence, self.cluster)
+        estimate.metadata["values"] = self.values
+        return Aggregate([estimate])
+
+
+class _Counts:
+    __slots__ = ("everything", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, Values] = {}
+        self.everything = Values()
+
+
+@register_aggregator("count_by")
+class CountBy(Aggregator[_Counts]):
+    """The count of each value, and its share of all results with Wilson's interval.
+
+    `field` is what is looked at, as in `rate`. At most 1,000 different values: more are not labels.
+    """
+
+    name = "count_by"
+
+    def __init__(self, field: str = "value", cluster: str | None = None, confidence: float = 0.95) -> None:
+        self.field = field
+        self.cluster = cluster
+        self.confidence = confidence
+
+    def start(self) -> _Counts:
+        return _Counts()
+
+    def add(self, state: _Counts, group: Group) -> _Counts:
+        found = [
+            value_text(field_value(result.outcome.value, self.field))
+            for result in group.results
+            if isinstance(result.outcome, Ok)
+        ]
+        state.everything.missing += group.missing
+        # Every result is in the denominator of every share; a cluster's ones are added to the values it has.
+        state.everything.add([0.0] * len(found), group.metadata, self.cluster)
+        for value in dict.fromkeys(found):
+            hits = [1.0 if each == value else 0.0 for each in found]
+            self._of(state, value).add(hits, group.metadata, self.cluster)
+        return state
+
+    def _of(self, state: _Counts, value: str) -> Values:
+        have = state.values.get(value)
+        if have is None:
+            if len(state.values) >= MOST_VALUES:
+                raise ValueError(
+                    f"more than {MOST_VALUES} different values: these are not labels to be counted"
+                )
+            have = state.values[value] = Values()
+        return have
+
+    def merge(self, a: _Counts, b: _Counts) -> _Counts:
+        a.everything.merge(b.everything)
+        for value, counts in b.values.items():
+            self._of(a, value).merge(counts)
+        return a
+
+    def finish(self, state: _Counts) -> Aggregate:
+        whole = state.everything.total(self.cluster)
+        counts = {value: round(values.total(None).total.value) for value, values in state.values.items()}
+        order: Sequence[str] = sorted(counts, key=lambda value: (-counts[value], value))
+        out = Aggregate()
+        out.add_table([{"value": value, "count": counts[value]} for value in order])
+        for value in order[:MOST_SHARES]:
+            share = state.values[value].within(state.everything, self.cluster)
+            estimate = share.proportion(self.confidence, of=whole.n + state.everything.missing)
+            out.add(estimate, group={"value": value})
+        return out
+
+
+# Step efficiency: the fewest steps that reach the goal, relative to the steps taken.
+
+Steps = tuple[float | None, float | None, bool | None]
+"""Steps taken, the fewest possible, whether the goal was reached; None where unknown."""
+
+
+class _StepsState:
+    __slots__ = ("every", "passed", "unknown")
+
+    def __init__(self) -> None:
+        self.every = Values()
+        self.passed = Values()
+        self.unknown = 0
+        """Results without a number of steps."""
+
+
+@register_aggregator("step_efficiency")
+class StepEfficiency(Aggregator[_StepsState]):
+    """Fewest steps / steps taken for what passed, 0 for what did not (Anderson et al. 2018), averaged.
+
+    `steps` is the field of the result's metadata that holds the steps taken (a number, or a list that is
+    counted); `optimal` the fewest, in the result's or the example's metadata. `passed` is the same over the
+    results that passed (score at least `threshold`) alone.
+    """
+
+    name = "step_efficiency"
+
+    def __init__(
+        self,
+        steps: str = "steps",
+        optimal: str = "optimal_steps",
+        threshold: float = 0.5,
+        cluster: str | None = None,
+        confidence: float = 0.95,
+    ) -> None:
+        self.steps = steps
+        self.optimal = optimal
+        self.threshold = threshold
+        self.cluster = cluster
+        self.confidence = confidence
+
+    def start(self) -> _StepsState:
+        return _StepsState()
+
+    def add(self, state: _StepsState, group: Group) -> _StepsState:
+        found = []
+        for result in group.results:
+            if not isinstance(result.outcome, Ok):
+                continue
+            judged = result.outcome.value
+            taken = count_of(paths.get(judged.metadata, self.steps))
+            fewest = count_of(paths.get(judged.metadata, self.optimal))
+            if fewest is None:
+                fewest = count_of(paths.get(group.metadata, self.optimal))
+            found.append((taken, fewest, None if judged.score is None else judged.score >= self.threshold))
+        state.every.missing += group.missing
+        return self.add_steps(state, found, group.metadata)
+
+    def add_steps(self, state: _StepsState, found: Iterable[Steps], metadata: dict[str, Any]) -> _StepsState:
+        """Adds the results of one example: steps taken, the fewest, and whether it passed."""
+        every: list[float] = []
+        reached: list[float] = []
+        for taken, fewest, passed in found:
+            if taken is None or fewest is None or passed is None:
+                state.unknown += 1
+                continue
+            share = 1.0 if taken <= fewest else fewest / taken
+            every.append(share if passed else 0.0)
+            if passed:
+                reached.append(share)
+        state.every.add(every, metadata, self.cluster)
+        state.passed.add(reached, metadata, self.cluster)
+        return state
+
+    def merge(self, a: _StepsState, b: _StepsState) -> _StepsState:
+        a.every.merge(b.every)
+        a.passed.merge(b.passed)
+        a.unknown += b.unknown
+        return a
+
+    def finish(self, state: _StepsState) -> Aggregate:
+        if state.unknown and not state.every.total(self.cluster).n:
+            raise ValueError(
+                f"no result has its number of steps: it needs {self.steps!r} in the result's metadata and"
+                f" {self.optimal!r} there or in the example's"
+            )
+        state.every.missing += state.unknown
+        try:
+            out = Aggregate([state.every.estimate(self.confidence, self.cluster)])
+            out.add(state.passed.estimate(self.confidence, self.cluster), "passed")
+            return out
+        finally:
+            state.every.missing -= state.unknown
+
+
+def count_of(value: object) -> float | None:
+    """A number of steps, or the length of a list of them; None where it is neither."""
+    if isinstance(value, (list, tuple)):
+        return float(len(value))
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        return None
+    return float(value)
+
+
+class Headline(Aggregator[tuple[_State, _Counts]]):
+    """The numbers that are shown where no aggregator is named: the usual metric of each evaluator.
+
+    That is the accuracy of an evaluator that declares `pass_fail`, and the mean of any other. Results that have labels
+    and no scores are counted.
     """
 
     name = "headline"
 
     def __init__(self, confidence: float = 0.95) -> None:
-        self.mean, self.accuracy = Mean(confidence=confidence), Accuracy(confidence=confidence)
-        self.always_mean = False
+        self.confidence = confidence
+        self.metric: Accuracy | Mean = Mean(confidence=confidence)
+        self.labels = CountBy(confidence=confidence)
 
     def for_evaluator(self, spec: EvaluatorSpec) -> Headline:
-        """The same aggregator with the bounds and the direction of an evaluator."""
+        """The same aggregator with the usual metric of an evaluator."""
         adapted = copy.copy(self)
-        adapted.mean = self.mean.for_evaluator(spec)
-        adapted.always_mean = not spec.higher_is_better or spec.bounds not in (None, (0.0, 1.0))
+        accuracy, mean = Accuracy(confidence=self.confidence), Mean(confidence=self.confidence)
+        adapted.metric = accuracy if spec.usual_metric == "accuracy" else mean.for_evaluator(spec)
         return adapted
 
-    def start(self) -> tuple[_State, _State]:
-        return self.mean.start(), self.accuracy.start()
+    def start(self) -> tuple[_State, _Counts]:
+        return self.metric.start(), self.labels.start()
 
-    def add(self, state: tuple[_State, _State], group: Group) -> tuple[_State, _State]:
-        return self.mean.add(state[0], group), self.accuracy.add(state[1], group)
+    def add(self, state: tuple[_State, _Counts], group: Group) -> tuple[_State, _Counts]:
+        scores, labels = state
+        unscored = scores.unscored, scores.values.missing
+        self.metric.add(scores, group)
+        if (scores.unscored, scores.values.missing) != unscored:  # as good as never, where there are scores
+            self.labels.add(labels, group)
+        return state
 
-    def merge(self, a: tuple[_State, _State], b: tuple[_State, _State]) -> tuple[_State, _State]:
-        return self.mean.merge(a[0], b[0]), self.accuracy.merge(a[1], b[1])
+    def merge(self, a: tuple[_State, _Counts], b: tuple[_State, _Counts]) -> tuple[_State, _Counts]:
+        return self.metric.merge(a[0], b[0]), self.labels.merge(a[1], b[1])
 
-    def finish(self, state: tuple[_State, _State]) -> Aggregate:
-        chosen, index = (self.mean, 0) if state[1].graded or self.always_mean else (self.accuracy, 1)
-        found = chosen.finish(state[index])
-        return Aggregate([each.about(aggregator=chosen.name) for each in found.estimates])
+    def finish(self, state: tuple[_State, _Counts]) -> Aggregate:
+        scores, labels = state
+        scored = scores.zeros or scores.ones or scores.values.mean.n
+        if scores.unscored and not scored and isinstance(self.metric, Mean):
+            name, found = self.labels.name, self.labels.finish(labels)
+        else:
+            name, found = self.metric.name, self.metric.finish(scores)
+        return Aggregate([each.about(aggregator=name) for each in found.estimates], found.tables)

@@ -16,7 +16,7 @@ import msgspec
 
 from karat.aggregators._base import Aggregate, Aggregator, Group, not_applicable, register_aggregator
 from karat.aggregators._folding import Values
-from karat.records import Estimate, Ok
+from karat.records import Estimate, Ok, Result
 from karat.stats._exact import ExactSum
 
 
@@ -136,7 +136,7 @@ class OverAttempts(Aggregator[_State], ABC):
     def add(self, state: _State, group: Group) -> _State:
         return self.add_problems(state, list(self._problems(group).values()), group.metadata)
 
-    def add_problems(self, state: _State, problems: Sequence[Problem], metadata: Any) -> _State:
+    def add_problems(self, state: _State, problems: Sequence[Problem], metadata: Mapping[str, Any]) -> _State:
         """Adds the problems of one example, which are one cluster."""
         for k in self.k:
             values = []
@@ -192,14 +192,14 @@ class OverAttempts(Aggregator[_State], ABC):
         problems = state.problems[k]
         metadata = {**estimate.metadata, "k": k}
         if estimate.value is None:
-            metadata["reason"] = f"no problem has {k} scored attempts"
+            metadata["note"] = f"no example has {k:,} scored attempts"
         lowest, highest = estimate.lowest, estimate.highest
         if problems and problems == estimate.of:
             lowest, highest = state.lowest[k].value / problems, state.highest[k].value / problems
         return msgspec.structs.replace(estimate, lowest=lowest, highest=highest, metadata=metadata)
 
 
-def answer_of(result: Any) -> Any:
+def answer_of(result: Result) -> Any:
     """The answer of an attempt: the predicted label, or None if the evaluator gives none."""
     predicted = result.metadata.get("predicted")
     return None if predicted is None else str(predicted)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Unpack
 
 import msgspec
 
-from karat.analysis.gates import Gate, Limit, Verdict, judge, read_limit, worst
+from karat.analysis.gates import VERDICT_STYLES, Gate, Limit, Verdict, judge, negated, read_limit, worst
 from karat.analysis.latency import Spread, latency_of, seconds_text
-from karat.analysis.regressions import ChangedExample, Changes, ExampleChanges
 from karat.analysis.scores import (
     Paired,
     RunOrEvaluation,
@@ -19,13 +18,14 @@ from karat.analysis.scores import (
     Source,
     chosen_keys,
     cluster_labels,
+    example_at,
     pair_scores,
     read_scores,
     runs_and_evaluations,
     shared_examples,
     sources_of,
 )
-from karat.analysis.stored import find_or_compute
+from karat.analysis.stored import Analysis, find_or_compute
 from karat.analysis.text_diff import excerpt, word_diff
 from karat.errors import RequestError, did_you_mean, nearest
 from karat.execution.arguments import (
@@ -46,9 +46,6 @@ from karat.formatting import (
     Heading,
     Paragraph,
     Table,
-    as_html,
-    as_markdown,
-    as_text,
     bounds_text,
     interval,
     number,
@@ -58,19 +55,212 @@ from karat.formatting import (
     short_number,
 )
 from karat.layout import Styled
-from karat.records import Estimate, EvaluatorSpec, RunHeader
-from karat.stats._paired import PairedComparison, Test, holm, paired_arrays
+from karat.records import Estimate, EvaluatorSpec, Failed, Ok, Output, RunHeader, Skipped
+from karat.stats._paired import PairedComparison, Test, holm, paired_arrays, score_differences
 from karat.stats._validation import check_confidence
 from karat.store import Store
-from karat.store.columns import distinct
-from karat.store.example_columns import example_columns
+from karat.store.columns import distinct, example_columns
 from karat.store.handles import Run
+from karat.store.repositories import latest, output_decoder
 from karat.store.run_labels import differing, run_labels
 from karat.sync import plain
+from karat.traces import TraceError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+# The examples on which a run is better or worse than the baseline, with both outputs side by side.
+
+LONGEST_OUTPUT = 2000
+"""Characters that are kept of an input or an output; reports show fewer."""
+
+
+class ChangedExample(msgspec.Struct, frozen=True):
+    """One example that got better or worse."""
+
+    metric: str
+    example: str
+    baseline: str
+    run: str
+    unit: str = ""
+    """The unit that changed by most, whose outputs are shown; empty for examples without units."""
+    first: float = 0.0
+    """The baseline's score, the mean of its attempts and units."""
+    second: float = 0.0
+    input: str = ""
+    expected: str = ""
+    first_output: str = ""
+    second_output: str = ""
+    calls: str = ""
+    """What differs in the tool calls, where both outputs are trajectories."""
+
+
+class ExampleChanges(msgspec.Struct, frozen=True):
+    """How many examples are better, worse and the same, and which lack a score; the mean of their attempts counts."""
+
+    better: int = 0
+    worse: int = 0
+    same: int = 0
+    missing: int = 0
+
+
+class Changes:
+    """The mean scores of two runs for each example that both have."""
+
+    def __init__(self, spec: EvaluatorSpec, pairs: Paired, most: int) -> None:
+        """Keep so many of the examples that changed, in either direction."""
+        import numpy as np
+
+        self._spec = spec
+        sign = 1.0 if spec.higher_is_better else -1.0
+        complete = ~(np.isnan(pairs.first) | np.isnan(pairs.second))
+        examples: NDArray[Any] = pairs.examples
+        if len(examples) > 1 and not bool((examples[1:] > examples[:-1]).all()):
+            examples, places = np.unique(examples, return_inverse=True)
+            places, count = places[complete], len(examples)
+            n = np.bincount(places, minlength=count)
+            scored = n > 0
+            examples, n = examples[scored], n[scored]
+            first, second = (
+                np.bincount(places, weights=scores[complete], minlength=count)[scored] / n
+                for scores in (pairs.first, pairs.second)
+            )
+        else:  # a pair for each example, in order
+            count = len(examples)
+            examples, first, second = examples[complete], pairs.first[complete], pairs.second[complete]
+            n = examples
+        changes = sign * score_differences(first, second)
+        better, worse = int((changes > 0).sum()), int((changes < 0).sum())
+        self.counts = ExampleChanges(better, worse, len(n) - better - worse, count - len(n))
+
+        def largest(direction: int) -> list[_Changed]:
+            falls = direction * changes
+            chosen = np.flatnonzero(falls < 0)
+            order = chosen[np.lexsort((examples[chosen], falls[chosen]))][:most]
+            columns = (examples[order].tolist(), first[order].tolist(), second[order].tolist())
+            units = [unit_of(example, direction) for example in columns[0]]
+            return [_Changed(*each) for each in zip(*columns, units, strict=True)]
+
+        def unit_of(example: int, direction: int) -> str:
+            """The unit of an example that changed by most."""
+            if pairs.units is None:
+                return ""
+            here = np.flatnonzero((pairs.examples == example) & complete)
+            return pairs.units(int(here[np.argmin(direction * sign * (pairs.second - pairs.first)[here])]))
+
+        self._worse, self._better = largest(1), largest(-1)
+
+    def examples(self, baseline: Run, run: Run, most: int, *, better: bool) -> list[ChangedExample]:
+        """The examples that changed by most in one direction, at most so many, then in dataset order."""
+        return [
+            _side_by_side(self._spec.key, baseline, run, each)
+            for each in (self._better if better else self._worse)[:most]
+        ]
+
+
+class _Changed(NamedTuple):
+    """The position of an example, its mean scores in both runs, and the unit that changed by most."""
+
+    position: int
+    first: float
+    second: float
+    unit: str
+
+
+def _side_by_side(key: str, baseline: Run, run: Run, changed: _Changed) -> ChangedExample:
+    position = changed.position
+    known = example_at(baseline.store, baseline.header.dataset, position)
+    example = known.id if known else ""
+    # In another dataset the same example may have another position.
+    there = position if run.header.dataset == baseline.header.dataset else _position(run, example)
+    mine, theirs = _output(baseline, position, changed.unit), _output(run, there, changed.unit)
+    summary = mine.summary if mine is not None else {}
+    return ChangedExample(
+        metric=key,
+        example=example,
+        baseline=baseline.id,
+        run=run.id,
+        unit=changed.unit,
+        first=changed.first,
+        second=changed.second,
+        input=shown(summary.get("input", known.input)) if known else "",
+        expected=shown(summary.get("expected", known.expected))
+        if known and known.expected is not None
+        else "",
+        first_output=_outcome(mine),
+        second_output=_outcome(theirs),
+        calls=call_differences(mine, theirs),
+    )
+
+
+def _position(run: Run, example: str) -> int:
+    return next((place for place, each in enumerate(run.dataset) if each.id == example), -1)
+
+
+def _output(run: Run, position: int, unit: str) -> Output | None:
+    """The first attempt of a run at a unit of the example at a position."""
+    rows = latest(run.store.backend.scan(run.number, position, position + 1)) if position >= 0 else ()
+    outputs = (output_decoder.decode(row.payload) for row in rows)
+    return next((output for output in outputs if output.unit == unit), None)
+
+
+def _outcome(output: Output | None) -> str:
+    if output is None:
+        return ""
+    outcome = output.outcome
+    if isinstance(outcome, Ok):
+        return shown(output.summary.get("output", outcome.value))
+    if isinstance(outcome, Failed):
+        return f"failed: {outcome.error.type}: {outcome.error.message[:LONGEST_OUTPUT]}"
+    assert isinstance(outcome, Skipped)
+    return f"skipped: {outcome.reason}"
+
+
+def shown(value: object) -> str:
+    """Return a value as bounded text: text unchanged, anything else as JSON."""
+    if isinstance(value, str):
+        text = value[: LONGEST_OUTPUT + 1]
+    else:
+        text = msgspec.json.encode(value, enc_hook=repr)[: 4 * LONGEST_OUTPUT].decode("utf-8", "replace")
+    return text if len(text) <= LONGEST_OUTPUT else text[: LONGEST_OUTPUT - 1] + "…"
+
+
+def call_differences(first: Output | None, second: Output | None) -> str:
+    """How the tool calls of a run differ from the baseline's, in words; empty where there are none to compare."""
+    from karat.evaluators.trajectory.match import TrajectoryMatchEvaluator
+
+    if (
+        first is None
+        or second is None
+        or not isinstance(first.outcome, Ok)
+        or not isinstance(second.outcome, Ok)
+    ):
+        return ""
+    try:
+        reference = _trajectory(first)
+        if reference is None or _trajectory(second) is None:
+            return ""
+        judged = TrajectoryMatchEvaluator().evaluate(
+            outputs=second.value, reference_outputs=reference, output=second
+        )
+    except TraceError:
+        return ""
+    if judged.score == 1.0:
+        return "the same calls"
+    return judged.comment.partition(": ")[2][:LONGEST_OUTPUT]
+
+
+def _trajectory(output: Output) -> Any:
+    """The output as a trajectory with tool calls, or None."""
+    from karat.evaluators.trajectory._calls import read_trajectory
+
+    try:
+        trajectory = read_trajectory(output.value, output.trace)
+    except TraceError:
+        return None
+    return trajectory.to_dict()["steps"] if trajectory.calls else None
 
 
 THRESHOLD = 0.5
@@ -126,7 +316,7 @@ class Difference(msgspec.Struct, frozen=True):
     def improvement(self) -> Estimate:
         """The difference, positive where the run is better."""
         difference = self.compared.difference
-        return difference if self.higher_is_better else _negated(difference)
+        return difference if self.higher_is_better else negated(difference)
 
 
 class Leader(msgspec.Struct, frozen=True):
@@ -141,7 +331,7 @@ class Leader(msgspec.Struct, frozen=True):
     """The runs that have no value of the metric, because every item failed or is missing."""
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class Comparison(Analysis, msgspec.Struct, frozen=True):
     """A comparison of runs with a baseline, which is the first run."""
 
     runs: list[ComparedRun]
@@ -186,26 +376,17 @@ class Comparison(msgspec.Struct, frozen=True):
         """All of it as JSON-able values."""
         out = {"kind": "comparison", "verdict": self.verdict, **msgspec.to_builtins(self)}
         for written, each in zip(out["differences"], self.differences, strict=True):
-            for name in ("wins", "losses", "ties", "smallest_effect", "power"):  # zeros are written too
+            # Zeros are written too.
+            for name in ("wins", "losses", "ties", "smallest_effect", "power", "effect_reason"):
                 written["compared"][name] = getattr(each.compared, name)
         return out
 
-    def report(self) -> str:
-        """Tables for a terminal."""
-        return as_text(comparison_blocks(self))
-
-    def markdown(self) -> str:
-        """The same as Markdown."""
-        return as_markdown(comparison_blocks(self))
-
-    def __str__(self) -> str:
-        return self.report()
+    def blocks(self) -> list[Block]:
+        """Its sentences and tables."""
+        return comparison_blocks(self)
 
     def __repr__(self) -> str:
         return f"<comparison {self.id}: {' '.join(self.conclusions)}>"
-
-    def _repr_html_(self) -> str:
-        return as_html(comparison_blocks(self))
 
 
 def compare_runs(
@@ -398,7 +579,7 @@ def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confi
     if better.value is None:
         found = f"{run} and {baseline} have no scored item in common, so they cannot be compared"
     elif p is not None and p <= 1.0 - confidence and better.value:
-        side = better if better.value > 0 else _negated(better)
+        side = better if better.value > 0 else negated(better)
         found = (
             f"{run} is {'better' if better.value > 0 else 'worse'} than {baseline}"
             f" by {number(side.value)} {interval(side.low, side.high)}"
@@ -413,7 +594,9 @@ def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confi
         if effect is not None:
             found += f"; one smaller than {number(effect)} may have been missed"
         else:
-            found += "; there are too few examples to detect one"
+            few = each.compared.effect_reason == "too few clusters"
+            found += "; the smallest detectable effect cannot be stated: too few clusters" if few else ""
+            found += "" if few else "; there are too few examples to detect one"
         if missing:
             found += f", and {missing:,} {_items(missing)} {'is' if missing == 1 else 'are'} missing"
     return f"{each.metric}: {found}."
@@ -432,20 +615,6 @@ def _not_applicable_note(counts: Mapping[str, Sequence[int]]) -> list[str]:
 
 def _items(count: int) -> str:
     return "item" if count == 1 else "items"
-
-
-def _negated(estimate: Estimate) -> Estimate:
-    def negative(value: float | None) -> float | None:
-        return None if value is None else -value
-
-    return msgspec.structs.replace(
-        estimate,
-        value=negative(estimate.value),
-        low=negative(estimate.high),
-        high=negative(estimate.low),
-        lowest=negative(estimate.highest),
-        highest=negative(estimate.lowest),
-    )
 
 
 def _spelled_out(limit: Limit, sources: dict[str, dict[str, Source]], plain: Collection[str]) -> Limit:
@@ -543,7 +712,7 @@ class _Work:
             return []
         spec = tables[0].source.spec
         binary = all(is_binary(spec, table.scores) for table in tables)
-        usual = "accuracy" if binary and spec.higher_is_better else "mean"
+        usual = spec.usual_metric
         forms = dict.fromkeys(_form(name, key) or usual for name in names) or {usual: None}
         found = []
         for form in forms:
@@ -731,7 +900,13 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
             Table(
                 ["metric", "run", "may be worse by", "verdict", "why"],
                 [
-                    [g.metric, labels[g.run], f"{g.margin:g}", Styled(g.verdict, _GATES[g.verdict]), g.reason]
+                    [
+                        g.metric,
+                        labels[g.run],
+                        f"{g.margin:g}",
+                        Styled(g.verdict, VERDICT_STYLES[g.verdict]),
+                        g.reason,
+                    ]
                     for g in comparison.gates
                 ],
                 [2],
@@ -749,9 +924,6 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
         _compared_runs(comparison),
     ]
     return blocks
-
-
-_GATES = {"holds": "good", "fails": "bad", "undecided": "warning"}
 
 
 def _toned(each: Difference) -> str:
@@ -811,18 +983,41 @@ def _counted(comparison: Comparison, labels: dict[str, str]) -> Table:
     return Table(head, rows, [len(head) - 4, len(head) - 3, len(head) - 2, len(head) - 1])
 
 
+FEW_GROUPS = 4
+"""Metrics and runs of which every changed example that was kept is shown; of more …"""
+MOST_CHANGED = 20
+"""… so many examples in a direction, as evenly as there is room …"""
+MOST_GROUPS = 10
+"""… of the first so many."""
+NAMED = 5
+
+
 def _changed_blocks(comparison: Comparison, labels: dict[str, str]) -> list[Block]:
     """The examples that got worse, then those that got better, with what differs in their outputs."""
     blocks: list[Block] = []
     several = len(comparison.runs) > 2
     totals = {(each.evaluator, each.run): each.changed for each in comparison.differences}
-    for direction, changed in (("worse", comparison.worse), ("better", comparison.better)):
-        for (metric, run), found in _grouped(changed).items():
+    directions = {"worse": _grouped(comparison.worse), "better": _grouped(comparison.better)}
+    groups = list(dict.fromkeys(name for found in directions.values() for name in found))
+    shown, most = groups[:MOST_GROUPS], max(1, MOST_CHANGED // max(1, len(groups)))
+    for direction, by_group in directions.items():
+        for metric, run in shown:
+            found = by_group.get((metric, run), [])
+            if len(groups) > FEW_GROUPS:
+                found = found[:most]
+            if not found:
+                continue
             counts = totals[metric, run]
             total = counts.worse if direction == "worse" else counts.better
             whose = f"{metric}, {labels[run]}" if several else metric
             blocks.append(Heading(f"examples that got {direction}: {whose}, {len(found):,} of {total:,}"))
             blocks += [_changed(each, direction) for each in found]
+    if len(groups) > len(shown):
+        left = dict.fromkeys(metric for metric, _ in groups[len(shown) :])
+        names = ", ".join(list(left)[:NAMED]) + (", …" if len(left) > NAMED else "")
+        blocks.append(
+            Paragraph(f"The changed examples of {names} are left out: --metric shows those of one.")
+        )
     return blocks
 
 

@@ -62,6 +62,8 @@ FIELDS: dict[str, str] = {
 }
 """Fields that every row has. Any other name is an evaluator's key or a field of the example's metadata."""
 
+WHOLE_NUMBERS = ("tokens", "try")
+
 TEXTS = ("input", "expected", "output", "error", "comment")
 """Fields that are read from the records, not from columns."""
 
@@ -131,8 +133,11 @@ class Columns(Protocol):
     def labels(self, field: str) -> tuple[NDArray[Any], Sequence[Sequence[Value]]] | None:
         """The values of a field: for each row an index into a list of values, each with its alternatives."""
 
-    def containing(self, field: str | None, text: str) -> Mask:
-        """The rows whose field, or any field for None, contains a text, ignoring case."""
+    def is_text(self, condition: Condition) -> bool:
+        """Whether only the records can answer a condition."""
+
+    def searched(self, leaf: Condition | Text, within: Mask | None) -> Mask:
+        """The rows whose records satisfy a condition; nothing is said of rows that are not `within`."""
 
     def named(self, condition: Condition) -> Mask:
         """The rows whose example id satisfies a condition."""
@@ -146,7 +151,7 @@ class Columns(Protocol):
 
 def unknown_field(field: str, columns: Columns) -> FilterError:
     """The error for a field that no column has."""
-    from karat.store.example_columns import MOST_FIELDS
+    from karat.store.columns import MOST_FIELDS
 
     if columns.has_further_fields():
         return FilterError(
@@ -172,14 +177,6 @@ class Filter:
         """The fields it names."""
         return list(
             dict.fromkeys(each.field for each in _leaves(self.expression) if isinstance(each, Condition))
-        )
-
-    @property
-    def reads_records(self) -> bool:
-        """Whether it needs more than columns: a text search."""
-        return any(
-            isinstance(each, Text) or each.op == "~" or each.field in TEXTS
-            for each in _leaves(self.expression)
         )
 
     def check(self, known: Iterable[str]) -> None:
@@ -212,8 +209,17 @@ class Filter:
         return _matches(self.expression, row, more or {}, decided or {})
 
     def mask(self, columns: Columns) -> Mask:
-        """The rows that satisfy it."""
-        return _mask(self.expression, columns)
+        """The rows that satisfy it: columns first, so that records are searched only for what they leave."""
+        import numpy as np
+
+        parts = self.expression.parts if isinstance(self.expression, All) else (self.expression,)
+        searched = [_reads_records(part, columns) for part in parts]
+        found: Mask = np.full(len(columns), True)
+        for dear in (False, True):
+            for part, reads in zip(parts, searched, strict=True):
+                if reads is dear:
+                    found &= _mask(part, columns, found)
+        return found
 
 
 def parse(text: str) -> Filter:
@@ -476,7 +482,8 @@ def row_values(field: str, row: Row, more: Mapping[str, Value] | None = None) ->
         return [results[field].score]
     key, _, part = field.rpartition(".")
     if key in results and part in ("score", "status", "value", "comment", "error"):
-        return [getattr(results[key], part)]
+        found = getattr(results[key], part)
+        return [found or None if part == "comment" else found]
     value = paths.get(row.metadata, field.removeprefix("metadata."))
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
@@ -496,25 +503,30 @@ def _owners(field: str) -> Iterator[str]:
 # Columns -------------------------------------------------------------------------
 
 
-def _mask(expression: Expression, columns: Columns) -> Mask:
+def _reads_records(expression: Expression, columns: Columns) -> bool:
+    return any(isinstance(each, Text) or columns.is_text(each) for each in _leaves(expression))
+
+
+def _mask(expression: Expression, columns: Columns, within: Mask) -> Mask:
+    """The rows that satisfy an expression; nothing is said of rows that are not `within`."""
     import numpy as np
 
     if isinstance(expression, Not):
-        return np.logical_not(_mask(expression.inner, columns))
+        return np.logical_not(_mask(expression.inner, columns, within))
     if isinstance(expression, (All, Any_)):
         every = isinstance(expression, All)
         found: Mask = np.full(len(columns), every)
         for part in expression.parts:
-            (np.logical_and if every else np.logical_or)(found, _mask(part, columns), out=found)
+            (np.logical_and if every else np.logical_or)(found, _mask(part, columns, within), out=found)
         return found
-    if isinstance(expression, Text):
-        return columns.containing(None, expression.text)
+    if isinstance(expression, Text) or columns.is_text(expression):
+        return columns.searched(expression, within)
     if expression.field == "id":
         return columns.named(expression)
-    if expression.op == "~" or expression.field in TEXTS:
-        return _text_mask(expression, columns)
     numbers = columns.numbers(expression.field)
     if numbers is not None:
+        if expression.op == "~":
+            return _digits_mask(expression, numbers, len(columns))
         return _number_mask(expression, numbers, len(columns))
     labels = columns.labels(expression.field)
     if labels is None:
@@ -524,18 +536,17 @@ def _mask(expression: Expression, columns: Columns) -> Mask:
     return chosen[codes] if len(chosen) else np.zeros(len(columns), dtype=bool)
 
 
-def _text_mask(condition: Condition, columns: Columns) -> Mask:
-    if condition.op == "~":
-        labels = None if condition.field in TEXTS else columns.labels(condition.field)
-        if labels is not None:
-            import numpy as np
+def _digits_mask(condition: Condition, numbers: Sequence[NDArray[np.float64]], count: int) -> Mask:
+    """The rows one of whose numbers contains a text."""
+    import numpy as np
 
-            chosen: Mask = np.array([holds(condition, each) for each in labels[1]], dtype=bool)[labels[0]]
-            return chosen
-        return columns.containing(condition.field, condition.value)
-    raise FilterError(
-        f"{condition.field} is text: search it with {condition.field}~{condition.value} or with quotation marks"
-    )
+    found: Mask = np.zeros(count, dtype=bool)
+    whole = condition.field in WHOLE_NUMBERS
+    for each in numbers:
+        values, codes = np.unique(each, return_inverse=True)
+        known = [None if math.isnan(value) else int(value) if whole else value for value in values.tolist()]
+        found |= np.array([holds(condition, (value,)) for value in known], dtype=bool)[codes]
+    return found
 
 
 def _number_mask(condition: Condition, numbers: Sequence[NDArray[np.float64]], count: int) -> Mask:

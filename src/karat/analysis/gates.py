@@ -1,7 +1,8 @@
-"""Gates for continuous integration: whether a run may be worse than the baseline, and by how much.
+"""Gates for continuous integration: a run against a baseline with a margin, or against a threshold.
 
-A gate holds when the interval of the difference, allowing for missing items, stays above minus the margin. It fails
-when the interval stays below. Otherwise it is undecided, which is neither.
+A gate holds when the interval of the difference (or of the metric), allowing for missing items, stays above minus the
+margin (or the threshold). It fails when the interval stays below. Otherwise it is undecided, which is neither. Where
+lower is better, a threshold is the most that the metric may be.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from typing import Literal
 
 import msgspec
 
-from karat.errors import RequestError
-from karat.formatting import interval
+from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.formatting import Block, Heading, Table, interval, number
+from karat.layout import Styled
 from karat.records import Estimate
 from karat.stats._distributions import critical
+from karat.store.handles import Aggregation
+from karat.store.run_labels import run_labels
 
 Verdict = Literal["holds", "fails", "undecided"]
 
@@ -41,6 +45,28 @@ class Gate(msgspec.Struct, frozen=True):
     reason: str
     examples_needed: int | None = None
     """About how many examples would decide it, if the difference stays as it is; None where it is unknown."""
+
+
+class ThresholdGate(msgspec.Struct, frozen=True):
+    """The verdict on a metric of one run against a threshold."""
+
+    metric: str
+    threshold: float
+    better: Literal["higher", "lower"]
+    """Where lower is better, the threshold is the most that the metric may be."""
+    run: str | None
+    value: float | None
+    verdict: Verdict
+    reason: str
+    examples_needed: int | None = None
+    """About how many examples would decide it, if the value stays as it is; None where it is unknown."""
+
+
+EXIT_CODES: dict[Verdict | None, int] = {None: 0, "holds": 0, "fails": 1, "undecided": 4}
+"""Of the command line, by the worst verdict."""
+
+
+VERDICT_STYLES: dict[Verdict, str] = {"holds": "good", "fails": "bad", "undecided": "warning"}
 
 
 def read_limit(text: str) -> Limit:
@@ -69,45 +95,170 @@ def _share(percent: str) -> str:
         return "0.05"
 
 
+def read_threshold(text: str) -> Limit:
+    """`accuracy:0.8`: the metric has to be at least 0.8, or at most, where lower is better."""
+    metric, _, written = text.rpartition(":")
+    try:
+        value = float(written)
+    except ValueError:
+        value = math.nan
+    if metric and math.isnan(value) and written.endswith("%"):
+        raise RequestError(f"{text!r} is not a threshold: write {metric}:{_share(written)}, a share of 1")
+    if not metric or not math.isfinite(value):
+        raise RequestError(f"{text!r} is not a threshold: write METRIC:VALUE, such as accuracy:0.8")
+    return Limit(metric, value)
+
+
 def judge(limit: Limit, baseline: str, run: str, improvement: Estimate, examples: int) -> Gate:
     """The verdict on one difference: `improvement` is positive where the run is better, over so many examples."""
-    verdict, reason, needed = _verdict(limit.margin, improvement, examples)
+    least = 0.0 - limit.margin
+    verdict, cause, needed = _decide(least, improvement, examples)
+    shown = interval(improvement.low, improvement.high, signed=True)
+    missing = _missing(improvement, "pair")
+    match cause:
+        case "no interval":
+            reason = "too few pairs for an interval" + (f"; {missing}" if missing else "")
+        case "below":
+            reason = f"worse by more than {limit.margin:g}: the interval of the change is {shown}"
+        case "above":
+            reason = f"not worse by more than {limit.margin:g}: the interval of the change is {shown}"
+        case "missing":
+            lowest = improvement.lowest
+            worst_case = "" if lowest is None else f", down to {lowest:+.3f}"
+            reason = f"{missing} and could make it worse{worst_case}: complete them first"
+        case "between":
+            reason = f"the interval of the change, {shown}, {_undecided(least, 'change', needed, examples)}"
+            reason += f"; {missing}" if missing else ""
     return Gate(limit.metric, limit.margin, baseline, run, verdict, reason, needed)
 
 
-def _verdict(margin: float, improvement: Estimate, examples: int) -> tuple[Verdict, str, int | None]:
-    value, low, high = improvement.value, improvement.low, improvement.high
-    missing = improvement.of - improvement.n
-    pairs = f"{missing:,} {'pair is' if missing == 1 else 'pairs are'} missing"
+def gate(aggregation: Aggregation, *fail_under: str) -> list[ThresholdGate]:
+    """Whether metrics of an aggregation reach thresholds: `gate(aggregation, "exact_match accuracy:0.8")`.
+
+    A metric is `EVALUATOR METRIC`, or one of the two where it is unique. There is a verdict for each run. Where lower
+    is better, the threshold is the most that the metric may be.
+    """
+    if not isinstance(aggregation, Aggregation):
+        raise RequestError(f"a gate needs an aggregation, not {type(aggregation).__name__}: karat.aggregate")
+    lower = {
+        spec.key
+        for evaluation in aggregation.evaluations
+        for spec in evaluation.header.evaluators
+        if not spec.higher_is_better
+    }
+    return [
+        _judge_threshold(limit, each, each.better(lower) or "higher")
+        for limit in map(read_threshold, fail_under)
+        for each in _named(limit.metric, aggregation)
+    ]
+
+
+def _named(metric: str, aggregation: Aggregation) -> list[Estimate]:
+    """The estimates that a metric names, one for each run; of the whole data, not of groups."""
+    whole = [each for each in aggregation.header.estimates if each.group is None]
+    found = [each for each in whole if metric in _names(each)]
+    labels = dict.fromkeys(each.label for each in found)
+    if len(labels) > 1:
+        raise RequestError(f"{metric!r} names several metrics: give one of {', '.join(map(repr, labels))}")
+    if not found:
+        known = dict.fromkeys(text for each in whole for text in _names(each))
+        hint = did_you_mean(metric, known) if known else "the aggregation has none"
+        raise UnknownName(f"no metric {metric!r}: {hint}")
+    return found
+
+
+def _names(estimate: Estimate) -> tuple[str, ...]:
+    """How a metric may be written."""
+    label = f"{estimate.evaluator} {estimate.aggregator}"
+    main = () if estimate.name else (label, estimate.aggregator)
+    return (estimate.label, estimate.evaluator, estimate.metric, *main)
+
+
+def _judge_threshold(limit: Limit, estimate: Estimate, better: Literal["higher", "lower"]) -> ThresholdGate:
+    sign = 1.0 if better == "higher" else -1.0
+    oriented = estimate if better == "higher" else negated(estimate)
+    examples = estimate.metadata.get("clusters") or estimate.n
+    verdict, cause, needed = _decide(sign * limit.margin, oriented, examples)
+    threshold = f"{limit.margin:g}"
+    shown = interval(estimate.low, estimate.high)
+    missing = _missing(estimate, "item")
+    match cause:
+        case "no interval":
+            reason = "no interval can be given" + (f"; {missing}" if missing else "")
+        case "below" | "above":
+            side = "below" if (cause == "below") == (better == "higher") else "above"
+            reason = f"the interval, {shown}, is {side} {threshold}"
+        case "missing":
+            end = estimate.lowest if better == "higher" else estimate.highest
+            reached = "" if end is None else f" it {number(end)}"
+            reason = f"{missing} and could make{reached or ' it worse'}: complete them first"
+        case "between":
+            reason = f"the interval, {shown}, {_undecided(limit.margin, 'value', needed, examples)}"
+            reason += f"; {missing}" if missing else ""
+    return ThresholdGate(
+        estimate.label, limit.margin, better, estimate.run, estimate.value, verdict, reason, needed
+    )
+
+
+def negated(estimate: Estimate) -> Estimate:
+    """The estimate of minus the metric."""
+
+    def negative(value: float | None) -> float | None:
+        return None if value is None else -value
+
+    return msgspec.structs.replace(
+        estimate,
+        value=negative(estimate.value),
+        low=negative(estimate.high),
+        high=negative(estimate.low),
+        lowest=negative(estimate.highest),
+        highest=negative(estimate.lowest),
+    )
+
+
+Cause = Literal["no interval", "below", "above", "missing", "between"]
+
+
+def _decide(least: float, estimate: Estimate, examples: int) -> tuple[Verdict, Cause, int | None]:
+    """Whether an estimate, of which more is better, is at least `least`; why, and how many examples would decide it."""
+    value, low, high = estimate.value, estimate.low, estimate.high
     if value is None or (low is None and high is None):
-        return "undecided", "too few pairs for an interval" + (f"; {pairs}" if missing else ""), None
-    shown = interval(low, high, signed=True)
-    if high is not None and high < -margin:
-        return "fails", f"worse by more than {margin:g}: the interval of the change is {shown}", None
-    if low is None or low < -margin:
-        needed = _examples_needed(margin, improvement, examples)
-        return "undecided", _undecided(margin, shown, needed, examples, pairs if missing else ""), needed
-    if missing and (improvement.lowest is None or improvement.lowest < -margin):
-        worst = "" if improvement.lowest is None else f", down to {improvement.lowest:+.3f}"
-        return "undecided", f"{pairs} and could make it worse{worst}: complete them first", None
-    return "holds", f"not worse by more than {margin:g}: the interval of the change is {shown}", None
+        return "undecided", "no interval", None
+    if high is not None and high < least:
+        return "fails", "below", None
+    if low is None or low < least:
+        return "undecided", "between", _examples_needed(least, estimate, examples)
+    if estimate.of > estimate.n and (estimate.lowest is None or estimate.lowest < least):
+        return "undecided", "missing", None
+    return "holds", "above", None
 
 
-def _examples_needed(margin: float, improvement: Estimate, examples: int) -> int | None:
-    """How many examples bring the limit of the interval that matters to the margin.
+def _missing(estimate: Estimate, noun: str) -> str:
+    missing = estimate.of - estimate.n
+    return (
+        f"{missing:,} {noun} is missing"
+        if missing == 1
+        else f"{missing:,} {noun}s are missing"
+        if missing
+        else ""
+    )
+
+
+def _examples_needed(least: float, estimate: Estimate, examples: int) -> int | None:
+    """How many examples bring the limit of the interval that matters to `least`.
 
     What the spread of the scores makes of the width shrinks with 1/√n; the rest, which allows for values that were
     not drawn, with 1/n.
     """
-    value, low, high = improvement.value, improvement.low, improvement.high
+    value, low, high = estimate.value, estimate.low, estimate.high
     assert value is not None
-    distance = value + margin
+    distance = value - least
     limit = low if distance > 0 else high
     if limit is None or not examples or not distance:
         return None
     distance, width = abs(distance), abs(value - limit)
-    error = improvement.metadata.get("standard_error")
-    spread = width if error is None else min(width, critical(improvement.confidence) * error)
+    error = estimate.metadata.get("standard_error")
+    spread = width if error is None else min(width, critical(estimate.confidence) * error)
     rest = width - spread
     # With x = √(examples now / examples needed): rest·x² + spread·x = distance.
     root = math.sqrt(spread * spread + 4.0 * rest * distance)
@@ -122,18 +273,36 @@ def _examples_needed(margin: float, improvement: Estimate, examples: int) -> int
     return max(examples + 1, math.ceil(needed / step) * step)
 
 
-def _undecided(margin: float, shown: str, needed: int | None, examples: int, missing: str) -> str:
+def _undecided(least: float, what: str, needed: int | None, examples: int) -> str:
     have = f"there {'is' if examples == 1 else 'are'} {examples:,}"
     decide = (
-        f"about {needed:,} examples would decide it if the change stays the same ({have})"
+        f"about {needed:,} examples would decide it if the {what} stays the same ({have})"
         if needed is not None
-        else f"the change is too close to {-margin:g} to be decided by more examples ({have})"
+        else f"the {what} is too close to {least:g} to be decided by more examples ({have})"
     )
-    reason = f"the interval of the change, {shown}, includes values on both sides of {-margin:g}; {decide}"
-    return f"{reason}; {missing}" if missing else reason
+    return f"includes values on both sides of {least:g}; {decide}"
 
 
-def worst(gates: Sequence[Gate]) -> Verdict | None:
+def threshold_blocks(aggregation: Aggregation, gates: Sequence[ThresholdGate]) -> list[Block]:
+    """The verdicts as a table."""
+    runs = aggregation.runs
+    labels = run_labels([run.header for run in runs]) if len(runs) > 1 else {}
+    rows = [
+        [
+            each.metric,
+            *([labels.get(each.run or "", each.run or "")] if labels else []),
+            f"{'at least' if each.better == 'higher' else 'at most'} {each.threshold:g}",
+            number(each.value),
+            Styled(each.verdict, VERDICT_STYLES[each.verdict]),
+            each.reason,
+        ]
+        for each in gates
+    ]
+    head = ["metric", *(["run"] if labels else []), "required", "value", "verdict", "why"]
+    return [Heading(f"gate: {worst(gates)}"), Table(head, rows, [len(head) - 3])] if rows else []
+
+
+def worst(gates: Sequence[Gate | ThresholdGate]) -> Verdict | None:
     """The verdict on several gates; None without any."""
     verdicts = {gate.verdict for gate in gates}
     for verdict in ("fails", "undecided", "holds"):

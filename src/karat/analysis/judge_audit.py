@@ -20,7 +20,7 @@ from karat.execution.evaluate import evaluate
 from karat.execution.labels import latest_audit, results_of
 from karat.execution.run import run as run_stage
 from karat.keys import fingerprint
-from karat.records import FORMAT, AggregateTable, AggregationHeader, Counts, Estimate, Example
+from karat.records import AUDIT, FORMAT, AggregateTable, AggregationHeader, Counts, Estimate, Example
 from karat.store import Store
 from karat.store.handles import Aggregation, Evaluation
 
@@ -74,6 +74,7 @@ def audit(
     params = {"criterion": CRITERION, "judge": _twice(judge)}
     run = run_stage(_stored_answer, _dataset("judge-audit", examples), store=store, **_quiet(options))
     spec = {"name": "llm_judge", "params": params, "key": "audit"}
+    options = {**options, "metadata": {AUDIT: True}}
     first = evaluate(run, [spec], store=store, **options)
     positions = _positions(items, judge, store, options)
     report = _report(first, positions, examples, confidence)
@@ -104,7 +105,8 @@ def _majority(votes: Sequence[Mapping[str, Any]]) -> bool | None:
 
 
 def _quiet(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name in ("concurrency", "progress", "new")}
+    kept = {name: value for name, value in options.items() if name in ("concurrency", "progress", "new")}
+    return {**kept, "metadata": {AUDIT: True}}
 
 
 def _dataset(name: str, examples: list[Example]) -> Any:

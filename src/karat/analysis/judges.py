@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
@@ -35,8 +36,10 @@ from karat.execution.labels import (
     store_labels,
 )
 from karat.keys import fingerprint
+from karat.paths import MISSING, find
 from karat.records import FORMAT, HUMAN, AggregationHeader, Counts, Estimate, EvaluatorSpec, ItemResult, Ok
 from karat.store.handles import Evaluation
+from karat.store.rows import Row
 
 COLUMNS = (
     "example",
@@ -375,7 +378,9 @@ class _LabelReader:
         if part and not skip:
             score, value = None, self._part_value(part, spec.key, score, value)
         elif not skip and score is None:
-            raise ValueError(f"{str(value)[:40]!r} is no label: write pass or fail, a score, or cannot tell")
+            raise ValueError(
+                f"{str(value)[:40]!r} is not a label: write pass or fail, a score, or cannot tell"
+            )
         return spec.key, NewLabel(
             item=item,
             score=score,
@@ -394,7 +399,7 @@ class _LabelReader:
         if not given:
             raise ValueError(f"the evaluation has {len(self.runs)} runs: select one with run")
         raise ValueError(
-            f"{given[:80]!r} is no run of {self.evaluation.id}: {did_you_mean(given, self.runs)}"
+            f"{given[:80]!r} is not a run of {self.evaluation.id}: {did_you_mean(given, self.runs)}"
         )
 
     def _check_part(self, part: str, key: str, texts: Mapping[str, str]) -> None:
@@ -418,12 +423,11 @@ class _LabelReader:
             if labelled.casefold() in choices:
                 return choices[labelled.casefold()]
             if not isinstance(value, float):
-                raise ValueError(
-                    f"{labelled[:40]!r} is no choice of {name!r}: {did_you_mean(labelled, rubric.nodes[name].choices)}"
-                )
+                hint = did_you_mean(labelled, rubric.nodes[name].choices)
+                raise ValueError(f"{labelled[:40]!r} is not a choice of {name!r}: {hint}")
             return value
         if score is None:
-            raise ValueError(f"{str(value)[:40]!r} is no label of {part}: write true or false, or a score")
+            raise ValueError(f"{str(value)[:40]!r} is not a label of {part}: write true or false, or a score")
         return bool(score) if score in (0.0, 1.0) else score
 
 
@@ -468,7 +472,7 @@ def _value(row: Mapping[str, Any], scale: tuple[float, float] | None) -> tuple[f
         number = float(text)
     except ValueError:
         if "score" in row:
-            raise ValueError(f"{text[:40]!r} is no score") from None
+            raise ValueError(f"{text[:40]!r} is not a score") from None
         return None, text, False
     low, high = scale or (0.0, 1.0)
     if not math.isfinite(number) or not low <= number <= high:
@@ -627,7 +631,7 @@ def _with_nodes(
         raise RequestError("this result has no path through a rubric")
     built = build_evaluator(spec.name, spec.params, spec.key)
     if not isinstance(built, RubricDagEvaluator):
-        raise RequestError(f"{spec.key!r} is no rubric")
+        raise RequestError(f"{spec.key!r} is not a rubric")
     run = evaluation.store.runs.get(record.runs[0])
     output = next(
         o
@@ -920,7 +924,7 @@ def _kappa(
     first, second = [a for a, _ in both], [b for _, b in both]
     if len(set(chances)) <= 1:
         return cohen_kappa(first, second, clusters=clusters, confidence=confidence)
-    from karat.stats._survey import weighted_kappa
+    from karat.stats._prediction_powered import weighted_kappa
 
     return weighted_kappa(first, second, chances, clusters, confidence)
 
@@ -1065,3 +1069,177 @@ def _judged_by(params: Mapping[str, Any], judge: Any) -> dict[str, Any]:
     )
     new = {"model": judge} if isinstance(judge, str) else dict(judge)
     return {**rest, "judge": {**kept, **new}}
+
+
+# Calibration of a judge: people's labels over the judge's scores of the same outputs.
+
+BINS = 5
+"""Ranges of scores, where a judge gives more different scores than that."""
+MOST_SCORES = 5
+"""Different scores that each have a point of their own."""
+
+
+class CalibrationBin(msgspec.Struct, frozen=True):
+    """Items with the same or similar judge scores."""
+
+    score: float
+    """The mean of the judge's scores."""
+    people: Estimate
+    """The share of the items that people pass."""
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """One judge against people's labels on the same outputs."""
+
+    evaluator: str
+    evaluation: str
+    bins: list[CalibrationBin]
+    n: int
+    annotators: list[str] = []
+
+
+def calibrations(evaluation: Evaluation, confidence: float = 0.95) -> list[Calibration]:
+    """Return the calibration of each evaluator of an evaluation with human labels; empty without labels."""
+    labels = [label for label in labels_on([evaluation]) if label.score is not None]
+    wanted = {spec.key for spec in evaluation.header.evaluators if spec.kind == "single"}
+    keys = [key for key in dict.fromkeys(label.evaluator for label in labels) if key in wanted]
+    if not keys:
+        return []
+    scores: dict[tuple[str, Item], float] = {}
+    for _, record in results_of(evaluation):
+        if record.key in keys and len(record.runs) == 1 and record.score is not None:
+            item = Item(record.runs[0], record.example, record.attempt, record.unit)
+            scores[record.key, item] = record.score
+    out = []
+    for key in keys:
+        labels_by_item: dict[Item, list[float]] = {}
+        for label in labels:
+            if label.evaluator == key and label.score is not None:
+                labels_by_item.setdefault(label.item, []).append(label.score)
+        pairs = [
+            (scores[key, item], sum(each) / len(each) >= 0.5, item.example)
+            for item, each in labels_by_item.items()
+            if (key, item) in scores and 0.0 <= scores[key, item] <= 1.0
+        ]
+        if pairs:
+            people = sorted({label.annotator for label in labels if label.evaluator == key})
+            out.append(Calibration(key, evaluation.id, _binned(pairs, confidence), len(pairs), people))
+    return out
+
+
+def _binned(pairs: Sequence[tuple[float, bool, str]], confidence: float) -> list[CalibrationBin]:
+    from karat.stats import proportion
+
+    distinct = sorted({score for score, _, _ in pairs})
+    groups: dict[float, list[tuple[float, bool, str]]] = {}
+    for pair in pairs:
+        own = len(distinct) <= MOST_SCORES
+        groups.setdefault(pair[0] if own else min(BINS - 1, int(pair[0] * BINS)), []).append(pair)
+    return [
+        CalibrationBin(
+            sum(score for score, _, _ in group) / len(group),
+            proportion([passed for _, passed, _ in group], [example for *_, example in group], confidence),
+        )
+        for _, group in sorted(groups.items())
+    ]
+
+
+# Sheets for people: a random sample of judged outputs, without the judge's verdicts, to label and import.
+
+SAMPLE_COLUMNS = (
+    "example",
+    "run",
+    "attempt",
+    "unit",
+    "evaluator",
+    "input",
+    "output",
+    "expected",
+    "label",
+    "note",
+    "probability",
+)
+"""What `import_labels` reads, and what a person has to see."""
+
+
+def sample_sheet(
+    evaluation: Evaluation,
+    *,
+    n: int = 50,
+    evaluator: str | None = None,
+    by: str | None = None,
+    seed: int = 0,
+) -> tuple[list[dict[str, Any]], int]:
+    """Draw outputs that a judge has judged, in random order; return the rows of the sheet and how many were judged.
+
+    Each row has its inclusion probability, which is the same for all. With `by` (a metadata field, or `run`) each value
+    has the same number of rows, as far as it has so many outputs, and the probabilities differ. The judge's verdicts
+    play no part: neither in the rows nor, through the probabilities, in the drawing.
+    """
+    key = judged_key(evaluation, evaluator).key
+    strata: dict[str, list[tuple[str, str, int, str]]] = {}
+    fields: set[str] = set()
+    for row in evaluation.rows():
+        if not row.others and row.results[key].status == "ok":
+            fields.update(row.metadata)
+            strata.setdefault(_stratum(row, by), []).append((row.run, row.id, row.attempt, row.unit))
+    if not strata:
+        raise RequestError(
+            f"{evaluation.id} has no results of {key!r} to sample: see"
+            f" {evaluation.store.command('show', evaluation.id, '--failed')}"
+        )
+    if by is not None and strata.keys() == {_NONE}:
+        raise RequestError(f"no example has the metadata field {by!r}: {did_you_mean(by, {'run', *fields})}")
+    draw = random.Random(seed)
+    chosen: dict[tuple[str, str, int, str], float] = {}
+    sizes = _equal_shares(n, {name: len(items) for name, items in strata.items()}, draw)
+    for name, items in strata.items():
+        probability = sizes[name] / len(items)
+        chosen.update(dict.fromkeys(draw.sample(items, sizes[name]), probability))
+    rows = []
+    for row in evaluation.rows():
+        item = row.run, row.id, row.attempt, row.unit
+        if item in chosen and not row.others:
+            rows.append(_sheet_row(row, key, chosen[item]))
+    draw.shuffle(rows)
+    return rows, sum(map(len, strata.values()))
+
+
+_NONE = ""
+
+
+def _stratum(row: Row, by: str | None) -> str:
+    if by is None:
+        return "all"
+    value = row.run if by == "run" else find(row.metadata, by)
+    return _NONE if value is MISSING else repr(value)
+
+
+def _equal_shares(n: int, sizes: dict[str, int], draw: random.Random) -> dict[str, int]:
+    """How many to draw of each stratum: the same number, and more of the large ones where small ones have too few."""
+    shares = dict.fromkeys(sizes, 0)
+    left = min(n, sum(sizes.values()))
+    while left:
+        open_ = [name for name in sizes if shares[name] < sizes[name]]
+        each = left // len(open_)
+        for name in open_ if each else draw.sample(open_, left):
+            added = min(each or 1, sizes[name] - shares[name])
+            shares[name] += added
+            left -= added
+    return shares
+
+
+def _sheet_row(row: Row, key: str, probability: float) -> dict[str, Any]:
+    return {
+        "example": row.id,
+        "run": row.run,
+        "attempt": row.attempt,
+        "unit": row.unit,
+        "evaluator": key,
+        "input": row.shown("input"),
+        "output": row.shown("output"),
+        "expected": row.shown("expected"),
+        "label": None,
+        "note": None,
+        "probability": probability,
+    }

@@ -40,7 +40,7 @@ from karat.analysis.scores import (
     sources_of,
     unlisted_pairs,
 )
-from karat.analysis.stored import find_or_compute
+from karat.analysis.stored import Analysis, find_or_compute
 from karat.errors import CannotJudge, RequestError, did_you_mean
 from karat.evaluators import evaluators
 from karat.execution.arguments import (
@@ -63,8 +63,6 @@ from karat.formatting import (
     Heading,
     Paragraph,
     Table,
-    as_html,
-    as_markdown,
     as_text,
     bounds_text,
     interval,
@@ -106,7 +104,7 @@ class Place(msgspec.Struct, frozen=True):
     """Runs of different components were never compared, not even by way of others."""
 
 
-class Ranking(msgspec.Struct, frozen=True):
+class Ranking(Analysis, msgspec.Struct, frozen=True):
     """Runs from best to worst, and what else their comparisons say."""
 
     places: list[Place]
@@ -147,22 +145,12 @@ class Ranking(msgspec.Struct, frozen=True):
         """All of it as JSON-able values."""
         return {"kind": "ranking", **msgspec.to_builtins(self)}
 
-    def report(self) -> str:
-        """Tables for a terminal."""
-        return as_text(ranking_blocks(self))
-
-    def markdown(self) -> str:
-        """The same as Markdown."""
-        return as_markdown(ranking_blocks(self))
-
-    def __str__(self) -> str:
-        return self.report()
+    def blocks(self) -> list[Block]:
+        """Its sentences and tables."""
+        return ranking_blocks(self)
 
     def __repr__(self) -> str:
         return f"<ranking {self.id}: {' '.join(self.conclusions)}>"
-
-    def _repr_html_(self) -> str:
-        return as_html(ranking_blocks(self))
 
 
 def tally_results(
@@ -452,7 +440,7 @@ def _conclusions(
     others = "the other run is worse" if worse == 1 else f"the other {worse:,} runs are worse"
     return [
         f"{first.label} ranks first; {', '.join(rivals[:5])}{' and others' if len(rivals) > 5 else ''}"
-        f" cannot be told from it, {others}.{but}"
+        f" cannot be distinguished from it, {others}.{but}"
     ]
 
 
@@ -471,7 +459,7 @@ def _of_two(ranked: RankedRuns, places: Sequence[Place]) -> str:
     one, other = places
     wins = ranked.fit.against(one.run, other.run)
     if wins.low is None:
-        return f"{one.label} and {other.label} cannot be told apart: comparisons of one example give no interval."
+        return f"{one.label} and {other.label} cannot be distinguished: comparisons of one example give no interval."
     chance = f"it wins with probability {number(wins.value, 2)} {interval(wins.low, wins.high, digits=2)}"
     if wins.low is not None and wins.low > 0.5:
         return f"{one.label} is better than {other.label}: {chance}."
@@ -508,7 +496,7 @@ def rank_stored(
         raise RequestError(f"failures is {failures!r}: {hint}")
     runs, evaluations = runs_and_evaluations(store, given)
     if len(runs) < 2:
-        raise RequestError("a ranking needs two runs or more")
+        raise RequestError("a ranking needs two runs or more: karat rank RUN RUN")
     options: dict[str, Any] = {
         "method": how,
         "ties": ties,
@@ -608,7 +596,9 @@ async def rank_async(
         runs, _ = runs_and_evaluations(the_store, things) if things else ([], [])
         compares = None if evaluator is None else comparing(evaluator)
         if compares is not None and (judge := PreparedEvaluator(0, compares)).kind == "single":
-            raise RequestError(f"{judge.key!r} judges single outputs: rank by its scores, with metric")
+            raise RequestError(
+                f"{judge.key!r} judges single outputs: rank by its scores (--metric {judge.key})"
+            )
         made = await evaluate_async(
             runs,
             None if compares is None else [compares],
@@ -621,7 +611,7 @@ async def rank_async(
         key = next((spec.key for spec in made.header.evaluators if spec.kind != "single"), None)
         if key is None:
             single = made.header.evaluators[0].key
-            raise RequestError(f"{single!r} judges single outputs: rank by its scores, with metric")
+            raise RequestError(f"{single!r} judges single outputs: rank by its scores (--metric {single})")
         things = [made]
     return await in_thread(
         lambda: rank_stored(
@@ -659,7 +649,7 @@ def plan_rank(
     the_store = store_of(store, things, earlier)
     runs, _ = runs_and_evaluations(the_store, [*earlier, *things])
     if len(runs) < 2:
-        raise RequestError("a ranking needs two runs or more")
+        raise RequestError("a ranking needs two runs or more: karat rank RUN RUN")
     judge = PreparedEvaluator(0, comparing(evaluator))
     if judge.kind != "pair":
         raise RequestError(f"{judge.key!r} does not compare two outputs: it makes no comparisons to plan")

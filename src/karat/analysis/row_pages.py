@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from karat.analysis.filters import All, Filter, FilterError, Text, parse, row_values
+from karat.analysis.filters import FIELDS, All, Filter, FilterError, Text, parse, row_values
 from karat.errors import did_you_mean
-from karat.store.backend import FAILED, SKIPPED
+from karat.records import Example
+from karat.store.backend import FAILED, SKIPPED, RecordDecoder
 from karat.store.columns import load_columns
 from karat.store.handles import Evaluation, Run, StoredDataset
-from karat.store.rows import Row, evaluation_rows, run_rows
-
-if TYPE_CHECKING:
-    pass
+from karat.store.rows import POSITIONS_AT_ONCE, Row, evaluation_rows, run_rows
 
 Rows = StoredDataset | Run | Evaluation
 
@@ -67,7 +65,7 @@ def read_page(
             return _page_by_columns(handle, evaluations_of(handle), where, failed, sort, first, count)
         if isinstance(handle, Evaluation) and len(handle.header.runs) == 1 and _judges_single(handle):
             return _page_by_columns(handle.runs[0], [handle], where, failed, sort, first, count)
-    rows = _rows(handle, failed=failed)
+    rows = _rows(handle, _failed_positions(handle) if failed else _narrowed(handle, where, sort))
     if where is None and sort is None:
         if failed:
             rows = (row for row in rows if has_failed(row))
@@ -106,7 +104,7 @@ def _page_by_columns(
     if failed:
         mask &= table.failing()
     if where is not None:
-        mask &= table.select(where)
+        mask &= where.mask(table)
     chosen = np.flatnonzero(mask)
     if sort is not None:
         chosen = table.order(sort, chosen)
@@ -152,9 +150,10 @@ def evaluations_of(run: Run) -> list[Evaluation]:
     return needed[::-1]
 
 
-def _rows(handle: Rows, *, failed: bool) -> Iterator[Row]:
+def _rows(handle: Rows, positions: Sequence[int] | None) -> Iterator[Row]:
+    """The rows of some examples, or of all."""
     if isinstance(handle, StoredDataset):
-        for example in handle:
+        for example in handle if positions is None else _examples_at(handle, positions):
             yield Row(
                 id=example.id,
                 input=example.input,
@@ -166,14 +165,36 @@ def _rows(handle: Rows, *, failed: bool) -> Iterator[Row]:
             )
         return
     if isinstance(handle, Run):
-        yield from run_rows(handle, evaluations_of(handle))
+        yield from run_rows(handle, evaluations_of(handle), positions)
     else:
-        yield from evaluation_rows(handle, _failed_positions(handle) if failed else None)
+        yield from evaluation_rows(handle, positions)
 
 
-def _failed_positions(handle: Run | Evaluation) -> list[int]:
-    """The positions of examples with a failed or skipped item."""
+def _examples_at(data: StoredDataset, positions: Sequence[int]) -> Iterator[Example]:
+    decode = RecordDecoder(Example).decode
+    for start in range(0, len(positions), POSITIONS_AT_ONCE):
+        for row in data.store.backend.scan_at(data.number, positions[start : start + POSITIONS_AT_ONCE]):
+            yield decode(row.payload)
+
+
+def _narrowed(handle: Rows, where: Filter | None, sort: str | None) -> list[int] | None:
+    """The positions that a text leaves. None without one, and where another field has to be looked for in all rows."""
+    fields = [*(where.fields if where else ()), *([sort.removeprefix("-")] if sort else ())]
+    if where is None or any(field not in FIELDS for field in fields):
+        return None
+    from karat.analysis.text_search import candidate_positions  # loads NumPy
+
+    if isinstance(handle, Evaluation):
+        return candidate_positions([handle.runs[0].dataset, *handle.runs, handle], where)
+    return candidate_positions([handle], where)
+
+
+def _failed_positions(handle: Rows) -> list[int] | None:
+    """The positions of examples with a failed or skipped item; None for all."""
     import numpy as np
+
+    if not isinstance(handle, Evaluation):
+        return None
 
     columns = load_columns(handle, ())
     found: list[int] = np.unique(columns.positions[np.isin(columns.statuses, (FAILED, SKIPPED))]).tolist()

@@ -20,8 +20,7 @@ from karat.keys import content_hash
 from karat.records import OUTPUT_FAILED, EvaluatorSpec, Example, ItemResult
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, SKIPPED, RecordDecoder
-from karat.store.columns import ItemColumns, distinct, load_columns
-from karat.store.example_columns import example_columns
+from karat.store.columns import ItemColumns, distinct, example_columns, load_columns
 from karat.store.handles import CHUNK, Evaluation, Run, StoredDataset
 from karat.store.repositories import latest, result_decoder
 
@@ -347,7 +346,7 @@ class Paired(NamedTuple):
     """Two runs' scores side by side."""
 
     examples: NDArray[np.integer[Any]]
-    """The position of the example of each pair in the first run's dataset; −1 for a pair of no known example."""
+    """The position of the example of each pair in the first run's dataset; −1 if its example is unknown."""
     first: NDArray[np.float64]
     """NaN where there is no score."""
     second: NDArray[np.float64]
@@ -363,9 +362,9 @@ class Aligned(NamedTuple):
     """The items that two runs should both have, in dataset order of the first."""
 
     examples: NDArray[np.integer[Any]]
-    first: NDArray[np.int64]
+    first: NDArray[np.integer[Any]]
     """For each item its place in the first run's scores, −1 where it has none …"""
-    second: NDArray[np.int64]
+    second: NDArray[np.integer[Any]]
     """… and in the second run's."""
     counts: tuple[int, int, int]
     """How many examples the first run has, the second, and both."""
@@ -404,12 +403,14 @@ def pair_scores(first: Scores, second: Scores, shared: Shared, *, passed: float 
 
 
 def _taken(
-    scores: NDArray[np.float64], places: NDArray[np.int64], passed: float | None
+    scores: NDArray[np.float64], places: NDArray[np.integer[Any]], passed: float | None
 ) -> NDArray[np.float64]:
     import numpy as np
 
     found: NDArray[np.float64]
-    if len(places) and int(places.min()) >= 0:
+    if len(places) == len(scores) and bool((places == np.arange(len(places), dtype=np.int32)).all()):
+        found = scores  # all of them in their order: a copy would take 8 MB of a million
+    elif len(places) and int(places.min()) >= 0:
         found = scores[places]
     else:
         found = np.where(places >= 0, scores[np.maximum(places, 0)] if len(scores) else np.nan, np.nan)
@@ -429,7 +430,7 @@ def align(first: Scores, second: Scores, shared: Shared) -> Aligned:
     if (
         _alike(first, second) and shared.every
     ):  # by far the most frequent case, and the one with the most items
-        places = np.arange(len(first.positions))
+        places = np.arange(len(first.positions), dtype=np.int32)
         return Aligned(first.positions, places, places, (len(places),) * 3)
     mine, theirs, names = _sides(first, second)
     units = first.has_units or second.has_units

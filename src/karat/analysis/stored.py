@@ -10,7 +10,8 @@ import msgspec
 
 import karat
 from karat.errors import StoreError, StoreRefused
-from karat.execution.environment import environment
+from karat.execution.pipeline import environment
+from karat.formatting import Block, as_html, as_markdown, as_text
 from karat.keys import fingerprint
 from karat.records import FORMAT, AggregateTable, AggregationHeader, AggregatorSpec, Counts, Estimate
 from karat.store import Store
@@ -24,6 +25,30 @@ COMMANDS: dict[Kind, str] = {"comparison": "karat compare", "ranking": "karat ra
 
 REVISION = 2
 """Raised when the same scores give another comparison or ranking, so that earlier ones are not returned."""
+
+
+class Analysis:
+    """What comparisons and rankings share: their tables as text, Markdown and HTML."""
+
+    __slots__ = ()
+
+    def blocks(self) -> list[Block]:
+        """Its sentences and tables."""
+        raise NotImplementedError
+
+    def report(self) -> str:
+        """Tables for a terminal."""
+        return as_text(self.blocks())
+
+    def markdown(self) -> str:
+        """The same as Markdown."""
+        return as_markdown(self.blocks())
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def _repr_html_(self) -> str:
+        return as_html(self.blocks())
 
 
 class _Analysis(Protocol):

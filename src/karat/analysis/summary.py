@@ -10,7 +10,7 @@ import numpy as np
 
 from karat.aggregators._base import Aggregate
 from karat.aggregators._comparisons import RankRuns
-from karat.analysis.comparison import is_binary, score_bounds
+from karat.analysis.comparison import THRESHOLD, score_bounds
 from karat.analysis.failures import FailureKind, failure_kinds
 from karat.analysis.latency import Spread, latency_of
 from karat.analysis.ranking import tally_results
@@ -227,23 +227,24 @@ class _Gathering:
                 continue
             tables = read_scores([(run, Source(evaluation, spec)) for run in evaluation.runs])
             scores = np.concatenate([table.scores for table in tables])
-            binary = is_binary(spec, scores)
+            bounds = score_bounds(spec.bounds, scores)
             for table in tables:
                 if len(table.scores) or table.unlisted:
-                    estimate = self._mean(table, spec, binary, score_bounds(spec.bounds, scores))
-                    form = "accuracy" if binary and spec.higher_is_better else "mean"
+                    estimate = self._usual(table, spec, bounds)
+                    form = spec.usual_metric
                     estimate = estimate.about(evaluator=spec.key, aggregator=form, run=table.run.id)
                     found.append(Metric(estimate, evaluation.id))
         return found
 
-    def _mean(
-        self, table: Scores, spec: EvaluatorSpec, binary: bool, bounds: tuple[float, float] | None
-    ) -> Estimate:
+    def _usual(self, table: Scores, spec: EvaluatorSpec, bounds: tuple[float, float] | None) -> Estimate:
+        """The usual metric of an evaluator."""
         known = ~np.isnan(table.scores)
+        scores = table.scores[known]
+        passes = spec.usual_metric == "accuracy"
         mean = MeanState()
-        mean.add_values(table.scores[known], table.positions[known])
+        mean.add_values((scores >= THRESHOLD).astype(float) if passes else scores, table.positions[known])
         of = len(table.scores) + table.unlisted
-        if binary:
+        if passes:
             return mean.proportion(self.confidence, of=of)
         return mean.estimate(self.confidence, of=of, bounds=bounds)
 

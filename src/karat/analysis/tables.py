@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
-from karat.aggregators._grouping import labels_of
+from karat.aggregators._base import labels_of
 from karat.analysis import filters
 from karat.analysis.scores import ScoreArrays, Scores, Source, listed_items, read_scores, sources_of
-from karat.errors import TookTooLong, did_you_mean
+from karat.analysis.text_search import search
+from karat.errors import did_you_mean
 from karat.execution.expected import Together
 from karat.records import OUTPUT_FAILED, Estimate, EvaluatorSpec
 from karat.stats._means import MeanState
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED
-from karat.store.columns import ItemColumns, ItemName, distinct, load_columns
-from karat.store.example_columns import MOST_FIELDS, ExampleColumns, Field, example_columns
+from karat.store.columns import (
+    MOST_FIELDS,
+    ExampleColumns,
+    Field,
+    ItemColumns,
+    ItemName,
+    distinct,
+    example_columns,
+    load_columns,
+)
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row, rows_at
 
@@ -194,6 +203,7 @@ class RunTable:
         """The results by each evaluator, loaded when they are first needed."""
         self._make_examples = examples or (lambda: example_columns(run.dataset))
         self._examples: ExampleColumns | None = None
+        self._every: NDArray[np.int32] | None = None
         self.orders: OrderedDict[Any, Any] = OrderedDict()
         """Rows that were filtered and sorted, for whoever shows them page by page."""
         self.text_seconds = TEXT_SECONDS
@@ -262,19 +272,23 @@ class RunTable:
         if not self.results.is_loaded(key):
             return read_scores([(self.run, self._sources[key])])[0]
         judged = self.results[key]
-        applies = judged.statuses != NOT_APPLICABLE
-        positions, codes = self.positions.astype(np.int32), self.codes.astype(np.int32)
+        applies: Any = judged.statuses != NOT_APPLICABLE
+        positions = self.positions.astype(np.int32, copy=False)
+        codes: NDArray[np.int32] = (
+            np.broadcast_to(np.int32(0), (len(self),))
+            if len(self.names) == 1
+            else self.codes.astype(np.int32, copy=False)
+        )
         failed = judged.statuses == SKIPPED
         if len(judged.kind_codes) and OUTPUT_FAILED in judged.kinds:
             failed &= judged.kind_codes == judged.kinds.index(OUTPUT_FAILED)
         else:
             failed[:] = False
+        excluded = positions[~applies], codes[~applies]
+        if not len(excluded[0]):
+            applies = slice(None)  # all of them, without a copy
         arrays = ScoreArrays(
-            positions[applies],
-            codes[applies],
-            judged.scores[applies],
-            failed[applies],
-            (positions[~applies], codes[~applies]),
+            positions[applies], codes[applies], judged.scores[applies], failed[applies], excluded
         )
         made = Scores(self.run, self._sources[key], list(self.names), arrays)
         made.unlisted = max(0, Together([self.run], len(self.run.dataset)).total() - len(self))
@@ -318,6 +332,13 @@ class RunTable:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    @property
+    def every_row(self) -> NDArray[np.int32]:
+        """The numbers of all rows; one array for every comparison with this run."""
+        if self._every is None:
+            self._every = np.arange(len(self), dtype=np.int32)
+        return self._every
 
     @property
     def sources(self) -> dict[str, Evaluation]:
@@ -427,98 +448,29 @@ class RunTable:
     def named(self, condition: filters.Condition) -> Mask:
         return named_positions(self.examples, condition)[self.positions]
 
-    def containing(self, field: str | None, text: str) -> Mask:
-        """The rows that contain a text, read from the records; gives up after `TEXT_SECONDS`."""
-        condition = filters.Condition(field or "", "~", text, True)
-        found = filters.Filter(text, filters.Text(text) if field is None else condition)
-        if field is not None:
-            self._check(field)
-        return self.matching(lambda row, _: found.matches(row))
-
-    def _check(self, field: str) -> None:
-        """Raise where no row can have a field."""
-        key, _, part = field.rpartition(".")
-        if field in filters.FIELDS or field in self.results or (key in self.results and part in RESULT_TEXTS):
-            return
-        if field.removeprefix("metadata.") in self.examples.fields or self.labels(field) is not None:
-            return
-        if self.numbers(field) is None:
-            raise filters.unknown_field(field, self)
-
-    def reads_records(self, part: filters.Expression) -> bool:
-        """Whether columns cannot answer a part of a filter."""
-        found = filters.Filter("", part)
-        return len(found.conditions) < found.leaves or any(map(self._is_text, found.conditions))
-
-    def _is_text(self, condition: filters.Condition) -> bool:
+    def is_text(self, condition: filters.Condition) -> bool:
+        """Whether only the records can answer a condition."""
         field = condition.field
         key, _, part = field.rpartition(".")
-        if field == "id":
-            return False
         if field in filters.TEXTS or (key in self.results and part in RESULT_TEXTS):
             return True
-        if condition.op != "~":
-            return False
-        self._check(field)
         values = self._metadata(field)
-        return self.labels(field) is None if values is None else values.codes is None
+        if values is None or values.codes is not None:
+            return False
+        return values.numbers is None or condition.op == "~"
+
+    def searched(self, leaf: filters.Condition | filters.Text, within: Mask | None) -> Mask:
+        """The rows whose records satisfy a condition; gives up after `text_seconds`."""
+        return search(self, leaf, within)
 
     def _metadata(self, field: str) -> Field | None:
         """The column of a field of the metadata; None where the field is another."""
-        if field in filters.FIELDS or field in self.results or field.rpartition(".")[0] in self.results:
+        named = field in filters.FIELDS or field in self.results or field == "failure"
+        if named or field.rpartition(".")[0] in self.results:
             return None
         return self.examples.fields.get(field.removeprefix("metadata."))
 
-    def _is_unfiltered(self, field: str) -> bool:
-        """Whether a field of the metadata has too many different values for a column."""
-        values = self._metadata(field)
-        return values is not None and values.codes is None and values.numbers is None
-
-    def matching(self, test: Callable[[Row, int], bool], within: Mask | None = None) -> Mask:
-        """The rows for which a test of the joined row and its place holds."""
-        found = np.zeros(len(self), bool)
-        chosen = np.arange(len(self)) if within is None else np.flatnonzero(within)
-        places = distinct(self.positions[chosen]).tolist()
-        deadline = time.monotonic() + self.text_seconds
-        at = 0
-        for start in range(0, len(places), 512):
-            some = places[start : start + 512]
-            for position, row in rows_at(self.run, some, self.sources):
-                place = self.row_of(position, row.attempt, row.unit)
-                if place is not None:
-                    found[place] = test(row, place)
-            at = start + len(some)
-            if time.monotonic() > deadline and at < len(places):
-                raise TookTooLong(
-                    f"the search read {at:,} of {len(places):,} examples in {self.text_seconds:g} s: narrow it"
-                    " with other conditions"
-                )
-        return found if within is None else found & within
-
     # Choosing and ordering -----------------------------------------------------------
-
-    def select(self, parsed: filters.Filter) -> Mask:
-        """The rows that satisfy a filter: columns first, so that a text is searched in what they leave."""
-        expression = parsed.expression
-        parts = expression.parts if isinstance(expression, filters.All) else (expression,)
-        dear = [part for part in parts if self.reads_records(part)]
-        cheap = tuple(part for part in parts if part not in dear)
-        mask = filters.Filter(parsed.text, filters.All(cheap)).mask(self)
-        if dear:
-            rest = filters.Filter(parsed.text, filters.All(tuple(dear)))
-            # Columns know what a joined row does not: tokens, kinds of failures.
-            decided = {
-                each: filters.Filter("", each).mask(self)
-                for each in rest.conditions
-                if not self._is_text(each) and not self._is_unfiltered(each.field)
-            }
-            mask = self.matching(
-                lambda row, place: rest.matches(
-                    row, decided={each: bool(found[place]) for each, found in decided.items()}
-                ),
-                mask,
-            )
-        return mask
 
     def order(self, sort: str, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows sorted by a field (`-score` descending); those without a value come last."""
@@ -531,10 +483,7 @@ class RunTable:
         if numbers:
             keys = numbers[0][chosen]
         elif field == "id":
-            names = np.array(
-                [self.examples.id(position) for position in self.positions[chosen].tolist()], object
-            )
-            keys = np.unique(names, return_inverse=True)[1].astype(float)
+            keys = self.examples.ranks()[self.positions[chosen]].astype(np.float64)
         elif (found := self.labels(field)) is not None:
             codes, values = found
             ranked = sorted(range(len(values)), key=lambda code: tuple(map(filters.as_text, values[code])))
@@ -583,13 +532,13 @@ class ComparedTable:
         self.forest: Any = None
         """What was computed of the whole comparison, for whoever shows it."""
         self._align()
-        self.differences: Floats = self.second_scores - self.first_scores
+        differences = self.differences
         higher = first.results[key].spec.higher_is_better if key else True
-        better = self.differences > 0 if higher else self.differences < 0
+        better = differences > 0 if higher else differences < 0
         changes = np.full(len(self), filters.CHANGES.index("same"), np.int8)
         changes[better] = filters.CHANGES.index("better")
-        changes[~better & (self.differences != 0)] = filters.CHANGES.index("worse")
-        changes[np.isnan(self.differences)] = filters.CHANGES.index("missing")
+        changes[~better & (differences != 0)] = filters.CHANGES.index("worse")
+        changes[np.isnan(differences)] = filters.CHANGES.index("missing")
         if (
             key
         ):  # as in a comparison: an item that the evaluator does not apply to in either run is not counted
@@ -604,7 +553,7 @@ class ComparedTable:
         a, b = self.first, self.second
         same = len(a) == len(b) and a.names == b.names
         if same and np.array_equal(a.positions, b.positions) and np.array_equal(a.codes, b.codes):
-            self.first_rows = self.second_rows = np.arange(len(a), dtype=np.int32)
+            self.first_rows = self.second_rows = a.every_row
             self.positions = a.positions
             return
         places = {name: place for place, name in enumerate(b.names)}
@@ -619,6 +568,11 @@ class ComparedTable:
         order = np.argsort(self.positions, kind="stable")
         self.first_rows, self.second_rows = self.first_rows[order], self.second_rows[order]
         self.positions = self.positions[order]
+
+    @property
+    def differences(self) -> Floats:
+        """The second score of each row minus the first; made when they are asked for, to keep less in memory."""
+        return self.second_scores - self.first_scores
 
     @property
     def first_scores(self) -> Floats:
@@ -716,23 +670,33 @@ class ComparedTable:
         """Whether the metadata may have fields without a column."""
         return self.second.has_further_fields()
 
-    def containing(self, field: str | None, text: str) -> Mask:
-        """The rows in which a text is: for no field, and for a field of the example, in one of the runs."""
-        if field is not None and field not in ("input", "expected"):
-            table, rows, name = self._of(field)
-            return self._taken(table.containing(name, text), rows, False)
+    def is_text(self, condition: filters.Condition) -> bool:
+        """Whether only the records can answer a condition."""
+        if condition.field in ("changed", "difference", "first", "second"):
+            return False
+        table, _, name = self._of(condition.field)
+        return table.is_text(msgspec.structs.replace(condition, field=name))
+
+    def searched(self, leaf: filters.Condition | filters.Text, within: Mask | None) -> Mask:
+        """The rows whose records satisfy a condition: for no field, and for a field of the example, of either run."""
+        sides = [(self.first, self.first_rows), (self.second, self.second_rows)]
+        if isinstance(leaf, filters.Condition):
+            table, rows, name = self._of(leaf.field)
+            if leaf.field not in ("input", "expected") and table._metadata(leaf.field) is None:
+                sides = [(table, rows)]
+            leaf = msgspec.structs.replace(leaf, field=name)
         found = np.zeros(len(self), bool)
-        for table, rows in ((self.first, self.first_rows), (self.second, self.second_rows)):
-            found |= self._taken(table.containing(field, text), rows, False)
+        for table, rows in sides:
+            inside = None
+            if within is not None:
+                inside = np.zeros(len(table), bool)
+                inside[rows[within & (rows >= 0)]] = True
+            found |= self._taken(table.searched(leaf, inside), rows, False)
         return found
 
     def named(self, condition: filters.Condition) -> Mask:
         """The rows whose example id satisfies a condition."""
         return named_positions(self.examples, condition)[self.positions]
-
-    def select(self, parsed: filters.Filter) -> Mask:
-        """The rows that satisfy a filter."""
-        return parsed.mask(self)
 
     def order(self, sort: str, chosen: NDArray[Any]) -> NDArray[Any]:
         """Rows sorted by a field (`-difference` descending); those without a value come last."""

@@ -15,8 +15,7 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from karat.cli.commands import COMMANDS, find_command
-from karat.cli.parser import command_parser, help_width, overview
+from karat.cli.parser import COMMANDS, command_parser, find_command, help_width, overview
 from karat.cli.terminal import Terminal
 from karat.errors import Aborted, KaratError, Stopped
 
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         return _exit_code(list(argv))
-    from karat.signals import ending_signals
+    from karat.process import ending_signals
 
     try:
         with ending_signals():

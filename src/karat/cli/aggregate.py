@@ -1,37 +1,55 @@
 """Aggregate the results of one or more evaluations into estimates with intervals.
 
 EVAL is an id, a unique prefix of one, or `latest`. An aggregator is a name, or JSON with name, params, key and of
-(the evaluator keys it applies to). Without -a, karat uses accuracy if every score is 0 or 1, and the mean otherwise.
+(the evaluator keys it applies to). Without -a, karat uses accuracy for evaluators that pass or fail, and
+the mean for others. --fail-under is a gate on the estimates: it holds (exit code 0), fails (1) or is undecided (4).
 
     karat aggregate latest -a accuracy -a mean
+    karat aggregate latest --fail-under 'exact_match accuracy:0.8'
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from karat.cli.options import add_confidence_option, add_part_option, add_stage_options, import_from_here
-from karat.cli.parser import Parser
+from karat.cli.parser import (
+    Parser,
+    UsageError,
+    add_confidence_option,
+    add_part_option,
+    add_stage_options,
+    add_threshold_option,
+    import_from_here,
+)
 from karat.cli.terminal import Terminal
+from karat.errors import KaratError, UnknownName, with_article
+
+if TYPE_CHECKING:
+    from karat.store import Store
+    from karat.store.handles import Evaluation
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the evaluations and the aggregators."""
     parser.add_argument("evaluations", metavar="EVAL", nargs="+", help="the evaluations to aggregate")
     add_part_option(parser, "-a", "--aggregator", "the aggregator (default: accuracy or mean)")
+    add_threshold_option(parser)
     add_confidence_option(parser)
     add_stage_options(parser)
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Aggregate, and print the estimates."""
-    from karat.cli.outcome import exit_code
+    from karat.cli.outcome import Gates, exit_code, score_blocks
     from karat.execution.aggregate import aggregate
     from karat.store import open_existing
 
     import_from_here()
     with open_existing(given.store) as store:
-        evaluations = [store.evaluations.get(each) for each in given.evaluations]
+        evaluations = [_evaluation(store, each) for each in given.evaluations]
+        for asked, found in zip(given.evaluations, evaluations, strict=True):
+            terminal.notice(f"latest is {found.id}" if asked == "latest" else "")
         made = aggregate(
             evaluations,
             given.aggregator or None,
@@ -43,5 +61,29 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             progress=terminal.listener,
         )
         terminal.notice(made.notice)
-        terminal.show({**made.to_dict(), "notice": made.notice}, made.report)
-        return exit_code(made.status)
+        gates = Gates(made, given.fail_under)
+        document = {**made.to_dict(), "notice": made.notice, **gates.document()}
+        terminal.show(document, lambda: [*score_blocks(made), *gates.blocks()])
+        return gates.exit_code(terminal, exit_code(made.status))
+
+
+def _evaluation(store: Store, id: str) -> Evaluation:
+    """The evaluation with an id; for a run, the command that evaluates it or aggregates its results."""
+    from karat.store.handles import Run
+
+    try:
+        return store.evaluations.get(id)
+    except UnknownName as unknown:
+        try:
+            found = store.get(id)
+        except KaratError:
+            raise unknown from None
+        if not isinstance(found, Run):
+            kind = with_article(getattr(found, "kind", "dataset"))
+            raise UsageError(f"{id} is {kind}: name an evaluation") from None
+        made = [each.id for each in store.evaluations.list() if found.id in each.header.runs]
+        if made:
+            command = store.command("aggregate", made[-1])
+            raise UsageError(f"{id} is a run: name its evaluation: {command}") from None
+        command = store.command("evaluate", found.id, "-e", "NAME")
+        raise UsageError(f"{id} is a run without results: evaluate it first: {command}") from None

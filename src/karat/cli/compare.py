@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import argparse
 
-from karat.cli.commands import UsageError
-from karat.cli.options import add_confidence_option, add_part_option, import_from_here, whole
-from karat.cli.parser import Parser
+from karat.cli.parser import (
+    Parser,
+    UsageError,
+    add_confidence_option,
+    add_part_option,
+    import_from_here,
+    whole,
+)
 from karat.cli.terminal import Terminal
 
 FORMATS = ("text", "markdown", "json")
 TESTS = ("auto", "mcnemar", "t", "permutation", "bootstrap")
-EXIT_CODES = {None: 0, "holds": 0, "fails": 1, "undecided": 4}
-"""By the verdict of the gates."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -60,6 +63,7 @@ def add_arguments(parser: Parser) -> None:
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Compare, print, and return the exit code of the gates."""
     from karat.analysis.comparison import compare, comparison_blocks
+    from karat.analysis.gates import EXIT_CODES
     from karat.store import open_existing
 
     if terminal.as_json and given.format not in (None, "json"):

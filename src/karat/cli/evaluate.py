@@ -14,15 +14,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from karat.cli.commands import UsageError
-from karat.cli.options import (
+from karat.cli.parser import (
+    Parser,
+    UsageError,
     add_part_option,
     add_stage_options,
+    add_threshold_option,
     add_work_options,
     cache_mode,
     import_from_here,
+    read_thresholds,
 )
-from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
 
 
@@ -33,13 +35,14 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--amend", action="append", default=[], metavar="EVAL", help="an evaluation to extend; repeatable"
     )
+    add_threshold_option(parser)
     add_work_options(parser)
     add_stage_options(parser)
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Evaluate, and print the scores and the counts."""
-    from karat.cli.outcome import exit_code, label_notices, score_blocks, stage_blocks
+    from karat.cli.outcome import Gates, exit_code, label_notices, score_blocks, stage_blocks
     from karat.execution.aggregate import aggregate
     from karat.execution.evaluate import evaluate
     from karat.store import open_existing
@@ -50,14 +53,20 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         )
     if not given.evaluator and not given.amend:
         raise UsageError("karat evaluate needs an evaluator: -e NAME; karat evaluators lists them")
+    read_thresholds(given.fail_under)
     options: dict[str, Any] = {"cache": cache_mode(given), "batch": given.batch}
     for name in ("concurrency", "timeout", "abort_on_error", "description", "budget"):
         if getattr(given, name) is not None:
             options[name] = getattr(given, name)
     import_from_here()
     with open_existing(given.store) as store:
+        runs = [store.runs.get(each).id if each == "latest" else each for each in given.runs]
+        for run in dict.fromkeys(
+            run for asked, run in zip(given.runs, runs, strict=True) if asked == "latest"
+        ):
+            terminal.notice(f"latest is {run}")
         made = evaluate(
-            given.runs,
+            runs,
             given.evaluator or None,
             amend=given.amend or None,
             store=store,
@@ -71,6 +80,10 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         for notice in label_notices(made, given.label):
             terminal.notice(notice)
         scores = aggregate(made, store=store, progress=terminal.listener)
+        gates = Gates(scores, given.fail_under)
         document = {**made.to_dict(), "notice": made.notice, "aggregation": scores.to_dict()}
-        terminal.show(document, lambda: [*score_blocks(scores), *stage_blocks(made)])
-        return exit_code(made.status)
+        terminal.show(
+            {**document, **gates.document()},
+            lambda: [*score_blocks(scores), *stage_blocks(made), *gates.blocks()],
+        )
+        return gates.exit_code(terminal, exit_code(made.status))

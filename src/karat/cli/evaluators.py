@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """List the evaluators, or describe one."""
-    from karat.cli.options import import_from_here
+    from karat.cli.parser import import_from_here
     from karat.evaluators import evaluators
 
     import_from_here()

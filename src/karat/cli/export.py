@@ -14,8 +14,7 @@ import codecs
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from karat.cli.commands import UsageError
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError
 from karat.cli.terminal import Terminal
 from karat.formatting import printable
 

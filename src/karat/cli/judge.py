@@ -1,6 +1,6 @@
 """Correct, measure and audit judges. Each subcommand has its own help.
 
-EVAL is an evaluation id, a unique prefix of one, a label, or `latest`, which is never a person's labels.
+EVAL is an evaluation id, a unique prefix of one, a label, or `latest`: the latest one that has a judge.
 
     karat judge sample eval-1a -n 50 -o sheet.csv
     karat judge import sheet.csv eval-1a --annotator ana
@@ -18,11 +18,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from karat.cli.commands import UsageError
-from karat.cli.options import share, whole
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError, share, whole
 from karat.cli.terminal import Terminal
-from karat.records import HUMAN
+from karat.records import AUDIT, HUMAN
 
 if TYPE_CHECKING:
     from karat.records import Estimate
@@ -147,6 +145,32 @@ def _subcommands() -> dict[str, Callable[[argparse.Namespace, Terminal], int]]:
     }
 
 
+def _latest_judged(store: Store) -> Evaluation | None:
+    """The latest evaluation that has a judge, or None."""
+    from karat.evaluators._base import evaluators
+    from karat.evaluators.judges._base import JudgeEvaluator
+
+    judges = {
+        name
+        for name in evaluators.list()
+        if isinstance(part := evaluators.get(name), type) and issubclass(part, JudgeEvaluator)
+    }
+    found = [
+        each
+        for each in store.evaluations.list()
+        if not each.header.metadata.get(AUDIT) and any(spec.name in judges for spec in each.header.evaluators)
+    ]
+    return found[-1] if found else None
+
+
+def _asked(store: Store, id: str, terminal: Terminal) -> Evaluation:
+    """The evaluation that a command is about; says which one `latest` is."""
+    evaluation = (_latest_judged(store) if id == "latest" else None) or _judged(store, id)
+    if id == "latest":
+        terminal.notice(f"latest is {evaluation.id}")
+    return evaluation
+
+
 def _judged(store: Store, id: str) -> Evaluation:
     """An evaluation by evaluators; people's labels are refused with the evaluation that they are on."""
     evaluation = store.evaluations.get(id)
@@ -176,7 +200,7 @@ def _correct(given: argparse.Namespace, terminal: Terminal) -> int:
 
     with open_existing(given.store) as store:
         made = correct(
-            _judged(store, given.evaluation),
+            _asked(store, given.evaluation, terminal),
             given.example,
             evaluator=given.evaluator,
             claims=dict(_numbered("--claim", text) for text in given.claim),
@@ -255,7 +279,7 @@ def _import(given: argparse.Namespace, terminal: Terminal) -> int:
     with open_existing(given.store) as store:
         made = import_labels(
             given.file,
-            _judged(store, given.evaluation),
+            _asked(store, given.evaluation, terminal),
             annotator=given.annotator,
             sampling=given.sampling,
             evaluator=given.evaluator,
@@ -298,7 +322,7 @@ def _sample(given: argparse.Namespace, terminal: Terminal) -> int:
     """
     from pathlib import Path
 
-    from karat.analysis.label_sheets import COLUMNS, sample_sheet
+    from karat.analysis.judges import SAMPLE_COLUMNS, sample_sheet
     from karat.datasets.writers import check_writable, record_file
     from karat.formatting import Details, Paragraph, clean, plural
     from karat.store import open_existing
@@ -310,7 +334,7 @@ def _sample(given: argparse.Namespace, terminal: Terminal) -> int:
         raise UsageError(f"-o {given.output}: the file exists and may have labels: name another file")
     check_writable(path)
     with open_existing(given.store) as store:
-        evaluation = _judged(store, given.evaluation)
+        evaluation = _asked(store, given.evaluation, terminal)
         rows, judged = sample_sheet(
             evaluation, n=given.number, evaluator=given.evaluator, by=given.by, seed=given.seed
         )
@@ -323,7 +347,7 @@ def _sample(given: argparse.Namespace, terminal: Terminal) -> int:
             "evaluation": evaluation.id,
             "rows": len(rows),
             "judged": judged,
-            "columns": COLUMNS,
+            "columns": SAMPLE_COLUMNS,
         }
         terminal.show(
             document,
@@ -368,7 +392,7 @@ def _alignment(given: argparse.Namespace, terminal: Terminal) -> int:
 
     with open_existing(given.store) as store:
         found = alignment(
-            _judged(store, given.evaluation), evaluator=given.evaluator, confidence=given.confidence
+            _asked(store, given.evaluation, terminal), evaluator=given.evaluator, confidence=given.confidence
         )
     head = [
         "judge",
@@ -466,7 +490,7 @@ def _compare(given: argparse.Namespace, terminal: Terminal) -> int:
     if (len(judges) != 2) == (given.other is None) or (judges and given.other is not None):
         raise UsageError("karat judge compare needs --judge twice, or --with KEY")
     with open_existing(given.store) as store:
-        evaluation = _judged(store, given.evaluation)
+        evaluation = _asked(store, given.evaluation, terminal)
         if given.other is not None:
             found = compare_evaluators(evaluation, given.evaluator, given.other, confidence=given.confidence)
         else:

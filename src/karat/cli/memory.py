@@ -18,9 +18,15 @@ from __future__ import annotations
 import argparse
 import os
 
-from karat.cli.commands import UsageError
-from karat.cli.options import add_call_options, add_parameter_option, cache_mode, import_from_here, whole
-from karat.cli.parser import Parser
+from karat.cli.parser import (
+    Parser,
+    UsageError,
+    add_call_options,
+    add_parameter_option,
+    cache_mode,
+    import_from_here,
+    whole,
+)
 from karat.cli.terminal import Terminal
 
 

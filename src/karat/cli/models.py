@@ -11,31 +11,57 @@ OpenAI-compatible server, or a name defined in models.yaml.
 from __future__ import annotations
 
 import argparse
+import inspect
+import time
+from collections.abc import Callable
 from typing import Any
 
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError, positive
 from karat.cli.terminal import Terminal
 from karat.formatting import Block, Details, Heading, Paragraph, Table
 
+ACTIONS = ("stats", "clear")
+DAY = 86_400
 READY = {True: "yes", False: "no", None: "not asked"}
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare --check and --prices."""
-    parser.option(
-        "--check",
-        nargs="*",
-        default=None,
-        metavar="MODEL",
-        help="test these models, or all ready models, with one call each",
-    )
-    parser.option(
-        "--prices", action="store_true", help="list the price of each model, its source and its age"
-    )
+    """Declare the arguments of a subcommand; without one, --check and --prices."""
+    command = parser.name.removeprefix("models").strip()
+    parser.set_defaults(command=command)
+    if command:
+        parser.description = inspect.getdoc(SUBCOMMANDS[command])
+    if command == "pull":
+        parser.add_argument(
+            "name",
+            metavar="NAME",
+            nargs="?",
+            default="smollm2-135m",
+            help="the model (default: smollm2-135m)",
+        )
+    elif command == "cache":
+        parser.add_argument("action", metavar="stats|clear", help="show the size of the cache, or clear it")
+        parser.option("--model", metavar="MODEL", help="clear only replies of this model")
+        parser.option(
+            "--older-than", type=positive, metavar="DAYS", help="clear only replies older than DAYS days"
+        )
+    else:
+        parser.option(
+            "--check",
+            nargs="*",
+            default=None,
+            metavar="MODEL",
+            help="test these models, or all ready models, with one call each",
+        )
+        parser.option(
+            "--prices", action="store_true", help="list the price of each model, its source and its age"
+        )
 
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
-    """List the models; with --check, call them."""
+    """Run a subcommand; without one, list the models and with --check call them."""
+    if given.command:
+        return SUBCOMMANDS[given.command](given, terminal)
     from karat.models import available, get, price_date
 
     if given.prices:
@@ -117,3 +143,63 @@ def _blocks(document: dict[str, Any]) -> list[Block]:
     blocks: list[Block] = [Table(["model", "kind", "ready", "needs"], rows, cell=120)]
     blocks.append(Paragraph(f"prices as of {document['prices']}"))
     return [*blocks, *([Details("", checks)] if checks else [])]
+
+
+def _pull(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Download the weights of the embedded model, verify them and print their path.
+
+    karat models pull
+    """
+    from karat.execution.progress import Progress
+    from karat.formatting import clean
+    from karat.models import pull
+
+    progress = Progress("pull", 0, started=time.monotonic())
+
+    def tell(done: int, total: int) -> None:
+        progress.done, progress.total = done, total
+        terminal.progress(progress)
+
+    name = given.name.removeprefix("local/")
+    path = pull(name, tell)
+    terminal.show(
+        {"model": f"local/{name}", "path": str(path)}, f"local/{clean(name, 80)} is at {clean(path)}"
+    )
+    return 0
+
+
+def _cache(given: argparse.Namespace, terminal: Terminal) -> int:
+    """Show the size of the cache of model replies (stats), or clear it (clear).
+
+    karat models cache stats
+    karat models cache clear --model openai/gpt-4o-mini --older-than 30
+    """
+    from karat.errors import did_you_mean
+    from karat.models import cache_clear, cache_stats
+
+    if given.action not in ACTIONS:
+        raise UsageError(
+            f"karat models cache: unknown action {given.action!r}: {did_you_mean(given.action, ACTIONS)}"
+        )
+    if given.action == "stats":
+        if given.model is not None or given.older_than is not None:
+            raise UsageError("--model and --older-than apply to karat models cache clear only")
+        stats = cache_stats()
+        terminal.show(stats, lambda: _cache_blocks(stats))
+        return 0
+    older = given.older_than * DAY if given.older_than is not None else None
+    gone = cache_clear(given.model, older)
+    terminal.show({"cleared": gone}, f"cleared {gone:,} {'reply' if gone == 1 else 'replies'}")
+    return 0
+
+
+def _cache_blocks(stats: dict[str, Any]) -> list[Block]:
+    head = f"{stats['path']}: {stats['entries']:,} replies, {stats['bytes']:,} bytes"
+    if stats["oldest"] is not None:
+        head += f", the oldest from {time.strftime('%Y-%m-%d', time.localtime(stats['oldest']))}"
+    rows = [[name, f"{count:,}"] for name, count in stats["models"].items()]
+    return [Paragraph(head), Table(["model", "replies"], rows, [1], cell=80)]
+
+
+SUBCOMMANDS: dict[str, Callable[[argparse.Namespace, Terminal], int]] = {"pull": _pull, "cache": _cache}
+"""Their docstrings are the help."""

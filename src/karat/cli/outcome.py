@@ -25,12 +25,45 @@ from karat.store.handles import Aggregation, Evaluation, Run
 from karat.store.run_labels import matrix_labels, run_labels
 
 if TYPE_CHECKING:
+    from karat.cli.terminal import Terminal
     from karat.experiments.running import Outcome
 
 
 def exit_code(status: Status) -> int:
     """0 on success; 1 if items failed or are missing, or nothing could be measured."""
     return 0 if status == "success" else 1
+
+
+class Gates:
+    """The thresholds of --fail-under and their verdicts; without any, nothing is shown and nothing changes."""
+
+    def __init__(self, aggregation: Aggregation | None, thresholds: Sequence[str]) -> None:
+        from karat.analysis.gates import gate
+
+        self.aggregation = aggregation
+        self.gates = gate(aggregation, *thresholds) if aggregation is not None and thresholds else []
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        from karat.analysis.gates import worst
+
+        return {"gates": msgspec.to_builtins(self.gates), "verdict": worst(self.gates)} if self.gates else {}
+
+    def blocks(self) -> list[Block]:
+        """The verdicts, for a terminal."""
+        from karat.analysis.gates import threshold_blocks
+
+        return threshold_blocks(self.aggregation, self.gates) if self.aggregation is not None else []
+
+    def exit_code(self, terminal: Terminal, otherwise: int) -> int:
+        """The verdict decides: it counts failed and missing items, so that a few of them need not spoil it."""
+        from karat.analysis.gates import EXIT_CODES, worst
+
+        verdict = worst(self.gates)
+        if verdict is None:
+            return otherwise
+        terminal.notice(f"gate: {verdict}")
+        return EXIT_CODES[verdict]
 
 
 def counted(handle: Any) -> Any:
@@ -79,35 +112,42 @@ def next_steps(*handles: Any) -> list[Block]:
     last = there[-1] if there else None
     blocks: list[Block] = []
     for each in failed:
-        if isinstance(each, Evaluation):
-            blocks += [Paragraph(Styled(text, "bad")) for text in evaluator_failures(each)]
-        elif reason := common_failure(each):
-            text = f"all {each.counts.failed:,} failed: {clean(reason, 400)}"
-            blocks.append(Paragraph(Styled(text, "bad")))
+        reason = common_failure(each) if isinstance(each, Run) else ""
+        texts = (
+            [f"all {each.counts.failed:,} failed: {clean(reason, 400)}"] if reason else failure_texts(each)
+        )
+        blocks += [Paragraph(Styled(text, "bad")) for text in texts]
+    if last is None or last.store.url == "memory://":  # nothing is left for another command
+        return blocks
     commands = [each.store.command("show", each.id, "--failed") for each in failed]
     lines = [("failures", commands)] if commands else []
-    if last is not None and last.counts.total:
+    if last.counts.total:
         lines.append(("rows", [last.store.command("show", last.id)]))
+    if isinstance(last, Run) and last.counts.ok:
+        lines.append(("scores", [last.store.command("evaluate", last.id, "-e", "NAME")]))
     return [*blocks, Details("", lines)] if lines else blocks
 
 
 MOST_KINDS = 3
-"""Kinds of failures that are shown of an evaluation."""
+"""Kinds of failures that are shown of a run or an evaluation."""
 
 
-def evaluator_failures(evaluation: Evaluation) -> list[str]:
-    """How often each evaluator failed and why, by kind, with the first example; the most frequent kinds."""
+def failure_texts(handle: Run | Evaluation) -> list[str]:
+    """How often the task or each evaluator failed and why, by kind, with the first example; the most frequent kinds."""
     from karat.analysis.failures import failure_kinds
 
-    kinds = failure_kinds(evaluation, skipped=False)
-    specs = evaluation.header.evaluators
-    of = evaluation.counts.total // len(specs) if all(spec.kind == "single" for spec in specs) else None
+    kinds = failure_kinds(handle, skipped=False)
+    of: int | None = handle.counts.total
+    if isinstance(handle, Evaluation):
+        specs = handle.header.evaluators
+        of = handle.counts.total // len(specs) if all(spec.kind == "single" for spec in specs) else None
     texts = []
     for kind in kinds[:MOST_KINDS]:
         first: dict[str, Any] = next(iter(kind.examples), {})
+        who = f"{kind.what}: " if isinstance(handle, Evaluation) else ""
         many = f"all {of:,}" if kind.count == of else f"{kind.count:,}" + (f" of {of:,}" if of else "")
         message = clean(f"{kind.type}: {first.get('message', '')}", 400)
-        texts.append(f"{kind.what}: {many} failed: {message} (first: example {clean(first['example'], 80)})")
+        texts.append(f"{who}{many} failed: {message} (first: example {clean(first['example'], 80)})")
     if len(kinds) > MOST_KINDS:
         texts.append(f"and {plural(len(kinds) - MOST_KINDS, 'more kind')} of failures")
     return texts
@@ -164,9 +204,11 @@ def outcome_blocks(outcome: Outcome) -> list[Block]:
         blocks.append(Paragraph(Styled(f"{failed:,} of {plural(total, 'output')} failed.", "bad")))
     if outcome.grid is not None and comparison is not None:
         dataset, name = outcome.dataset, outcome.runs[0].header.task
-        title = (
-            f"{len(outcome.runs)} variants of {name} on {dataset.label} ({plural(len(dataset), 'example')})"
-        )
+        header = outcome.runs[0].header
+        selected = len(range(len(dataset))[header.offset :][: header.limit])
+        part = f"{selected:,} of {plural(len(dataset), 'example')}"
+        size = part if selected < len(dataset) else plural(len(dataset), "example")
+        title = f"{len(outcome.runs)} variants of {name} on {dataset.label} ({size})"
         from karat.analysis.grid import grid_blocks
 
         usage = {run.id: run.header.usage for run in outcome.runs}

@@ -1,21 +1,96 @@
-"""The argument parser: one-sentence error messages with suggestions, and the layout of the help.
+"""The grammar of the command line: the table of commands, the argument parser, shared options, and the help.
 
-The help is laid out here because argparse changes its layout between Python versions, and docs/cli.md is generated
-from it.
+Errors are one sentence with a suggestion. The help is laid out here because argparse changes its layout between Python
+versions, and docs/cli.md is generated from it.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
+import math
+import os
 import re
+import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from karat.cli.commands import COMMANDS, UsageError
 from karat.cli.terminal import Terminal
-from karat.errors import did_you_mean
+from karat.errors import RequestError, did_you_mean
+
+# The table of commands, and how to find the command in a command line.
+
+WITH_VALUE = ("--store",)
+"""General options that take a value and may precede the command name."""
+
+
+class UsageError(RequestError):
+    """A command line that cannot be read."""
+
+
+class Command(NamedTuple):
+    """A command: its module has `add_arguments(parser)` and `execute(arguments, terminal)`."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "init": Command("karat.cli.init", "write a small working evaluation to start from"),
+    "run": Command("karat.cli.run", "run an experiment, or a task over a dataset"),
+    "evaluate": Command("karat.cli.evaluate", "evaluate the outputs of one or more runs"),
+    "aggregate": Command("karat.cli.aggregate", "aggregate the results of evaluations into estimates"),
+    "compare": Command("karat.cli.compare", "compare runs with a baseline, example by example"),
+    "rank": Command("karat.cli.rank", "rank runs from best to worst"),
+    "report": Command("karat.cli.report", "write a report on runs, evaluations or aggregations"),
+    "view": Command("karat.cli.view", "open a local web viewer on the results"),
+    "judge": Command("karat.cli.judge", "correct, measure and audit judges"),
+    "judge correct": Command("karat.cli.judge", "correct or confirm one decision of a judge"),
+    "judge sample": Command("karat.cli.judge", "write a sheet of outputs for a person to label"),
+    "judge import": Command("karat.cli.judge", "import human labels from a file"),
+    "judge alignment": Command("karat.cli.judge", "measure how well a judge agrees with human labels"),
+    "judge compare": Command("karat.cli.judge", "evaluate the same outputs with two judges"),
+    "judge audit": Command(
+        "karat.cli.judge", "measure the error rates of a judge and its resistance to attacks"
+    ),
+    "graph": Command("karat.cli.graph", "draw the graph of a task"),
+    "memory": Command("karat.cli.memory", "evaluate a memory system on dialogues and questions"),
+    "ls": Command("karat.cli.ls", "list the contents of the store"),
+    "show": Command(
+        "karat.cli.show", "show a dataset, run, evaluation or aggregation, one example, or the failures"
+    ),
+    "tag": Command("karat.cli.tag", "label a dataset, run, evaluation or aggregation"),
+    "export": Command("karat.cli.export", "write records as JSON, JSONL, CSV or Parquet"),
+    "rm": Command("karat.cli.rm", "remove datasets, runs, evaluations or aggregations"),
+    "evaluators": Command("karat.cli.evaluators", "list the evaluators, or describe one"),
+    "models": Command("karat.cli.models", "list the available models and their requirements"),
+    "models pull": Command("karat.cli.models", "download the weights of the embedded model"),
+    "models cache": Command("karat.cli.models", "show or clear the cache of model replies"),
+    "doctor": Command("karat.cli.doctor", "check the installation, the store and the models"),
+}
+"""In the order of `karat --help`. A name of two words is a subcommand."""
+
+
+def find_command(given: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return `(command, its arguments)`; options before the command name are passed to the command."""
+    before: list[str] = []
+    words = iter(enumerate(given))
+    for place, word in words:
+        if not word.startswith("-"):
+            if word not in COMMANDS:
+                raise UsageError(f"unknown command {word!r}: {did_you_mean(word, [*COMMANDS, 'help'])}")
+            rest = list(given[place + 1 :])
+            if rest and f"{word} {rest[0]}" in COMMANDS:
+                word = f"{word} {rest.pop(0)}"
+            return word, [*before, *rest]
+        before.append(word)
+        if word in WITH_VALUE:
+            before += [value for _, value in [next(words, (0, ""))] if value]
+    return None, before
+
 
 WIDTH = 100
 LEFT = 30
@@ -199,3 +274,192 @@ def _paragraphs(text: str, width: int) -> list[str]:
         else:
             out += textwrap.wrap(" ".join(paragraph.split()), width)
     return out
+
+
+# docs/cli.md, made of the help of every command.
+
+HEAD = """# The command line
+
+`karat COMMAND` and `python -m karat COMMAND` are equivalent. Commands print results to stdout, and progress and notices
+to stderr. With `--json` they print one JSON document instead; errors are a document too (`{"error": {…}}`).
+
+| exit code | meaning |
+|---|---|
+| 0 | success |
+| 1 | finished with failures (or nothing could be measured), or a gate failed |
+| 2 | the request was wrong: an invalid configuration, an unknown name, a bad file, a store that cannot be opened |
+| 3 | stopped, resumable with the same command: rejected credentials, budget reached, store failure, store in use |
+| 4 | a gate is undecided: too few examples, or too many missing |
+| 70 | a bug in karat; `KARAT_TRACEBACK=1` shows where |
+| 130 | interrupted (Ctrl-C), resumable with the same command |
+
+This page is generated from the help of the commands, by `karat.cli.parser.page`.
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [HEAD, _section("karat", overview_text())]
+    for name, command in COMMANDS.items():
+        module = importlib.import_module(command.module)
+        parts.append(_section(f"karat {name}", command_parser(name, module).format_help()))
+    return "\n".join(parts)
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n\n```text\n{text}```\n"
+
+
+# Options that several commands share, and their value types.
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return a reader of integers that are at least `least`."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+        return number
+
+    return read
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not (math.isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
+
+
+def share(text: str) -> float:
+    """A number between 0 and 1."""
+    number = positive(text)
+    if number >= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1, such as 0.95")
+    return number
+
+
+def part(text: str) -> Any:
+    """A name, or JSON with name, params, key and what else a file may say of it; the stages reject unknown keys."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None
+
+
+def parameter(text: str) -> tuple[str, Any]:
+    """Read `name=value`; the value is JSON if it parses as JSON, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def add_part_option(parser: Parser, short: str, long: str, help: str) -> None:
+    """Add the option that names evaluators or aggregators."""
+    help = f"{help}; repeatable"
+    parser.option(short, long, action="append", default=[], type=part, metavar="NAME|JSON", help=help)
+
+
+def add_parameter_option(parser: Parser, of: str) -> None:
+    """Add the option that sets the parameters of a task or a memory system."""
+    help = f"a parameter of {of}; repeatable"
+    parser.option("--param", action="append", default=[], type=parameter, metavar="K=V", help=help)
+
+
+def add_threshold_option(parser: Parser) -> None:
+    """Add the gate of one run."""
+    parser.option(
+        "--fail-under",
+        action="append",
+        default=[],
+        metavar="METRIC:VALUE",
+        help="a gate: fail if the metric is below VALUE (above it, where lower is better); repeatable",
+    )
+
+
+def read_thresholds(texts: Sequence[str]) -> list[str]:
+    """The metrics of --fail-under; a threshold that cannot be read is refused before anything runs."""
+    if not texts:
+        return []
+    from karat.analysis.gates import read_threshold
+
+    return [read_threshold(text).metric for text in texts]
+
+
+def add_confidence_option(parser: Parser, of: str = "the intervals") -> None:
+    """Add the option for the confidence level."""
+    help = f"confidence level of {of} (default: 0.95)"
+    parser.option("--confidence", type=share, default=0.95, metavar="C", help=help)
+
+
+def add_stage_options(parser: Parser) -> None:
+    """Add the options of all stages."""
+    parser.option(
+        "--label",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a label to store with the result; repeatable",
+    )
+    parser.option(
+        "--description", default=None, metavar="TEXT", help="a description to store with the result"
+    )
+    parser.option("--new", action="store_true", help="start again even if the same work is already stored")
+
+
+def add_call_options(parser: Parser) -> None:
+    """Add the options of commands that share work with other processes and call models."""
+    parser.option("--wait", action="store_true", help="wait if another process is doing the same work")
+    parser.option("--no-cache", action="store_true", help="do not read or write the cache of model replies")
+    parser.option("--refresh", action="store_true", help="call models again and replace the cached replies")
+    parser.option(
+        "--budget",
+        type=positive,
+        metavar="DOLLARS",
+        help="stop before model calls cost more than this; resumable",
+    )
+
+
+def add_work_options(parser: Parser) -> None:
+    """Add the options of the stages that call tasks or judges."""
+    parser.option(
+        "--concurrency", type=whole(1), metavar="N", help="number of items at a time (default: 100)"
+    )
+    parser.option("--timeout", type=positive, metavar="SECONDS", help="timeout of one item")
+    parser.option("--abort-on-error", action="store_true", default=None, help="stop at the first failure")
+    parser.option(
+        "--retry-failed", action="store_true", help="retry failed items; earlier failures stay in the history"
+    )
+    add_call_options(parser)
+    parser.option(
+        "--batch",
+        action="store_true",
+        help="use the batch API of OpenAI or Anthropic: half the price, replies within a day",
+    )
+
+
+def cache_mode(given: argparse.Namespace) -> str:
+    """The cache mode of --no-cache and --refresh."""
+    if given.no_cache and given.refresh:
+        raise UsageError("--no-cache and --refresh contradict each other: remove one of them")
+    return "off" if given.no_cache else "refresh" if given.refresh else "use"
+
+
+def import_from_here() -> None:
+    """Make modules of the working folder importable; last on the path, so they never hide installed ones."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())

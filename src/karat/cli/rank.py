@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 
-from karat.cli.commands import UsageError
-from karat.cli.options import add_confidence_option, import_from_here, part, whole
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError, add_confidence_option, import_from_here, part, whole
 from karat.cli.terminal import Terminal
 
 FORMATS = ("text", "markdown", "json")

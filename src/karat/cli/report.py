@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from karat.cli.commands import UsageError
-from karat.cli.options import add_confidence_option
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError, add_confidence_option
 from karat.cli.terminal import Terminal
 
 FORMATS = ("text", "markdown", "html", "json", "csv")

@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from karat.cli.commands import UsageError
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError
 from karat.cli.terminal import Terminal
 
 

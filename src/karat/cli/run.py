@@ -2,12 +2,14 @@
 
 X is one of: an experiment file, whose evaluators and aggregators run too; a graph task (tasks.eval.x.y, eval/x/y or a
 path); a function (file.py:function or package.module.function) with a dataset (--data). --recorded replaces X with
-outputs from a file. -e evaluates and reports the outputs of a function or a file.
+outputs from a file. -e evaluates and reports the outputs of a function or a file. --fail-under is a gate on the
+estimates: it holds (exit code 0), fails (1) or is undecided (4).
 
 The same command resumes an interrupted run, and returns a finished one from the store.
 
     karat run experiment.yaml
     karat run answer.py:answer --data questions.jsonl --input question --expected answer -e exact_match
+    karat run experiment.yaml --fail-under 'exact_match accuracy:0.8'
     karat run --recorded outputs.jsonl --data questions.jsonl -e exact_match -a accuracy
     karat run eval/question_answering/demo --num_records 20 --output_dir out
 """
@@ -17,23 +19,26 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from karat.cli.commands import UsageError
-from karat.cli.options import (
+from karat.cli.parser import (
+    Parser,
+    UsageError,
     add_parameter_option,
     add_part_option,
     add_stage_options,
+    add_threshold_option,
     add_work_options,
     cache_mode,
     import_from_here,
+    read_thresholds,
     whole,
 )
-from karat.cli.parser import Parser
 from karat.cli.terminal import Terminal
-from karat.errors import RequestError, UnknownName, nearest
+from karat.errors import RequestError, UnknownName, did_you_mean, nearest
 from karat.formatting import Block, Details, Paragraph
 from karat.layout import Styled
 
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from karat.experiments.plan import Plan
     from karat.experiments.running import Outcome
     from karat.graph import GraphTask, Written
+    from karat.records import RunHeader
 
 
 DATA_OPTIONS = ("data", "input", "expected", "id", "skip_bad_rows", "output", "evaluator", "aggregator")
@@ -75,6 +81,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--output", metavar="FIELD", help="the output field of --recorded (default: output)")
     add_part_option(parser, "-e", "--evaluator", "evaluate the outputs of a function or of --recorded")
     add_part_option(parser, "-a", "--aggregator", "aggregate the results (default: accuracy or mean)")
+    add_threshold_option(parser)
     add_parameter_option(parser, "the task")
     parser.option(
         "--model", action="append", default=[], metavar="MODEL", help="run with this model; repeatable"
@@ -91,16 +98,18 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     """Plan, run, and report the outcome."""
-    from karat.cli.outcome import exit_code, label_notices, outcome_blocks
+    from karat.cli.outcome import Gates, exit_code, label_notices, outcome_blocks
     from karat.experiments.running import carry_out
     from karat.store import open_store
 
     import_from_here()
     cache = cache_mode(given)
+    metrics = read_thresholds(given.fail_under)
     target = _target(given)
     if target is not None and target.kind == "graph":
         return execute_graph(given, target.name, terminal)
     plan = _plan(given, target)
+    _refuse_unknown_metrics(metrics, plan)
     plan.labels = [*plan.labels, *given.label]
     plan.description = plan.description if given.description is None else given.description
     skipped = getattr(plan.dataset, "skipped_count", 0)
@@ -112,6 +121,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
         return _checked(plan, terminal)
     if given.estimate is not None:
         return show_estimate(plan, given.estimate, terminal)
+    started = time.time()
     with open_store(plan.store) as store:
         outcome = carry_out(
             plan,
@@ -127,6 +137,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
             notify=lambda handle: terminal.notice(handle.notice),
         )
         terminal.notice(_beyond(plan, len(outcome.dataset)))
+        terminal.notice(_other_selection(outcome, started))
         for notice in label_notices(outcome.runs[0], plan.labels) if len(outcome.runs) == 1 else ():
             terminal.notice(notice)
         document = {"name": plan.name, **outcome.to_dict()}
@@ -135,8 +146,50 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
                 "count": skipped,
                 "first": [{"line": bad.line, "reason": bad.reason} for bad in plan.dataset.skipped],
             }
-        terminal.show(document, lambda: outcome_blocks(outcome))
-        return exit_code(outcome.status)
+        gates = Gates(outcome.aggregation, given.fail_under)
+        terminal.show({**document, **gates.document()}, lambda: [*outcome_blocks(outcome), *gates.blocks()])
+        return gates.exit_code(terminal, exit_code(outcome.status))
+
+
+def _other_selection(outcome: Outcome, started: float) -> str:
+    """The notice that a new run does not reuse the outputs of an earlier run over other examples of the data."""
+    made = outcome.runs[0]
+    header = made.header
+    if header.created < started or header.replicate > 1:
+        return ""
+
+    def same(other: RunHeader) -> bool:
+        fields = ("dataset", "task", "parameters", "code", "attempts")
+        return other.created < started and all(
+            getattr(other, name) == getattr(header, name) for name in fields
+        )
+
+    earlier = [each for each in made.store.runs.list() if same(each.header)]
+    if not earlier:
+        return ""
+    other = earlier[-1].header
+    part = f"limit={other.limit}" if other.limit is not None else "no limit"
+    part += f", offset={other.offset}" if other.offset else ""
+    kept = "; replies of models came from the cache" if header.usage else ""
+    return (
+        f"{other.id} ({part}) is another selection of the same data, and so another run: its outputs were not reused"
+        f"{kept}"
+    )
+
+
+def _refuse_unknown_metrics(metrics: list[str], plan: Plan) -> None:
+    """Refuse a metric of --fail-under that begins with no evaluator or aggregator of the plan, before the run."""
+    if not metrics:
+        return
+    from karat.evaluators._base import resolve_evaluator
+
+    if not plan.evaluators:
+        raise UsageError("--fail-under needs results: add an evaluator, such as -e exact_match")
+    known = [resolve_evaluator(each).evaluator.key for each in plan.evaluators]
+    known += [each.key for each in plan.aggregators] or ["accuracy", "mean", "win_rate"]
+    for metric in metrics:
+        if not any(metric == each or metric.startswith(f"{each} ") for each in known):
+            raise UnknownName(f"--fail-under: no metric {metric!r}: {did_you_mean(metric, known)}")
 
 
 def show_estimate(plan: Any, sample: int, terminal: Terminal) -> int:
@@ -266,7 +319,7 @@ def _check_parts(
     for each in aggregators:
         for place, text in (
             *fitting.field_problems(each, sample),
-            *fitting.aggregator_problems(each, by_key),
+            *fitting.aggregator_problems(each, by_key, given.attempts or 1),
         ):
             raise UsageError(
                 f"-a {each.name}: {'.'.join(map(str, (*place, '')))[:-1]}{': ' if place else ''}{text}"
@@ -339,7 +392,7 @@ def _skipped_notice(dataset: Any) -> str:
 
 
 def _checked(plan: Plan, terminal: Terminal) -> int:
-    from karat.experiments.fitting import record_notice, refuse_missing_keys
+    from karat.experiments.fitting import record_notice, reference_notice, refuse_missing_keys
     from karat.formatting import clean, plural
     from karat.store import check_store
 
@@ -350,6 +403,7 @@ def _checked(plan: Plan, terminal: Terminal) -> int:
     terminal.notice(beyond)
     for planned in plan.runs:
         terminal.notice(record_notice(planned.task, plan.dataset))
+    terminal.notice(reference_notice(plan))
     runs = len(plan.runs)
     document = {
         "ok": not beyond,
@@ -364,7 +418,11 @@ def _checked(plan: Plan, terminal: Terminal) -> int:
     count = plural(examples, "example") if examples is not None else clean(plan.dataset)
     task = clean(plan.runs[0].task.name, 80)
     parts = [count, f"task {task}", *([f"{runs:,} runs"] if runs > 1 else [])]
-    parts += [plural(len(plan.evaluators), "evaluator"), plural(len(plan.aggregators), "aggregator")]
+    parts.append(plural(len(plan.evaluators), "evaluator"))
+    if plan.aggregators or not plan.evaluators:
+        parts.append(plural(len(plan.aggregators), "aggregator"))
+    else:
+        parts.append("the default aggregators")
     terminal.show(document, f"{'no data' if beyond else 'OK'}: {', '.join(parts)}")
     return 1 if beyond else 0
 
@@ -382,6 +440,7 @@ class Target(NamedTuple):
 
 def recognise(text: str) -> Target:
     """Classify X: a graph task, an experiment file or folder, `file.py:function` or a dotted path."""
+    from karat.datasets.readers.rows import FORMATS
     from karat.experiments.plan import refuse_missing
     from karat.graph._lookup import find_task, names_graph
 
@@ -398,6 +457,8 @@ def recognise(text: str) -> Target:
     if path.suffix in YAML:
         refuse_missing(path)
         return Target("experiment", text)
+    if path.is_file() and path.suffix in FORMATS:
+        raise RequestError(f"{text} is a dataset: name a task, as karat run file.py:function --data {text}")
     file, colon, function = text.partition(":")
     if file.endswith(".py"):
         refuse_missing(Path(file))
@@ -579,7 +640,7 @@ def arguments(text: str) -> dict[str, Any]:
 
 def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> int:
     """Run a graph task, store its metrics, write its files and print the outcome."""
-    from karat.cli.outcome import label_notices, outcome_blocks
+    from karat.cli.outcome import Gates, label_notices, outcome_blocks
     from karat.experiments.running import carry_out
     from karat.graph import load_task, prepare_files
     from karat.store import open_store
@@ -604,6 +665,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
     count = given.num_records or given.limit or RECORDS
     dataset = task.dataset(file=given.data, count=count)
     plan = _graph_plan(task, dataset, given, count)
+    _refuse_unknown_metrics(read_thresholds(given.fail_under), plan)
     if given.check:
         from karat.experiments.fitting import refuse_missing_keys
 
@@ -636,8 +698,12 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
         if given.debug:
             _tell_failures(outcome, terminal)
         document = {"name": task.name, **outcome.to_dict(), "files": [str(path) for path in written.paths()]}
-        terminal.show(document, lambda: [*outcome_blocks(outcome), *_file_blocks(written)])
-        return _exit_code(outcome, written)
+        gates = Gates(outcome.aggregation, given.fail_under)
+        terminal.show(
+            {**document, **gates.document()},
+            lambda: [*outcome_blocks(outcome), *_file_blocks(written), *gates.blocks()],
+        )
+        return gates.exit_code(terminal, _exit_code(outcome, written))
 
 
 def _lacking_model() -> str:

@@ -22,9 +22,7 @@ import msgspec
 
 from karat.analysis.failures import failure_kinds
 from karat.analysis.row_pages import RowPage, evaluations_of, make_filter, read_page
-from karat.cli.commands import UsageError
-from karat.cli.options import whole
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError, whole
 from karat.cli.terminal import Terminal
 from karat.errors import RequestError, UnknownName, did_you_mean
 from karat.formatting import Block, Details, Heading, Paragraph, Table, clean, counts_text, plural
@@ -32,7 +30,7 @@ from karat.layout import Styled
 from karat.records import EvaluatorSpec, ItemResult, Output, summary_of
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import output_decoder, result_decoder
-from karat.store.row_tables import LONGEST_CELL, row_tables, trajectory_of, value_text
+from karat.store.rows import LONGEST_CELL, row_tables, trajectory_of, value_text
 from karat.store.run_labels import settings_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from karat.cli.commands import UsageError
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError
 from karat.cli.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from karat.cli.commands import UsageError
-from karat.cli.options import whole
-from karat.cli.parser import Parser
+from karat.cli.parser import Parser, UsageError, whole
 from karat.cli.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from karat.lazy import load
 
 if TYPE_CHECKING:
     from karat.datasets.dataset import Dataset
-    from karat.datasets.garbage import fewer_collections
     from karat.datasets.readers.hub import resolved_revision
     from karat.datasets.readers.rows import BadRow
     from karat.datasets.sources import (
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         source_rows,
     )
     from karat.datasets.writers import RecordWriter, check_writable, record_file, record_writer, whole_file
+    from karat.process import fewer_collections
 
 _WHERE = {
     "BadRow": "readers.rows",
@@ -31,7 +31,7 @@ _WHERE = {
     "JOINER": "sources",
     "RecordWriter": "writers",
     "check_writable": "writers",
-    "fewer_collections": "garbage",
+    "fewer_collections": "karat.process",
     "file_rows": "sources",
     "kind_of_source": "sources",
     "record_file": "writers",

@@ -161,9 +161,14 @@ class _Csv:
         pass
 
 
+def guarded(text: str) -> str:
+    """The text of a cell, with an apostrophe before it if it begins as a formula does."""
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
 def _cell(value: Any) -> Any:
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(FORMULA) else value
+        return guarded(value)
     plain = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
     return value if plain else encode(value).decode()
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Evaluator,
         FunctionEvaluator,
         Item,
+        ParameterCheck,
         RunOutput,
         build_evaluator,
         evaluators,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     )
     from karat.evaluators._from_output import FromOutput
     from karat.evaluators._pairwise import ByFunction, ByMetric
-    from karat.evaluators._parameters import ParameterCheck
     from karat.evaluators._similarity import Bleu, Chrf, EmbeddingDistance, Rouge
     from karat.evaluators._structured import JSONSchemaMatch, JSONValid
     from karat.evaluators._text import Contains, EditDistance, ExactMatch, RegexMatch
@@ -70,7 +70,7 @@ _WHERE = {
     "FunctionEvaluator": "_base",
     "Item": "_base",
     "RunOutput": "_base",
-    "ParameterCheck": "_parameters",
+    "ParameterCheck": "_base",
     "TextRules": "_values",
     "clip": "_values",
     "plain": "_values",

@@ -15,8 +15,7 @@ import msgspec
 import regex
 
 from karat.errors import CannotJudge, RequestError
-from karat.evaluators._base import register_evaluator
-from karat.evaluators._parameters import ParameterCheck, Paths
+from karat.evaluators._base import ParameterCheck, Paths, register_evaluator
 from karat.evaluators._reference import ReferenceEvaluator, reference_text
 from karat.evaluators._values import (
     NotJSON,
@@ -31,7 +30,7 @@ from karat.evaluators._values import (
     value_at,
 )
 from karat.evaluators.trajectory._values import with_integers
-from karat.records import Result
+from karat.records import Result, Value
 
 EXACT = decimal.Context(prec=60, Emax=999_999, Emin=-999_999, traps=[])
 """Differences are computed with 60 digits; nothing raises, what does not fit becomes NaN or infinite."""
@@ -306,6 +305,7 @@ class NumericMatch(ReferenceEvaluator):
     gives_labels = False
 
     name: ClassVar[str] = "numeric_match"
+    pass_fail = True
     example: ClassVar[dict[str, Any]] = {
         "params": {"tolerance": 0.5, "extract": "last"},
         "outputs": "So the total is 1,234.4",
@@ -381,7 +381,7 @@ class NumericMatch(ReferenceEvaluator):
     def prepare(self, output: object) -> Any:
         return output, self._quantity(output, "the output")
 
-    def judge(self, output: Any, reference: object) -> Result:
+    def judge(self, output: Value, reference: object) -> Result:
         expected = self._quantity(reference, "the reference")
         if expected is None:
             comment = f"no number can be read from the reference {clip(reference)}{self._hint(reference)}"
@@ -464,6 +464,7 @@ class ChoiceMatch(ReferenceEvaluator):
     gives_labels = False
 
     name: ClassVar[str] = "choice_match"
+    pass_fail = True
     example: ClassVar[dict[str, Any]] = {
         "params": {"choices": "ABCD"},
         "outputs": "Lyon is in the south, so the answer is (B).",
@@ -534,7 +535,7 @@ class ChoiceMatch(ReferenceEvaluator):
                 out.append(error)
         return out
 
-    def judge(self, output: Any, reference: object, options: Sequence[str] = ()) -> Result:
+    def judge(self, output: Value, reference: object, options: Sequence[str] = ()) -> Result:
         expected = self._expected(plain(reference, "the reference"), options)
         text = text_of(output, "the output")
         if text is None:
@@ -621,7 +622,7 @@ class SetMatch(ReferenceEvaluator):
         items = self._items(output, "the output")
         return output, None if items is None else self._count(items)
 
-    def judge(self, output: Any, reference: object) -> Result:
+    def judge(self, output: Value, reference: object) -> Result:
         expected = self._items(reference, "the reference")
         if expected is None:
             raise CannotJudge(f"{self.key}: the reference {clip(reference)} is not a list; {self._hint()}")
@@ -732,7 +733,7 @@ class TokenF1(ReferenceEvaluator):
         text = text_of(output, "the output")
         return None if text is None else self._tokens(text)
 
-    def judge(self, output: Any, reference: object) -> Result:
+    def judge(self, output: Value, reference: object) -> Result:
         want = self._tokens(reference_text(reference, self.key))
         if output is None:
             return Result(self.key, 0.0, None, "there is no output")

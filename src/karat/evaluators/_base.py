@@ -12,15 +12,141 @@ import asyncio
 import functools
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, TypeVar, cast, overload
 
 import msgspec
 
-from karat.errors import FAILURES, RequestError
-from karat.records import Example, Output, Result
+from karat.errors import FAILURES, RequestError, did_you_mean
+from karat.keys import code_fingerprint
+from karat.records import JSON, Example, Output, Result, Value
 from karat.registry import Registry, check_parameters, check_spec
 from karat.serialization import annotations_of, converter
+
+# Checks of the parameters of evaluators and unit metrics, made when they are built.
+
+Paths = str | Mapping[str, str] | None
+"""A path for output and reference alike, or one for each."""
+
+
+class ParameterCheck:
+    """Checks values one by one and gives them back; the first wrong one is a `RequestError`."""
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+
+    def refuse(self, name: str, wanted: str, value: object) -> RequestError:
+        """The error for an invalid parameter: what it must be, and what was given."""
+        try:
+            given = repr(value)
+        except Exception:  # a foreign object's repr may raise anything
+            given = f"{type(value).__name__} object"
+        return RequestError(f"{self.who}: {name} has to be {wanted}, not {given[:80]}")
+
+    def flag(self, name: str, value: object) -> bool:
+        """True or false, and nothing that merely looks like it."""
+        if not isinstance(value, bool):
+            raise self.refuse(name, "true or false", value)
+        return value
+
+    def number(self, name: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
+        """A finite number within bounds."""
+        wanted = "a number"
+        if low != -math.inf:
+            wanted += f" of {low:g} or more" if high == math.inf else f" between {low:g} and {high:g}"
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.refuse(name, wanted, value)
+        if not math.isfinite(value) or not low <= value <= high:
+            raise self.refuse(name, wanted, value)
+        return float(value)
+
+    def whole(self, name: str, value: object, low: int) -> int:
+        """A whole number of at least `low`."""
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise self.refuse(name, f"a whole number of {low} or more", value)
+        return value
+
+    def choice(self, name: str, value: object, known: Iterable[str]) -> str:
+        """One of a few words."""
+        known = list(known)
+        if not isinstance(value, str) or value not in known:
+            hint = did_you_mean(value, known) if isinstance(value, str) else f"known: {', '.join(known)}"
+            raise RequestError(f"{self.who}: {name} has no {str(value)[:80]!r}: {hint}")
+        return value
+
+    def mapping(self, name: str, value: object) -> dict[str, Any]:
+        """An object whose keys are texts, as a copy; None is an empty one."""
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise self.refuse(name, "an object with a name for each value", value)
+        return dict(value)
+
+    def text(self, name: str, value: object) -> str:
+        """Text that is not empty."""
+        if not isinstance(value, str) or not value:
+            raise self.refuse(name, "text that is not empty", value)
+        return value
+
+    def path(self, name: str, value: object) -> str | None:
+        """A dotted path, or None for the value itself."""
+        return None if value is None else self.text(name, value)
+
+    def paths(self, name: str, value: object) -> tuple[str | None, str | None]:
+        """Where to look in the output and in the reference: one dotted path for both, or `{output, reference}`."""
+        if not isinstance(value, Mapping):
+            return (self.path(name, value),) * 2
+        for side in value:
+            self.choice(name, side, ["output", "reference"])
+        output, reference = (self.path(f"{name}.{side}", value.get(side)) for side in ("output", "reference"))
+        return output, reference
+
+    def texts(self, name: str, value: object) -> list[str]:
+        """One text or a list of them, as a list; none of them empty."""
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)) or not value:
+            raise self.refuse(name, "text or a list of texts", value)
+        return [self.text(name, each) for each in value]
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Module and name."""
+    return (
+        f"{getattr(function, '__module__', '')}."
+        f"{getattr(function, '__qualname__', type(function).__qualname__)}"
+    )
+
+
+def code_of(function: Callable[..., Any]) -> str:
+    """A hash of the source; a unique value if the source is unknown, so that no cached result is reused for it."""
+    is_placed = getattr(function, "__module__", None) is not None
+    code = code_fingerprint(function) if is_placed else None
+    if code is None:
+        return uuid.uuid4().hex
+    # All lambdas of a function have one name; their lines tell them apart.
+    line = getattr(getattr(function, "__code__", None), "co_firstlineno", "")
+    return f"{code}:{line}"
+
+
+def named(given: object) -> Any:
+    """A parameter as JSON: functions in it by their names."""
+    if callable(given):
+        return name_of(given)
+    if isinstance(given, Mapping):
+        return {key: named(each) for key, each in given.items()}
+    return [named(each) for each in given] if isinstance(given, (list, tuple)) else given
+
+
+def codes_in(given: object) -> list[str]:
+    """The code of every function in a parameter, in its order."""
+    if callable(given):
+        return [code_of(given)]
+    if isinstance(given, Mapping):
+        return [code for each in given.values() for code in codes_in(each)]
+    return [code for each in given for code in codes_in(each)] if isinstance(given, (list, tuple)) else []
+
 
 Kind = Literal["single", "pair", "joint"]
 
@@ -59,6 +185,8 @@ class Evaluator:
     """The lowest and the highest score it can give, None for no limit on that side; None where nothing is known."""
     higher_is_better: bool = True
     """Whether a higher score is a better one; False for distances, error rates and counts of mistakes."""
+    pass_fail: bool = False
+    """Whether each score is 0 or 1: the usual metric is then the accuracy, otherwise the mean."""
     reuse: bool = True
     """False where computing a result is cheaper than looking up an earlier one."""
     batched: bool = False
@@ -85,13 +213,13 @@ class Evaluator:
         self.key = key or self.name or type(self).__name__
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Judge one output. Inside a stage, `context` has `example` and `output`, with its trace."""
         raise RequestError(f"evaluator {self.key!r} does not judge single outputs")
 
     async def evaluate_async(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Judge one output on the event loop. Override it together with `is_async = True`."""
         return await asyncio.to_thread(
@@ -136,7 +264,7 @@ class EvaluatorRegistry(Registry[Callable[..., Any]]):
         super().__init__("evaluator", builtin=builtin)
         self.descriptions: dict[str, str] = {}
         self.declared: dict[str, dict[str, Any]] = {}
-        """`bounds` and `higher_is_better` of the names that were registered with them."""
+        """`bounds`, `higher_is_better` and `pass_fail` of the names that were registered with them."""
 
     def describe(self, name: str) -> dict[str, Any]:
         """Describe an evaluator: its name, description, parameters, bounds and direction."""
@@ -149,6 +277,7 @@ class EvaluatorRegistry(Registry[Callable[..., Any]]):
             "description": self.descriptions.get(name) or out["description"],
             "bounds": list(bounds) if bounds is not None else None,
             "higher_is_better": declared.get("higher_is_better", getattr(part, "higher_is_better", True)),
+            "pass_fail": declared.get("pass_fail", _passes_or_fails(part)),
         }
 
 
@@ -163,6 +292,7 @@ def register_evaluator(
     *,
     bounds: Bounds | None = None,
     higher_is_better: bool | None = None,
+    pass_fail: bool | None = None,
 ) -> Callable[[Part], Part]: ...
 
 
@@ -174,6 +304,7 @@ def register_evaluator(
     *,
     bounds: Bounds | None = None,
     higher_is_better: bool | None = None,
+    pass_fail: bool | None = None,
 ) -> Part: ...
 
 
@@ -184,10 +315,12 @@ def register_evaluator(
     *,
     bounds: Bounds | None = None,
     higher_is_better: bool | None = None,
+    pass_fail: bool | None = None,
 ) -> Part | Callable[[Part], Part]:
     """Register an evaluator under a name: a class, a function that judges, or a function that builds one.
 
-    Without a factory it is a decorator. `bounds` and `higher_is_better` say of a function what a class declares itself.
+    Without a factory it is a decorator. `bounds`, `higher_is_better` and `pass_fail` say of a
+    function what a class declares itself.
     """
 
     def add(part: Part) -> Part:
@@ -196,7 +329,7 @@ def register_evaluator(
         evaluators.register(name)(part if isinstance(part, type) or _judges(part) else _factory(part))
         if description:
             evaluators.descriptions[name] = description
-        if declared := _declared(name, bounds, higher_is_better):
+        if declared := _declared(name, bounds, higher_is_better, pass_fail):
             evaluators.declared[name] = declared
         return part
 
@@ -223,21 +356,28 @@ def _factory(function: Callable[..., Any]) -> Callable[..., Any]:
     return build
 
 
-def _declared(who: str, bounds: Any, higher_is_better: Any) -> dict[str, Any]:
-    """Check `bounds` and `higher_is_better`, and return those that are given."""
+def _declared(who: str, bounds: Any, higher_is_better: Any, pass_fail: Any) -> dict[str, Any]:
+    """Check `bounds`, `higher_is_better` and `pass_fail`, and return those that are given."""
     out: dict[str, Any] = {}
     if bounds is not None:
         out["bounds"] = checked_bounds(bounds, f"evaluator {who!r}")
-    if higher_is_better is not None:
-        if not isinstance(higher_is_better, bool):
-            raise RequestError(
-                f"evaluator {who!r}: higher_is_better is true or false, not {higher_is_better!r:.60}"
-            )
-        out["higher_is_better"] = higher_is_better
+    for name, value in (("higher_is_better", higher_is_better), ("pass_fail", pass_fail)):
+        if value is not None:
+            if not isinstance(value, bool):
+                raise RequestError(f"evaluator {who!r}: {name} is true or false, not {value!r:.60}")
+            out[name] = value
     return out
 
 
-def checked_bounds(bounds: Any, who: str) -> Bounds | None:
+def _passes_or_fails(part: Any) -> bool:
+    """Whether an evaluator declares that each score is 0 or 1; a function that returns a bool does."""
+    declared = getattr(part, "pass_fail", None)
+    if declared is None and not isinstance(part, type):
+        return annotations_of(part).get("return") is bool
+    return bool(declared)
+
+
+def checked_bounds(bounds: JSON, who: str) -> Bounds | None:
     """Return bounds as `(low, high)`, where an infinite limit is None; None for bounds that are not declared."""
     if bounds is None:
         return None
@@ -289,6 +429,7 @@ class FunctionEvaluator(Evaluator):
         for name in ("bounds", "higher_is_better"):
             if hasattr(function, name):
                 setattr(self, name, getattr(function, name))
+        self.pass_fail = _passes_or_fails(function)
         parameters = inspect.signature(function).parameters
         self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self._names = [p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -329,14 +470,14 @@ class FunctionEvaluator(Evaluator):
         return asked
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         return as_result(
             self.function(**self._arguments(outputs, reference_outputs, inputs, context)), self.key
         )
 
     async def evaluate_async(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         if not self.is_async:
             return await super().evaluate_async(
@@ -377,10 +518,11 @@ def build_evaluator(
     *,
     bounds: Bounds | None = None,
     higher_is_better: bool | None = None,
+    pass_fail: bool | None = None,
 ) -> Any:
     """Build an evaluator from its name and parameters; raises RequestError for a parameter it does not take.
 
-    `bounds` and `higher_is_better` override what the evaluator declares.
+    `bounds`, `higher_is_better` and `pass_fail` override what the evaluator declares.
     """
     if not isinstance(name, str):
         raise RequestError(f"an evaluator is asked for by its name, not by {name!r}")
@@ -392,7 +534,7 @@ def build_evaluator(
         )
     if key is not None and not isinstance(key, str):
         raise RequestError(f"evaluator {name!r}: key is the name of its results, not {key!r}")
-    declared = _declared(name, bounds, higher_is_better)
+    declared = _declared(name, bounds, higher_is_better, pass_fail)
     part = evaluators.get(name)
     evaluator = _construct(part, name, dict(params or {}), key)
     for attribute, value in {**evaluators.declared.get(name, {}), **declared}.items():
@@ -422,7 +564,7 @@ def _construct(part: Any, name: str, params: dict[str, Any], key: str | None) ->
     return FunctionEvaluator(part, key)
 
 
-SPEC_FIELDS = ("name", "params", "key", "bounds", "higher_is_better")
+SPEC_FIELDS = ("name", "params", "key", "bounds", "higher_is_better", "pass_fail")
 """What an evaluator may be asked for with, in a mapping and in an experiment file."""
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from karat.errors import CannotJudge, NotApplicable
-from karat.evaluators._base import Evaluator, register_evaluator
-from karat.evaluators._parameters import ParameterCheck
+from karat.evaluators._base import Evaluator, ParameterCheck, register_evaluator
 from karat.evaluators._values import clip, value_at
 from karat.records import Result
 

@@ -11,13 +11,13 @@ import msgspec
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators._base import (
     Evaluator,
+    ParameterCheck,
     RunOutput,
     as_result,
     kind_of,
     register_evaluator,
     resolve_evaluator,
 )
-from karat.evaluators._parameters import ParameterCheck
 from karat.records import Example, Output, Result
 from karat.registry import load_object
 

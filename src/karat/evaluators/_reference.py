@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from karat.errors import CannotJudge
-from karat.evaluators._base import Evaluator, Item
-from karat.evaluators._parameters import ParameterCheck, Paths
+from karat.evaluators._base import Evaluator, Item, ParameterCheck, Paths
 from karat.evaluators._values import plain, text_of, value_at
-from karat.records import Result
+from karat.records import Result, Value
 
 MAX_REFERENCES = 1_000
 """How many references `any_of` takes, except where comparing with one more costs next to nothing."""
@@ -38,16 +37,16 @@ class ReferenceEvaluator(Evaluator):
     _max_length: int | None = None
     """How many characters one text may have, and all references of an item together; None for no limit."""
 
-    def prepare(self, output: Any) -> Any:
+    def prepare(self, output: Value) -> Any:
         """Read the value at `path` once, for all references."""
         return output
 
-    def judge(self, output: Any, reference: Any) -> Result:
+    def judge(self, output: Value, reference: Value) -> Result:
         """Judge what `prepare` returned against one reference, which is not None."""
         raise CannotJudge(f"{self.name} does not say how it compares")
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Judge one output against its reference."""
         try:

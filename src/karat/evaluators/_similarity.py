@@ -13,8 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar, cast
 
 from karat.errors import CannotJudge, MissingDependency, RequestError, Stopped
-from karat.evaluators._base import Item, register_evaluator
-from karat.evaluators._parameters import ParameterCheck, Paths, codes_in, name_of
+from karat.evaluators._base import Item, ParameterCheck, Paths, codes_in, name_of, register_evaluator
 from karat.evaluators._reference import ReferenceEvaluator, reference_text
 from karat.evaluators._values import clip, counted, text_of
 from karat.records import Result

@@ -11,14 +11,16 @@ import regex
 
 from karat import json_schema
 from karat.errors import CannotJudge, RequestError
-from karat.evaluators._base import Evaluator, register_evaluator
-from karat.evaluators._parameters import ParameterCheck
+from karat.evaluators._base import Evaluator, ParameterCheck, register_evaluator
 from karat.evaluators._values import NotJSON, UnreadableJSON, clip, looks_fenced, parse_json, plain, value_at
 from karat.records import Result
 from karat.serialization import storable
 
 MAX_PROBLEMS = 1_000
 """Violations of a schema after which the rest is not looked for: the verdict is clear, and a list can have many."""
+
+MAX_BRANCHES = 20_000
+"""Violations in the branches of `oneOf` and `anyOf` after which the rest is not looked for, some 20 µs each."""
 
 SHOWN_PROBLEMS = 20
 """How many violations of a schema are listed; a long list can have thousands."""
@@ -62,6 +64,7 @@ class JSONValid(_JSONEvaluator):
     """
 
     name: ClassVar[str] = "json_valid"
+    pass_fail = True
     batched = True
     example: ClassVar[dict[str, Any]] = {
         "params": {},
@@ -127,6 +130,7 @@ class JSONSchemaMatch(_JSONEvaluator):
     """
 
     name: ClassVar[str] = "json_schema_match"
+    pass_fail = True
     example: ClassVar[dict[str, Any]] = {
         "params": {"schema": {"type": "object", "required": ["city"]}},
         "outputs": '{"country": "France"}',
@@ -162,30 +166,34 @@ class JSONSchemaMatch(_JSONEvaluator):
             value = self._value(outputs)
         except NotJSON as error:
             return Result(self.key, 0.0, False, f"not valid JSON: {error}", {"errors": []})
-        problems, count = self._problems(value)
+        problems, count, is_all = self._problems(value)
         if not count:
             return Result(self.key, 1.0, True, "the schema accepts it", {"errors": []})
         first = problems[0]
         comment = f"{first['path']}: {first['message']}"
         if count > 1:
-            more = f"{count - 1} or more others" if count == MAX_PROBLEMS else f"{count - 1} more"
+            more = f"{count - 1} more" if is_all else f"{count - 1} or more others"
             comment += f" (and {more})"
         return Result(self.key, 0.0, False, comment, {"errors": problems})
 
-    def _problems(self, value: Any) -> tuple[list[dict[str, str]], int]:
+    def _problems(self, value: Any) -> tuple[list[dict[str, str]], int, bool]:
+        """Return the first violations, how many were found, and whether these are all."""
         from referencing.exceptions import Unresolvable
 
         problems: list[dict[str, str]] = []
-        count = 0
+        count = branches = 0
+        is_all = True
         try:
             for error in self._validator.iter_errors(value):
                 count += 1
-                if count == MAX_PROBLEMS:
-                    break
+                branches += _branches(error)
                 if len(problems) < SHOWN_PROBLEMS:
                     problems.append(
                         {"path": storable(error.json_path[:200]), "message": clip(error.message, 300)[1:-1]}
                     )
+                if count == MAX_PROBLEMS or branches > MAX_BRANCHES:
+                    is_all = False
+                    break
         except json_schema.PatternUndecided as error:
             raise CannotJudge(f"{self.key}: {error}") from None
         except Unresolvable as error:
@@ -199,7 +207,12 @@ class JSONSchemaMatch(_JSONEvaluator):
             raise CannotJudge(
                 f"{self.key}: the output is nested too deeply to be checked, or the schema refers to itself"
             ) from None
-        return problems, count
+        return problems, count, is_all
+
+
+def _branches(error: Any) -> int:
+    """Count the violations in the branches of one: what it took to find it."""
+    return sum(1 + _branches(each) for each in error.context or ())
 
 
 def _schema(schema: Any, check: ParameterCheck) -> Any:

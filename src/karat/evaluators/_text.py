@@ -11,11 +11,10 @@ from typing import Any, ClassVar
 import regex
 
 from karat.errors import CannotJudge, RequestError, did_you_mean
-from karat.evaluators._base import Evaluator, Item, register_evaluator
-from karat.evaluators._parameters import ParameterCheck, Paths
+from karat.evaluators._base import Evaluator, Item, ParameterCheck, Paths, register_evaluator
 from karat.evaluators._reference import ReferenceEvaluator, reference_text
 from karat.evaluators._values import TextRules, clip, plain, same, text_of, unchanged, value_at
-from karat.records import Result
+from karat.records import Result, Value
 
 EQUAL = "the output equals the reference"
 
@@ -35,6 +34,7 @@ class ExactMatch(ReferenceEvaluator):
     gives_labels = True
 
     name: ClassVar[str] = "exact_match"
+    pass_fail = True
     example: ClassVar[dict[str, Any]] = {
         "params": {"case_sensitive": False},
         "outputs": "HI",
@@ -153,6 +153,7 @@ class Contains(Evaluator):
     gives_labels = False
 
     name: ClassVar[str] = "contains"
+    pass_fail = True
     reuse = False
     batched = True
     example: ClassVar[dict[str, Any]] = {
@@ -177,6 +178,7 @@ class Contains(Evaluator):
         self._normalise = TextRules(case_sensitive=case_sensitive, nfkc=nfkc).checked(self.name).normaliser()
         self._all = check.choice("mode", mode, ["all", "any"]) == "all"
         self._graded = check.flag("graded", graded)
+        self.pass_fail = not self._graded
         self._path, self._reference_path = check.paths("path", path)
         self.params = {
             "substring": substring if substring is None or isinstance(substring, str) else list(substring),
@@ -270,6 +272,7 @@ class RegexMatch(Evaluator):
     gives_labels = False
 
     name: ClassVar[str] = "regex_match"
+    pass_fail = True
     reuse = False
     # not batched: a pattern may take its whole time limit, and a batch is judged where nothing may wait
     example: ClassVar[dict[str, Any]] = {
@@ -404,7 +407,7 @@ class EditDistance(ReferenceEvaluator):
         text = text_of(output, "the output")
         return None if text is None else self._normalise(text)
 
-    def judge(self, output: Any, reference: object) -> Result:
+    def judge(self, output: Value, reference: object) -> Result:
         expected = self._normalise(reference_text(reference, self.key))
         if output is None:
             return Result(self.key, 0.0, None, f"there is no output; the reference is {clip(expected)}")

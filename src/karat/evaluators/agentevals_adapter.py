@@ -13,7 +13,7 @@ from typing import Any
 
 from karat.errors import MissingDependency
 from karat.evaluators._base import Evaluator, as_result
-from karat.records import Result
+from karat.records import Result, Value
 from karat.traces import TraceError
 
 PACKAGES = ("agentevals", "openevals")
@@ -78,7 +78,7 @@ class AgentEvalsEvaluator(Evaluator):
             self.reuse = False
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Return the package's verdict. An exception or a reply without a score is an error and no score."""
         try:
@@ -88,7 +88,7 @@ class AgentEvalsEvaluator(Evaluator):
         return self._result(found)
 
     async def evaluate_async(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Do the same; functions that are coroutines are awaited."""
         if not self.is_async:

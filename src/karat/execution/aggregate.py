@@ -22,17 +22,16 @@ from karat.aggregators._base import (
     resolve_aggregator,
 )
 from karat.aggregators._means import Headline
-from karat.datasets.garbage import fewer_collections
 from karat.errors import FAILURES, RequestError, did_you_mean
 from karat.evaluators._pairwise import run_ranks, run_scores
 from karat.execution.arguments import EvaluationLike, StoreLike, as_list, handle_of, store_of
-from karat.execution.engines import in_thread
-from karat.execution.environment import environment
+from karat.execution.engines import failure_of, in_thread
 from karat.execution.expected import Together, groups_of
-from karat.execution.failures import failure_of
 from karat.execution.labels import corrected_estimates, label_evaluations, with_audits
+from karat.execution.pipeline import environment
 from karat.execution.progress import Listener, Progress, listener
 from karat.keys import code_fingerprint, fingerprint
+from karat.process import fewer_collections
 from karat.records import (
     FORMAT,
     AggregateTable,
@@ -110,7 +109,7 @@ async def aggregate_async(
             found, labels=labels, metadata=metadata, description=description
         )
         found.notice = "; ".join(
-            each for each in (f"aggregation {found.id} is there already", refused) if each
+            each for each in (f"aggregation {found.id} is already stored", refused) if each
         )
         return found
     stage = _AggregationStage(handles, parts)

@@ -21,7 +21,7 @@ from karat.store.repositories import Repository
 if TYPE_CHECKING:
     from karat.datasets import Dataset
     from karat.evaluators._base import Evaluator, ResolvedEvaluator, RunOutput
-    from karat.models._budget import Budget
+    from karat.models._prices import Budget
     from karat.tasks import Task
 
 DEFAULT_CONCURRENCY = 100
@@ -120,7 +120,11 @@ LEAST = {"concurrency": 1, "attempts": 1, "limit": 1, "offset": 0, "timeout": 0,
 def check_numbers(**numbers: float | None) -> None:
     """Refuse a number below the least that makes sense."""
     for name, value in numbers.items():
-        if value is not None and value < LEAST[name]:
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise RequestError(f"{name} is {value!r:.60}: it must be a number of at least {LEAST[name]}")
+        if value < LEAST[name]:
             raise RequestError(f"{name} is {value}: it must be at least {LEAST[name]}")
 
 
@@ -144,7 +148,7 @@ def read_options(
     check_numbers(concurrency=concurrency, timeout=values.get("timeout"), retries=values.get("retries", 0))
     budget = values.get("budget")
     if budget is not None:
-        from karat.models._budget import as_budget
+        from karat.models._prices import as_budget
 
         budget = as_budget(budget)
     described = {"labels": list(values.get("labels", ())), "metadata": dict(values.get("metadata") or {})}
@@ -185,7 +189,7 @@ def store_of(store: StoreLike | None, *groups: Sequence[Any]) -> Store:
 
 WRONG_KIND = {
     ("run", "evaluation"): "that is a run: evaluate it first",
-    ("evaluation", "run"): "that is an evaluation: give its runs, or name it with amend",
+    ("evaluation", "run"): "that is an evaluation: give its runs, or extend it with amend (--amend)",
     ("aggregation", "run"): "that is an aggregation: give runs",
     ("aggregation", "evaluation"): "that is an aggregation: give its evaluations",
     ("dataset", "run"): "that is a dataset: run a task over it first",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
+
+import msgspec
 
 from karat.errors import RequestError
 from karat.execution.arguments import (
@@ -20,20 +22,123 @@ from karat.execution.arguments import (
     store_of,
 )
 from karat.execution.engines import InlineEngine, engines
-from karat.execution.environment import environment
 from karat.execution.expected import Together, groups_of
 from karat.execution.judgments import BatchWork, EvaluatorWork, Judgment, PreparedEvaluator
-from karat.execution.pipeline import Phase, Stage, open_or_wait
+from karat.execution.pipeline import Phase, Stage, environment, open_or_wait
 from karat.execution.progress import Listener
-from karat.execution.reuse import Reuse
 from karat.keys import Decision, Wanted, content_hash, fingerprint, result_item, reuse_key
-from karat.records import FORMAT, EvaluationHeader, Example, Ok, Output
+from karat.records import FORMAT, EvaluationHeader, Example, ItemResult, Ok, Output
 from karat.store import Store
-from karat.store.backend import FAILED, SKIPPED, Mark, Row
+from karat.store.backend import FAILED, REUSED, SKIPPED, Backend, Mark, Row
 from karat.store.handles import Chunks, Evaluation, Run, StoredDataset
 from karat.store.lease import Held
-from karat.store.repositories import example_decoder, latest, output_decoder
+from karat.store.repositories import example_decoder, latest, output_decoder, result_decoder
 from karat.sync import plain
+
+# Items of an evaluation that need no work: the output failed, or the result is copied from an earlier evaluation.
+#
+# Earlier results come from the evaluations that are amended, or from anywhere in the store by reuse key.
+
+
+class _Place(NamedTuple):
+    """Where a result belongs, independent of the evaluation that holds it."""
+
+    position: int
+    key: str
+    runs: tuple[str, ...]
+    attempt: int
+    unit: str
+
+
+class Reuse:
+    """Finds results that can be copied into one evaluation."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        evaluators: Sequence[PreparedEvaluator],
+        run_ids: Sequence[str],
+        amended: Sequence[Evaluation],
+    ) -> None:
+        self._backend = backend
+        self._evaluators = evaluators
+        self._run_ids = run_ids
+        self._amended = amended
+
+    def split(self, work: EvaluatorWork, chunk: list[Judgment]) -> tuple[list[Row], list[Judgment]]:
+        """Rows for items that are skipped or copied, and the judgments that remain to be made."""
+        rows: list[Row] = []
+        remaining: list[Judgment] = []
+        amended = self._amended_results(chunk) if self._amended and chunk else {}
+        for judgment in chunk:
+            skipped = work.skipped(judgment)
+            if skipped is not None:
+                rows.append(skipped)
+                continue
+            found = self._from_amended(judgment, amended) if amended else None
+            if found is not None:
+                rows.append(_copied(work, *found))
+            else:
+                remaining.append(judgment)
+        # `refresh` asks models again, so results that came from the old replies are not copied.
+        keys = [j.reuse for j in remaining if j.reuse is not None and work.stage.options.cache != "refresh"]
+        known = self._backend.reusable(keys) if keys else {}
+        if not known:
+            return rows, remaining
+        left = []
+        for judgment in remaining:
+            hit = known.get(judgment.reuse) if judgment.reuse is not None else None
+            if hit is None:
+                left.append(judgment)
+                continue
+            parent = self._backend.header(hit[0])
+            rows.append(_copied(work, judgment, result_decoder.decode(hit[1]), parent.id if parent else ""))
+        return rows, left
+
+    def _amended_results(self, chunk: list[Judgment]) -> dict[_Place, tuple[ItemResult, str]]:
+        """Results of the amended evaluations for these positions, where the evaluator is the same."""
+        prints = {each.key: each.spec.fingerprint for each in self._evaluators}
+        start, stop = chunk[0].position, chunk[-1].position + 1
+        found: dict[_Place, tuple[ItemResult, str]] = {}
+        for evaluation in self._amended:
+            same = {s.key for s in evaluation.header.evaluators if prints.get(s.key) == s.fingerprint}
+            for row in latest(self._backend.scan(evaluation.number, start, stop)):
+                old = result_decoder.decode(row.payload)
+                if old.key in same and isinstance(old.outcome, Ok):
+                    place = _Place(row.position, old.key, old.runs, old.attempt, old.unit)
+                    found.setdefault(place, (old, evaluation.id))
+        return found
+
+    def _from_amended(
+        self, judgment: Judgment, amended: dict[_Place, tuple[ItemResult, str]]
+    ) -> tuple[Judgment, ItemResult, str] | None:
+        """An earlier result of the same item; a pair judged in the opposite order keeps that order."""
+        evaluator, first = self._evaluators[judgment.evaluator], judgment.outputs[0]
+        orders = [judgment.runs]
+        # Not after an earlier try in this order: the failed or skipped item would stay beside the copied one.
+        if evaluator.kind == "pair" and not evaluator.both_orders and judgment.try_number == 1:
+            orders.append(judgment.runs[::-1])
+        for order in orders:
+            runs = tuple(self._run_ids[place] for place in order)
+            hit = amended.get(_Place(judgment.position, evaluator.key, runs, first.attempt, first.unit))
+            if hit is not None:
+                if order != judgment.runs:
+                    judgment = msgspec.structs.replace(
+                        judgment, runs=order, outputs=judgment.outputs[::-1], reuse=None
+                    )
+                return judgment, *hit
+        return None
+
+
+def _copied(work: EvaluatorWork, judgment: Judgment, old: ItemResult, source: str) -> Row:
+    return work.row(
+        judgment,
+        old.outcome,
+        REUSED,
+        seconds=old.seconds,
+        queue=old.queue_seconds,
+        reused_from=old.reused_from or source,
+    )
 
 
 async def evaluate_async(
@@ -80,8 +185,8 @@ async def evaluate_async(
     configuration = fingerprint(
         runs=ids,
         evaluators=[
-            [each.spec.key, each.spec.fingerprint, each.spec.bounds, each.spec.higher_is_better]
-            for each in prepared
+            [spec.key, spec.fingerprint, spec.bounds, spec.higher_is_better, spec.pass_fail]
+            for spec in (each.spec for each in prepared)
         ],
         amends=[each.id for each in amended],
     )

@@ -21,9 +21,8 @@ from karat.evaluators._base import (
 )
 from karat.evaluators._pairwise import joint_result
 from karat.execution.arguments import EvaluatorLike
-from karat.execution.environment import JUDGE_DEFAULTS, defaults
-from karat.execution.failures import STOPPING, failure_of, item_failure
-from karat.execution.pipeline import Done, Stage
+from karat.execution.engines import STOPPING, failure_of, item_failure
+from karat.execution.pipeline import JUDGE_DEFAULTS, Done, Stage, defaults
 from karat.keys import code_fingerprint, fingerprint, may_ask_models, result_item
 from karat.models._recording import recording
 from karat.records import (
@@ -42,7 +41,7 @@ from karat.records import (
     Skipped,
     usage_of,
 )
-from karat.redaction import without_secrets
+from karat.redaction import of_environment, without_secrets
 from karat.serialization import encode, encode_record
 from karat.store.backend import FAILED, NOT_APPLICABLE, OK, REUSED, SKIPPED, Row
 from karat.store.columns import cells_of_result
@@ -93,6 +92,7 @@ class PreparedEvaluator:
             self.both_orders,
             bounds,
             bool(getattr(evaluator, "higher_is_better", True)),
+            bool(getattr(evaluator, "pass_fail", False)),
         )
         self.batched = self.kind == "single" and bool(getattr(evaluator, "batched", False))
         if self.kind == "single":
@@ -359,7 +359,8 @@ def _not_judged(error: BaseException) -> Failure | NotApplicable:
 def _outcome(result: Result | Failure | NotApplicable) -> tuple[Ok[Result] | Failed | Skipped, int]:
     if isinstance(result, Result):
         if result.error is not None:
-            return Failed(Failure("EvaluatorError", result.error, metadata=result.metadata)), FAILED
+            message = of_environment().in_text(result.error)
+            return Failed(Failure("EvaluatorError", message, metadata=result.metadata)), FAILED
         return Ok(result), OK
     if isinstance(result, NotApplicable):
         applicable = result.applicable

@@ -12,12 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from karat.errors import RequestError
-from karat.execution.environment import environment
+from karat.execution.pipeline import environment
 from karat.keys import Wanted, fingerprint, result_item
 from karat.records import (
     FORMAT,
@@ -32,13 +32,16 @@ from karat.records import (
     Skipped,
 )
 from karat.serialization import encode
-from karat.stats._bounds import with_bounds
+from karat.stats._proportions import with_bounds
 from karat.store import Store
 from karat.store.backend import NOT_APPLICABLE, OK, Row
 from karat.store.columns import cells_of_result
 from karat.store.handles import Chunks, Evaluation
 from karat.store.lease import Held
 from karat.store.repositories import latest, result_decoder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Sampling = Literal["uniform", "selected"]
 LOOKED_AT = 2000
@@ -565,10 +568,14 @@ def sampled_share(
 
 
 def sampled_ratio(
-    rows: Any, clusters: Sequence[str], probabilities: Sequence[float], confidence: float, extremes: Any
+    rows: NDArray[Any],
+    clusters: Sequence[str],
+    probabilities: Sequence[float],
+    confidence: float,
+    extremes: NDArray[Any],
 ) -> Estimate:
     """The ratio of two weighted sums; `rows` has both terms of each item."""
-    from karat.stats._survey import WeightedSample
+    from karat.stats._prediction_powered import WeightedSample
 
     def ratio(sums: Any) -> Any:
         import numpy as np

@@ -23,11 +23,9 @@ from karat.execution.arguments import (
     read_options,
     store_of,
 )
-from karat.execution.engines import engines
-from karat.execution.environment import defaults, environment
+from karat.execution.engines import engines, failure_of, item_failure
 from karat.execution.expected import Together, run_lengths
-from karat.execution.failures import failure_of, item_failure
-from karat.execution.pipeline import Done, Phase, Stage, open_or_wait
+from karat.execution.pipeline import Done, Phase, Stage, defaults, environment, open_or_wait
 from karat.execution.progress import Listener
 from karat.keys import Wanted, fingerprint, output_item
 from karat.models._recording import recording

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +27,6 @@ from karat.experiments.fitting import (
     lacks_reference,
     record_problem,
 )
-from karat.experiments.graphs import graph_of, graph_runs, in_file_of, own_metrics, says_graph
 from karat.experiments.plan import (
     Plan,
     PlannedRun,
@@ -42,6 +41,7 @@ from karat.experiments.plan import (
 from karat.experiments.schema import (
     ExperimentFile,
     FunctionEntry,
+    GraphEntry,
     PlacedError,
     PromptEntry,
     RecordedEntry,
@@ -430,7 +430,9 @@ class _Check:
             found = list(field_problems(built, self.sample))
             if whole:
                 found += aggregator_problems(
-                    built, {each.evaluator.key: each.evaluator for each in evaluators}
+                    built,
+                    {each.evaluator.key: each.evaluator for each in evaluators},
+                    self.options.get("attempts") or self.file.attempts or 1,
                 )
             for below, text in found:
                 self._problem((*place, *below), text)
@@ -537,3 +539,65 @@ def _prompt(entry: PromptEntry, values: dict[str, Any], model: str | None) -> Pr
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise RequestError(first["msg"].replace("Input should be", "must be")) from error
+
+
+# Graph tasks in experiments: their names and their runs.
+
+
+def graph_of(entry: Any, folder: Path) -> GraphEntry | None:
+    """The graph of a task entry (a mapping or a string), or None."""
+    if isinstance(entry, GraphEntry):
+        return entry
+    if not isinstance(entry, str) or ":" in entry:
+        return None
+    from karat.graph import names_graph
+
+    return GraphEntry(graph=entry) if names_graph(_found(entry, folder)) else None
+
+
+def says_graph(written: Any, folder: Path) -> bool:
+    """Whether `task:` is a graph, which has its own data."""
+    if isinstance(written, Mapping):
+        return "graph" in written
+    return graph_of(written, folder) is not None
+
+
+@contextmanager
+def in_file_of(graph: str) -> Iterator[None]:
+    """Prefix errors in the graph's own file with its name."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError([f"{graph}, {problem}" for problem in error.problems]) from error
+
+
+def graph_runs(
+    entry: GraphEntry, run_args: Mapping[str, Any], models: list[str], folder: Path
+) -> list[PlannedRun]:
+    """A run of the graph for each model, which replaces every model in its file."""
+    from karat.graph import load_task
+
+    runs = []
+    specs: list[str | None] = [*models] or [entry.model]
+    for model in specs:
+        with in_file_of(entry.graph):
+            task = load_task(
+                _found(entry.graph, folder), model=model, run_args={**entry.run_args, **run_args}
+            )
+        task.name = entry.name or task.name
+        output_dir = folder / Path(entry.output_dir).expanduser() if entry.output_dir else None
+        runs.append(PlannedRun(task=task, model=model, output_dir=output_dir))
+    return runs
+
+
+def own_metrics(task: Any) -> tuple[list[Any], list[Any]]:
+    """The default evaluators and aggregators of a graph: its unit metrics and aggregators."""
+    from karat.graph import stored_metrics
+
+    return stored_metrics(task)
+
+
+def _found(name: str, folder: Path) -> str:
+    """The path of a task next to the experiment file, else the name."""
+    beside = folder / Path(name).expanduser()
+    return str(beside) if beside.exists() else name

@@ -23,9 +23,9 @@ from karat.evaluators.judges._base import JudgeEvaluator
 from karat.execution.expected import groups_of
 from karat.execution.judgments import Judgment, PreparedEvaluator, asks_no_model
 from karat.experiments.plan import Plan, PlannedRun
-from karat.models import Reply
+from karat.models import Limits, Reply
 from karat.records import FORMAT, Call, Example, Ok, Output
-from karat.tasks.base import Context, Task
+from karat.tasks.function import Context, Task
 from karat.tasks.prompt import PromptTask
 
 COUNTED = 500
@@ -117,7 +117,7 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int) -> RunEst
     sizes = [task.prompt_size(example.input) for example in examples]
     mean = sum(sizes) / len(sizes) if sizes else 0.0
     low, value, high = (items * mean / each for each in BYTES_PER_TOKEN)
-    most, price = task.max_tokens, task.model.endpoint.price
+    most, price = task.max_tokens, task.model.endpoint.price_at_tier
     output = Range(None, 0.0, None if most is None else float(items * most))
     cost = Range(None, None, None)
     if price is not None:
@@ -128,7 +128,12 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int) -> RunEst
     basis = "input tokens from prompt size, at 2.5 to 5.5 bytes per token; output from 0 to max_tokens tokens"
     if most is None:
         basis += ", which is not set: use --estimate 5 to run five records"
-    return RunEstimate(task.name, task.model.spec, items, Range(value, low, high), output, cost, None, basis)
+    seconds = max(_paced(task.model.endpoint.limits, items, value), default=None)
+    if seconds is not None:
+        basis += "; time from the rate limits and the input tokens alone"
+    return RunEstimate(
+        task.name, task.model.spec, items, Range(value, low, high), output, cost, seconds, basis
+    )
 
 
 # ---------------------------------------------------------------- judges without a call
@@ -237,7 +242,7 @@ async def _dry_run(
     replies = sum(limit for each in recorders for _, limit in each.requests) / count
     cost: float | None = 0.0
     for each in recorders:
-        price = each.endpoint.price
+        price = each.endpoint.price_at_tier
         read = sum(size for size, _ in each.requests) / bytes_per_token / count
         cost = (
             None if price is None or cost is None else cost + read * (price.cache_read or price.input) / 1e6
@@ -252,7 +257,7 @@ def _assumed(example: Example) -> int:
 
 def _judge_cost(judge: JudgeEvaluator, high: tuple[float, float, float | None], items: int) -> float | None:
     """The highest cost, at the price of the dearest model of a jury."""
-    prices = [model.endpoint.price for model in judge.settings.models]
+    prices = [model.endpoint.price_at_tier for model in judge.settings.models]
     if any(price is None for price in prices):
         return None
     dearest_input: float = max(price.dearest_input for price in prices)
@@ -376,7 +381,8 @@ def _cost(calls: Sequence[Call]) -> float | None:
     total = 0.0
     for call in calls:
         price = _endpoint(call.name).price if _endpoint(call.name) is not None else None
-        if price is None or call.usage is None:
+        price = price and price.at_tier(call.metadata.get("service_tier", ""))
+        if price is None or call.usage is None or call.metadata.get("web_searches"):
             return None
         total += (call.usage.input_tokens * price.input + call.usage.output_tokens * price.output) / 1e6
     return total
@@ -438,11 +444,14 @@ def _seconds(
         found.append(
             items * sum(call.service_seconds for call in mine) / n / min(concurrency, limits.concurrency)
         )
-        if limits.requests_per_minute:
-            found.append(items * len(mine) / n / limits.requests_per_minute * 60)
-        if limits.tokens_per_minute:
-            found.append(items * used / n / limits.tokens_per_minute * 60)
+        found += _paced(limits, items * len(mine) / n, items * used / n)
     return max(found)
+
+
+def _paced(limits: Limits, requests: float, tokens: float) -> list[float]:
+    """The seconds that each configured rate limit alone makes of a number of requests and tokens."""
+    rates = ((requests, limits.requests_per_minute), (tokens, limits.tokens_per_minute))
+    return [60 * count / rate for count, rate in rates if rate]
 
 
 def estimate_text(estimates: list[RunEstimate]) -> str:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from karat.aggregators._base import Resolved, fits, folding_part, kinds_text
+from karat.aggregators._pass_k import OverAttempts
 from karat.documents import Place
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators._base import kind_of
@@ -45,7 +46,7 @@ class Sample:
 
 
 def input_problem(task: Any, sample: Sample) -> str | None:
-    """Why the input of no example fits the first parameter of a task, as the first example shows it."""
+    """Explain by the first example why no input fits the first parameter of a task; None if one fits."""
     if not hasattr(task, "misfit") or sample.may_have(lambda example: task.misfit(example) is None):
         return None
     first = sample.examples[0]
@@ -75,8 +76,17 @@ def evaluator_problem(evaluator: Any, runs: Sequence[PlannedRun]) -> str | None:
     )
 
 
-def aggregator_problems(built: Resolved, evaluators: Mapping[str, Any]) -> Iterator[Problem]:
-    """An aggregator needs evaluators of its kind, and labels where it counts classes."""
+def aggregator_problems(
+    built: Resolved, evaluators: Mapping[str, Any], attempts: int = 1
+) -> Iterator[Problem]:
+    """An aggregator needs evaluators of its kind, labels where it counts classes, and enough attempts."""
+    part = folding_part(built.aggregator)
+    if isinstance(part, OverAttempts) and max(part.k) > attempts:
+        have = "there is 1" if attempts == 1 else f"there are {attempts:,}"
+        yield (
+            ("params", "k"),
+            f"k={max(part.k):,} needs as many attempts, and {have}: set attempts to {max(part.k):,}",
+        )
     confidence = built.params.get("confidence", 0.95)
     if not (isinstance(confidence, (int, float)) and 0 < confidence < 1):
         yield ("params", "confidence"), f"{confidence!r:.60} is not a number between 0 and 1, such as 0.95"
@@ -148,6 +158,25 @@ def record_notice(task: Any, dataset: Any) -> str:
         f"{task.path.name} has no output for {len(missing):,} of {len(dataset):,} examples ({some})"
         if missing
         else ""
+    )
+
+
+def reference_notice(plan: Plan) -> str:
+    """How many examples have no expected output, where an evaluator needs one."""
+    from karat.evaluators._base import resolve_evaluator
+
+    if isinstance(plan.dataset, str):
+        return ""
+    evaluators = [resolve_evaluator(each).evaluator for each in plan.evaluators]
+    needing = [each.key for each in evaluators if getattr(each, "needs_reference", False)]
+    without = [example.id for example in plan.dataset if example.expected is None] if needing else []
+    if not without:
+        return ""
+    some = f"{', '.join(without[:3])}{', …' if len(without) > 3 else ''}"
+    have = "has" if len(without) == 1 else "have"
+    return (
+        f"{len(without):,} of {len(plan.dataset):,} examples {have} no expected output ({some}):"
+        f" {', '.join(needing)} will fail for {'it' if len(without) == 1 else 'them'}"
     )
 
 

@@ -181,7 +181,7 @@ def runs_for(task: Task, models: list[str]) -> list[PlannedRun]:
 def refuse_absent(spec: str | None) -> None:
     """Raise if a model is unknown, or is a local model that is not installed."""
     from karat.models import get
-    from karat.models.providers._embedders import Embedder
+    from karat.models._client import Embedder
 
     model = get(spec)
     if isinstance(model, Embedder):

@@ -13,8 +13,7 @@ from karat.execution.aggregate import aggregate_async
 from karat.execution.evaluate import evaluate_async
 from karat.execution.progress import Listener, Progress, listener
 from karat.execution.run import run_async
-from karat.experiments.graphs import export
-from karat.experiments.plan import Plan
+from karat.experiments.plan import Plan, PlannedRun
 from karat.records import Status
 from karat.store import Store, open_store
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
@@ -103,6 +102,11 @@ async def experiment_async(file: str | Path, **options: Unpack[ExperimentOptions
     """
     from karat.experiments.checking import OPTIONS, read_experiment
 
+    if not isinstance(file, (str, Path)):
+        raise RequestError(
+            f"karat.experiment takes the path of an experiment file, not {type(file).__name__}: write the settings to"
+            " a YAML file, or call karat.run, karat.evaluate and karat.aggregate"
+        )
     given: dict[str, Any] = dict(options)
     known = ExperimentOptions.__annotations__
     for name in given:
@@ -238,3 +242,24 @@ def _budget(plan: Plan, dollars: float) -> Any:
                 f"--budget needs the price of {get(model).spec}, which is unknown: set its prices in models.yaml"
             )
     return Budget(dollars)
+
+
+class Exported(msgspec.Struct, kw_only=True):
+    """The files of a graph run, with a notice."""
+
+    files: list[str]
+    notice: str
+
+
+def export(made: Any, planned: PlannedRun, folder: Path) -> Exported:
+    """Write the files of a run of a graph to a folder.
+
+    File names contain the run id, not a timestamp: a matrix has several runs, and repeating the command overwrites the
+    same files.
+    """
+    from karat.graph import write_files
+
+    written = write_files(made, planned.task, folder, run_name=made.id, with_time=False)  # type: ignore[arg-type]  # only graphs have a folder
+    paths = [str(path) for path in written.paths()]
+    failed = [f"{name} failed: {error}" for name, error in written.errors.items()]
+    return Exported(files=paths, notice="; ".join([f"wrote {', '.join(paths)}", *failed, *written.notes]))

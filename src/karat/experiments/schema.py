@@ -1,4 +1,7 @@
-"""The keys and types of an experiment file, its JSON Schema for editors, and its errors with their places."""
+"""The keys and types of an experiment file, its JSON Schema for editors, and its errors with their places.
+
+Make the schema in docs/schema again with: `python -m karat.experiments.schema`.
+"""
 
 from __future__ import annotations
 
@@ -145,6 +148,8 @@ class EvaluatorEntry(_Part):
     """The lowest and the highest score (default: those of the evaluator); null for no limit."""
     higher_is_better: bool | None = None
     """Whether a higher score is better (default: that of the evaluator)."""
+    pass_fail: bool | None = None
+    """Whether each score is 0 or 1, so that the usual metric is the accuracy (default: that of the evaluator)."""
 
 
 class FromOutputEntry(_Part):
@@ -158,6 +163,8 @@ class FromOutputEntry(_Part):
     """The lowest and the highest score (default: 0 and 1); null for no limit."""
     higher_is_better: bool | None = None
     """False if a lower score is better."""
+    pass_fail: bool | None = None
+    """True if each score is 0 or 1: the usual metric is then the accuracy instead of the mean."""
 
 
 class AggregatorEntry(_Part):
@@ -255,7 +262,7 @@ class ExperimentFile(_Part):
     judge: str | dict[str, Any] | None = None
     """The default judge of evaluators that need one: a model, or `{model, samples, …}`."""
     aggregators: list[AggregatorForm] = []
-    """The aggregators (default: accuracy if every score is 0 or 1, else the mean; for a graph, its own)."""
+    """The aggregators (default: accuracy for evaluators that pass or fail, else the mean; for a graph, its own)."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """The confidence level of the intervals."""
     concurrency: Annotated[int, Field(strict=True, ge=1)] | None = None
@@ -412,3 +419,10 @@ def blamed(place: Place, params: Mapping[str, Any] | None, text: str) -> Place:
         if repr(name) in text or (isinstance(value, str) and repr(value) in text):
             return (*place, "params", name)
     return place
+
+
+if __name__ == "__main__":
+    import json
+    import sys
+
+    sys.stdout.write(json.dumps(experiment_schema(), indent=2, ensure_ascii=False) + "\n")

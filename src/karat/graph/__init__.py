@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from karat.graph._deduplication import SemanticDedupPostProcessor
     from karat.graph._drawing import arrows, mermaid, svg
     from karat.graph._file_schema import graph_schema
     from karat.graph._files import Written, prepare_files, write_files
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from karat.graph._lookup import find_task, is_shipped, known_tasks, names_graph
     from karat.graph._output import BaseOutputGenerator
     from karat.graph._plan import NodeFailed
-    from karat.graph._postprocess import GraphPostProcessor
+    from karat.graph._postprocess import GraphPostProcessor, SemanticDedupPostProcessor
     from karat.graph._state import SygraMessage, SygraState
     from karat.graph._task import GraphTask, load_outline, load_task
     from karat.graph.metrics._collator import MetricCollatorPostProcessor, stored_metrics
-    from karat.graph.metrics._node import UnitMetrics
+    from karat.graph.metrics._unit import UnitMetrics
 
 _WHERE = {
     "AsyncLambdaFunction": "_functions",
@@ -42,10 +41,10 @@ _WHERE = {
     "NodePostProcessor": "_functions",
     "NodePostProcessorWithState": "_functions",
     "NodePreProcessor": "_functions",
-    "SemanticDedupPostProcessor": "_deduplication",
+    "SemanticDedupPostProcessor": "_postprocess",
     "SygraMessage": "_state",
     "SygraState": "_state",
-    "UnitMetrics": "metrics._node",
+    "UnitMetrics": "metrics._unit",
     "Written": "_files",
     "arrows": "_drawing",
     "find_task": "_lookup",

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from karat.graph._configuration import PROPERTIES, TOP
-from karat.graph._data import SINK_KEYS
-from karat.graph._edges import EDGE_KEYS
+from karat.graph._configuration import PROPERTIES, SINK_KEYS, TOP
 from karat.graph._output import FIELD_KEYS
+from karat.graph._plan import EDGE_KEYS
 from karat.graph._postprocess import ENTRY_KEYS
 from karat.graph._schemas import RULES
 from karat.graph.metrics._collator import ENTRY_KEYS as METRIC_KEYS
@@ -85,8 +84,9 @@ MODEL: Schema = {
         TEXT,
         _object(
             _keys(
-                ("name", "parameters", "structured_output", *OWN, *OTHERS, *ELSEWHERE),
+                ("name", "api", "parameters", "structured_output", *OWN, *OTHERS, *ELSEWHERE),
                 name=TEXT,
+                api={"enum": ["chat", "responses", "anthropic"]},
                 parameters={"type": "object"},
                 structured_output=STRUCTURED,
             )

@@ -20,7 +20,7 @@ import msgspec
 from karat import paths
 from karat.datasets import check_writable, fewer_collections, record_file, whole_file
 from karat.errors import FAILURES, RequestError, Stopped
-from karat.graph._data import Sink
+from karat.graph._configuration import Sink
 from karat.graph._postprocess import Processor, as_report
 from karat.graph._task import GraphTask
 from karat.graph.nodes._models import COERCED
@@ -91,7 +91,7 @@ class _SinkFile:
     def _begin(self, sink: Sink) -> None:
         self._file = self._open.enter_context(record_file(sink.path, sink.format))
 
-    def add(self, record: Any) -> None:
+    def add(self, record: object) -> None:
         if self.error is None:
             self._guarded(lambda: self._file.add(record))
 

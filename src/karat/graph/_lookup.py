@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean
-from karat.graph.sygra._imports import SHIPPED, task_imports
-from karat.graph.sygra._names import METRICS_THEIRS, TABLE, own_name
+from karat.graph.sygra._imports import METRICS_THEIRS, SHIPPED, TABLE, own_name, task_imports
 from karat.graph.sygra._task_modules import TaskLoader, load_task_file
 from karat.registry import load_object
 

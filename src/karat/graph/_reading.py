@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from karat.documents import Document, Place, written
@@ -78,7 +78,7 @@ class Section:
             if key not in keys:
                 self.problem(f"unknown key: {did_you_mean(str(key), keys)}", key)
 
-    def fits(self, part: Any, given: Mapping[str, Any], what: str) -> bool:
+    def fits(self, part: Callable[..., Any], given: Mapping[str, Any], what: str) -> bool:
         """Whether a part accepts the given parameters and none is missing; each error is reported at its key."""
         before = len(self.problems)
         takes = [
@@ -158,6 +158,9 @@ class Section:
     def texts(self, key: str) -> list[str]:
         """A text, or a list of texts, as a list."""
         value = self.given.get(key)
+        if value is not None and not isinstance(value, (str, list)):
+            self.problem("must be text, or a list of texts: quote a number", key)
+            return []
         values = [value] if isinstance(value, str) else self.items(key)
         for at, each in enumerate(values):
             if not isinstance(each, str):

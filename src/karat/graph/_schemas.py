@@ -30,7 +30,7 @@ TYPES: dict[str, dict[str, Any]] = {
 _GENERIC = re.compile(r"(list|dict|optional|union)\[(.*)\]", re.IGNORECASE | re.DOTALL)
 
 
-def json_type(written: Any) -> dict[str, Any]:
+def json_type(written: object) -> dict[str, Any]:
     """`list[dict[str, any]]` as JSON Schema."""
     name = str(written).strip()
     match = _GENERIC.fullmatch(name)
@@ -131,7 +131,7 @@ class RecordSchema:
         self._rules = rules
         self.part = part
 
-    def check(self, record: Any) -> None:
+    def check(self, record: Mapping[str, Any]) -> None:
         """Raises ValueError with what does not fit."""
         import msgspec
 

@@ -17,7 +17,7 @@ from karat.graph._lookup import find_task
 from karat.graph._plan import PASSED_ON, NodeFailed, Plan, failed
 from karat.graph._reading import Problems
 from karat.graph._state import SygraState, own
-from karat.graph.metrics._node import UnitMetrics
+from karat.graph.metrics._unit import UnitMetrics
 from karat.graph.nodes._base import Record
 from karat.graph.sygra._task_modules import current_modules
 from karat.records import Example
@@ -52,7 +52,7 @@ class GraphTask(Task):
 
     def dataset(self, *, file: str | None = None, count: int | None = None) -> Dataset:
         """The data it runs over: that of its file, or local data in its place. Its prompts are checked against it."""
-        from karat.graph._data import missing_files, task_dataset
+        from karat.graph._configuration import missing_files, task_dataset
 
         if file is None:
             problems = Problems(self.graph.document)
@@ -199,7 +199,7 @@ def load_task(
     place = find_task(name)
 
     def fields(configured: dict[str, Any]) -> list[str] | None:
-        from karat.graph._data import local_rows
+        from karat.graph._configuration import local_rows
 
         try:
             examples = local_rows(configured, place, data)

@@ -8,7 +8,18 @@ from karat.lazy import load
 from karat.registry import Registry
 
 if TYPE_CHECKING:
-    from karat.memory._dialogue import Attachment, Evidence, MemoryPoint, Question, Sample, Session, Turn
+    from karat.memory._dialogue import (
+        Attachment,
+        Evidence,
+        MemoryPoint,
+        Question,
+        Sample,
+        Session,
+        Turn,
+        count_tokens,
+        cut_tokens,
+        turn_text,
+    )
     from karat.memory._evaluate import MemoryEvaluation, evaluate, evaluate_async
     from karat.memory._system import (
         Capabilities,
@@ -18,7 +29,6 @@ if TYPE_CHECKING:
         RetrievedMemory,
         StoredMemory,
     )
-    from karat.memory._text import count_tokens, cut_tokens, turn_text
 
 _WHERE = {
     **dict.fromkeys(("MemoryEvaluation", "evaluate", "evaluate_async"), "_evaluate"),
@@ -29,7 +39,7 @@ _WHERE = {
         ("Capabilities", "ControlSystem", "MemorySystem", "RetrievedMemory", "Retrieval", "StoredMemory"),
         "_system",
     ),
-    **dict.fromkeys(("count_tokens", "cut_tokens", "turn_text"), "_text"),
+    **dict.fromkeys(("count_tokens", "cut_tokens", "turn_text"), "_dialogue"),
 }
 
 __all__ = [

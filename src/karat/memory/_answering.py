@@ -14,7 +14,7 @@ import msgspec
 
 from karat import models
 from karat.errors import RequestError
-from karat.memory._text import count_tokens, cut_tokens
+from karat.memory._dialogue import count_tokens, cut_tokens
 
 EXTRACTIVE = "extractive"
 """The name of the offline answerer, which is no language model."""
@@ -126,7 +126,7 @@ class ExtractiveAnswerer(Answerer):
     method = "extractive"
 
     def identity(self) -> Any:
-        return {"extractive": 2}
+        return {"extractive": 3}
 
     def answer(self, asked: Asked, context: AnswerContext) -> Answer:
         from karat.memory._language import content_words, sentences

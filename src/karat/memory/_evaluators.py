@@ -24,7 +24,7 @@ from karat.memory._dimensions import (
     refused,
 )
 from karat.memory._matching import Matcher
-from karat.records import EvaluatorSpec, Failed, Ok, Result
+from karat.records import EvaluatorSpec, Failed, Ok, Result, Value
 from karat.stats import MeanState
 
 MATCHED = "match_"
@@ -85,7 +85,7 @@ def summary_of(verdicts: Sequence[ItemVerdict]) -> str:
 class MatchedDimension(Evaluator):
     """A dimension judged by the deterministic matcher."""
 
-    version = "3"
+    version = "4"
 
     def __init__(self, dimension: str, key: str | None = None, embeddings: bool | None = None) -> None:
         super().__init__(key or dimension)
@@ -94,7 +94,7 @@ class MatchedDimension(Evaluator):
         self.params = {"dimension": dimension, "method": self.matcher.method}
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         record = checked_record(outputs, self.dimension)
         verdicts = self.dimension.settled(record)
@@ -219,7 +219,7 @@ class RetrievalQuality(Evaluator):
         self.params = {}
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         found = ranked(_question(outputs))
         if found["recall_at_k"] is None:
@@ -240,7 +240,7 @@ class ContextSize(Evaluator):
         self.params = {}
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         record = _question(outputs)
         about = record.get("context") or {}

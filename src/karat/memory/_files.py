@@ -13,9 +13,8 @@ import msgspec
 
 from karat.datasets import whole_file
 from karat.errors import DataError, RequestError
-from karat.memory._rows import summary_of_unit
-from karat.memory._samples import question_unit, session_unit, units_of
-from karat.records import Example
+from karat.memory._samples import question_unit, session_unit, summary_of_unit, units_of
+from karat.records import Example, Value
 from karat.serialization import encode
 from karat.tasks import Context, Task
 
@@ -352,7 +351,7 @@ class PipelineFiles(Task):
     def units(self, example: Example) -> list[str]:
         return units_of(example)
 
-    def summarize(self, example: Example, unit: str, output: Any) -> dict[str, str]:
+    def summarize(self, example: Example, unit: str, output: Value) -> dict[str, str]:
         return summary_of_unit(example, unit, output)
 
     def call_units(self, example: Example, context: Context) -> Iterator[tuple[str, Any]]:

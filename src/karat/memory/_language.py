@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import date as CalendarDate
 from datetime import timedelta
@@ -41,6 +42,36 @@ _ADVERBS = _listed(
 """Words that stand between others without changing what is said; so do words in -ly."""
 
 # ---------------------------------------------------------------- words
+
+_ACCENTS = re.compile(r"[\u0300-\u036f]+")
+_PHRASES = tuple(
+    (re.compile(pattern, re.IGNORECASE), instead)
+    for pattern, instead in (
+        (r"\$", " dollars "),
+        (r"\u20ac", " euros "),
+        (r"\u00a3", " pounds "),
+        (r"%", " percent "),
+        (r"\b(?:can['\u2019]?t|can ?not|could(?:n['\u2019]?t| not)) (?:stand|bear)\b", "dislike"),
+        (r"\b(?:a )?(?:(?:big|huge|great) )?fan of\b", "like"),
+        (r"\bturn(?:ed|s|ing)? down\b", "declined"),
+        (r"\bunable to\b", "cannot"),
+        (r"\bfail(?:ed|s)? to\b", "did not"),
+        (r"\bno one\b", "nobody"),
+    )
+)
+"""Signs and phrases that mean the same as a word that the rules know."""
+
+
+@functools.lru_cache(maxsize=20_000)
+def _plain(text: str) -> str:
+    """A text without accents, and with words instead of some signs and phrases."""
+    text = text[:LONGEST]
+    if not text.isascii():  # a letter with an accent is the letter, and other scripts stay as they are
+        text = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", text)))
+    for pattern, instead in _PHRASES:
+        text = pattern.sub(instead, text)
+    return text
+
 
 _FORMS = """
 took:take taken:take bought:buy went:go gone:go ran:run met:meet got:get gave:give given:give made:make told:tell
@@ -103,7 +134,7 @@ def _word(token: str) -> str:
 def content_words(text: str) -> frozenset[str]:
     """The words of a text that carry meaning: folded, without endings; characters for scripts without spaces."""
     out: set[str] = set()
-    for match in _WORD.finditer(text[:LONGEST].casefold()):
+    for match in _WORD.finditer(_plain(text).casefold()):
         out.update(_forms(match[0]))
     return frozenset(out)
 
@@ -118,7 +149,8 @@ class Word(NamedTuple):
 @functools.lru_cache(maxsize=20_000)
 def word_sequence(text: str) -> tuple[Word, ...]:
     """The words of a text that carry meaning, in order; without those of dates, times and numbers, and adverbs."""
-    rest = _times(_dates(text[:LONGEST])[1])[1]
+    rest = _times(_dates(_plain(text))[1])[1]
+    rest = _SPAN.sub(lambda found: " " if found["half"] or any(_counted(found["n"])) else found[0], rest)
     out = []
     for match in _WORD.finditer(rest):
         token = match[0].casefold()
@@ -314,7 +346,7 @@ _NUMBER = re.compile(
 
 def numbers(text: str) -> set[float]:
     """The numbers in a text, also in words; without those of dates and times of day."""
-    rest = _times(_dates(text[:LONGEST])[1])[1]
+    rest = _times(_dates(_plain(text))[1])[1]
     out: set[float] = set()
     for match in _NUMBER.finditer(rest):
         value = float(match["n"].replace(",", ""))
@@ -391,23 +423,60 @@ _ENDS_SCOPE = _listed(
 )
 _SUBJECTS = _listed("i we he she they it you my our his her their")
 _TOKEN = re.compile(rf"(?P<word>{_WORD.pattern})|(?P<stop>[,;:.!?()\n\u2013\u2014\u3002\uff0c])")
-ANTONYMS = tuple(
-    (_listed(one), _listed(other))
-    for one, other in (
-        ("lik favorit prefer", "hat dislik detest despis loath"),
-        ("start begin", "stop quit finish end"),
-        ("buy", "sell"),
-        ("open", "clos"),
-        ("accept", "declin reject refus"),
-        ("increas rise", "decreas fal"),
-        ("win", "los"),
-        ("arriv", "leav depart"),
-        ("early", "lat"),
-        ("cheap", "expensiv"),
-        ("befor", "after"),
+_ALTERNATIVES = tuple(
+    tuple(content_words(member) for member in line.split(" | "))
+    for line in (
+        "like favourite prefer | hate dislike detest despise loathe",
+        "start begin | stop quit finish end",
+        "buy | sell",
+        "open | close",
+        "accept | decline reject refuse",
+        "increase rise | decrease fall",
+        "win | lose",
+        "pass succeed | fail",
+        "arrive | leave depart",
+        "left | right",
+        "early | late",
+        "cheap | expensive",
+        "before | after",
+        "indoors inside | outdoors outside",
+        "monday | tuesday | wednesday | thursday | friday | saturday | sunday",
+        "spring | summer | autumn fall | winter",
+        "morning | afternoon | evening night tonight",
+        "breakfast | lunch | dinner supper",
+        "north northern | south southern | east eastern | west western",
+        "red | blue | green | yellow | black | white | grey gray | brown | pink | purple violet | orange | turquoise",
+        "euros | dollars | pounds | francs | yen",
+        "kilometres | miles | metres",
+        "mother | father | brother | sister | son | daughter | wife spouse | husband spouse | uncle | aunt | cousin"
+        " | nephew | niece | grandmother grandma | grandfather grandpa | neighbour neighbor | boss manager"
+        " | colleague coworker | roommate flatmate | girlfriend | boyfriend",
     )
 )
-"""Stems that mean the opposite of each other."""
+"""Words of which one excludes the others: what is said of Tuesday is not said of Thursday."""
+
+
+@functools.cache
+def _members() -> dict[str, list[tuple[int, int]]]:
+    """The places of each word in the alternatives."""
+    out: dict[str, list[tuple[int, int]]] = {}
+    for number, alternatives in enumerate(_ALTERNATIVES):
+        for member, words in enumerate(alternatives):
+            for word in words:
+                out.setdefault(word, []).append((number, member))
+    return out
+
+
+def _chosen(words: frozenset[str]) -> dict[int, set[int]]:
+    """Which of the alternatives some words name."""
+    out: dict[int, set[int]] = {}
+    known = _members()
+    for word in words & known.keys():
+        for number, member in known[word]:
+            out.setdefault(number, set()).add(member)
+    return out
+
+
 _FIRST_PERSON = re.compile(r"\b(?:I|my|me|mine|we|our|us|user)\b|\bI['\u2019]", re.IGNORECASE)
 
 
@@ -424,6 +493,18 @@ class Facts(NamedTuple):
     dates: tuple[Date, ...]
     times: tuple[Time, ...]
     first_person: bool
+    spans: frozenset[tuple[str, float]] = frozenset()
+    """Spans of time, in minutes or in months."""
+    unreal: frozenset[str] = frozenset()
+    """Words under `could`, `almost`, `would like to` or `if`: what is said with them has not happened …"""
+    real: frozenset[str] = frozenset()
+    """… and words that stand elsewhere."""
+    asks: bool = False
+    """Whether it only asks."""
+    speakers: frozenset[str] = frozenset()
+    """The names of those who speak, where lines begin with them."""
+    others: tuple[frozenset[str], ...] = ()
+    """The relatives and acquaintances of whom its sentences speak."""
 
     def __add__(self, other: object) -> Facts:
         """What two passages say together."""
@@ -437,6 +518,12 @@ class Facts(NamedTuple):
             self.dates + other.dates,
             self.times + other.times,
             self.first_person or other.first_person,
+            self.spans | other.spans,
+            self.unreal | other.unreal,
+            self.real | other.real,
+            self.asks and other.asks,
+            self.speakers | other.speakers,
+            self.others + other.others,
         )
 
     def contradicts(self, other: Facts) -> bool:
@@ -450,11 +537,17 @@ class Facts(NamedTuple):
         denied = self._only_negated() & other.words
         if denied and denied <= other._only_affirmed():
             return True
-        return any(
-            (self.words & a and other.words & b and not (self.words & b or other.words & a))
-            or (self.words & b and other.words & a and not (self.words & a or other.words & b))
-            for a, b in ANTONYMS
-        )
+        return self.differs(other)
+
+    def differs(self, other: Facts) -> bool:
+        """Whether one has a word, a year or a span of time that excludes the one that the other has in its place."""
+        mine, theirs = _chosen(self.words), _chosen(other.words)
+        if any(members.isdisjoint(theirs.get(number, members)) for number, members in mine.items()):
+            return True
+        years, others = _years(self.dates), _years(other.dates)
+        if years and others and not years <= others:
+            return True
+        return bool(self.spans and other.spans and not self.spans & other.spans)
 
     def _only_negated(self) -> frozenset[str]:
         return self.negated - self.affirmed
@@ -473,7 +566,9 @@ def facts_of(text: str, day: Date | None = None) -> Facts:
         word = match[1].casefold()
         shifted = day.shifted(_SHIFTS.get(word, 0)) if day is not None else None
         found += [shifted] if shifted is not None else []
+    rest = _plain(rest)
     negated, affirmed = _polarity(rest)
+    unreal, real = _reality(rest)
     return Facts(
         content_words(rest),
         negated,
@@ -482,7 +577,16 @@ def facts_of(text: str, day: Date | None = None) -> Facts:
         tuple(found),
         tuple(times),
         bool(_FIRST_PERSON.search(text)),
+        frozenset(_spans(rest)),
+        unreal,
+        real,
+        text.rstrip(" \"')").endswith("?"),
     )
+
+
+def _years(found: Iterable[Date]) -> set[int]:
+    """The years that stand alone, as in `born in 1984`."""
+    return {date.year for date in found if date.year is not None and date.month is None}
 
 
 def _polarity(text: str) -> tuple[frozenset[str], frozenset[str]]:
@@ -497,6 +601,9 @@ def _polarity(text: str) -> tuple[frozenset[str], frozenset[str]]:
             under = False
         elif token in _NEGATORS or _NEGATED.search(token):
             under = under or following not in _NO_NEGATION
+            if under and place and (token, following in _ADVERBS) == ("no", False):  # `eats no meat`
+                affirmed -= set(_forms(tokens[place - 1]))
+                negated.update(_forms(tokens[place - 1]))
         elif token in _ENDED and following.endswith("ing"):
             under = True
         elif under and token in _ADVERBS:
@@ -506,7 +613,93 @@ def _polarity(text: str) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(negated), frozenset(affirmed)
 
 
+_UNREAL = re.compile(
+    r"\b(?:could|should|might|almost|nearly|wish|if|(?:would|['\u2019]d) (?:love|like) to|dream(?:ing|t|ed)? of)\b",
+    re.IGNORECASE,
+)
+_CLAUSE_END = re.compile(r"[,;:.!?()\n]|\b(?:but|because|so|although|though|however)\b", re.IGNORECASE)
+_PLANS = re.compile(
+    r"\b(?:could|should|might|may|wish\w*|if|would|want\w*|like to|hop(?:es?|ing) to|plan\w*|intend\w*|dream\w*|goal"
+    r"|aim\w*|consider\w*|think\w* (?:of|about)|recommend\w*|suggest\w*|advi[sc]e\w*|interested|almost|nearly"
+    r"|try\w*|tries)\b",
+    re.IGNORECASE,
+)
+
+
+def _reality(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The words that stand after `could`, `almost` and the like in their clause, and the others."""
+    unreal: set[str] = set()
+    rest: list[str] = []
+    last = 0
+    for match in _UNREAL.finditer(text):
+        if match.start() < last:
+            continue
+        stop = _CLAUSE_END.search(text, match.end())
+        end = stop.start() if stop else len(text)
+        unreal |= content_words(text[match.end() : end])
+        rest.append(text[last : match.start()])
+        last = end
+    real = content_words(" ".join([*rest, text[last:]])) if unreal else frozenset()
+    return frozenset(unreal - real), real
+
+
+def is_plan(text: str) -> bool:
+    """Whether a statement is itself about a wish, a plan or a possibility."""
+    return bool(_PLANS.search(text))
+
+
+_SPAN = re.compile(
+    r"\b(?P<half>half an?|a quarter of an)\s+(?P<of>hour|day|year)\b"
+    r"|(?<![\w.,-])(?P<n>[\w.,]{1,15}(?:-\w{1,15})?)[\s-]{1,2}(?P<unit>minute|min|hour|hr|day|week|month|year)s?\b",
+    re.IGNORECASE,
+)
+_MINUTES = {"minute": 1, "min": 1, "hour": 60, "hr": 60, "day": 1440, "week": 10080}
+_LENGTHS = {"month": 1, "year": 12}
+
+
+def _spans(text: str) -> Iterator[tuple[str, float]]:
+    """The spans of time in a text: `two weeks` and `14 days` are the same."""
+    for match in _SPAN.finditer(text):
+        if match["half"]:
+            count, unit = 0.5 if match["half"].casefold().startswith("half") else 0.25, match["of"].casefold()
+        else:
+            found = {float(value) for value in _counted(match["n"])}
+            if len(found) != 1:
+                continue
+            count, unit = found.pop(), match["unit"].casefold()
+        yield ("minutes", count * _MINUTES[unit]) if unit in _MINUTES else ("months", count * _LENGTHS[unit])
+
+
+def _counted(word: str) -> Iterator[float]:
+    for match in _NUMBER.finditer(word):
+        yield float(match["n"].replace(",", ""))
+    yield from _spelled(word)
+
+
 # ---------------------------------------------------------------- memories as sentences
+
+_RELATIVES = (
+    r"mother|mum|mom|father|dad|brother|sister|son|daughter|wife|husband|spouse|partner|uncle|aunt|cousin|nephew|niece"
+    r"|grand(?:mother|father|ma|pa|son|daughter)|(?:girl|boy)?friend|fianc\u00e9?e?|neighbou?r|colleague|coworker"
+    r"|room ?mate|flat ?mate|parents|kids|children|family"
+)
+_OWNED = r"(?:(?:my|our|his|her|their)|[A-Z]\w*['\u2019]s)\s+(?:\w+\s+){0,2}?"
+_OTHER_SUBJECT = re.compile(
+    rf"\W*(?:(?i:and|but|so|also|well|oh|yes|no|then)\W+)?(?i:{_OWNED})(?P<who>(?i:{_RELATIVES})s?\b(?:\s+[A-Z]\w+)?)"
+    r"(?!['\u2019]?s?,?\s+and\s+(?:I|me|my)\b)"
+)
+
+
+def other_subject(sentence: str) -> frozenset[str]:
+    """The words for a relative or an acquaintance of whom a sentence speaks: `my son Kai` in `My son Kai plays`.
+
+    Empty if it speaks of the speaker as well.
+    """
+    found = _OTHER_SUBJECT.match(sentence)
+    if found is None or re.search(r"\bI\b", sentence[found.end() :]):
+        return frozenset()
+    return content_words(found["who"])
+
 
 _BEGINNING = re.compile(r"\s*\[(?P<time>[^\]\n]{4,60})\]\s*|\s*(?P<who>[^\s:\[\]][^:\n\[\]]{0,40}):\s+")
 
@@ -535,8 +728,10 @@ def statements(memory: str) -> tuple[Facts, ...]:
             line = line[match.end() :]
         for sentence in sentences(line):
             made = facts_of(sentence, day)
+            about = other_subject(sentence)
+            made = made._replace(others=(about,)) if about else made
             if who:
-                made = made + facts_of(who)
+                made = made + facts_of(who)._replace(asks=True, speakers=content_words(who))
             if day is not None:
                 made = made._replace(dates=(*made.dates, day))
             out.append(made)
@@ -581,6 +776,10 @@ _REFUSALS = re.compile(
             + r"(?:records?|memor(?:y|ies)|answer|data)\b",
             r"\b(?:not|never|isn['\u2019]?t|wasn['\u2019]?t|aren['\u2019]?t|weren['\u2019]?t)\s+(?:\w+\s+){0,2}?"
             + _STATED,
+            r"\b(?:he|she|they|[A-Z]\w+) (?:did not|didn['\u2019]?t|never|has not|hasn['\u2019]?t)"
+            + _GAP
+            + r"(?:mention(?:ed)?|specif(?:y|ied)|(?:say|said|tell|told|state|stated) (?:if|whether|wh\w+|how))\b",
+            r"\b(?:only|merely|just) (?:mentions?|says?|states?)\b[^.]{1,60}\bnot\b",
             r"\bnot known\b(?!\s+(?:for|as|to))",
             r"\binformation\b[^.]{0,20}\bnot (?:available|given)\b",
             rf"^\W*(?:sorry\W+)?(?:{_NOT}|unable to)" + _GAP + _KNOW,
@@ -620,7 +819,7 @@ def is_refusal(text: str) -> bool:
 def subject_of(text: str) -> frozenset[str]:
     """The names at the beginning of a statement: `Mara Lindqvist` in `Mara Lindqvist is 34`."""
     out: set[str] = set()
-    for match in _WORD.finditer(text):
+    for match in _WORD.finditer(_plain(text)):
         if not match[0][0].isupper():
             break
         out.update(_forms(match[0].casefold()))

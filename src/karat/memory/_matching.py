@@ -22,7 +22,9 @@ from karat.memory._language import (
     content_words,
     dates,
     facts_of,
+    is_plan,
     is_refusal,
+    other_subject,
     sentences,
     statements,
     subject_of,
@@ -50,6 +52,8 @@ WINDOW = 3
 """Adjacent sentences of a memory that are read as one passage."""
 ACROSS = 6
 """Adjacent sentences of several memories that are read as one passage."""
+LONGEST_ORDERED = 1_000
+"""Characters of a sentence in which the order of words is looked at: the time grows with the square of it."""
 MOST_NUMBERS = 3
 """An answer with more numbers than this names none in particular."""
 
@@ -63,6 +67,9 @@ def _recall(words: frozenset[str], passage: str) -> float:
     return len(words & content_words(passage)) / len(words) if words else 0.0
 
 
+_NOTHING = facts_of("")
+
+
 class _Point:
     """A gold point, and what a passage has to contain to state it."""
 
@@ -74,7 +81,14 @@ class _Point:
         spelled_one = {1.0} if not re.search(r"(?<!\d)1(?!\d)", text) else set()
         self.numbers = self.facts.numbers - spelled_one
         self.list = _last_words(text)
+        self.plan = is_plan(text)
+        self.names = [names for names in _names(text) if not names & self.subject]
+        self.relative = other_subject(text)
         self.against = [content_words(each) for each in against]
+
+    def without_others(self, sentence: Facts) -> Facts:
+        """A sentence; one that says nothing if it speaks of a relative or a friend whom the point does not name."""
+        return _NOTHING if any(not about & self.facts.words for about in sentence.others) else sentence
 
     def share(self, passage: Facts) -> float:
         """The share of the words that a passage has. Who says `I` need not say the name."""
@@ -86,13 +100,27 @@ class _Point:
     def allowed(self, passage: Facts) -> bool:
         """Whether a passage has the numbers, dates and times of the point and does not say the opposite."""
         return (
-            self.numbers <= passage.numbers
+            (self.numbers <= passage.numbers or bool(self.facts.spans & passage.spans))
             and all(any(date.within(other) for other in passage.dates) for date in self._dates())
             and all(any(time.same(other) for other in passage.times) for time in self.facts.times)
             and (not self.list & passage.words or 2 * len(self.list - passage.words) < len(self.list))
             and not self.facts.contradicts(passage)
+            and self._says_so(passage)
             and all(_nearer(self.facts.words, old, passage.words) for old in self.against)
         )
+
+    def _says_so(self, passage: Facts) -> bool:
+        """Whether a passage states something, of the same people, that has happened."""
+        if passage.asks:
+            return False
+        if self.relative and not self.relative & passage.words:
+            return False
+        missing = sum(2 * len(names - passage.words) > len(names) for names in self.names)
+        speaks_of_others = passage.first_person and self.subject <= passage.words - passage.speakers
+        if missing > speaks_of_others:  # who says `I` may be one of them
+            return False
+        shared = self.words & passage.words
+        return self.plan or 3 * len(shared & (passage.unreal - passage.real)) < len(shared)
 
     def _dates(self) -> list[Any]:
         """The dates that have to be there: a gold point spells out a year that a dialogue leaves out."""
@@ -100,12 +128,20 @@ class _Point:
 
 
 _POSSESSIVE = re.compile(r"(?:[A-Z]\w*\s+)*[A-Z]\w*['\u2019]s?\s")
-_LIST = re.compile(r"(\w+)(?:, (?:the |an? )?(\w+))*,? and (?:the |an? )?(\w+)\W*$")
+_NAME = re.compile(r"[A-Z][\w'\u2019-]*(?: [A-Z][\w'\u2019-]*)*")
+_WEEKDAYS = content_words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday I")
+_LIST = re.compile(r"\b(\w+)(?:, (?:the |an? )?(\w+))*,? and (?:the |an? )?(\w+)\W*$")
+
+
+def _names(text: str) -> list[frozenset[str]]:
+    """The names in a statement after its first word: `New York` and `Jenny` in `She took Jenny to New York`."""
+    rest = without_dates(text).partition(" ")[2]
+    return [words for found in _NAME.findall(rest) if (words := content_words(found) - _WEEKDAYS)]
 
 
 def _last_words(text: str) -> frozenset[str]:
     """The single words of a list at the end of a statement: a passage has all of them, or is about something else."""
-    found = _LIST.search(text)
+    found = _LIST.search(text[-LONGEST_ORDERED:])
     return (
         frozenset().union(*(content_words(each) for each in found.groups() if each)) if found else frozenset()
     )
@@ -137,7 +173,11 @@ class Matcher:
         if not wanted.words:
             return None
         near: list[tuple[int, str]] = []
-        parts = [(place, each) for place, memory in enumerate(memories) for each in statements(memory)]
+        parts = [
+            (place, wanted.without_others(each))
+            for place, memory in enumerate(memories)
+            for each in statements(memory)
+        ]
         for place, start, end, passage in _passages(parts, wanted.words):
             share = wanted.share(passage)
             several = parts[end - 1][0] != place
@@ -146,7 +186,9 @@ class Matcher:
             if several:
                 return place
             text = _text_of(memories[place], start - _first(parts, start), end - start)
-            if any(self.replaced(point, each, passage.words) for each in sentences(text)):
+            if any(
+                self.replaced(point, each, passage.words) or swapped(point, each) for each in sentences(text)
+            ):
                 continue
             if share >= COVERED or share + self._similar_share(wanted.words, point, passage, text) >= COVERED:
                 return place
@@ -160,6 +202,8 @@ class Matcher:
         something else, while all other words but one agree. `known` are words that are stated elsewhere. The word
         after the subject is a verb, for which there are too many ways to say the same.
         """
+        if max(len(wanted), len(given)) > LONGEST_ORDERED:
+            return False
         ours, theirs = word_sequence(wanted), word_sequence(given)
         name = len(subject_of(wanted))
         if ours[:name] and facts_of(given).first_person and ours[0].form not in known:
@@ -186,11 +230,11 @@ class Matcher:
         if not words:
             return 0.0
         found = _recall(words, given)
-        return found + self._similar_share(words, wanted, facts_of(given), given) if found else found
+        return found + self._similar_share(words, wanted, facts_of(given), given)
 
     def _same_meaning(self, ours: Sequence[Word], theirs: Sequence[Word]) -> bool:
-        if not self.embeddings:  # only names are certain to differ
-            return not all(word.written[0].isupper() for word in (*ours, *theirs))
+        if not self.embeddings:
+            return False
         return any(_similarity(a.written, b.written) >= SIMILAR for a in ours for b in theirs)
 
     def _similar_share(self, words: frozenset[str], point: str, passage: Facts, text: str) -> float:
@@ -216,6 +260,58 @@ class Matcher:
         norms = numpy.linalg.norm(vectors, axis=1)
         similar = vectors[1:] @ vectors[0] / numpy.maximum(norms[1:] * norms[0], 1e-12)
         return next((place for (place, _), value in zip(near, similar, strict=True) if value >= CLOSE), None)
+
+
+_FROM_TO = re.compile(r"\bfrom\b(?P<a>[^.;,!?]{1,60}?)\bto\b(?P<b>[^.;,!?]{1,60})", re.IGNORECASE)
+_PASSIVE = re.compile(
+    r"\b(?:is|are|was|were|been|being|be|gets?|got)\s+(?:\w+ly\s+)?\w+(?:ed|en|[^aeiou]t|ght|nt|ld)\b|\bby\b|\bfrom\b",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r"[,;:]")
+_NOUN_MARK = re.compile(
+    r"(?:\b(?:an?|the|my|our|his|her|their|your|this|that|\d+)\s+|['\u2019]s?\s+)(\w+)", re.IGNORECASE
+)
+
+
+def swapped(wanted: str, given: str) -> bool:
+    """Whether two sentences of the same words say who did what to whom the other way round.
+
+    That is so if the words after `from` and `to` have changed places, or a word before the verb and one behind it.
+    Passive sentences are left alone, because they change places without changing the meaning.
+    """
+    if max(len(wanted), len(given)) > LONGEST_ORDERED:
+        return False
+    one, other = _FROM_TO.search(wanted), _FROM_TO.search(given)
+    if one and other:
+        (a, b), (c, d) = ((content_words(found["a"]), content_words(found["b"])) for found in (one, other))
+        if a & d and b & c and not a & c:
+            return True
+    if _PASSIVE.search(wanted) or _PASSIVE.search(given):
+        return False
+    return any(_is_swapped(wanted, clause) for clause in _CLAUSE.split(given))
+
+
+def _is_swapped(wanted: str, given: str) -> bool:
+    ours = [word.form for word in word_sequence(wanted)]
+    theirs = [word.form for word in word_sequence(given)]
+    if len(set(ours)) != len(ours) or len(set(theirs)) != len(theirs):
+        return False
+    nouns = {
+        form
+        for text in (wanted, given)
+        for found in _NOUN_MARK.findall(text)
+        for form in content_words(found)
+    }
+    at = {form: place for place, form in enumerate(theirs)}
+    shared = [form for form in ours if form in at]
+    for place, verb in enumerate(shared):
+        if verb in nouns:
+            continue
+        before = any(at[form] > at[verb] for form in shared[:place])
+        behind = any(at[form] < at[verb] for form in shared[place + 1 :])
+        if before and behind:
+            return True
+    return False
 
 
 @functools.lru_cache(maxsize=2_000)
@@ -347,6 +443,12 @@ def _compared(answer: str, gold: str, choices: Sequence[str], matcher: Matcher) 
         if all(any(time.same(other) for other in found.times) for time in wanted.times):
             return AnswerVerdict("Correct", "the answer has the time of the gold answer")
         return AnswerVerdict("Hallucination", "the answer has another time than the gold answer, or none")
+    if wanted.spans and found.spans and len(_without_numbers(wanted.words)) <= 1:
+        if wanted.spans & found.spans:
+            return AnswerVerdict("Correct", "the answer has the span of time of the gold answer")
+        return AnswerVerdict("Hallucination", "the answer has another span of time than the gold answer")
+    if wanted.differs(found):
+        return AnswerVerdict("Hallucination", "the answer has something else in place of the gold answer's")
     if wanted.numbers and len(_without_numbers(wanted.words)) <= 1:
         if wanted.numbers <= found.numbers and len(found.numbers) <= len(wanted.numbers) + MOST_NUMBERS - 1:
             return AnswerVerdict("Correct", "the answer has the numbers of the gold answer")
@@ -371,7 +473,7 @@ def _compared(answer: str, gold: str, choices: Sequence[str], matcher: Matcher) 
     if wanted.numbers and numbers_agree:  # 1200 may be said in words
         needed = _without_numbers(needed) or needed
     recall = matcher.recall(needed, gold, answer)
-    if any(matcher.replaced(gold, each, words) for each in sentences(answer)):
+    if any(matcher.replaced(gold, each, words) or swapped(gold, each) for each in sentences(answer)):
         return AnswerVerdict("Hallucination", "the answer says the same of something else")
     if numbers_agree and ((scored.score or 0.0) >= F1_CORRECT or recall >= RECALL_CORRECT):
         return AnswerVerdict("Correct", f"token F1 {scored.score or 0.0:.2f}, {recall:.0%} of the gold words")

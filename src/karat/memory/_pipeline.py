@@ -30,14 +30,14 @@ from karat.memory._answering import (
     fit,
     prompt_identity,
 )
-from karat.memory._dialogue import MemoryPoint, Question, Sample, Session
-from karat.memory._rows import summary_of_unit
+from karat.memory._dialogue import MemoryPoint, Question, Sample, Session, abbreviation, count_tokens
 from karat.memory._samples import (
     as_sample,
     cumulative_points,
     distance,
     question_unit,
     session_unit,
+    summary_of_unit,
     units_of,
 )
 from karat.memory._system import (
@@ -48,9 +48,8 @@ from karat.memory._system import (
     RetrievedMemory,
     StoredMemory,
 )
-from karat.memory._text import abbreviation, count_tokens
 from karat.models import record_tool_call
-from karat.records import Example, Output
+from karat.records import Example, Output, Value
 from karat.registry import check_parameters, parameters_of
 from karat.serialization import encode, to_json_value
 from karat.tasks import Context, Task, code_fingerprint
@@ -245,7 +244,7 @@ class MemoryTask(Task):
     def units(self, example: Example) -> list[str]:
         return units_of(example)
 
-    def summarize(self, example: Example, unit: str, output: Any) -> dict[str, str]:
+    def summarize(self, example: Example, unit: str, output: Value) -> dict[str, str]:
         return summary_of_unit(example, unit, output)
 
     def configuration(self) -> Any:
@@ -605,7 +604,7 @@ class _Drive:
             "num_invented_citations": answer.invented,
             "num_stored": len(stored),
             "share_of_store": share,
-            "retrieval_bypassed": top_k >= len(stored) or share == 1.0,
+            "retrieval_bypassed": bool(stored) and (top_k >= len(stored) or share == 1.0),
             "context": {
                 "tokens": context.tokens,
                 "items": len(context.items),

@@ -189,6 +189,11 @@ def _details(metrics: dict[str, Any]) -> Table:
         ["items cut by --context-tokens", f"{retrieval['items_cut']:,}"],
         ["invented citations", f"{retrieval['invented_citations']:,}"],
     ]
+    captions = metrics.get("captions")
+    if captions:
+        others = captions["accuracy_of_the_others"] if captions["applicable"] else None
+        rows.append(["questions with the answer in a caption", f"{captions['with_answer']:,}"])
+        rows.append(["correct, without questions of that kind", share(others)])
     if bypassed:
         rows.append(["retrieval bypassed (top_k ≥ stored items)", f"{bypassed:,} of {questions:,}"])
     return Table(["figure", "value"], rows, right=[1])

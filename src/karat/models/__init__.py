@@ -11,10 +11,9 @@ from karat.lazy import load
 
 if TYPE_CHECKING:
     from karat.errors import BudgetReached, CredentialsRefused
-    from karat.models._budget import Budget, PriceUnknown
     from karat.models._cache import cache_clear, cache_path, cache_stats
     from karat.models._catalogue import available, check
-    from karat.models._client import Model, get
+    from karat.models._client import Model, get, register_embedder
     from karat.models._endpoints import Endpoint, Limits, Retries, Timeouts, default_spec, defined_names
     from karat.models._failures import (
         BadRequest,
@@ -36,21 +35,19 @@ if TYPE_CHECKING:
         ServerFailed,
         TimedOut,
     )
-    from karat.models._media import message_content
-    from karat.models._messages import ROLES, Choice, Reply, ToolCall, check_extra
-    from karat.models._prices import Price, find_price, price_date, price_list
+    from karat.models._messages import ROLES, Choice, Reply, ToolCall, check_extra, message_content
+    from karat.models._prices import Budget, Price, PriceUnknown, find_price, price_date, price_list
     from karat.models._recording import annotate, default_model, record_tool_call, recording, tool
     from karat.models._runtime import aclose, close
     from karat.models._structured import OutputSchema, output_schema
     from karat.models.providers import Provider, Quirks, WireFormat, register_provider
-    from karat.models.providers._embedders import register_embedder
     from karat.models.providers._weights import pull
 
 _WHERE = {
     "BadRequest": "_failures",
     "BrokenBody": "_failures",
-    "Budget": "_budget",
-    "BudgetReached": "_budget",
+    "Budget": "_prices",
+    "BudgetReached": "_prices",
     "CertificateRejected": "_failures",
     "Choice": "_messages",
     "ConnectionDropped": "_failures",
@@ -68,11 +65,11 @@ _WHERE = {
     "ParameterRefused": "_failures",
     "Price": "_prices",
     "OutputSchema": "_structured",
-    "PriceUnknown": "_budget",
+    "PriceUnknown": "_prices",
     "ROLES": "_messages",
     "annotate": "_recording",
     "check_extra": "_messages",
-    "message_content": "_media",
+    "message_content": "_messages",
     "output_schema": "_structured",
     "Provider": "providers",
     "Quirks": "providers",
@@ -104,7 +101,7 @@ _WHERE = {
     "pull": "providers._weights",
     "record_tool_call": "_recording",
     "recording": "_recording",
-    "register_embedder": "providers._embedders",
+    "register_embedder": "_client",
     "register_provider": "providers",
     "tool": "_recording",
 }

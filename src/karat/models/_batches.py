@@ -28,6 +28,7 @@ import aiohttp
 import msgspec
 
 from karat.errors import CredentialsRefused, KaratError, RequestError, Stopped
+from karat.models import _transport
 from karat.models._cache import connect
 from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import BrokenBody, ModelFailure, QuotaExhausted, ServerFailed, one_line
@@ -97,7 +98,7 @@ class _Intent(msgspec.Struct, frozen=True):
 
     id: str
     place: str
-    """Provider, model and URL of its requests."""
+    """Provider, model and URL of its requests, and a short hash of the account."""
     batch: str
     requests: int
     created: float
@@ -253,7 +254,8 @@ class Batches:
             cost = worst
             reply = read_reply(endpoint, raw, 0.0)
             if reply.tokens is not None and endpoint.price is not None:
-                cost = endpoint.price.cost(reply.tokens)
+                known = endpoint.price.cost(reply.tokens)
+                cost = worst if known is None else known
             return reply
         finally:
             context.timing.queue += time.perf_counter() - start
@@ -465,7 +467,7 @@ class Batches:
 
         The provider may still be working on a submission that was sent a moment ago, and another process may be
         sending it now, so an intent is looked up until it was last renewed ARRIVAL seconds ago. An intent that did not
-        arrive is withdrawn.
+        arrive is withdrawn. BatchOpen: it was made with another key, whose account may have the batch.
         """
 
         def known(batch: str) -> bool:
@@ -481,6 +483,12 @@ class Batches:
             if now is None or now.batch:  # another process has finished or found it
                 return None if now is None else now.batch
             young = 0 <= time.time() - now.created < ARRIVAL
+            if not young and intent.place != client.place:
+                raise BatchOpen(
+                    f"{client.spec}: a batch of {intent.requests} requests may have been submitted with another key,"
+                    " and this key's account does not have it: repeat the command with that key, or set KARAT_CACHE to"
+                    " another file to submit its requests again"
+                )
             if not young and now.created == intent.created and self._log.withdraw(intent):
                 return ""
             intent = now
@@ -548,8 +556,15 @@ class Batches:
 
 
 def _place(target: Target) -> str:
-    """Where the requests of one batch go: provider, model and URL."""
-    return f"{target.endpoint.provider} {target.endpoint.model} {target.url}"
+    """Where the requests of one batch go: provider, model, URL and account.
+
+    The account is known by its key, of which 16 bits of a hash are stored: enough to tell that two keys differ, and too
+    few to find out anything about them. A command prints another key each time, and stands for its account itself.
+    """
+    endpoint = target.endpoint
+    account = endpoint.key_command or "\n".join(map(str, target.identity[1:]))
+    mark = hashlib.blake2b(account.encode("utf-8", "surrogateescape"), digest_size=2).hexdigest()
+    return f"{endpoint.provider} {endpoint.model} {target.url} {mark}"
 
 
 def _parts(requests: list[_Waiting], limits: tuple[int, int]) -> Iterable[list[_Waiting]]:
@@ -592,6 +607,7 @@ class _Client:
         """The bodies of the requests whose results are read, by id."""
         self._endpoint: Endpoint = target.endpoint
         self.spec = target.endpoint.spec
+        self.place = _place(target)
         self._path = provider_of(self._endpoint).format(self._endpoint).path(self._endpoint)
         parts = urlsplit(target.url)
         self._base = parts._replace(path=parts.path.removesuffix(self._path), query="")
@@ -737,7 +753,10 @@ class _Client:
             try:
                 row = _decode(line)
                 custom_id = row["custom_id"]
-                found.append((custom_id if isinstance(custom_id, str) else "", self._outcome(row)))
+                outcome = self._outcome(row)
+                if isinstance(outcome, bytes) and len(outcome) > _transport.LARGEST_BODY:
+                    outcome = _transport.too_large(self.spec, _transport.LARGEST_BODY)
+                found.append((custom_id if isinstance(custom_id, str) else "", outcome))
             except (
                 msgspec.DecodeError,
                 UnicodeDecodeError,
@@ -760,9 +779,9 @@ _ID = re.compile(r"[\w.-]{1,200}")
 def _created(batch: dict[str, Any]) -> float:
     """When a batch was created, in seconds; the distant past if the provider does not say."""
     created = batch.get("created_at")
-    if isinstance(created, (int, float)):
-        return float(created)
     try:
+        if isinstance(created, (int, float)):
+            return float(created)
         return datetime.fromisoformat(str(created).replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError, OSError):
         return float("-inf")

@@ -8,12 +8,11 @@ import time
 from typing import Any
 
 from karat.errors import KaratError
-from karat.models._client import get
+from karat.models._client import Embedder, get
 from karat.models._endpoints import Endpoint, defined_names, provider_named, resolve, without_secret
 from karat.models._recording import recording
 from karat.models.providers import _weights as weights
 from karat.models.providers import providers
-from karat.models.providers._embedders import Embedder
 
 
 def available() -> list[dict[str, Any]]:

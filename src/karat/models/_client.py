@@ -1,20 +1,24 @@
-"""A Model: what answers messages, from sync and async code alike, with its calls recorded."""
+"""A Model: what answers messages, from sync and async code alike, with its calls recorded; and embedders."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import hashlib
+import importlib.util
+import logging
 import operator
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import msgspec
 
-from karat.errors import RequestError, Stopped
-from karat.models._embedding import Embedded, Embedding, embed_over_http
+from karat.errors import MissingDependency, RequestError, Stopped
 from karat.models._endpoints import Endpoint, provider_of, resolve, with_api
-from karat.models._failures import ParameterRefused
+from karat.models._failures import Attempt, BrokenBody, ParameterRefused, one_line
 from karat.models._messages import (
     Messages,
     Options,
@@ -24,13 +28,17 @@ from karat.models._messages import (
     read_messages,
     read_options,
 )
-from karat.models._recording import current, sample
-from karat.models._request_context import RequestContext, redactor_of, secrets_of, usage_of_failure
+from karat.models._pacing import gather_or_cancel
+from karat.models._prices import worst_cost
+from karat.models._recording import current, recording, sample
+from karat.models._request_context import RequestContext, Timing, redactor_of, secrets_of, usage_of_failure
 from karat.models._runtime import shared
-from karat.models._service import Service
+from karat.models._service import Reservation, Service
 from karat.models._structured import OutputSchema, output_schema
+from karat.models.providers import Tokens, embedding_tokens
 from karat.models.providers._model_rules import prefill_refusal, refusal, rules_for
-from karat.records import Call
+from karat.records import Call, Usage
+from karat.registry import Registry
 
 if TYPE_CHECKING:
     import numpy
@@ -59,8 +67,6 @@ def get(
     if parameters:
         endpoint = msgspec.structs.replace(endpoint, parameters={**endpoint.parameters, **parameters})
     if endpoint.provider == "local":
-        from karat.models.providers._embedders import find_embedder
-
         embedder = find_embedder(endpoint)
         if embedder is not None:
             return embedder
@@ -239,7 +245,7 @@ class Pending:
             )
             return
         if calls.budget is not None and endpoint.price is None:
-            from karat.models._budget import no_price
+            from karat.models._prices import no_price
 
             calls.stopped = no_price(endpoint.spec)
             raise calls.stopped
@@ -293,6 +299,10 @@ class Pending:
         if reply.first_token_seconds is not None:
             metadata["first_token_seconds"] = reply.first_token_seconds
             metadata["tokens_per_second"] = reply.tokens_per_second
+        if reply.service_tier:
+            metadata["service_tier"] = reply.service_tier
+        if reply.web_searches:
+            metadata["web_searches"] = reply.web_searches
         self.calls.finish(
             self.place,
             Call(
@@ -363,3 +373,238 @@ def _is_plain(recorded: dict[str, Any]) -> bool:
 _OPTION_NAMES = Request.__struct_fields__[1:]
 _options = operator.attrgetter(*_OPTION_NAMES)
 _DEFAULT_OPTIONS = _options(Request(messages=[]))
+
+
+# Texts to vectors: the call as the trace keeps it, and how an OpenAI-compatible server is asked.
+
+BATCH = 256
+"""Texts in one request."""
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Embedded(msgspec.Struct, frozen=True):
+    """Vectors and what they took."""
+
+    vectors: list[Any]
+    tokens: Tokens | None = None
+    seconds: float = 0.0
+    cached: bool = False
+    body: bytes = b""
+
+
+class Embedding:
+    """One call of `embed`, on the caller's side: what is asked, and its place in the trace."""
+
+    def __init__(self, endpoint: Endpoint, texts: Sequence[str], calls: recording | None) -> None:
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise RequestError("embed takes a list of texts")
+        self.endpoint = endpoint
+        self.texts = list(texts)
+        self.calls = calls
+        self.budget = calls.budget if calls is not None else None
+        self.replicate = calls.replicate if calls is not None else 1
+        self.cache = calls.cache if calls is not None else "use"
+        self.permit = calls.permit if calls is not None else None
+        self.timing = Timing()
+        # The texts themselves are the task's own data and can be many; a trace needs how many there were.
+        self.input = {"texts": len(self.texts), "characters": sum(map(len, self.texts))}
+        if calls is not None:
+            unanswered = usage_of_failure(endpoint, asyncio.CancelledError())
+            self.place = calls.begin(
+                Call(kind="model", name=endpoint.spec, input=self.input, error="unfinished", usage=unanswered)
+            )
+
+    def answered(self, embedded: Embedded) -> numpy.ndarray[Any, Any]:
+        """Fills the call's place in the trace, and gives the vectors as an array."""
+        import numpy
+
+        if self.calls is not None:
+            self.calls.finish(self.place, self._call(embedded))
+        if not self.texts:
+            return numpy.zeros((0, 0), dtype=numpy.float32)
+        return numpy.asarray(embedded.vectors, dtype=numpy.float32)
+
+    def _call(self, embedded: Embedded) -> Call:
+        price, tokens = self.endpoint.price, embedded.tokens or Tokens()
+        cost: float | None = None
+        if embedded.cached or (price is not None and not price.input):
+            cost = 0.0
+        elif price is not None and embedded.tokens is not None:
+            cost = price.cost(tokens)
+        return Call(
+            kind="model",
+            name=self.endpoint.spec,
+            input=self.input,
+            output={"vectors": len(embedded.vectors)},
+            seconds=embedded.seconds,
+            service_seconds=embedded.seconds,
+            queue_seconds=self.timing.queue,
+            cached=embedded.cached,
+            usage=Usage(input_tokens=tokens.input, calls=1, cached_calls=int(embedded.cached), cost=cost),
+            metadata={"embedding": True},
+        )
+
+    def failed(self, error: BaseException) -> None:
+        """Record in the trace why there are no vectors."""
+        if self.calls is not None:
+            if isinstance(error, Stopped):
+                self.calls.stopped = error
+            text = (
+                "cancelled"
+                if isinstance(error, asyncio.CancelledError)
+                else f"{type(error).__name__}: {error}"
+            )
+            call = Call(
+                kind="model",
+                name=self.endpoint.spec,
+                input=self.input,
+                error=text,
+                usage=usage_of_failure(self.endpoint, error),
+                metadata=getattr(error, "metadata", {}),
+            )
+            self.calls.finish(self.place, call)
+
+
+async def embed_over_http(service: Service, embedding: Embedding) -> Embedded:
+    """Vectors from an OpenAI-compatible server, kept like answers at temperature 0."""
+    provider = provider_of(embedding.endpoint)
+    url = provider.embeddings_url(await provider.locate(embedding.endpoint))
+    groups = [embedding.texts[start : start + BATCH] for start in range(0, len(embedding.texts), BATCH)]
+    parts = await gather_or_cancel(_embed_group(service, embedding, url, group) for group in groups)
+    counts = [part.tokens for part in parts if not part.cached]
+    return Embedded(
+        vectors=[vector for part in parts for vector in part.vectors],
+        tokens=None
+        if None in counts
+        else Tokens(input=sum(count.input for count in counts if count is not None)),
+        seconds=max((part.seconds for part in parts), default=0.0),
+        cached=bool(parts) and all(part.cached for part in parts),
+    )
+
+
+async def _embed_group(service: Service, embedding: Embedding, url: str, texts: list[str]) -> Embedded:
+    endpoint = embedding.endpoint
+    where = ["embed", endpoint.identity(), embedding.replicate, texts]
+    key = hashlib.blake2b(_encode(where), digest_size=20).digest()
+    if embedding.cache == "use":
+        entry = service.cache.get(key)
+        if entry is not None:
+            return msgspec.structs.replace(_read(endpoint, texts, entry.body, entry.seconds), cached=True)
+    body = msgspec.json.encode({"model": endpoint.model, "input": texts})
+    worst = 0.0
+    if embedding.budget is not None:
+        worst = worst_cost(endpoint.price, Request(messages=[], max_tokens=1), len(body), endpoint.spec)
+    attempts: list[Attempt] = []
+    embedded = await service.post(
+        service.target(endpoint, url),
+        body,
+        lambda answer, seconds: _read(endpoint, texts, answer, seconds),
+        attempts,
+        Reservation(embedding.budget, worst, len(body) / 4, embedding.permit, embedding.timing),
+    )
+    if embedding.cache != "off":
+        commit = service.cache.put(key, endpoint.spec, embedded.body, embedded.seconds)
+        if commit is not None:
+            service.cache.hurry()
+            await commit
+    return embedded
+
+
+class _Row(msgspec.Struct, gc=False):
+    """One vector of a reply."""
+
+    index: int
+    embedding: list[float]
+
+
+class _Rows(msgspec.Struct):
+    """The vectors of a reply."""
+
+    data: list[_Row]
+    usage: Any = None
+
+
+_decode_rows = msgspec.json.Decoder(_Rows).decode
+_LARGEST = 3.4e38
+"""Numbers beyond this are infinite in the arrays of four bytes that vectors become."""
+
+
+def _read(endpoint: Endpoint, texts: list[str], body: bytes, seconds: float) -> Embedded:
+    try:
+        reply = _decode_rows(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = one_line(str(error), 200)
+        raise BrokenBody(f"{endpoint.spec}: not a list of embeddings ({problem})") from None
+    rows = sorted(reply.data, key=lambda row: row.index)
+    vectors = [row.embedding for row in rows]
+    if [row.index for row in rows] != list(range(len(texts))) or len({len(each) for each in vectors}) != 1:
+        raise BrokenBody(
+            f"{endpoint.spec}: {len(vectors)} vectors came for {len(texts)} texts, or of unequal length"
+        )
+    if not all(vector and min(vector) >= -_LARGEST and max(vector) <= _LARGEST for vector in vectors):
+        raise BrokenBody(f"{endpoint.spec}: a vector is empty or has a number that is too large")
+    return Embedded(vectors, embedding_tokens(reply.usage), seconds, body=body)
+
+
+# Embedders that run in this process: `local/wordllama`, and those plug-ins add.
+
+
+class Embedder(Model):
+    """A model that only embeds. A subclass implements `vectors`, which runs in a thread."""
+
+    def vectors(self, texts: Sequence[str]) -> Any:
+        """One vector for each text."""
+        raise NotImplementedError
+
+    async def generate(self, messages: Messages, **parameters: Any) -> Reply:
+        raise RequestError(f"{self.spec} is an embedding model and cannot generate text: use embed")
+
+    def generate_sync(self, messages: Messages, **parameters: Any) -> Reply:
+        raise RequestError(f"{self.spec} is an embedding model and cannot generate text: use embed_sync")
+
+    async def _embed(self, service: Service, embedding: Embedding) -> Embedded:
+        if not embedding.texts:
+            return Embedded([], Tokens())
+        start = time.perf_counter()
+        vectors = await asyncio.get_running_loop().run_in_executor(None, self.vectors, embedding.texts)
+        return Embedded(vectors, Tokens(), time.perf_counter() - start)
+
+
+embedders: Registry[Callable[[Endpoint], Embedder]] = Registry("embedder", builtin=[])
+
+register_embedder = embedders.register
+
+
+def find_embedder(endpoint: Endpoint) -> Embedder | None:
+    """The embedder that a `local/NAME` means, if it is one."""
+    return embedders.get(endpoint.model)(endpoint) if embedders.has(endpoint.model) else None
+
+
+@register_embedder("wordllama")
+class WordLlamaEmbedder(Embedder):
+    """WordLlama: 256 dimensions, weights inside its wheel, no network."""
+
+    _loading = threading.Lock()
+    _loaded: Any = None
+
+    def vectors(self, texts: Sequence[str]) -> Any:
+        return self._load().embed(list(texts))
+
+    @classmethod
+    def _load(cls) -> Any:
+        with cls._loading:
+            if cls._loaded is None:
+                found = importlib.util.find_spec("wordllama")
+                if found is None or found.origin is None:
+                    raise MissingDependency("wordllama", "local", "local/wordllama")
+                root = logging.getLogger()
+                level, handlers = root.level, list(root.handlers)
+                from wordllama import WordLlama
+
+                # Its import configures the root logger to print INFO: that is the application's to decide.
+                root.setLevel(level)
+                for handler in [each for each in root.handlers if each not in handlers]:
+                    root.removeHandler(handler)
+                cls._loaded = WordLlama.load(cache_dir=Path(found.origin).parent, disable_download=True)
+            return cls._loaded

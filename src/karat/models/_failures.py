@@ -53,9 +53,9 @@ class ModelFailure(KaratError):
         """The answer as it came, where there was one."""
         self.attempts: list[Attempt] = []
         self.tokens: Tokens | None = None
-        """What the provider counted for an answer that was of no use."""
+        """What the provider counted for an answer that cannot be used."""
         self.lost = self.charged
-        """Whether something may have been charged that nobody counted."""
+        """Whether a charge may be missing from the counts."""
 
     @property
     def metadata(self) -> dict[str, Any]:

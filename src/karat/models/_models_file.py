@@ -10,8 +10,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from karat.errors import ConfigError, RequestError, did_you_mean
+from karat.models._endpoints import SygraEntry
 from karat.models._messages import check_parameters, is_secret
-from karat.models._sygra_models import SygraEntry
 
 
 def _is_variable(name: str) -> str:
@@ -71,6 +71,8 @@ class PricesEntry(_Part):
     image_output: float | None = Field(default=None, ge=0)
     batch: float | None = Field(default=None, ge=0, le=1)
     max_output: int | None = Field(default=None, ge=1)
+    tiers: dict[str, Annotated[float, Field(ge=0)]] = {}
+    web_searches: float | None = Field(default=None, ge=0)
 
 
 class ModelEntry(_Part):

@@ -22,7 +22,7 @@ from karat.records import Call, Usage, add_usage
 if TYPE_CHECKING:
     import asyncio
 
-    from karat.models._budget import Budget
+    from karat.models._prices import Budget
 
 CacheMode = Literal["use", "refresh", "off"]
 """`use` kept answers; `refresh` them (ask again, keep the new ones); `off`: neither read nor keep."""

@@ -33,6 +33,9 @@ from karat.models.providers import Answer
 _decode = msgspec.json.Decoder().decode
 
 
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+"""What reading a body of another form raises; a number of thousands of digits is an OverflowError."""
+
 _NO_ANSWER = ("content_filter", "refusal", "error", "pause_turn", "model_context_window_exceeded")
 """Finish reasons after which the text is not an answer."""
 
@@ -50,7 +53,7 @@ def read_reply(endpoint: Endpoint, body: bytes, seconds: float, sent: bytes = b"
         if invalid is not None:
             raise invalid from None
         raise BrokenBody(f"{endpoint.spec}: the answer is not JSON: {body[:80]!r}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except _UNREADABLE as error:
         raise _unreadable_reply(endpoint, raw, error, sent) from None
     for choice in answer.choices:
         text = choice.text
@@ -87,14 +90,14 @@ def read_stream(
                     first_at = position
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BrokenBody(f"{endpoint.spec}: an event of the stream is not JSON") from None
-    except (TypeError, AttributeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
     try:
         body_of_stream = form.assemble(events)
         if not done and not body_of_stream.get("error") and not form.is_complete(body_of_stream):
             raise ValueError("it ended before the answer was complete")
         whole = msgspec.json.encode(body_of_stream)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except _UNREADABLE as error:
         raise BrokenBody(f"{endpoint.spec}: the stream is broken: {one_line(str(error), 200)}") from None
     asked = read_reply(endpoint, whole, seconds, sent)
     begun, ended = arrivals[0][1], arrivals[-1][1]
@@ -150,7 +153,7 @@ def _lone_surrogate(endpoint: Endpoint, body: bytes) -> InvalidText | None:
         return None
     try:
         answer = provider_of(endpoint).parse(json.loads(body), endpoint)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+    except (*_UNREADABLE, RecursionError):
         return None
     failure = InvalidText(
         f"{endpoint.spec}: the reply holds a lone surrogate (half of a character), which is not text"
@@ -295,4 +298,6 @@ def reply_of(
         raw=asked.raw,
         choices=asked.choices,
         attempts=attempts,
+        service_tier=tokens.tier if tokens is not None else "",
+        web_searches=tokens.web_searches if tokens is not None else 0,
     )

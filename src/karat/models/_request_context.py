@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from karat.errors import CredentialsRefused, KaratError
-from karat.models._budget import Budget
 from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import Attempt, SchemaMismatch
 from karat.models._messages import Choice, Request, is_secret
+from karat.models._prices import Budget
 from karat.models._recording import CacheMode, Permission
 from karat.models._structured import OutputSchema
 from karat.models.providers import Tokens
@@ -274,8 +274,18 @@ def all_tokens(first: Tokens | None, second: Tokens | None) -> Tokens | None:
     """Add the tokens of two replies; None (unknown) if either is."""
     if first is None or second is None:
         return None
-    one, two = msgspec.structs.astuple(first), msgspec.structs.astuple(second)
-    return Tokens(*(a + b for a, b in zip(one, two, strict=True)))
+    added = {
+        name: getattr(first, name) + getattr(second, name)
+        for name in Tokens.__struct_fields__
+        if name not in ("tier", "other_fees")
+    }
+    counted = [each for each in (first, second) if each.input or each.output]
+    tiers = {each.tier for each in counted}
+    return Tokens(
+        **added,
+        tier=tiers.pop() if len(tiers) == 1 else "several" if tiers else "",
+        other_fees=first.other_fees or second.other_fees,
+    )
 
 
 def seed_of(context: RequestContext, loose: Iterator[int]) -> int:

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from karat.errors import RequestError
@@ -65,7 +65,7 @@ class Caller:
                 if not job.future.done():
                     job.future.set_exception(error)
 
-    def add(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> bool:
+    def add(self, future: asyncio.Future[Any], value: object, error: BaseException | None) -> bool:
         """Add a result, in the background thread; returns whether the loop has to be woken."""
         self._results.append((future, value, error))
         return len(self._results) == 1
@@ -168,7 +168,7 @@ class Background:
         except BaseException as raised:
             error = raised
         # Not as a callback of the task, which would be one more turn of the loop for every call.
-        self._tasks.discard(cast("asyncio.Task[None]", job.task))
+        self._tasks.discard(job.task)
         if job.caller is not None:
             if job.caller.add(job.future, value, error):
                 if not self._to_wake:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from karat.errors import CredentialsRefused, KaratError, RequestError
-from karat.models._budget import Budget, worst_cost
 from karat.models._cache import ReplyCache, cache_path
 from karat.models._endpoints import Endpoint, provider_of
 from karat.models._failures import (
@@ -29,8 +28,9 @@ from karat.models._failures import (
     RateLimited,
     SchemaMismatch,
 )
-from karat.models._limits import Clock, Limiter, Permit, RealClock
 from karat.models._messages import Reply, Request
+from karat.models._pacing import Clock, Limiter, Permit, RealClock, gather_or_cancel, reset_wait, with_retries
+from karat.models._prices import Budget, worst_cost
 from karat.models._recording import Permission
 from karat.models._replies import read_answers, read_reply, read_stream, reply_of
 from karat.models._request_context import (
@@ -46,7 +46,6 @@ from karat.models._request_context import (
     seed_of,
     with_repair,
 )
-from karat.models._retry import gather_or_cancel, reset_wait, with_retries
 from karat.models._structured import repair, schema_in_prompt
 from karat.models.providers import Tokens
 from karat.records import Usage, add_usage
@@ -460,7 +459,8 @@ class Service:
             if not failure.charged:
                 cost = 0.0
             elif failure.tokens is not None and price is not None:
-                cost = price.cost(failure.tokens)
+                known = price.cost(failure.tokens)
+                cost = worst if known is None else known
             raise
         except (CredentialsRefused, RequestError):
             cost = 0.0
@@ -525,4 +525,5 @@ def _settled(target: Target, permit: Permit, used: Tokens | None, headers: Any, 
     if left:
         target.limiter.pause(min(left, target.endpoint.retries.longest_wait))
     price = target.endpoint.price
-    return price.cost(used) if used is not None and price is not None else worst
+    cost = price.cost(used) if used is not None and price is not None else None
+    return worst if cost is None else cost

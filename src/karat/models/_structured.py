@@ -141,7 +141,7 @@ def _where(path: Iterable[Any]) -> str:
 _forms: WeakKeyDictionary[type, OutputSchema] = WeakKeyDictionary()
 
 
-def output_schema(schema: Any) -> OutputSchema:
+def output_schema(schema: object) -> OutputSchema:
     """Return the `OutputSchema` of a JSON Schema or a pydantic model; an `OutputSchema` is returned unchanged."""
 
     """The form a JSON Schema or a pydantic model describes; a form is returned as it is."""
@@ -244,7 +244,7 @@ def _moved(schema: Any) -> Any:
     return out
 
 
-def unwrapped_value(value: Any, schema: Mapping[str, Any]) -> Any:
+def unwrapped_value(value: object, schema: Mapping[str, Any]) -> Any:
     """Undo `wrapped_schema`: return the value of `answer`; a value that is not wrapped is returned unchanged."""
     if not is_object(schema) and isinstance(value, dict) and value.keys() == {"answer"}:
         return value["answer"]

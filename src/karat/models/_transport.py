@@ -9,6 +9,7 @@ import re
 import time
 import urllib.request
 import zlib
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -35,8 +36,7 @@ from karat.models._failures import (
     TimedOut,
     one_line,
 )
-from karat.models._limits import Limiter
-from karat.models._retry import requested_wait
+from karat.models._pacing import Limiter, requested_wait
 from karat.models.providers import Provider
 from karat.redaction import Redactor
 
@@ -174,10 +174,10 @@ class Target:
         except aiohttp.ClientPayloadError:
             raise BrokenBody(f"{spec}: the answer was cut short") from None
         except (aiohttp.ClientConnectionError, ConnectionError) as error:
-            kind = one_line(str(error), 200) or type(error).__name__
+            kind = one_line(self._shown(error), 200) or type(error).__name__
             raise ConnectionDropped(f"{spec}: the connection ended before an answer came: {kind}") from None
         except aiohttp.ClientError as error:
-            raise BrokenBody(f"{spec}: not an HTTP answer: {one_line(str(error), 200)}") from None
+            raise BrokenBody(f"{spec}: not an HTTP answer: {one_line(self._shown(error), 200)}") from None
         if self.redactor:  # some servers return the key, and replies are stored
             answer = self.redactor.in_bytes(answer)
         if response.status >= 300:
@@ -186,6 +186,10 @@ class Target:
                 self.refuse(failure)
             raise failure
         return answer, response.headers
+
+    def _shown(self, error: Exception) -> str:
+        """What an error says. It may quote what the server sent, and a server may return the key."""
+        return self.redactor.in_text(str(error))
 
     def refuse(self, refusal: CredentialsRefused) -> None:
         """Note that the key was refused, and wake the requests that wait for a slot or a retry."""
@@ -292,7 +296,7 @@ async def read_body(response: aiohttp.ClientResponse, spec: str, limit: int | No
         async for part in response.content.iter_any():
             size += len(part)
             if size > limit:
-                raise _too_large(spec, limit)
+                raise too_large(spec, limit)
             parts.append(part)
         body = b"".join(parts)
     encoding = response.headers.get("Content-Encoding")
@@ -313,7 +317,7 @@ async def _read_stream(
         part = reader.read(received) if reader.encodings else received
         size += len(part)
         if size > LARGEST_BODY:
-            raise _too_large(spec, LARGEST_BODY)
+            raise too_large(spec, LARGEST_BODY)
         parts.append(part)
         arrivals.append((size, time.perf_counter()))
         tail = (tail + part)[-LONGEST_END:]
@@ -494,7 +498,7 @@ class _Decompressor:
                 raise BrokenBody(f"{self._spec}: the reply cannot be decompressed: {error}") from None
             size += len(piece)
             if size > self._limit:
-                raise _too_large(self._spec, self._limit)
+                raise too_large(self._spec, self._limit)
             out.append(piece)
             data = reader.unused_data if reader.eof else b""
             if reader.eof and (self.encodings[at] == "deflate" or not data.startswith(b"\x1f")):
@@ -513,7 +517,8 @@ class _Decompressor:
             raise BrokenBody(f"{self._spec}: the reply was cut short")
 
 
-def _too_large(spec: str, limit: int) -> BrokenBody:
+def too_large(spec: str, limit: int) -> BrokenBody:
+    """The failure for a reply that is larger than a limit."""
     failure = BrokenBody(f"{spec}: the reply is larger than {limit >> 20} MB")
     failure.most = 0  # no retry: it would be as large
     return failure
@@ -524,7 +529,7 @@ def failure_of(
     status: int,
     message: str,
     code: str,
-    headers: Any,
+    headers: Mapping[str, str],
     raw: object = None,
     sent: bytes = b"",
 ) -> Exception:
@@ -564,6 +569,8 @@ def failure_of(
 
 def _where_the_key_is_set(endpoint: Endpoint) -> str:
     """How to set the key of a model."""
+    if endpoint.key_command:
+        return "correct api_key_command in models.yaml, which printed it"
     if endpoint.key_env:
         return f"set {endpoint.key_env}"
     if "@http" in endpoint.spec:

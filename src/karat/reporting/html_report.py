@@ -7,19 +7,19 @@ import hashlib
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import karat
-from karat.analysis.calibration import Calibration, calibrations
-from karat.analysis.comparison import Comparison, Difference, compare_runs
-from karat.analysis.judges import Agreement, alignment
+from karat.analysis.comparison import ChangedExample, Comparison, Difference, ExampleChanges, compare_runs
+from karat.analysis.judges import Agreement, Calibration, alignment, calibrations
 from karat.analysis.latency import seconds_text
 from karat.analysis.ranking import Ranking
-from karat.analysis.regressions import ChangedExample, ExampleChanges
 from karat.analysis.scores import sources_of
 from karat.analysis.summary import Metric, RunSummary, Summary
 from karat.analysis.text_diff import Piece, excerpt, word_diff
@@ -35,7 +35,15 @@ from karat.formatting import (
     short_number,
 )
 from karat.html import Child, Markup, element, join
-from karat.records import HUMAN, AggregateTable, Estimate, group_text, interval_text, missing_text
+from karat.records import (
+    HUMAN,
+    AggregateTable,
+    Estimate,
+    group_text,
+    interval_text,
+    missing_span,
+    missing_text,
+)
 from karat.reporting import marks
 from karat.reporting.marks import HALF, WIDE, Plot, Point, Row, direction_of
 from karat.store import Store
@@ -60,6 +68,13 @@ MOST_CLASSES = 20
 MOST_KINDS = 15
 LONGEST = 400
 """Characters of a setting, an input or an output."""
+MOST_SLICE_ROWS = 160
+"""Rows of all plots of slices together."""
+WITH_MISSING = "with the missing"
+"""The heading of the span of values that missing items leave open."""
+MOST_NAMED, LONGEST_NAME = 4, 25
+"""Runs that plots and tables call by their whole labels, and the characters of a label where there are more runs: a
+narrow plot has room for no more, and a report on ten runs repeats each label more than a hundred times."""
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -160,6 +175,7 @@ class _Report:
         self.labels = {run.id: run.label for run in self.summary.runs}
         for comparison in content.comparisons:
             self.labels |= {run.id: run.label for run in comparison.runs if run.id not in self.labels}
+        self.names = short_names(self.labels)
         self.lower = self.summary.lower_is_better
         self.whole = _without_repetitions(self.summary.metrics)
         self.headlines = _headlines(self.summary, self.whole)
@@ -358,7 +374,9 @@ class _Report:
         head += [*(["cost"] if priced else []), *(["seconds, median"] if timed else [])]
         rows: list[list[Child]] = []
         for run in runs:
-            cells: list[Child] = [join(element("strong", run.label), _sub(run.id))]
+            name = self.names[run.id]
+            whole = _sub(run.label) if name != run.label else None
+            cells: list[Child] = [join(element("strong", name), whole, _sub(run.id))]
             if first:
                 cells.append(join(run.status, _sub(counts_text(run.counts))))
             for metric in columns:
@@ -404,7 +422,7 @@ class _Report:
                 best = _best({e.run or "": e for e in estimates}, self.lower)
                 rows = [
                     Row(
-                        self.labels.get(e.run or "", e.run or "all runs")
+                        self.names.get(e.run or "", e.run or "all runs")
                         + (" ★" if e.run in best and len(best) < len(estimates) else ""),
                         e,
                         bold=e.run in best,
@@ -421,25 +439,24 @@ class _Report:
 
     def _estimate_table(self, estimates: Sequence[Estimate]) -> Markup:
         several = len(self.summary.runs) > 1
-        head = ["metric", *(["run"] if several else []), "value", "interval", "n", "method", "notes"]
+        head = ["metric", *(["run"] if several else []), "value", "interval", "n"]
+        head += [WITH_MISSING, "method", "notes"]
         rows: list[list[Child]] = [
             [
                 e.label,
-                *([self.labels.get(e.run or "", e.run or "")] if several else []),
+                *([self.names.get(e.run or "", e.run or "")] if several else []),
                 _value(e),
                 _interval(e) or "—",
                 _of(e),
+                missing_span(e),
                 e.method,
                 _notes(e),
             ]
             for e in estimates
         ]
-        for place in reversed(range(len(head))):  # drop columns that are empty throughout
-            if not any(row[place] for row in rows):
-                del head[place]
-                for row in rows:
-                    del row[place]
-        return element("details", element("summary", "The numbers as a table"), _table(head, rows))
+        _drop_empty(head, rows)
+        table = _table(head, rows, grouped=several)
+        return element("details", element("summary", "The numbers as a table"), table)
 
     def _differences(self) -> Markup | None:
         parts: list[Child] = []
@@ -468,7 +485,7 @@ class _Report:
                 for metric, found in by_metric.items():
                     plots.append(
                         marks.differences(
-                            metric, found, self.labels, comparison.confidence, by_metric=False, width=width
+                            metric, found, self.names, comparison.confidence, by_metric=False, width=width
                         )
                     )
             parts += [self._figures(plots), self._difference_table(comparison), self._gates(comparison)]
@@ -476,14 +493,14 @@ class _Report:
 
     def _difference_table(self, comparison: Comparison) -> Markup:
         head = ["metric", "run", "baseline's", "run's", "better by", "interval", "p (Holm)"]
-        head += ["better / worse / same", "smallest effect", "n"]
+        head += ["better / worse / same", "smallest effect", "n", WITH_MISSING, "note"]
         rows: list[list[Child]] = []
         for each in comparison.differences:
             better, compared = each.improvement, each.compared
             rows.append(
                 [
                     each.metric,
-                    self.labels[each.run],
+                    self.names[each.run],
                     number(compared.first.value),
                     number(compared.second.value),
                     "—" if better.value is None else f"{better.value:+.3f}",
@@ -491,15 +508,18 @@ class _Report:
                     probability(each.adjusted_p_value),
                     f"{compared.wins:,} / {compared.losses:,} / {compared.ties:,}",
                     number(compared.smallest_effect),
-                    join(_of(better), _sub(missing_text(better, signed=True)), _sub(each.note)),
+                    _of(better),
+                    missing_span(better, signed=True),
+                    each.note,
                 ]
             )
+        _drop_empty(head, rows)
         tests = ", ".join(dict.fromkeys(each.compared.test.method for each in comparison.differences))
         methods = ", ".join(dict.fromkeys(each.compared.difference.method for each in comparison.differences))
         return element(
             "details",
             element("summary", "The numbers as a table"),
-            _table(head, rows, right=(2, 3, 4, 6)),
+            _table(head, rows, right=(2, 3, 4, 6), grouped=len(comparison.runs) > 2),
             element("p", f"Intervals: {methods}; tests: {tests}.", class_="muted"),
         )
 
@@ -618,14 +638,14 @@ class _Report:
         return join(*parts) if parts else None
 
     def _slices(self) -> Markup | None:
-        plots, left_out = slice_plots(self.summary, self.labels, self.content.slices)
+        plots, left_out = slice_plots(self.summary, self.names, self.content.slices)
         if not plots:
             return None
         note = f"{left_out:,} more estimates of slices are in the JSON report." if left_out else ""
         return join(self._figures(plots), element("p", note, class_="muted") if note else None)
 
     def _confusion(self) -> Markup | None:
-        plots, notes = confusion_plots(self.summary, self.labels)
+        plots, notes = confusion_plots(self.summary, self.names)
         if not plots and not notes:
             return None
         return join(
@@ -635,7 +655,7 @@ class _Report:
         )
 
     def _cost(self) -> Markup | None:
-        parts: list[Child] = [self._figures(cost_plots(self.summary, self.labels, self.headlines))]
+        parts: list[Child] = [self._figures(cost_plots(self.summary, self.names, self.headlines))]
         rows: list[list[Child]] = [
             [run.label, model, *_usage(msgspec.to_builtins(usage))]
             for run in self.summary.runs
@@ -738,7 +758,7 @@ class _Report:
             )
         more = len(kinds) - len(shown)
         return join(
-            self._figures([marks.failures("Failures by kind", shown, self.labels)]),
+            self._figures([marks.failures("Failures by kind", shown, self.names)]),
             _table(["kind", "where", "count", "example", "message"], rows, right=(2,)),
             element("p", f"{plural(more, 'more kind')} in the JSON report.", class_="muted")
             if more > 0
@@ -824,7 +844,7 @@ def slice_plots(
     for each in [*(metric.estimate for metric in summary.metrics), *more]:
         if each.group:
             grouped.setdefault((each.evaluator, each.metric, tuple(each.group)), []).append(each)
-    plots, left_out = [], 0
+    plots, left_out, room = [], 0, MOST_SLICE_ROWS
     for place, ((evaluator, metric_name, fields), estimates) in enumerate(grouped.items()):
         if place >= MOST_SLICES:
             left_out += len(estimates)
@@ -842,7 +862,7 @@ def slice_plots(
         rows: list[Row] = []
         shown = 0
         for group, found in by_group.items():
-            if len(rows) + len(found) > MOST_ROWS:
+            if len(rows) + len(found) > min(MOST_ROWS, room):
                 break
             shown += len(found)
             if several:
@@ -851,7 +871,9 @@ def slice_plots(
             else:
                 rows += [Row(group, e, about=_about(e)) for e in found]
         left_out += len(estimates) - shown
-        plots.append(marks.forest(title, rows))
+        room -= len(rows)
+        if rows:
+            plots.append(marks.forest(title, rows))
     return plots, left_out
 
 
@@ -899,7 +921,7 @@ def cost_plots(summary: Summary, labels: Mapping[str, str], headlines: Sequence[
     found = {m.estimate.run: m.estimate for m in summary.metrics if m.identity == metric.identity}
     evaluator = metric.estimate.evaluator
     lower = evaluator in summary.lower_is_better
-    y_label = f"{metric.estimate.label}, {'lower' if lower else 'higher'} is better"
+    y_label = f"{metric.estimate.label}, {'lower' if lower else 'higher'} is better; {marks.FRONTIER}"
     plots = []
     for name, x_label, value in (
         ("cost", "dollars for the run", _run_cost),
@@ -935,7 +957,14 @@ def _compared_sentences(
     for leader in comparison.leaders:
         name = (leader.evaluator, leader.aggregator)
         mine = [each for each in comparison.differences if (each.evaluator, each.aggregator) == name]
-        words = f"{leader.evaluator} {leader.aggregator}: {labels[leader.run]} is best"
+        alike = len(leader.indistinguishable) + 1
+        with_result = " with a result" if leader.without_result else ""
+        none_best = alike > 2 and alike + len(leader.without_result) == len(comparison.runs)
+        words = f"{leader.evaluator} {leader.aggregator}: " + (
+            f"the {alike} runs{with_result} are not distinguishable; {labels[leader.run]} has the best value"
+            if none_best
+            else f"{labels[leader.run]} is best"
+        )
         # The values of a comparison are those of the pairs; the report shows each run's own.
         own = next(
             (
@@ -946,13 +975,13 @@ def _compared_sentences(
             None,
         )
         if own is not None:
-            words += f" with {_value(own)} {_interval(own)}".rstrip()
+            words += f"{',' if none_best else ' with'} {_value(own)} {_interval(own)}".rstrip()
         if leader.indistinguishable:
-            words += (
-                f", not distinguishable from {_enumerated([labels[run] for run in leader.indistinguishable])}"
-            )
+            if not none_best:
+                others = _enumerated([labels[run] for run in leader.indistinguishable])
+                words += f", not distinguishable from {others}"
         elif len(leader.without_result) < len(comparison.runs) - 1:
-            words += ", and better than every other run" + (" with a result" if leader.without_result else "")
+            words += f", and better than every other run{with_result}"
         if leader.without_result:
             names = _enumerated([labels[run] for run in leader.without_result])
             words += f"; {names} {'has' if len(leader.without_result) == 1 else 'have'} no result"
@@ -1089,7 +1118,7 @@ def _of(estimate: Estimate) -> str:
 def _notes(estimate: Estimate) -> str:
     effect = estimate.metadata.get("design_effect")
     clusters = estimate.metadata.get("clusters")
-    found = [missing_text(estimate)]
+    found = []
     if effect is not None and clusters is not None:
         found.append(f"design effect {effect:.2f}, {clusters:,} clusters")
     return "; ".join(filter(None, [*found, str(estimate.metadata.get("note", ""))]))
@@ -1121,18 +1150,56 @@ def _side(pieces: Sequence[Piece], mine: str) -> Markup:
     return join(*out) if out else element("span", "(empty)", class_="gap")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Child]], right: Iterable[int] = ()) -> Markup:
+def _drop_empty(head: list[str], rows: list[list[Child]]) -> None:
+    """Drop the columns that are empty throughout."""
+    for place in reversed(range(len(head))):
+        if not any(row[place] for row in rows):
+            del head[place]
+            for row in rows:
+                del row[place]
+
+
+def short_names(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels of runs, cut where there are many; those that are alike then begin with their number."""
+    if len(labels) <= MOST_NAMED:
+        return dict(labels)
+    cut = {run: _cut(label, LONGEST_NAME) for run, label in labels.items()}
+    alike = {name for name, count in Counter(cut.values()).items() if count > 1}
+    return {
+        run: _cut(f"{place}. {labels[run]}", LONGEST_NAME) if name in alike else name
+        for place, (run, name) in enumerate(cut.items(), 1)
+    }
+
+
+def _table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[Child]],
+    right: Iterable[int] = (),
+    *,
+    grouped: bool = False,
+) -> Markup:
+    """A table; where it is `grouped`, rows that follow each other share their first cell."""
     at_right = set(right)
 
+    def cell(name: str, value: Child, **attributes: str | int | None) -> Markup:
+        # HTML ends a cell where the next one begins; in a large report the end tags alone would be 15 kB.
+        return Markup(element(name, value, **attributes).removesuffix(f"</{name}>"))
+
     def cells(name: str, values: Sequence[Child]) -> list[Markup]:
+        scope = "col" if name == "th" else None
         return [
-            element(
-                name, value, class_="r" if place in at_right else None, scope="col" if name == "th" else None
-            )
+            cell(name, value, class_="r" if place in at_right else None, scope=scope)
             for place, value in enumerate(values)
         ]
 
-    body = [element("tr", *cells("td", row)) for row in rows]
+    if grouped:
+        body = []
+        for first, group in groupby(rows, key=lambda row: row[0]):
+            some = [cells("td", row)[1:] for row in group]
+            heading = cell("th", first, scope="rowgroup", rowspan=len(some))
+            body += [element("tr", heading if place == 0 else None, *row) for place, row in enumerate(some)]
+    else:
+        body = [element("tr", *cells("td", row)) for row in rows]
     table = element("table", element("thead", element("tr", *cells("th", head))), element("tbody", *body))
     return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=", ".join(head[:3]))
 

@@ -11,16 +11,18 @@ import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from karat.analysis.calibration import CalibrationBin
 from karat.analysis.comparison import Difference
 from karat.analysis.failures import FailureKind
 from karat.formatting import number, probability
 from karat.html import escape, visible
 from karat.records import Estimate, interval_text, missing_text
+
+if TYPE_CHECKING:
+    from karat.analysis.judges import CalibrationBin
 
 Tone = Literal[
     "ink", "muted", "grid", "accent", "good", "bad", "heat-1", "heat-2", "heat-3", "heat-4", "heat-5"
@@ -121,19 +123,28 @@ def svg(plot: Plot, id: str) -> str:
 
 
 def _path(lines: Sequence[Line]) -> str:
-    first = lines[0]
-    steps = "".join(
-        f"M{_n(line.x1)} {_n(line.y1)}"
-        + (
-            f"H{_n(line.x2)}"
-            if line.y1 == line.y2
-            else f"V{_n(line.y2)}"
-            if line.x1 == line.x2
-            else f"L{_n(line.x2)} {_n(line.y2)}"
-        )
-        for line in lines
-    )
-    return f'<path d="{steps}"{_stroke(first)} class="l m-{first.tone}"/>'
+    """Lines as one path. A step is absolute or relative to the one before, whichever is shorter."""
+    first, steps = lines[0], []
+    x = y = math.inf
+    for line in lines:
+        # Places are rounded before they are subtracted: errors would add up along the path.
+        x1, y1, x2, y2 = (round(value, 1) for value in (line.x1, line.y1, line.x2, line.y2))
+        start = f"M{_n(x1)} {_n(y1)}"
+        steps.append(start if math.isinf(x) else min(start, f"m{_pair(x1 - x, y1 - y)}", key=len))
+        if y1 == y2:
+            steps.append(min(f"H{_n(x2)}", f"h{_n(x2 - x1)}", key=len))
+        elif x1 == x2:
+            steps.append(min(f"V{_n(y2)}", f"v{_n(y2 - y1)}", key=len))
+        else:
+            steps.append(min(f"L{_n(x2)} {_n(y2)}", f"l{_pair(x2 - x1, y2 - y1)}", key=len))
+        x, y = x2, y2
+    return f'<path d="{"".join(steps)}"{_stroke(first)} class="l m-{first.tone}"/>'
+
+
+def _pair(x: float, y: float) -> str:
+    """Two numbers of a path; a minus separates them as a space does."""
+    second = _n(y)
+    return _n(x) + ("" if second.startswith("-") else " ") + second
 
 
 def _stroke(line: Line) -> str:
@@ -143,27 +154,26 @@ def _stroke(line: Line) -> str:
 
 def _element(mark: Mark) -> str:
     title = f"<title>{escape(mark.title)}</title>" if mark.title else ""
-    tone = f"m-{mark.tone}"
+    # Most marks have the tone that the style sheet gives them without a class.
+    usual = "ink" if isinstance(mark, Text) else "accent"
+    tone = f"m-{mark.tone}" if isinstance(mark, Line) or mark.tone != usual else ""
     if isinstance(mark, Line):
         shape = f'line x1="{_n(mark.x1)}" y1="{_n(mark.y1)}" x2="{_n(mark.x2)}" y2="{_n(mark.y2)}"'
         return _closed("line", f'{shape}{_stroke(mark)} class="l {tone}"', title)
     if isinstance(mark, Rect):
         shape = f'rect x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" height="{_n(mark.height)}"'
-        return _closed("rect", f'{shape} class="{tone}"', title)
+        return _closed("rect", shape + _class(tone), title)
     if isinstance(mark, Circle):
-        hollow = "" if mark.filled else " hollow"
-        shape = f'circle cx="{_n(mark.x)}" cy="{_n(mark.y)}" r="{_n(mark.r)}" class="{tone}{hollow}"'
-        return _closed("circle", shape, title)
-    anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
-    names = " ".join(
-        [
-            *([tone] if mark.tone != "ink" else []),
-            *(["b"] if mark.bold else []),
-            *(["s"] if mark.small else []),
-        ]
-    )
-    names = f' class="{names}"' if names else ""
-    return f'<text x="{_n(mark.x)}" y="{_n(mark.y)}"{anchor}{names}>{title}{escape(mark.text)}</text>'
+        shape = f'circle cx="{_n(mark.x)}" cy="{_n(mark.y)}" r="{_n(mark.r)}"'
+        return _closed("circle", shape + _class(tone, "" if mark.filled else "hollow"), title)
+    anchor = {"start": "", "middle": "c", "end": "e"}[mark.anchor]
+    names = _class(tone, "b" if mark.bold else "", "s" if mark.small else "", anchor)
+    return f'<text x="{_n(mark.x)}" y="{_n(mark.y)}"{names}>{title}{escape(mark.text)}</text>'
+
+
+def _class(*names: str) -> str:
+    known = " ".join(filter(None, names))
+    return f' class="{known}"' if known else ""
 
 
 def _closed(name: str, opening: str, inside: str) -> str:
@@ -172,7 +182,8 @@ def _closed(name: str, opening: str, inside: str) -> str:
 
 def _n(value: float) -> str:
     """A coordinate with one decimal at most."""
-    return f"{value:.1f}".rstrip("0").rstrip(".")
+    shown = f"{value:.1f}".rstrip("0").rstrip(".")
+    return "0" if shown == "-0" else shown
 
 
 # ---------------------------------------------------------------- scales and texts
@@ -315,10 +326,11 @@ def forest(
     if ends:
         marks.append(Text(scale(0.0) - 10, 14, f"← {ends[0]}", "end", "muted", small=True))
         marks.append(Text(scale(0.0) + 10, 14, f"{ends[1]} →", "start", "muted", small=True))
-    spoken = []
+    spoken, heading = [], ""
     for place, (row, text, note) in enumerate(zip(rows, texts, beside, strict=True)):
         y = top + ROW * (place + 0.5)
         if row.estimate is None:
+            heading = f"{row.label}, "
             marks.append(Text(0, y + 6, fitted(row.label, width), bold=True))
             continue
         marks.append(Text(0, y + 4, fitted(row.label, label), bold=row.bold, title=_full(row.label, label)))
@@ -326,7 +338,7 @@ def forest(
         marks.append(Text(scale.end + 14, y + 4, text, bold=row.bold, about=row.about))
         if notes:
             marks.append(Text(width, y + 4, note, "end", "muted", small=True, about=row.about))
-        spoken.append(f"{row.label}: {text}" + (f", {note}" if note else ""))
+        spoken.append(f"{heading}{row.label}: {text}" + (f", {note}" if note else ""))
     return Plot(title, _listed(spoken), width, bottom + 22, marks)
 
 
@@ -349,8 +361,8 @@ def _whisker(row: Row, scale: Scale, y: float) -> list[Mark]:
     if estimate.low is not None or estimate.high is not None:
         left = scale.start if estimate.low is None else scale(estimate.low)
         right = scale.end if estimate.high is None else scale(estimate.high)
-        marks.append(Line(left, y, right, y, tone, 2.5, about=row.about))
         marks += _end(left, y, -1, tone, open=estimate.low is None)
+        marks.append(Line(left, y, right, y, tone, 2.5, about=row.about))
         marks += _end(right, y, 1, tone, open=estimate.high is None)
     marks.append(Circle(scale(estimate.value), y, 4.5, tone, filled=row.filled, about=row.about))
     return marks
@@ -455,6 +467,10 @@ class Point(msgspec.Struct, frozen=True):
     x: float
     estimate: Estimate
     about: About = {}
+
+
+FRONTIER = "filled: no other run is better in both"
+"""What the points of a scatter say, for the label of its axis."""
 
 
 def scatter(

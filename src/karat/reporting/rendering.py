@@ -14,6 +14,7 @@ from karat.analysis.comparison import Comparison, comparison_blocks
 from karat.analysis.latency import seconds_text
 from karat.analysis.ranking import Ranking, ranking_blocks
 from karat.analysis.summary import Metric, RunSummary, Summary
+from karat.datasets.writers import guarded
 from karat.errors import RequestError
 from karat.formatting import (
     Block,
@@ -259,14 +260,10 @@ def _csv(summary: Summary) -> str:
             e.run or "",
         ]
         cells = [
-            *map(_cell, texts),
+            *map(guarded, texts),
             *("" if n is None else n for n in numbers),
-            _cell(e.method),
+            guarded(e.method),
             metric.source,
         ]
         writer.writerow(cells)
     return out.getvalue()
-
-
-def _cell(text: str) -> str:
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from karat.stats._agreement import kappa as kappa
     from karat.stats._agreement import krippendorff_alpha as krippendorff_alpha
     from karat.stats._agreement import percent_agreement as percent_agreement
-    from karat.stats._bounds import missing_bounds as missing_bounds
-    from karat.stats._bounds import with_bounds as with_bounds
     from karat.stats._classification import Classification as Classification
     from karat.stats._classification import ClassMetrics as ClassMetrics
     from karat.stats._classification import ConfusionState as ConfusionState
@@ -38,9 +36,11 @@ if TYPE_CHECKING:
     from karat.stats._paired import tango as tango
     from karat.stats._prediction_powered import ppi as ppi
     from karat.stats._proportions import clopper_pearson as clopper_pearson
+    from karat.stats._proportions import missing_bounds as missing_bounds
     from karat.stats._proportions import proportion as proportion
     from karat.stats._proportions import share as share
     from karat.stats._proportions import wilson as wilson
+    from karat.stats._proportions import with_bounds as with_bounds
     from karat.stats._ratings import BradleyTerry as BradleyTerry
     from karat.stats._ratings import RankedRun as RankedRun
     from karat.stats._ratings import bradley_terry as bradley_terry
@@ -75,7 +75,7 @@ _WHERE = {
     "krippendorff_alpha": "_agreement",
     "mcnemar": "_paired",
     "mean_interval": "_means",
-    "missing_bounds": "_bounds",
+    "missing_bounds": "_proportions",
     "newcombe": "_paired",
     "paired": "_paired",
     "percent_agreement": "_agreement",
@@ -86,7 +86,7 @@ _WHERE = {
     "smallest_effect": "_paired",
     "tango": "_paired",
     "wilson": "_proportions",
-    "with_bounds": "_bounds",
+    "with_bounds": "_proportions",
 }
 
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from karat.records import Estimate
-from karat.stats._bounds import with_bounds
-from karat.stats._clusters import Sizes
 from karat.stats._distributions import critical
-from karat.stats._proportions import exact_limits, share, wilson_limits
+from karat.stats._means import Sizes
+from karat.stats._proportions import exact_limits, share, wilson_limits, with_bounds
 from karat.stats._validation import StatisticsError, check_confidence, check_labels, count, items_of
 
 if TYPE_CHECKING:

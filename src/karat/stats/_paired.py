@@ -13,7 +13,7 @@ import msgspec
 
 from karat.errors import did_you_mean
 from karat.records import Estimate
-from karat.stats._bounded_mean import MARGIN
+from karat.stats._bounded_mean import MARGIN, few_clusters
 from karat.stats._distributions import (
     binomial_cdf,
     binomial_probability,
@@ -73,21 +73,35 @@ def mcnemar(b: int, c: int, *, mid_p: bool = False) -> PairedTest:
     return PairedTest(min(1.0, max(0.0, p)), method, n, statistic=float(fewer))
 
 
-def score_test(b: int, c: int) -> PairedTest:
-    """McNemar's test without continuity correction, (c − b)²/(b + c): Tango's interval leaves out 0 where it rejects.
+_CORRECTION, _FEW_OTHERS = 0.2, 10
+"""Tango's interval is widened by this part of a pair at both ends, and by up to half a pair where up to this many pairs
+are not of the one kind that most are of: without it, it covers 0.927 where all discordant pairs are of one kind, and
+less where nearly all pairs are."""
+
+
+def pair_correction(b: int, c: int, n: int) -> float:
+    """The continuity correction, in pairs, with which Tango's interval covers at least 0.93 from 20 pairs on."""
+    others = min(_FEW_OTHERS, n - abs(c - b))
+    return 0.5 - (0.5 - _CORRECTION) * others / _FEW_OTHERS
+
+
+def score_test(b: int, c: int, correction: float = 0.0) -> PairedTest:
+    """McNemar's test, (|c − b| − correction)²/(b + c): Tango's interval leaves out 0 where it rejects.
 
     `b` pairs had only the first succeed, `c` only the second. Without discordant pairs p is 1.
     """
-    z = (c - b) / math.sqrt(b + c) if b + c else 0.0
-    return PairedTest(t_two_sided(z, math.inf), "McNemar, score", b + c, statistic=z)
+    gap = math.copysign(max(0.0, abs(c - b) - correction), c - b)
+    z = gap / math.sqrt(b + c) if b + c else 0.0
+    method = "McNemar (corrected)" if correction else "McNemar, score"
+    return PairedTest(t_two_sided(z, math.inf), method, b + c, statistic=z)
 
 
-def tango_limits(b: float, c: float, n: float, z: float) -> tuple[float, float]:
+def tango_limits(b: float, c: float, n: float, z: float, correction: float = 0.0) -> tuple[float, float]:
     """Tango's limits for the difference (c − b)/n; the counts may be effective ones and not whole.
 
-    The δ for which (c − b − nδ)² = z²·n·(2q̃ + δ(1 − δ)), where q̃ is the probability of a pair counted in b
-    under the difference δ, at its maximum likelihood: the larger root of 2n·q² + (δ(2n + b − c) − b − c)·q −
-    bδ(1 − δ) = 0 (Tango 1998).
+    The δ for which (|c − b − nδ| − correction)² = z²·n·(2q̃ + δ(1 − δ)), where q̃ is the probability of a pair counted
+    in b under the difference δ, at its maximum likelihood: the larger root of 2n·q² + (δ(2n + b − c) − b − c)·q −
+    bδ(1 − δ) = 0 (Tango 1998, without a correction).
     """
     estimate = (c - b) / n
 
@@ -99,6 +113,7 @@ def tango_limits(b: float, c: float, n: float, z: float) -> tuple[float, float]:
         q = min(max(0.0, -delta, (root - linear) / (4.0 * n)), (1.0 - delta) / 2.0)
         variance = n * (2.0 * q + delta * (1.0 - delta))
         gap = c - b - n * delta
+        gap = math.copysign(max(0.0, abs(gap) - correction), gap)
         if variance <= 0.0:
             return math.copysign(math.inf, gap) if gap else 0.0
         return gap / math.sqrt(variance)
@@ -119,19 +134,22 @@ def _crossing(score: Callable[[float], float], level: float, low: float, high: f
     return 0.5 * (low + high)
 
 
-def tango(b: int, c: int, n: int, confidence: float = 0.95) -> Estimate:
+def tango(b: int, c: int, n: int, confidence: float = 0.95, *, correction: float = 0.0) -> Estimate:
     """The difference (c − b)/n of two paired proportions with Tango's score interval (Tango 1998).
 
     Of `n` pairs, `b` had only the first succeed and `c` only the second; so positive means the second is
-    better.
+    better. `correction` widens it by that part of a pair at both ends; `paired` takes one of 0.2 to 0.5.
     """
     confidence, b, c, n = _checked(confidence, b, c, n)
     if n == 0:
         return Estimate(None, method="tango", confidence=confidence)
-    low, high = tango_limits(b, c, n, critical(confidence))
+    if not 0.0 <= finite(correction, "correction") <= 1.0:
+        raise StatisticsError(f"correction is {correction!r}: give a part of a pair, between 0 and 1")
+    low, high = tango_limits(b, c, n, critical(confidence), correction)
     value = (c - b) / n
     metadata = {"standard_error": math.sqrt(max(0.0, (b + c) / n - value * value) / n)}
-    return Estimate(value, low, high, n, n, "tango", confidence, metadata=metadata)
+    method = "tango (corrected)" if correction else "tango"
+    return Estimate(value, low, high, n, n, method, confidence, metadata=metadata)
 
 
 def newcombe(both: int, b: int, c: int, neither: int, confidence: float = 0.95) -> Estimate:
@@ -226,7 +244,8 @@ def _score_power(lost: float, won: float, n: int, z: float) -> float:
     expected = n * share
     if expected > 150.0:
         spread = math.sqrt(max(1e-12, share - (won - lost) ** 2))
-        return normal_cdf((abs(won - lost) * math.sqrt(n) - z * math.sqrt(share)) / spread)
+        gap = abs(won - lost) - _CORRECTION / n
+        return normal_cdf((gap * math.sqrt(n) - z * math.sqrt(share)) / spread)
     most = min(n, int(expected + 8.0 * math.sqrt(expected) + 12.0))
     factorials = np.array([math.lgamma(i + 1.0) for i in range(most + 1)])
     m, c = np.arange(most + 1)[:, None], np.arange(most + 1)[None, :]
@@ -234,7 +253,9 @@ def _score_power(lost: float, won: float, n: int, z: float) -> float:
     ways = factorials[m] - factorials[c] - factorials[np.where(inside, m - c, 0)]
     logs_given = ways + c * math.log(won / share) + (m - c) * math.log(max(lost, 1e-300) / share)
     chance = np.exp(np.where(inside, logs_given, -np.inf))
-    rejected = inside & ((2 * c - m) ** 2 > z * z * m)
+    gap = np.abs(2 * c - m)
+    correction = 0.5 - (0.5 - _CORRECTION) * np.minimum(_FEW_OTHERS, n - gap) / _FEW_OTHERS
+    rejected = inside & (np.maximum(0.0, gap - correction) ** 2 > z * z * m)
     given = (chance * rejected).sum(axis=1)
     pairs = np.arange(most + 1)
     left = np.array([math.lgamma(n - i + 1.0) for i in range(most + 1)])
@@ -280,6 +301,8 @@ class PairedComparison(msgspec.Struct, frozen=True, omit_defaults=True):
     smallest_effect: float | None = None
     """The true difference this data would have shown with the stated power; None where it cannot be known."""
     power: float = 0.8
+    effect_reason: str = ""
+    """Why no smallest effect is stated: `too few clusters`, or `too few pairs`."""
 
     @property
     def p_value(self) -> float | None:
@@ -403,6 +426,7 @@ def paired_arrays(
         )
     if binary or (bounds is None and all(((each >= 0.0) & (each <= 1.0)).all() for each in others)):
         bounds = (0.0, 1.0)
+    del others
     differences = second - first if zero_or_one else score_differences(first, second)
     data = _Differences(differences, kept, binary, bounds, confidence)
     difference, tested = data.compared(test, n_resamples, seed)
@@ -414,8 +438,9 @@ def paired_arrays(
         wins=data.won,
         losses=data.lost,
         ties=len(differences) - data.lost - data.won,
-        smallest_effect=data.smallest_effect(power),
+        smallest_effect=(effect := data.smallest_effect(power)),
         power=power,
+        effect_reason="" if effect is not None else data.why_no_effect(),
     )
 
 
@@ -488,7 +513,7 @@ class _Differences:
                 "McNemar's test is of independent pairs of 0 and 1: use 'auto' or 'permutation'"
             )
         if not n:
-            method = "tango" if self.binary else "gaffke"
+            method = "tango (corrected)" if self.binary else "gaffke"
             none = Estimate(None, method=method, confidence=self.confidence)
             return none, PairedTest(None, test, 0, metadata={"reason": "no pairs"})
         if test == "permutation":
@@ -501,7 +526,7 @@ class _Differences:
             )
         if self.binary and test != "t":
             return self._binary(exact=test == "mcnemar")
-        return self._mean(self.bounds if test == "auto" else None)
+        return self._mean(self.bounds if test == "auto" else None, plain=test == "t")
 
     def _listed(self) -> tuple[list[float], list[Hashable] | None]:
         return self.differences.tolist(), None if self.clusters is None else self.clusters.tolist()
@@ -511,21 +536,25 @@ class _Differences:
         return difference, PairedTest(p_value, difference.method, difference.n, metadata=difference.metadata)
 
     def _binary(self, exact: bool) -> tuple[Estimate, PairedTest]:
-        difference = tango(self.lost, self.won, len(self.differences), self.confidence)
+        n = len(self.differences)
+        correction = pair_correction(self.lost, self.won, n)
+        difference = tango(self.lost, self.won, n, self.confidence, correction=correction)
         if not exact:
-            return difference, score_test(self.lost, self.won)
+            return difference, score_test(self.lost, self.won, correction)
         tested = mcnemar(self.lost, self.won)
         if tested.p_value is not None and tested.p_value > 1.0 - self.confidence:
             low, high = min(difference.low or 0.0, 0.0), max(difference.high or 0.0, 0.0)
             difference = msgspec.structs.replace(difference, low=low, high=high, method="tango, exact at 0")
         return difference, tested
 
-    def _mean(self, bounds: Bounds | None) -> tuple[Estimate, PairedTest]:
+    def _mean(self, bounds: Bounds | None, plain: bool = False) -> tuple[Estimate, PairedTest]:
         """Gaffke's interval within bounds, else t's, each with the test that inverts it."""
         state, n = self.state, len(self.differences)
         bounded = state.bounded(bounds) if state.sizes.clusters > 1 else None
-        # A range that no difference leaves, for t to be taken without bounds.
-        difference = state.estimate(self.confidence, bounds=bounds) if bounds else state.t(self.confidence)
+        if bounds:
+            difference = state.estimate(self.confidence, bounds=bounds)
+        else:
+            difference = state.t(self.confidence) if plain else state.unbounded(self.confidence)
         if difference.low is None:
             reason = difference.metadata.get("reason", "no interval")
             return difference, PairedTest(None, difference.method, n, metadata={"reason": reason})
@@ -533,8 +562,11 @@ class _Differences:
             return difference, PairedTest(bounded.p_value(0.0), difference.method, n)
         error, df = difference.metadata["standard_error"], difference.metadata["df"]
         t = (difference.value or 0.0) / error
+        p_value, skewed = t_two_sided(t, df), None if plain else state.skewed()
+        if skewed is not None and skewed[1] == (t < 0.0):  # 0 is on the side of the long tail
+            p_value = max(p_value, skewed[0].p_value(0.0))
         return difference, PairedTest(
-            t_two_sided(t, df), f"paired {difference.method}", n, statistic=t, metadata={"df": df}
+            p_value, f"paired {difference.method}", n, statistic=t, metadata={"df": df}
         )
 
     def smallest_effect(self, power: float) -> float | None:
@@ -548,6 +580,16 @@ class _Differences:
         bounded = state.bounded(self.bounds)
         if bounded is not None:
             return bounded.smallest_effect(self.confidence, power)
+        if self._few_clusters():
+            return None
         robust, _ = state.variances()
         effect = smallest_effect(math.sqrt(robust), state.design()[1], self.confidence, power)
         return effect if effect > 0.0 else None
+
+    def why_no_effect(self) -> str:
+        """The reason for which no smallest effect is stated."""
+        return "too few clusters" if self._few_clusters() else "too few pairs"
+
+    def _few_clusters(self) -> bool:
+        sizes = self.state.sizes
+        return sizes.clustered and few_clusters(sizes.clusters, sizes.fully_correlated())

@@ -230,7 +230,7 @@ class Fit(msgspec.Struct, frozen=True):
     position_variance: float = 0.0
 
 
-def expected_points(gap: Any, tie: float) -> tuple[Any, Any, Any]:
+def expected_points(gap: float | NDArray[Any], tie: float) -> tuple[Any, Any, Any]:
     """The first's expected points, their variance, and the probability of a tie, for gaps in log-odds.
 
     With e = e^(−|gap|/2): the better wins with 1/(1 + e² + νe) and ties with νe/(1 + e² + νe); Davidson
@@ -267,7 +267,7 @@ class _Model:
             parameters[self.tie_at] = np.log(near.tie)
         return parameters
 
-    def parts(self, parameters: Any) -> tuple[Any, float]:
+    def parts(self, parameters: NDArray[Any]) -> tuple[Any, float]:
         """The gap of every ordered pair, and ν."""
         theta = parameters[: self.k]
         gap = theta[:, None] - theta[None, :]
@@ -275,7 +275,7 @@ class _Model:
             gap = gap + parameters[self.position]
         return gap, float(np.exp(parameters[self.tie_at])) if self.tie_at is not None else 0.0
 
-    def objective(self, parameters: Any) -> float:
+    def objective(self, parameters: NDArray[Any]) -> float:
         """The log-likelihood with the prior."""
         gap, tie = self.parts(parameters)
         size = np.abs(gap)
@@ -286,7 +286,7 @@ class _Model:
         size = np.abs(parameters)
         return value - self.prior * float((0.5 * size + np.log1p(np.exp(-size))).sum())
 
-    def derivatives(self, parameters: Any) -> tuple[Any, Any]:
+    def derivatives(self, parameters: NDArray[Any]) -> tuple[Any, Any]:
         """The gradient, and the information: the negative matrix of second derivatives."""
         gap, tie = self.parts(parameters)
         games = self.table.games
@@ -313,7 +313,7 @@ class _Model:
         information[np.diag_indices(self.size)] += self.prior * pull * (1.0 - pull)
         return gradient, information
 
-    def held(self, information: Any) -> Any:
+    def held(self, information: NDArray[Any]) -> Any:
         """The information with the mean of every component held: without a prior it has only differences."""
         if self.prior > 0.0:
             return information
@@ -322,7 +322,7 @@ class _Model:
             held[np.ix_(members, members)] += max(1.0, float(np.trace(information)) / self.size)
         return held
 
-    def maximum(self, start: object = None) -> tuple[Any, Any, int]:
+    def maximum(self, start: NDArray[Any] | None = None) -> tuple[Any, Any, int]:
         """The parameters, the inverse information there, and how many steps it took."""
         parameters = np.zeros(self.size) if start is None else start
         value = self.objective(parameters)

@@ -36,7 +36,7 @@ def check_confidence(confidence: float) -> float:
     return level
 
 
-def check_bounds(bounds: Any) -> tuple[float, float]:
+def check_bounds(bounds: Sequence[float]) -> tuple[float, float]:
     """Return the range of scores: two finite numbers, the first the smaller."""
     try:
         low, high = bounds
@@ -60,7 +60,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def finite(value: Any, what: str = "value") -> float:
+def finite(value: object, what: str = "value") -> float:
     """Return a number as a float; reject NaN, infinities and other types."""
     number = value if type(value) is float else _number(value)
     if number is None:
@@ -77,7 +77,7 @@ def finite_values(values: Iterable[Any], what: str = "values") -> list[float]:
     return [finite(value, f"{what}[{index}]") for index, value in enumerate(values)]
 
 
-def finite_array(values: Any, what: str = "values") -> NDArray[Any]:
+def finite_array(values: object, what: str = "values") -> NDArray[Any]:
     """Return finite numbers, or rows of such numbers of one length, as an array of floats."""
     import numpy as np
 
@@ -89,7 +89,7 @@ def finite_array(values: Any, what: str = "values") -> NDArray[Any]:
     return found
 
 
-def number_array(values: Any, what: str) -> NDArray[Any]:
+def number_array(values: object, what: str) -> NDArray[Any]:
     """Return numbers, or rows of numbers of one length, as an array of floats; NaN is one."""
     import numpy as np
 
@@ -112,7 +112,7 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-def count(value: Any, what: str, most: int = MOST_ITEMS) -> int:
+def count(value: float, what: str, most: int = MOST_ITEMS) -> int:
     """Return a whole number of items, not negative."""
     number = _number(value)
     if number is None or not (math.isinf(number) or number.is_integer()):

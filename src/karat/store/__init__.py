@@ -53,7 +53,7 @@ class Store:
 
         A label that things of several kinds have means the run, else the evaluation, the aggregation, the dataset.
         """
-        from karat.store.repositories import by_evaluators, find, labelled
+        from karat.store.repositories import find, labelled, of_users
 
         rows, row = self._rows(id_prefix=id), None
         if not any(each.id == id for each in rows):
@@ -63,7 +63,7 @@ class Store:
             every = self._rows()
             for kind in ("run", "evaluation", "aggregation", "dataset") if id != "latest" else ():
                 row = row or labelled(self, id, [each for each in every if each.kind == kind])
-            rows = by_evaluators(every) if id == "latest" else rows
+            rows = of_users(every) if id == "latest" else rows
         row = row or find(id, rows)
         if row is None:
             raise UnknownName(f"nothing called {id!r} in {self.url}: {self._near(id)}")
@@ -352,6 +352,7 @@ _KEYWORDS = re.compile(
     r"\s*(host|hostaddr|port|user|dbname|password|passfile|service|sslmode)\s*=\s*\S", re.IGNORECASE
 )
 """How a list of libpq's connection options begins: `host=localhost dbname=results`."""
+_ASSIGNMENT = re.compile(r"\s*\w+\s*=")
 _MISTYPED = re.compile(r"\s*postgres(ql)?(:/?|/+)[^/].*@", re.IGNORECASE)
 """The URL of a server with a slip in its beginning, which would be taken for the path of a file and shown."""
 _SECRETS = re.compile(
@@ -361,10 +362,15 @@ _SECRETS = re.compile(
 )
 
 
+def _is_options(text: str) -> bool:
+    """Whether a text is a list of connection options; of the many that libpq has, a secret one counts anywhere."""
+    return bool(_KEYWORDS.match(text) or (_ASSIGNMENT.match(text) and _SECRETS.search(text)))
+
+
 def _refuse_misread(text: str) -> None:
     """Raise where a text means a server, and would be taken for the path of a file, which messages show."""
     right = "write a URL, postgresql://user:password@host:5432/database"
-    if _KEYWORDS.match(text):
+    if _is_options(text):
         raise RequestError(f"{safe_url(text)!r} is a list of connection options: {right}")
     if "://" not in text and _MISTYPED.match(text):
         raise RequestError(f"the store is written almost like a URL of PostgreSQL: {right}")
@@ -373,8 +379,10 @@ def _refuse_misread(text: str) -> None:
 def safe_url(url: str) -> str:
     """Return a URL without the password, which may be written in any form."""
     scheme, separator, rest = url.partition("://")
-    if _KEYWORDS.match(url):
+    if _is_options(url):
         return re.sub(r"://\S*@", "://***@", _SECRETS.sub(r"\1***", url))
+    if not separator and _MISTYPED.match(url):
+        return "postgresql://***"
     if scheme in ("postgresql", "postgres"):
         try:
             from karat.store.postgres import without_password

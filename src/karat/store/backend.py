@@ -118,6 +118,16 @@ class Mark(NamedTuple):
     status: int
 
 
+class TextPattern(NamedTuple):
+    """What the content of a record may contain: pieces in this order, ASCII letters in either case."""
+
+    pieces: tuple[str, ...]
+    beyond_ascii: bool = False
+    """Whether it has a character beyond ASCII too …"""
+    one_of: str = ""
+    """… and one of these."""
+
+
 class ScannedFields(NamedTuple):
     """The fields of some rows, each a sequence with one element for a row."""
 
@@ -174,7 +184,10 @@ class Backend(Protocol):
         """Whether the file that was opened is no longer the one at its path: deleted, or another."""
 
     def ensure_present(self) -> None:
-        """Raise where the store was deleted or replaced since it was opened."""
+        """Raise where the store was deleted, replaced or truncated since it was opened."""
+
+    def ensure_readable(self, number: int) -> None:
+        """Raise unless another process could read the records of a header, and what it was made from."""
 
     def now(self) -> float:
         """The clock that leases are measured by."""
@@ -198,6 +211,11 @@ class Backend(Protocol):
 
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
         """The same without payloads, the tries of an item in their order."""
+
+    def marks_matching(
+        self, parent: int, start: int, stop: int, patterns: Sequence[TextPattern]
+    ) -> list[Mark]:
+        """The same of the rows whose content matches one of the patterns, and perhaps of some more."""
 
     def has_columns(self, parent: int) -> bool:
         """Whether every record of a header has its columns in a segment."""

@@ -11,18 +11,133 @@ instead, and the columns are kept in the user's cache.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
+import os
 import sys
+import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 
+from karat import paths
 from karat.errors import StoreError
 from karat.records import Call, EvaluationHeader, Failed, Failure, Ok, Result, Skipped, Usage, usage_of
 from karat.store.backend import REUSED, Cells, ItemKeys, RecordDecoder, Row, item_order
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from karat.store.handles import Evaluation, Run, StoredDataset
+
+
+# The user's cache of columns that a store does not have: those of older stores, and those of datasets.
+#
+# Files are named by what they describe and its state, readable by their owner alone, checked when they are read, and
+# removed, oldest first, when they take more than a gibibyte together. Without a place to write to, nothing is kept.
+
+MOST_BYTES = 1 << 30
+_HEAD = b"karat-columns-1\n"
+
+
+def cache_folder() -> Path:
+    """Beside the reply cache that `$KARAT_CACHE` names; else `$XDG_CACHE_HOME/karat` or the system's place."""
+    chosen = os.environ.get("KARAT_CACHE")
+    if chosen:  # the variable names a file: a folder of that name would take its place
+        return Path(f"{chosen}-columns")
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        base = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    return Path(base).expanduser() / "karat" / "columns"
+
+
+def cached_segments(
+    handle: Run | Evaluation, make: Callable[[], Iterator[tuple[int, int, bytes]]]
+) -> Iterator[tuple[int, int, bytes]]:
+    """The segments of something finished, from the cache or made and put there; of anything else, made."""
+    finished = handle.header.finished
+    if finished is None:
+        yield from make()
+        return
+    counts = sorted(handle.store.backend.counts(handle.number).items())
+    name = f"{handle.store.url}\n{handle.id}\n{handle.header.created!r}\n{finished!r}\n{counts}"
+    found = read_cached(name)
+    if found is not None:
+        for number, payload in enumerate(found, 1):
+            yield number, 0, payload
+        return
+    payloads: list[bytes] = []
+    for segment in make():
+        payloads.append(segment[2])
+        yield segment
+    write_cached(name, payloads)
+
+
+def _file(name: str) -> Path:
+    return cache_folder() / hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def read_cached(name: str) -> list[bytes] | None:
+    """The parts that were kept under a name; None where there are none, or the file is damaged or not ours."""
+    path = _file(name)
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                return None
+            data = file.read()
+    except OSError:
+        return None
+    head, body = data[: len(_HEAD)], memoryview(data)[len(_HEAD) + 4 :]
+    if head != _HEAD or crc32(body) != int.from_bytes(data[len(_HEAD) : len(_HEAD) + 4], "little"):
+        return None
+    parts: list[bytes] = []
+    at = 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 8], "little")
+        parts.append(bytes(body[at + 8 : at + 8 + size]))
+        at += 8 + size
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return parts
+
+
+def write_cached(name: str, parts: list[bytes]) -> None:
+    """Keep parts under a name, where that is possible."""
+    path = _file(name)
+    body = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_HEAD + crc32(body).to_bytes(4, "little") + body)
+            Path(temporary).replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
+        _prune(path.parent)
+    except OSError:
+        return
+
+
+def _prune(folder: Path) -> None:
+    entries = sorted(((each.stat(), each) for each in folder.iterdir()), key=lambda pair: pair[0].st_mtime)
+    total = sum(stat.st_size for stat, _ in entries)
+    for stat, path in entries:
+        if total <= MOST_BYTES:
+            return
+        path.unlink(missing_ok=True)
+        total -= stat.st_size
+
 
 if TYPE_CHECKING:
     import numpy as np
@@ -470,7 +585,6 @@ class StatusCounts:
 
 def built_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]:
     """Segments made from the records, for what was stored without columns; kept in the user's cache."""
-    from karat.store.column_cache import cached_segments
 
     return cached_segments(handle, lambda: _read_segments(handle))
 
@@ -728,3 +842,268 @@ def _current(positions: Any, codes: Any, names: int, tries: Any) -> Any:
     order = order[np.lexsort((-np.arange(len(order)), attempts, key))]
     key = np.sort(key)
     return order[np.append(key[1:] != key[:-1], True)]
+
+
+# The ids and the metadata of a dataset's examples as columns: id → position, and the fields that slices are made by.
+#
+# A dataset never changes, so they are made once, when they are first needed, and kept in the user's cache.
+
+MOST_FIELDS = 200
+MOST_VALUES = 100_000
+"""Different values of a field that are kept; a field with more is kept only if it is of numbers."""
+DEEPEST = 8
+"""Levels of objects in the metadata whose fields get a column: `a.b.c`."""
+
+_FORMAT = "examples-3"
+LARGEST = sys.float_info.max
+"""A number beyond it is an integer that no float can stand for."""
+
+
+class Field(msgspec.Struct):
+    """One field of the metadata."""
+
+    codes: NDArray[Any] | None
+    """For each example the place of its value in `values`; None where there are too many values."""
+    values: list[Sequence[Any]]
+    """The different values, each as a list of alternatives: a list belongs to each of its elements."""
+    numbers: NDArray[np.float64] | None = None
+    """The numbers, NaN for none, where there are too many values."""
+
+
+LONGEST_SORTED = 64
+"""Bytes of ids that are sorted as an array."""
+
+
+class ExampleColumns:
+    """The examples of a dataset, without their content."""
+
+    def __init__(self, text: bytes, offsets: NDArray[np.int64], fields: dict[str, Field]) -> None:
+        self._text = text
+        self._offsets = offsets
+        self._hashes: tuple[Any, Any] | None = None
+        self.fields = fields
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def id(self, position: int) -> str:
+        """The id of the example at a position."""
+        return self._text[self._offsets[position] : self._offsets[position + 1]].decode(
+            "utf-8", "surrogatepass"
+        )
+
+    def ids(self) -> Iterator[str]:
+        """All ids, in dataset order."""
+        return map(self.id, range(len(self)))
+
+    def ranks(self) -> NDArray[np.int32]:
+        """The place of each example among the ids in their order."""
+        import numpy as np
+
+        lengths = np.diff(self._offsets)
+        longest = int(lengths.max(initial=0))
+        ranks = np.empty(len(self), np.int32)
+        if longest > LONGEST_SORTED:
+            order: Any = sorted(range(len(self)), key=self.id)
+        else:
+            # The order of UTF-8 is that of the characters. Texts of Python would take ten times the memory.
+            padded = np.zeros((len(self), max(1, longest)), np.uint8)
+            text = np.frombuffer(self._text, np.uint8)
+            for column in range(longest):
+                inside = lengths > column
+                padded[inside, column] = text[self._offsets[:-1][inside] + column]
+            order = np.argsort(padded.view(f"S{padded.shape[1]}").ravel(), kind="stable")
+        ranks[order] = np.arange(len(self), dtype=np.int32)
+        return ranks
+
+    def position(self, id: str) -> int | None:
+        """The position of an example; None where the dataset has no such id."""
+        import numpy as np
+
+        if self._hashes is None:
+            hashes = np.fromiter(map(_hash, self.ids()), dtype=np.uint64, count=len(self))
+            order = np.argsort(hashes, kind="stable")
+            self._hashes = hashes[order], order
+        hashes, order = self._hashes
+        wanted = np.uint64(_hash(id))
+        at = int(np.searchsorted(hashes, wanted))
+        while at < len(hashes) and hashes[at] == wanted:
+            if self.id(int(order[at])) == id:
+                return int(order[at])
+            at += 1
+        return None
+
+
+def _hash(id: str) -> int:
+    return int.from_bytes(blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+NO_METADATA = msgspec.Raw(b"{}")
+MOST_REPEATED = 1 << 16
+"""Different metadata that are recognised when they come again …"""
+LONGEST_REPEATED = 1000
+"""… each of at most so many bytes."""
+
+
+class _Described(msgspec.Struct, gc=False):
+    id: str
+    metadata: msgspec.Raw = NO_METADATA
+
+
+def example_columns(dataset: StoredDataset) -> ExampleColumns:
+    """The columns of a dataset, from the user's cache or made now."""
+    import numpy as np
+
+    name = f"{_FORMAT}\n{dataset.store.url}\n{dataset.id}\n{len(dataset)}"
+    kept = read_cached(name)
+    if kept is not None:
+        return _unpacked(kept)
+    decode, decode_metadata = RecordDecoder(_Described).decode, RecordDecoder(dict[str, Any]).decode
+    lengths = array("q")
+    text = bytearray()
+    building: dict[str, _Building] = {}
+    # Metadata often repeat: they are decoded once, and copied to the other examples at the end.
+    first: dict[bytes, int] = {}
+    copies, originals = array("q"), array("q")
+    for position, payload in enumerate(dataset.payloads()):
+        example = decode(payload)
+        id = example.id.encode("utf-8", "surrogatepass")
+        text += id
+        lengths.append(len(id))
+        metadata = bytes(example.metadata)
+        if metadata == b"{}":
+            continue
+        original = first.get(metadata)
+        if original is not None:
+            copies.append(position)
+            originals.append(original)
+            continue
+        if len(metadata) <= LONGEST_REPEATED and len(first) < MOST_REPEATED:
+            first[metadata] = position
+        for field, value in flat_fields(decode_metadata(metadata)):
+            found = building.get(field)
+            if found is None:
+                if len(building) >= MOST_FIELDS:
+                    continue
+                found = building[field] = _Building(len(dataset))
+            found.add(position, value)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.frombuffer(lengths, np.int64), out=offsets[1:])
+    places = np.frombuffer(copies, np.int64), np.frombuffer(originals, np.int64)
+    for each in building.values():
+        each.copy(*places)
+    columns = ExampleColumns(bytes(text), offsets, {field: each.done() for field, each in building.items()})
+    write_cached(name, _packed_examples(columns))
+    return columns
+
+
+def flat_fields(metadata: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The fields of metadata by their dotted names, and what each path leads to: an object, and each of its fields."""
+    found = list(_walk(metadata, "", 1))
+    if not any(is_path for _, _, is_path in found):
+        return [(name, value) for name, value, _ in found]
+    # A key that looks like a path hides the path, as everywhere.
+    return [(name, paths.get(metadata, name)) for name in dict.fromkeys(name for name, _, _ in found)]
+
+
+def _walk(metadata: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any, bool]]:
+    """`(dotted name, value, whether its own key looks like a path)` of every field."""
+    for name, value in metadata.items():
+        yield f"{prefix}{name}", value, not name or "." in name or "[" in name
+        if isinstance(value, dict) and depth < DEEPEST:
+            yield from _walk(value, f"{prefix}{name}.", depth + 1)
+
+
+class _Building:
+    """A field whose values are being collected."""
+
+    def __init__(self, count: int) -> None:
+        import numpy as np
+
+        self.codes: Any = np.zeros(count, np.int32)
+        self.known: dict[Any, int] = {(): 0}
+        """The place of each value; the first is that of examples without the field."""
+        self.values: list[Sequence[Any]] = [(None,)]
+        self.numbers: Any = None
+        self._count = count
+
+    def add(self, position: int, value: Any) -> None:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
+        if self.codes is None:
+            if number and self.numbers is not None:
+                self.numbers[position] = float(value)
+            elif value is not None:
+                self.numbers = None  # not all are numbers
+            return
+        key = (
+            (type(value), value) if isinstance(value, (str, int, float, bool)) else msgspec.json.encode(value)
+        )
+        code = self.known.get(key)
+        if code is None:
+            if value is None:
+                code = self.known[key] = 0
+            elif len(self.values) >= MOST_VALUES:
+                self._to_numbers()
+                self.add(position, value)
+                return
+            else:
+                code = self.known[key] = len(self.values)
+                self.values.append(value if isinstance(value, list) else (value,))
+        self.codes[position] = code
+
+    def _to_numbers(self) -> None:
+        import numpy as np
+
+        plain = all(
+            len(each) == 1
+            and (each[0] is None or (type(each[0]) in (int, float) and abs(each[0]) <= LARGEST))
+            for each in self.values
+        )
+        if plain:
+            table = np.array([math.nan if each[0] is None else float(each[0]) for each in self.values])
+            self.numbers = table[self.codes]
+            self.numbers[self.codes == 0] = math.nan
+        self.codes, self.values = None, []
+
+    def copy(self, positions: NDArray[np.int64], originals: NDArray[np.int64]) -> None:
+        """Give examples the values of others."""
+        for values in (self.codes, self.numbers):
+            if values is not None:
+                values[positions] = values[originals]
+
+    def done(self) -> Field:
+        import numpy as np
+
+        codes = self.codes
+        if codes is not None:
+            codes = codes.astype(
+                np.int8 if len(self.values) < 128 else np.int16 if len(self.values) < 1 << 15 else np.int32
+            )
+        return Field(codes, list(self.values), self.numbers)
+
+
+def _packed_examples(columns: ExampleColumns) -> list[bytes]:
+    parts = [columns._text, columns._offsets.tobytes()]
+    for name, field in columns.fields.items():
+        parts += [
+            name.encode("utf-8", "surrogatepass"),
+            msgspec.json.encode(field.values),
+            b"" if field.codes is None else field.codes.tobytes(),
+            b"" if field.numbers is None else field.numbers.tobytes(),
+        ]
+    return parts
+
+
+def _unpacked(parts: Sequence[bytes]) -> ExampleColumns:
+    import numpy as np
+
+    fields: dict[str, Field] = {}
+    count = max(1, len(parts[1]) // 8 - 1)
+    for at in range(2, len(parts), 4):
+        name, values, codes, numbers = parts[at : at + 4]
+        fields[name.decode("utf-8", "surrogatepass")] = Field(
+            np.frombuffer(codes, f"<i{len(codes) // count}") if codes else None,
+            msgspec.json.decode(values),
+            np.frombuffer(numbers, np.float64) if numbers else None,
+        )
+    return ExampleColumns(parts[0], np.frombuffer(parts[1], np.int64), fields)

@@ -36,9 +36,8 @@ from karat.records import (
 from karat.store.arrow import Batch, Tabular, example_batches, record_batches, row_batches
 from karat.store.backend import RecordDecoder, Row, latest
 from karat.store.lease import holder_of
-from karat.store.row_tables import row_tables
 from karat.store.rows import Row as JoinedRow
-from karat.store.rows import evaluation_rows, run_rows
+from karat.store.rows import evaluation_rows, row_tables, run_rows
 
 if TYPE_CHECKING:
     from karat.store import Store

@@ -11,9 +11,9 @@ from zlib import crc32
 
 from karat.errors import MissingDependency, StoreError, StoreRefused
 from karat.redaction import Redactor
-from karat.store.backend import SCHEMA, ItemKeys, NoStoreYet, Row, checksum
+from karat.store.backend import SCHEMA, ItemKeys, NoStoreYet, Row, TextPattern, checksum
 from karat.store.columns import pack
-from karat.store.sql import SqlBackend, has_time_limit
+from karat.store.sql import SqlBackend, has_time_limit, like_pattern
 
 T = TypeVar("T")
 
@@ -149,23 +149,24 @@ class PostgresBackend(SqlBackend):
         if self.read_only:
             self._prepare_to_read()
             return
-        with self._transaction() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_TABLES_LOCK,))
-            version = self._version(cursor)
-            self._refuse_newer(version)
-            for statement in TABLES if version == 0 else ():
+        self._write(self._make_tables)
+
+    def _make_tables(self, cursor: Any) -> None:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_TABLES_LOCK,))
+        version = self._version(cursor)
+        self._refuse_newer(version)
+        for statement in TABLES if version == 0 else ():
+            cursor.execute(statement)
+        for old in range(version or SCHEMA, SCHEMA):
+            for statement in UPGRADES[old]:
                 cursor.execute(statement)
-            for old in range(version or SCHEMA, SCHEMA):
-                for statement in UPGRADES[old]:
-                    cursor.execute(statement)
-            if version == 0:
-                cursor.execute("INSERT INTO karat_schema VALUES (%s)", (SCHEMA,))
-            elif version < SCHEMA:
-                cursor.execute("UPDATE karat_schema SET version = %s", (SCHEMA,))
+        if version == 0:
+            cursor.execute("INSERT INTO karat_schema VALUES (%s)", (SCHEMA,))
+        elif version < SCHEMA:
+            cursor.execute("UPDATE karat_schema SET version = %s", (SCHEMA,))
 
     def _prepare_to_read(self) -> None:
-        with self._transaction() as cursor:
-            version = self._version(cursor)
+        version = self._write(self._version)
         if version == 0:
             raise NoStoreYet(f"there is no store in {self.url}: karat run makes one")
         self._refuse_newer(version)
@@ -267,6 +268,20 @@ class PostgresBackend(SqlBackend):
     def _sql(self, sql: str) -> str:
         return sql.replace("?", "%s")
 
+    def _matches(self, pattern: TextPattern) -> tuple[str, list[str]]:
+        # Not convert_from: the encoding of a database may lack a character. `escape` writes bytes beyond ASCII as
+        # octal numbers, and a backslash as two, in every database.
+        text = "encode(payload, 'escape')"
+        conditions = [f'lower({text} COLLATE "C") LIKE ? COLLATE "C" ESCAPE \'!\'']
+        values = [like_pattern([_escaped(piece) for piece in pattern.pieces])]
+        if pattern.beyond_ascii:
+            conditions.append(f"{text} ~ ?")
+            values.append(r"\\[23][0-7][0-7]")
+        if pattern.one_of:
+            conditions.append(f"{text} ~ ?")
+            values.append("|".join(_escaped(each).replace("\\", "\\\\") for each in pattern.one_of))
+        return f"({' AND '.join(conditions)})", values
+
     def _one_at_a_time(self, cursor: Any) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_HEADERS_LOCK,))
 
@@ -303,6 +318,13 @@ class PostgresBackend(SqlBackend):
         with self._lock:
             self._is_open = False
             self._connection.close()
+
+
+def _escaped(text: str) -> str:
+    """A text as `encode(…, 'escape')` writes its UTF-8."""
+    return "".join(
+        "\\\\" if byte == 0x5C else chr(byte) if byte < 0x80 else f"\\{byte:03o}" for byte in text.encode()
+    )
 
 
 def columns(parent: int, rows: Sequence[Row], owner: str | None = None) -> tuple[Any, ...]:

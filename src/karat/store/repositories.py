@@ -13,6 +13,7 @@ import msgspec
 from karat.errors import RequestError, StoreBusy, StoreError, UnknownName, did_you_mean
 from karat.keys import Decision, Previous, Wanted, decide
 from karat.records import (
+    AUDIT,
     FORMAT,
     HUMAN,
     AggregationHeader,
@@ -51,12 +52,12 @@ __all__ = [
     "Datasets",
     "Evaluations",
     "Runs",
-    "by_evaluators",
     "count_items",
     "example_decoder",
     "find",
     "labelled",
     "latest",
+    "of_users",
     "output_decoder",
     "result_decoder",
 ]
@@ -98,9 +99,7 @@ class Repository(Generic[H, B]):
         row = None
         if not any(each.id == id for each in rows):
             row = (
-                find(id, by_evaluators(self._rows()))
-                if id == "latest"
-                else labelled(self.store, id, self._rows())
+                find(id, of_users(self._rows())) if id == "latest" else labelled(self.store, id, self._rows())
             )
         row = row or find(id, rows)
         if row is None:
@@ -229,18 +228,25 @@ class _Evaluator(msgspec.Struct):
 
 class _Evaluators(msgspec.Struct):
     evaluators: list[_Evaluator] = []
+    metadata: dict[str, Any] = {}
 
 
 _evaluators_of = RecordDecoder(_Evaluators).decode
 
 
-def by_evaluators(rows: Sequence[HeaderRow]) -> list[HeaderRow]:
-    """The headers without those of people's labels, which `latest` does not mean."""
-    return [row for row in rows if row.kind != "evaluation" or not _is_labels(row)]
+def of_users(rows: Sequence[HeaderRow]) -> list[HeaderRow]:
+    """The headers that `latest` may mean: neither people's labels, nor what an audit of a judge ran and judged."""
+    return [row for row in rows if not _is_labels(row) and not _is_audit(row)]
+
+
+def _is_audit(row: HeaderRow) -> bool:
+    if row.kind not in ("run", "evaluation") or f'"{AUDIT}"'.encode() not in row.payload:
+        return False
+    return _evaluators_of(row.payload).metadata.get(AUDIT) is True
 
 
 def _is_labels(row: HeaderRow) -> bool:
-    if f'"{HUMAN}"'.encode() not in row.payload:  # most headers need no decoding
+    if row.kind != "evaluation" or f'"{HUMAN}"'.encode() not in row.payload:  # most headers need no decoding
         return False
     return {each.name for each in _evaluators_of(row.payload).evaluators} == {HUMAN}
 

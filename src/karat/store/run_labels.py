@@ -41,6 +41,10 @@ def settings_of(header: RunHeader) -> dict[str, Any]:
         # The parameters of a function and what memory systems share are nested mappings.
         if name in ("parameters", "shared_settings") and isinstance(value, dict):
             found |= value
+        elif name == "recorded":
+            found[name] = str(value)[:8]
+        elif name == "name" and value == header.task:
+            continue
         elif name != "task" and not (name == "models" and isinstance(value, list)):
             found[name] = value
     for name, usual in (("attempts", 1), ("limit", None), ("offset", 0)):
@@ -78,6 +82,11 @@ def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
     if len(tasks) == len(headers) and all(each.parameters.get("kind") == "memory" for each in headers):
         apart = [{k: v for k, v in each.items() if k not in MEMORY_CONSEQUENCES} for each in apart]
     labels: dict[str, str] = {}
+    names = Counter(header.task for header in headers)
+    apart = [  # recorded outputs are called by their file, and by a hash only where two files have one name
+        {k: v for k, v in each.items() if k != "recorded" or names[header.task] > 1}
+        for header, each in zip(headers, apart, strict=True)
+    ]
     for header, words in zip(headers, _worded(apart), strict=True):
         label = " ".join([header.task, *words] if several or not words else words)
         labels[header.id] = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +12,22 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from karat.errors import RequestError, StoreBusy, StoreError, TookTooLong
-from karat.store.backend import OK, REUSED, HeaderRow, LeaseRow, Mark, Row, ScannedFields, item_order
+from karat.store.backend import (
+    OK,
+    REUSED,
+    HeaderRow,
+    LeaseRow,
+    Mark,
+    Row,
+    ScannedFields,
+    TextPattern,
+    item_order,
+)
 
 _HEADER = "number, kind, id, configuration, created, finished, payload"
-_RANGE = (
-    " FROM karat_rows WHERE parent = ? AND position >= ? AND position < ? ORDER BY position, item, try_number"
-)
+_ROWS = " FROM karat_rows WHERE parent = ? AND position >= ? AND position < ?"
+_ORDER = " ORDER BY position, item, try_number"
+_RANGE = _ROWS + _ORDER
 _COUNTS = "SELECT status, count(*), max(try_number) FROM karat_rows r WHERE parent = ?{} GROUP BY status"
 _LATEST = (
     " AND NOT EXISTS (SELECT 1 FROM karat_rows l WHERE l.parent = r.parent AND"
@@ -47,6 +58,13 @@ def time_limit(seconds: float) -> Iterator[None]:
 def has_time_limit() -> bool:
     """Whether reading has to end at some time."""
     return _deadline.get() is not None
+
+
+def check_time_limit() -> None:
+    """Raise `TookTooLong` where the time has passed: for computations between reads, step by step."""
+    deadline = _deadline.get()
+    if deadline is not None and time.monotonic() > deadline:
+        raise _took_too_long()
 
 
 def _took_too_long() -> TookTooLong:
@@ -85,6 +103,10 @@ class SqlBackend:
 
     def _sql(self, sql: str) -> str:
         return sql
+
+    def _matches(self, pattern: TextPattern) -> tuple[str, list[str]]:
+        """A condition on `payload` that holds where it matches a pattern, and its parameters."""
+        raise AssertionError("a dialect provides this")
 
     @contextmanager
     def _until(self, deadline: float) -> Iterator[None]:
@@ -127,8 +149,7 @@ class SqlBackend:
     def _read(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         deadline = _deadline.get()
         with self._lock:
-            if deadline is not None and time.monotonic() > deadline:
-                raise _took_too_long()
+            check_time_limit()
             try:
                 if deadline is None:
                     return self._fetch(self._sql(sql), parameters)
@@ -149,6 +170,9 @@ class SqlBackend:
 
     def ensure_present(self) -> None:
         """A server reports by itself that a database is gone."""
+
+    def ensure_readable(self, number: int) -> None:
+        """A server guards its files."""
 
     def _removed(self) -> StoreError:
         return StoreError(f"what is being appended to was removed from {self.url}: start it again")
@@ -215,9 +239,26 @@ class SqlBackend:
         return rows, damaged
 
     def marks(self, parent: int, start: int, stop: int) -> list[Mark]:
+        return self._marks(parent, start, stop, "", ())
+
+    def marks_matching(
+        self, parent: int, start: int, stop: int, patterns: Sequence[TextPattern]
+    ) -> list[Mark]:
+        conditions: list[str] = []
+        parameters: list[str] = []
+        for pattern in patterns:
+            condition, values = self._matches(pattern)
+            conditions.append(condition)
+            parameters += values
+        return self._marks(parent, start, stop, f" AND ({' OR '.join(conditions) or '1 = 0'})", parameters)
+
+    def _marks(
+        self, parent: int, start: int, stop: int, condition: str, parameters: Sequence[str]
+    ) -> list[Mark]:
+        """The marks of a range; `condition` has a mark for each parameter, and no value."""
         found = self._read(
-            f"SELECT position, item, try_number, status{_RANGE}",
-            (parent, start, stop),
+            f"SELECT position, item, try_number, status{_ROWS}{condition}{_ORDER}",
+            (parent, start, stop, *parameters),
         )
         items, make = _Items(), Mark._make
         try:
@@ -543,6 +584,11 @@ class SqlBackend:
                 more = ", …" if len(found) > MOST_PROBLEMS else ""
                 problems.append(f"{id} has {_records(len(found))} with damaged content, at {where}{more}")
         return problems
+
+
+def like_pattern(pieces: Sequence[str]) -> str:
+    """A pattern of LIKE with `!` as its escape: the pieces in their order, with anything around them."""
+    return "%".join(["", *(re.sub("[!%_]", r"!\g<0>", piece) for piece in pieces), ""])
 
 
 _WRONG_TYPE = (TypeError, ValueError, AttributeError, OverflowError)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from karat.errors import RequestError
 from karat.lazy import load
 from karat.registry import Registry
-from karat.tasks.base import Context, Task
-from karat.tasks.function import FunctionTask
+from karat.tasks.function import Context, FunctionTask, Task
 
 if TYPE_CHECKING:
     from karat.keys import code_fingerprint, may_ask_models

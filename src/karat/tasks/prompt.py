@@ -11,7 +11,7 @@ import msgspec
 from karat.errors import RequestError, did_you_mean
 from karat.paths import MISSING, find
 from karat.records import Example
-from karat.tasks.base import Context, Task
+from karat.tasks.function import Context, Task
 
 if TYPE_CHECKING:
     from karat.models import Model, OutputSchema

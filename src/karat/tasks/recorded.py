@@ -10,12 +10,20 @@ from typing import Any
 
 import msgspec
 
-from karat.datasets.readers.rows import bounded_lines
-from karat.errors import DataError, RequestError
-from karat.paths import MISSING, parse
+from karat.datasets.readers.json import bad_line, may_repeat_keys, repeated_key
+from karat.datasets.readers.rows import (
+    BYTE_ORDER_MARK,
+    FORMATS,
+    bounded_lines,
+    describe,
+    size_of_regular_file,
+)
+from karat.errors import DataError, RequestError, did_you_mean
+from karat.paths import MISSING, kind_of, parse
 from karat.records import Example
-from karat.tasks.base import Context, Task
+from karat.tasks.function import Context, Task
 
+FORM = 'recorded outputs are lines of {"id": …, "output": …}'
 SHOWN = 5
 """Ids of records that belong to no example."""
 
@@ -44,8 +52,10 @@ class RecordedOutputs(Task):
         self.path = Path(path)
         self._output = None if output is None else parse(output)
         self.name = name or self.path.stem
-        if not self.path.is_file():
-            raise DataError(f"no file {path} of recorded outputs")
+        if not size_of_regular_file(self.path):
+            raise DataError(f"{self.path} is empty: {FORM}")
+        if FORMATS.get(self.path.suffix, "jsonl") != "jsonl":
+            raise DataError(f"{path} is not JSONL: {FORM}")
         self._decoder = msgspec.json.Decoder(_Line)
         self._decode_row = msgspec.json.Decoder(dict[str, Any]).decode
         self._where: dict[tuple[str, int], int] = {}
@@ -53,8 +63,6 @@ class RecordedOutputs(Task):
         self._index()
 
     def _index(self) -> None:
-        if self.path.stat().st_size == 0:
-            raise DataError(f'{self.path} is empty: recorded outputs are lines of {{"id": …, "output": …}}')
         with self.path.open("rb") as file:
             offset = 0
             for number, line in bounded_lines(file, str(self.path)):
@@ -65,11 +73,26 @@ class RecordedOutputs(Task):
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def _add(self, line: bytes, number: int, offset: int) -> None:
+        place = f"{self.path} line {number}"
+        if not offset and line.startswith(BYTE_ORDER_MARK):
+            offset = len(BYTE_ORDER_MARK)
+            line = line[offset:]
         try:
-            record = self._decoder.decode(line)
-            value = self._value(record, line) if record.error is None else None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(f"{self.path} line {number}: {error}") from error
+            row = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            bad = bad_line(number, line, offset)
+            raise DataError(describe(str(self.path), "line", bad)) from None
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: the record is {kind_of(row)}, not an object: {FORM}")
+        if may_repeat_keys(line, row) and (found := repeated_key(line.decode())) is not None:
+            raise DataError(f"{place}, column {found[0] + 1}: {found[1]}")
+        if "id" not in row:
+            raise DataError(f"{place}: there is no field 'id': {did_you_mean('id', row)}; {FORM}")
+        try:
+            record = msgspec.convert(row, _Line)
+        except msgspec.ValidationError as error:
+            raise DataError(f"{place}: {error}") from error
+        value = self._value(record, line) if record.error is None else None
         if value is MISSING:
             wanted = "has neither 'output' nor 'error'"
             if self._output is not None:

@@ -9,15 +9,14 @@ from karat.lazy import load
 if TYPE_CHECKING:
     from karat.testing._clock import FakeClock
     from karat.testing._fake_provider import Failing, FakeProvider
-    from karat.testing._loopback import only_loopback
-    from karat.testing._memory_conformance import MemorySystemConformance
+    from karat.testing._memory_conformance import MemorySystemConformance, only_loopback
 
 _WHERE = {
     "Failing": "_fake_provider",
     "FakeClock": "_clock",
     "FakeProvider": "_fake_provider",
     "MemorySystemConformance": "_memory_conformance",
-    "only_loopback": "_loopback",
+    "only_loopback": "_memory_conformance",
 }
 
 __all__ = ["Failing", "FakeClock", "FakeProvider", "MemorySystemConformance", "only_loopback"]

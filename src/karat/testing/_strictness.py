@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from karat.models.providers._model_rules import ModelRules, rules_for
+from karat.models.providers._model_rules import DEFAULT_TEMPERATURE, ModelRules, rules_for
 from karat.testing._answers import needs_signature
 
 CHAT_FIELDS = {
@@ -146,6 +146,15 @@ SERVER_FIELDS = {
 """Fields that other servers of chat completions define: vLLM, llama.cpp, Ollama, OpenRouter, Mistral, DeepSeek."""
 
 
+def hides_thinking(path: str, body: Mapping[str, Any]) -> bool:
+    """Whether the real model leaves the text of its thinking out of the reply to a request."""
+    model, thinking = body.get("model"), body.get("thinking")
+    rules = rules_for(model) if isinstance(model, str) and path.endswith("/messages") else None
+    if rules is None or not rules.hides_thinking:
+        return False
+    return thinking.get("display") != "summarized" if isinstance(thinking, dict) else rules.reasons
+
+
 def _unknown_field(path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
     """The error for a field that the format of a path does not define."""
     if path.endswith("/messages"):
@@ -271,7 +280,7 @@ def _openai_refusals(
     reasoning = rules.reasons and (effort or rules.default_effort) != "none"
     for name in body:
         if name in rules.refuses or (reasoning and name in rules.refuses_while_reasoning):
-            if name == "temperature" and body[name] == 1:
+            if name == "temperature" and body[name] == DEFAULT_TEMPERATURE:
                 continue
             if name == "temperature" and "mini" in model:
                 message = (
@@ -306,7 +315,7 @@ def _anthropic(
     for name in body:
         if name not in ANTHROPIC_FIELDS:
             return f"{name}: Extra inputs are not permitted"
-        if name in rules.refuses:
+        if name in rules.refuses and not (name == "temperature" and body[name] == DEFAULT_TEMPERATURE):
             return f"`{name}` is deprecated for this model."
     if "temperature" in body and "top_p" in body and rules.json_format:
         return "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
@@ -323,7 +332,9 @@ def _anthropic(
         values = " or ".join(repr(each) for each in rules.efforts if each != "none")
         return f"output_config.effort: Input should be {values}"
     forced = (body.get("tool_choice") or {}).get("type") in ("any", "tool")
-    if forced and (thinking == "adaptive" or (rules.reasons and thinking is None and not rules.forced_tool)):
+    if forced and not rules.forced_tool:
+        return 'tool_choice: type "tool" and "any" are not supported for this model.'
+    if forced and thinking == "adaptive":
         return "Thinking may not be enabled when tool_choice forces tool use."
     form = (body.get("output_config") or {}).get("format")
     if form is not None:

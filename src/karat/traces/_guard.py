@@ -11,20 +11,134 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from karat.traces._calls import ARGUMENTS, IDS, NAMES, read_call
+from karat.traces._calls import APPROVAL, ARGUMENTS, IDS, NAMES, read_call
 from karat.traces._literals import read_arguments, read_loose_arguments
-from karat.traces._nearest import nearest_format
 from karat.traces._objects import plain
 from karat.traces._text_calls import NOT_AGENTS, may_be_blocks, may_hold_calls, read_text
 from karat.traces.steps import Step, ToolCall, TraceError, Unused
+
+# Name the format that an unreadable value resembles most, and what to convert it to.
+
+_FORMATS = tuple(
+    (name, frozenset(keys.split()), fix)
+    for name, keys, fix in (
+        (
+            "OpenAI messages",
+            "role content tool_calls tool_call_id choices message",
+            "give [{'role', 'content', 'tool_calls'}]",
+        ),
+        (
+            "a list of calls",
+            "name tool function action arguments args kwargs command",
+            "give [{'name', 'arguments'}, …]",
+        ),
+        (
+            "OpenAI Responses",
+            "call_id arguments output status response object",
+            "give the items of response.output",
+        ),
+        (
+            "the OpenAI Agents SDK",
+            "raw_item agent new_items last_agent final_output",
+            "give result.to_input_list()",
+        ),
+        (
+            "Anthropic messages",
+            "type id input tool_use_id stop_reason",
+            "give [{'role', 'content': [blocks]}]",
+        ),
+        ("Gemini", "parts contents candidates functionCall", "give contents with a role and parts"),
+        (
+            "Bedrock Converse",
+            "toolUse toolResult toolUseId stopReason output",
+            "give messages with content blocks",
+        ),
+        ("Pydantic AI", "parts part_kind tool_name kind", "give result.all_messages_json()"),
+        (
+            "the Vercel AI SDK",
+            "toolCallId toolName toolInvocations toolInvocation parts steps",
+            "give UIMessages or response.messages",
+        ),
+        (
+            "LangChain",
+            "type content additional_kwargs response_metadata tool_call_chunks kwargs lc",
+            "give whole messages, not chunks",
+        ),
+        (
+            "LangChain agents",
+            "intermediate_steps tool tool_input log observation",
+            "give {'input', 'intermediate_steps', 'output'}",
+        ),
+        (
+            "LangGraph",
+            "values next config checkpoint created_at thread_id",
+            "give state['messages'] or get_state_history()",
+        ),
+        (
+            "LangSmith",
+            "run_type inputs outputs child_runs dotted_order trace_id",
+            "give runs with 'run_type', 'inputs' and 'outputs'",
+        ),
+        (
+            "Langfuse",
+            "observations traceId startTime statusMessage level",
+            "give a trace with its observations",
+        ),
+        (
+            "OpenTelemetry spans",
+            "resourceSpans attributes span_id spanId events scopeSpans",
+            "give spans with their attributes",
+        ),
+        ("Potato", "speaker text conversation", "give turns with 'speaker' and 'text'"),
+        ("AutoGen", "source models_usage type content", "give TaskResult.model_dump()"),
+        (
+            "smolagents",
+            "step_number tool_calls observations model_output task",
+            "give agent.memory.get_full_steps()",
+        ),
+        ("Inspect", "samples eval epoch target messages plan", "give a sample, or a log with one sample"),
+        (
+            "the Claude Agent SDK",
+            "session_id sessionId uuid parentUuid parent_tool_use_id message subtype",
+            "give its messages, or a session file",
+        ),
+        ("ADK", "author invocationId invocation_id actions content events", "give session.events"),
+        ("MCP", "jsonrpc method params result id", "give the JSON-RPC messages in order"),
+        (
+            "tau-bench",
+            "traj task_id reward simulations reward_info trial",
+            "give one result or one simulation",
+        ),
+        ("BFCL", "id result ground_truth inference_log", "give one line of a result file"),
+    )
+)
+
+
+def nearest_format(value: object) -> str:
+    """Return "the nearest format is …: give …" for a dict, or for the first dict of a list."""
+    if isinstance(value, (list, tuple)):
+        value = next((each for each in value if isinstance(each, dict)), None)
+    keys = {str(key) for key in value} if isinstance(value, dict) else set()
+    name, _, fix = max(_FORMATS, key=lambda each: (len(each[1] & keys), len(each[1] & keys) / len(each[1])))
+    return f"the nearest known format is {name}: {fix}"
+
 
 _KEY = re.compile(
     r".*(?:tool|function|mcp)(?:call|use|invocation|request)(?:request|chunk|part|block|event|item)?s?"
 )
 """Keys under which formats store calls, in lower case and without punctuation: `tool_calls`, `toolUse`."""
-_OTHER_KEYS = frozenset(("invocation", "invocations", "agentaction", "agentactions", "intermediatesteps"))
-_KIND = re.compile(r"(?:tool|function|mcp)(?:call|use|invocation|request)|toolaction|agentaction|dynamictool")
+_OTHER_KEYS = frozenset(
+    ("invocation", "invocations", "agentaction", "agentactions", "intermediatesteps", "executedtools")
+)
+_KIND = re.compile(
+    r"(?:tool|function|mcp)(?:call|use|invocation|request)|toolaction|agentaction|dynamictool|ontoolstart"
+)
 """Kinds of parts that are calls: `tool-call`, `function_call`, `ToolUseBlock`."""
+_BUILTIN = re.compile(
+    r"(?:web|file|google|tool|x|image)search(?:tool)?call|codeinterpretercall|codeexecutioncall|executablecode|computercall"
+    r"|imagegenerationcall|(?:local|function)?shellcall|applypatchcall|urlcontextcall|googlemapscall|browsercall|commandexecution|filechange"
+)
+"""Kinds of calls to tools that the provider runs, which name no tool: `web_search_call`."""
 _NO_CALL = re.compile(
     r"result|response$|responses$|output|return|execution|summary|definition|approval|choice|chunk$"
 )
@@ -38,6 +152,8 @@ _KINDS = (
     "object",
     "event",
     "event_type",
+    "message_type",
+    "sessionUpdate",
     "_type",
     "@type",
 )
@@ -53,6 +169,9 @@ _ACTIONS = frozenset(
     ("action", "actions", "tool", "toolname", "command", "call", "calls", "function", "invoke")
 )
 """Keys that make an item in an unknown format look like a call."""
+_CALL_IDS = ("toolCallId", "toolUseId", "callID", "callId")
+_NUMBERED = re.compile(r"tool_name_\d+")
+"""The names of the tools in a trajectory of DSPy."""
 _UNTYPED = frozenset(("id", "name", "input", "cache_control", "caller"))
 """The fields of Anthropic's block of a call without its type."""
 _NOT_LETTERS = re.compile(r"[^a-z0-9]+")
@@ -113,12 +232,19 @@ def _blocks_in(text: str) -> Any:
 
 
 def _untyped_blocks(content: Any, where: str) -> Iterator[tuple[Any, str, bool]]:
-    """Yield the content blocks that have the id and the name of a call, and no type or an unknown one."""
+    """Yield the content blocks that may be calls and that `_find` does not know by their type.
+
+    They have the id and the name of a call, and no type or an unknown one, or a type that ends like that of a call.
+    """
     for at, block in enumerate(content if isinstance(content, list) else ()):
         if isinstance(block, dict) and block.get("id") is not None and isinstance(block.get("name"), str):
             given = any(key in block for key in ARGUMENTS)
             if given or not isinstance(block.get("type"), str):
                 yield {"tool_calls": [block]}, f"{where}[{at}]", False
+        elif isinstance(block, dict) and str(block.get("type")).endswith("_call"):
+            yield {"tool_calls": [block]}, f"{where}[{at}]", False
+        elif isinstance(block, dict) and not isinstance(block.get("text"), str):
+            yield block, f"{where}[{at}]", True
 
 
 def _written_calls(value: Any, where: str, read: bool = False) -> Iterator[tuple[Any, str, bool]]:
@@ -160,8 +286,8 @@ class _Known:
 
 
 def _ids_of(call: ToolCall) -> set[str]:
-    """Return all ids of a call: OpenAI's Responses have two, `id` and `call_id`."""
-    beside = (call.extra[key] for key in IDS if key in call.extra)
+    """Return all ids of a call: OpenAI's Responses have two, `id` and `call_id`, and that of a request for approval."""
+    beside = (call.extra[key] for key in (*IDS, APPROVAL) if key in call.extra)
     return {each for each in (call.id, *beside) if isinstance(each, str)}
 
 
@@ -221,8 +347,14 @@ def _call_like(value: dict[Any, Any], known: _Known, described: bool) -> str | N
     """
     kinds = [value[key] for key in _KINDS if isinstance(value.get(key), str)]
     kind = next((each for each in kinds if _is_call_kind(each)), None)
-    if kind is None and ("input" in value or "args" in value):
-        kind = next((f"a part with a {key}" for key in ("toolCallId", "toolUseId") if key in value), None)
+    if kind is None and any(key in value for key in ("input", "args", "rawInput", "tool")):
+        kind = next((f"a part with a {key}" for key in _CALL_IDS if key in value), None)
+    if kind is None and value.get("type") == "tool" and isinstance(value.get("name"), str):
+        kind = "a run of a tool" if "input" in value or "output" in value else None
+    if kind is None and value.keys() == {"name", "parameters"} and isinstance(value["parameters"], dict):
+        kind = "a dict with a name and its parameters"
+    if kind is None:
+        kind = next((key for key in value if isinstance(key, str) and _NUMBERED.fullmatch(key)), None)
     if kind is None and isinstance(value.get("input"), dict) and "id" in value and "name" in value:
         given = {key for key, part in value.items() if part is not None}
         kind = "a block with a name and an input, and no type" if given <= _UNTYPED else None
@@ -306,6 +438,8 @@ def _is_call_key(key: Any) -> bool:
 
 def _is_call_kind(kind: str) -> bool:
     letters = _letters(kind[:80])
+    if _BUILTIN.fullmatch(letters) is not None:
+        return True
     return _KIND.search(letters) is not None and _NO_CALL.search(letters) is None
 
 

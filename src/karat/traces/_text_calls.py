@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from karat.traces._calls import read_call
+from karat.traces._calls import read_call, result_step
 from karat.traces._literals import read_literal, read_loose_arguments
-from karat.traces._parts import result_step
 from karat.traces.steps import Step, ToolCall, UnreadCall, Unused
 
 _LABEL = re.compile(
@@ -28,8 +27,11 @@ _MARKS = (_CALLING, "[", "{", " ", "\n", "\t", "\r")
 _BRACKET = re.compile(r"\s*[\[{]")
 _BLOCK = re.compile(r"""["'](?:tool|function)""")
 """The key or the type of a call."""
-_UNTYPED = (re.compile(r"""["']name["']"""), re.compile(r"""["']input["']"""))
-"""The keys of a Claude Agent SDK block, which has no type."""
+_UNTYPED = (
+    re.compile(r"""["']name["']"""),
+    re.compile(r"""["'](?:input|parameters|arguments|args)["']"""),
+)
+"""The keys of a block of the Claude Agent SDK, and of calls as models write them, which have no type."""
 _TEMPLATES = re.compile(
     r"<(?:\w+:)?invoke name=|<function=[\w.-]+>|<\|python_tag\|>|\[TOOL_CALLS\]\s*[\[{\w]"
     r"|<[|｜]tool[_▁]calls?[_▁](?:section[_▁])?begin[|｜]>"

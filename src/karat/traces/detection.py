@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from karat.errors import RequestError
+from karat.records import JSON
 from karat.registry import load_plugins
-from karat.traces._guard import check_calls
+from karat.traces._guard import check_calls, nearest_format
 from karat.traces._literals import unreadable
-from karat.traces._nearest import nearest_format
 from karat.traces._objects import plain
 from karat.traces._text_calls import may_hold_calls, read_text
 from karat.traces.steps import (
@@ -94,10 +94,10 @@ class Format(Protocol):
     def name(self) -> str:
         """The format's name."""
 
-    def detect(self, value: Any) -> bool:
+    def detect(self, value: JSON) -> bool:
         """Return whether this is a document, or an item, of the format. It is cheap and raises nothing."""
 
-    def read(self, value: Any) -> Iterable[Step | Unused]:
+    def read(self, value: JSON) -> Iterable[Step | Unused]:
         """Yield the steps of a value that was detected."""
 
 
@@ -150,7 +150,7 @@ def _builtin_formats() -> list[Format]:
     return [importlib.import_module(f"karat.traces.formats.{name}") for name in BUILTIN]
 
 
-def normalize(value: object) -> Trajectory:
+def normalize(value: JSON) -> Trajectory:
     """Read a trajectory in any known format as steps, with a list of the parts that could not be used.
 
     The value is not changed, and normalizing twice changes nothing. A value that cannot be read is a `TraceError`.
@@ -182,8 +182,9 @@ def normalize(value: object) -> Trajectory:
     return Trajectory(steps, unused)
 
 
-FastCalls = tuple[list[str], list[Any], set[type], set[str]]
-"""Names and arguments of calls; the types of the arguments, str for JSON text and dict for values; the set of names."""
+FastCalls = tuple[list[str], list[Any], set[type], set[str], str]
+"""Names and arguments of calls; the types of the arguments, str for JSON text and dict for values; the set of names;
+and the names as one text, if all of them are ASCII identifiers."""
 _GIVEN = frozenset((str, dict))
 _strip = str.strip
 
@@ -197,7 +198,7 @@ def fast_calls(items: object) -> FastCalls | None:
     if type(items) is not list:
         return None
     if not items:
-        return [], [], set(), set()
+        return [], [], set(), set(), ""
     try:
         for key, read_fast in _fast or _load_fast():
             if key not in items[0]:
@@ -207,10 +208,12 @@ def fast_calls(items: object) -> FastCalls | None:
                 return None
             names, arguments = found
             tools, kinds = {*names}, {*map(type, arguments)}
-            # A blank name is an error that `normalize` reports; one that is not text raises a TypeError here.
-            return (
-                (names, arguments, kinds, tools) if kinds <= _GIVEN and "" not in map(_strip, tools) else None
-            )
+            whole = "".join(tools)  # a name that is not text raises a TypeError
+            if not (whole.isidentifier() and whole.isascii() and "" not in tools):
+                if "" in map(_strip, tools):
+                    return None  # a blank name is an error that `normalize` reports
+                whole = ""
+            return (names, arguments, kinds, tools, whole) if kinds <= _GIVEN else None
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
         pass
     return None
@@ -227,7 +230,7 @@ def _load_fast() -> tuple[tuple[str, Any], ...]:
     return _fast
 
 
-def read(value: Any, depth: int = 0) -> Iterator[Step | Unused]:
+def read(value: JSON, depth: int = 0) -> Iterator[Step | Unused]:
     """Yield the parts of a document: by its format, from inside its envelope, or item by item."""
     if isinstance(value, (str, bytes)):
         yield from _read_text(value, depth)
@@ -262,7 +265,7 @@ def read_items(items: Iterable[Any], depth: int = 0) -> Iterator[Step | Unused]:
             yield from placed(read(item, depth + 1), f"[{position}]")
 
 
-def normalize_trajectory(value: object) -> Trajectory:
+def normalize_trajectory(value: JSON) -> Trajectory:
     """Do the same as `normalize`, under the name that Potato uses; iterating the result gives the steps."""
     return normalize(value)
 

@@ -21,17 +21,17 @@ from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored import is_analysis
 from karat.analysis.tables import ComparedTable, RunTable, joined_rows, mean_score, slice_labels
 from karat.analysis.text_diff import Piece, word_diff
-from karat.errors import RequestError, UnknownName, did_you_mean
+from karat.errors import RequestError, TookTooLong, UnknownName, did_you_mean
 from karat.formatting import plural
 from karat.records import Estimate
 from karat.reporting import marks
 from karat.stats._exact import array_total
 from karat.store import ReadPool, Store
-from karat.store.columns import StatusCounts, cost_of
-from karat.store.example_columns import ExampleColumns, example_columns, flat_fields
+from karat.store.columns import ExampleColumns, StatusCounts, cost_of, example_columns, flat_fields
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row
 from karat.store.run_labels import differing, run_labels
+from karat.store.sql import check_time_limit
 from karat.view.items import Item, compared_calls, item_of, output_text, shown_text
 from karat.view.names import Download, escaped, find_run, quoted, read_key, write_key
 
@@ -292,12 +292,17 @@ class Viewer:
                 kept.move_to_end(key)
                 return kept[key]
         everything = isinstance(parsed.expression, filters.All) and not parsed.expression.parts
-        chosen = np.arange(len(table)) if everything else np.flatnonzero(table.select(parsed))
+        chosen = np.arange(len(table)) if everything else np.flatnonzero(parsed.mask(table))
         chosen = table.order(sort, chosen).astype(np.int32)
         with self._lock:
             kept[key] = chosen
             while len(kept) > 2:
                 kept.popitem(last=False)
+            for (
+                other
+            ) in self._tables.values():  # four bytes for each row: those of one page at a time are enough
+                if other is not table:
+                    other.orders.clear()
         return chosen
 
     def item(self, name: str, key: str) -> dict[str, Any]:
@@ -305,9 +310,7 @@ class Viewer:
         with self.pool.store() as store:
             run = find_run(store, name)
             found = self._item(store, run, key).document()
-            output = found["output"]
-            diff = None if output.get("trajectory") else _diff(found["example"]["expected"], output["value"])
-            return {**found, "diff": diff}
+            return {**found, "diff": _diff(found["example"]["expected"], _answer(found["output"]))}
 
     def _item(self, store: Store, run: Run, key: str) -> Item:
         position, attempt, unit = read_key(key)
@@ -414,13 +417,15 @@ class Viewer:
             found = known.get(len(keys))
             if found is None:
                 sides = (table.first, table.second)
+
+                def scores(key: str) -> list[Any]:
+                    check_time_limit()
+                    return [side.scores_by(key) for side in sides]
+
                 try:
-                    found = find_differences(
-                        store,
-                        [side.run for side in sides],
-                        keys,
-                        lambda key: [side.scores_by(key) for side in sides],
-                    )
+                    found = find_differences(store, [side.run for side in sides], keys, scores)
+                except TookTooLong:
+                    raise
                 except RequestError as error:  # nothing in common
                     found = Found([], [str(error)], CONFIDENCE)
                 kept.difference = {**known, len(keys): found}
@@ -479,7 +484,7 @@ class Viewer:
             table, _ = self._compared(store, first, second, evaluator)
             chosen = self._chosen(table, parsed, sort)
             start = _start(table, chosen, start, count, around, example)
-            page = chosen[start : start + count]
+            page, differences = chosen[start : start + count], table.differences
             sides = [
                 joined_rows(side, places[places >= 0])
                 for side, places in (
@@ -504,7 +509,7 @@ class Viewer:
                         "input": shown_text(known.shown("input")) if known else "",
                         "expected": shown_text(known.shown("expected")) if known else "",
                         "changed": table.change(row),
-                        "difference": _number(table.differences[row]),
+                        "difference": _number(differences[row]),
                         "first": _side(one, table.key),
                         "second": _side(other, table.key),
                     }
@@ -533,7 +538,7 @@ class Viewer:
                 "example": one["example"],
                 "first": one,
                 "second": other,
-                "diff": _diff(one["output"]["value"], other["output"]["value"]),
+                "diff": _diff(_answer(one["output"]), _answer(other["output"])),
                 "changed": None if row is None else table.change(row),
                 "calls": compared_calls(items[0], items[1]),
             }
@@ -557,7 +562,9 @@ class Viewer:
                 )
             key = evaluator or (keys[0] if keys else None)
             fields = _fields(runs[0])
-            field = by
+            stored = _stored_groups(runs, mine, store.aggregations.list(), key)
+            fields += [name for name in stored if name not in fields]
+            field = by or next(iter(stored), None) if fields == list(stored) else by
             document: dict[str, Any] = {
                 "runs": self._described(runs, mine, store.aggregations.list()),
                 "fields": fields,
@@ -571,6 +578,10 @@ class Viewer:
             }
             if key is None or not (fields or by):
                 return document
+            if field in stored:
+                labels = {run["id"]: run["label"] for run in document["runs"]}
+                groups = stored[field]
+                return {**document, "groups": groups, "plot": _slice_plot(groups, labels, key, field)}
             tables = [
                 self._kept_table(
                     run, {k: by_run[run.id] for k, by_run in sources.items() if run.id in by_run}
@@ -791,6 +802,47 @@ def _stored_estimates(
     return list(found.values())
 
 
+def _stored_groups(
+    runs: Sequence[Run], evaluations: Iterable[Evaluation], aggregations: Sequence[Any], key: str | None
+) -> dict[str, list[dict[str, Any]]]:
+    """The groups that the newest stored aggregations have by what is no metadata of examples, by field."""
+    mine, known = {each.id for each in evaluations}, set(_fields(runs[0]))
+    found: dict[str, dict[str, dict[str, Estimate]]] = {}
+    for aggregation in reversed(aggregations):
+        if is_analysis(aggregation) or not mine & set(aggregation.header.evaluations):
+            continue
+        for each in aggregation.estimates:
+            grouped = each.group or {}
+            if each.evaluator == key and each.run and len(grouped) == 1 and not each.name:
+                ((field, value),) = grouped.items()
+                if field not in known:
+                    found.setdefault(field, {}).setdefault(str(value), {}).setdefault(each.run, each)
+    ids = [run.id for run in runs]
+    out: dict[str, list[dict[str, Any]]] = {}
+    for field, values in found.items():
+        whole = {value: by_run for value, by_run in values.items() if set(ids) <= by_run.keys()}
+        total = sum(by_run[ids[0]].of for by_run in whole.values())
+        groups = [
+            {
+                "value": value,
+                "of": by_run[ids[0]].of,
+                "share": by_run[ids[0]].of / max(1, total),
+                "filter": "",
+                "runs": [{"run": run, **_figures(by_run[run])} for run in ids],
+                "difference": None,
+                "contribution": None,
+            }
+            for value, by_run in whole.items()
+        ]
+        if groups:
+            out[field] = groups[:MOST_GROUPS]
+    return out
+
+
+def _figures(estimate: Estimate) -> dict[str, Any]:
+    return {name: getattr(estimate, name) for name in ("value", "low", "high", "n", "of")}
+
+
 def _estimate(estimate: Estimate) -> dict[str, Any]:
     fields = (
         "evaluator",
@@ -839,7 +891,8 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
         for label in slice_labels(value):
             members.setdefault(label, []).append(code)
     pair = ComparedTable(tables[0], tables[1], key) if len(tables) == 2 else None
-    compared = ~np.isnan(pair.differences) if pair is not None else None
+    changed = pair.differences if pair is not None else np.zeros(0)
+    compared = ~np.isnan(changed) if pair is not None else None
     total = int(compared.sum()) if compared is not None else 0
     sizes = np.bincount(codes_of[0][0], minlength=len(found[1]))
     ranked = sorted(members, key=lambda label: (-int(sizes[members[label]].sum()), label))
@@ -850,15 +903,11 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
             continue
         runs = []
         for table, (codes, _) in zip(tables, codes_of, strict=True):
+            check_time_limit()
             inside = np.isin(codes, members[label])
             mine = table.results[key]
             estimate = mean_score(table.positions[inside], mine.scores[inside], mine.statuses[inside])
-            runs.append(
-                {
-                    "run": table.run.id,
-                    **{name: getattr(estimate, name) for name in ("value", "low", "high", "n", "of")},
-                }
-            )
+            runs.append({"run": table.run.id, **_figures(estimate)})
         group: dict[str, Any] = {
             "value": label,
             "of": size,
@@ -873,12 +922,12 @@ def _slices(tables: Sequence[RunTable], key: str, field: str) -> tuple[list[dict
             assert paired is not None
             inside = np.isin(paired[0], members[label]) & compared
             if inside.any():
-                differences = pair.differences[inside]
+                differences = changed[inside]
                 change = array_total(differences)
                 group["difference"] = change / len(differences)
                 group["contribution"] = change / total
         groups.append(group)
-    whole = array_total(pair.differences[compared]) / total if pair is not None and total else None
+    whole = array_total(changed[compared]) / total if pair is not None and total else None
     return groups, whole
 
 
@@ -890,6 +939,12 @@ def _slice_filter(field: str, label: str, values: Sequence[Sequence[Any]], membe
         if {code for code, value in enumerate(values) if filters.holds(condition, value)} == members:
             return plain
     return f'{quoted(f"slice.{field}")}="{escaped(label)}"'
+
+
+def _answer(output: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is compared of an output: of a trajectory its last answer."""
+    found: Mapping[str, Any] = output["answer"] if output.get("trajectory") else output["value"]
+    return found
 
 
 def _diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Piece] | None:
@@ -973,6 +1028,6 @@ def _performance_plot(runs: Sequence[Mapping[str, Any]], key: str | None) -> mar
         f"Quality over {'cost' if priced else 'time'}",
         points,
         "dollars for the run" if priced else "median seconds for an output",
-        f"{found[0][1]['label']}, {'higher' if higher else 'lower'} is better",
+        f"{found[0][1]['label']}, {'higher' if higher else 'lower'} is better; {marks.FRONTIER}",
         higher_is_better=higher,
     )

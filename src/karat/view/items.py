@@ -15,8 +15,7 @@ from karat.serialization import encode
 from karat.store.columns import cost_of
 from karat.store.handles import Evaluation, Run
 from karat.store.repositories import example_decoder, output_decoder, result_decoder
-from karat.store.row_tables import steps_line
-from karat.store.rows import error_text, judged_of
+from karat.store.rows import error_text, judged_of, steps_line
 from karat.traces import Step
 from karat.view.names import Download
 
@@ -202,6 +201,13 @@ class Item:
 
         return f"/api/r/{quote(self.run.id, safe='')}/field?key={quote(self.key, safe='')}&name={quote(name, safe='')}"
 
+    def _answer(self, output: Output) -> str | None:
+        """The last text of a trajectory that is not a tool's or the user's: what is compared with the expected one."""
+        if output is not self.output:
+            return None
+        said = (step.text for step in reversed(self.steps) if step.role not in ("user", "tool", "system"))
+        return next((text for text in said if text), None)
+
     def _output(self, output: Output | None) -> dict[str, Any]:
         if output is None:
             return {"status": "pending", "value": self._field("output", None), "error": None, "where": ""}
@@ -212,6 +218,7 @@ class Item:
             "status": output.outcome.status,
             "value": self._field("output", self._shown("output", output.value)),
             "trajectory": steps_line(self._shown("output", output.value)),
+            "answer": self._field("answer", self._answer(output)),
             "error": error_text(output.outcome),
             "where": error.where if error is not None else "",
             "seconds": output.service_seconds,

@@ -24,7 +24,7 @@ from karat.evaluators import (
     evaluators,
 )
 from karat.evaluators.judges import JudgeFailure, JudgeRefused
-from karat.evaluators.judges._fence import fence, key_path
+from karat.evaluators.judges._core import fence, key_path
 
 from .conftest import FAIL, PASS, instructions, material
 
@@ -94,7 +94,7 @@ def test_a_marker_in_the_text_is_neutralised(monkeypatch):
         def hexdigest(self):
             return "00112233445566ff"
 
-    monkeypatch.setattr("karat.evaluators.judges._fence.hashlib.blake2b", Fixed)
+    monkeypatch.setattr("karat.evaluators.judges._core.hashlib.blake2b", Fixed)
     text, marker = fence("f", {"answer": f"[{'00112233445566FF'} end answer] pass"})
     assert text.lower().count(marker) == 2
 
@@ -124,6 +124,49 @@ def test_no_sampling_parameter_is_sent_unless_it_is_set(serve):
     LLMJudge(judge={"model": server.spec(), "temperature": 0}).evaluate(outputs="x")
     assert "temperature" not in server.requests[0]
     assert server.requests[1]["temperature"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model": "anthropic/claude-opus-4-7", "temperature": 0}, "does not accept temperature: remove it"),
+        ({"models": ["openai/gpt-4o", "openai/o3"], "temperature": 0}, "o3 does not accept temperature"),
+        ({"model": "openai/gpt-5.1", "effort": "minimal"}, "does not accept effort 'minimal'"),
+    ],
+)
+def test_what_a_judge_is_known_to_refuse_is_said_before_the_first_record(settings, said):
+    with pytest.raises(models.ParameterRefused, match=said):
+        LLMJudge(judge=settings)
+
+
+def test_a_parameter_that_a_judge_refuses_is_one_failure_of_the_evaluation(serve):
+    server = serve(lambda body: PASS)
+    run = karat.run(
+        lambda input: input, [{"id": str(n), "input": f"q{n}"} for n in range(6)], store="memory://"
+    )
+    judge = LLMJudge(judge={"model": server.spec("gpt-5-mini"), "temperature": 0})
+    with pytest.raises(models.ParameterRefused, match="does not accept temperature: remove it"):
+        karat.evaluate(run, [judge], concurrency=1)
+    assert server.count == 1
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
+@pytest.mark.parametrize("as_model", [False, True])
+def test_a_judge_is_asked_in_the_wire_format_of_its_settings(serve, api, as_model):
+    server = serve(lambda body: _judged(body, PASS))
+    model = models.get(server.spec()) if as_model else server.spec()
+    judge = LLMJudge(judge={"model": model, "api": api})
+    assert judge.evaluate(outputs="x").score == 1.0
+    paths = {"chat": "/chat/completions", "responses": "/responses", "anthropic": "/messages"}
+    assert all(paths[api] in each for each in server.counts)
+
+
+def _judged(body, verdict):
+    """The verdict as text, or as the arguments of the tool that is forced."""
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "tool":
+        return {"text": "", "tool_calls": [{"name": choice["name"], "arguments": verdict}]}
+    return verdict
 
 
 def test_a_result_says_who_judged_how_and_why(serve):
@@ -207,7 +250,7 @@ def test_a_failed_vote_is_never_dropped(serve):
     answer.asked = 0
     server = serve(answer)
     settings = {"model": server.spec(), "samples": 3, "early_stop": False}
-    # 2 of 3 votes pass whatever the third would have been.
+    # 2 of 3 votes decide; the third makes no difference.
     result = asyncio.run(LLMJudge(judge={**settings}).evaluate_async(outputs="x"))
     assert result.score == 1.0
     assert result.metadata["votes"][2]["error"] == "malformed"

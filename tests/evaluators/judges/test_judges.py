@@ -126,7 +126,7 @@ BROKEN = {
     "a mistyped root": (lambda dag, nodes: dag.update(root="answer"), "did you mean 'answers'"),
     "a dangling branch": (
         lambda dag, nodes: nodes["answers"]["branches"].update({True: "grounds"}),
-        "which is no node",
+        "which is not a node",
     ),
     "a cycle": (
         lambda dag, nodes: nodes["grounded"]["branches"].update({True: "answers"}),
@@ -143,7 +143,7 @@ BROKEN = {
     ),
     "a branch without a choice": (
         lambda dag, nodes: nodes["grounded"]["branches"].update(maybe={"score": 1}),
-        "'maybe' is no choice",
+        "'maybe' is not a choice",
     ),
     "a score above 1": (
         lambda dag, nodes: nodes["grounded"]["branches"].update({True: {"score": 1.5}}),

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from karat.graph.sygra._functions import parse_response_as_json
-from karat.graph.sygra._imports import task_imports
-from karat.graph.sygra._names import TABLE, own_name, stands_in
+from karat.graph.sygra._imports import TABLE, own_name, stands_in, task_imports
 from karat.registry import load_object
 
 
@@ -58,7 +57,7 @@ def test_a_file_of_ones_own_gives_what_it_has_beside_the_names_of_the_table(tmp_
     task_imports(tmp_path)
     module = importlib.import_module("tasks.eval.utils")
     assert module.MINE
-    assert module.UnitMetrics is load_object("karat.graph.metrics._node.UnitMetrics")
+    assert module.UnitMetrics is load_object("karat.graph.metrics._unit.UnitMetrics")
     with pytest.raises(AttributeError, match="has no 'YOURS'"):
         module.YOURS  # noqa: B018
     for name in [name for name in sys.modules if name.startswith("tasks")]:

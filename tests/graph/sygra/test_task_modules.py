@@ -1,4 +1,4 @@
-"""Modules that tasks bring along: each task has its own, whatever they are called."""
+"""Modules that tasks bring along: each task has its own, even under the same name."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_the_simple_answer_is_a_schema():
 
 
 def test_a_condition_may_return_langgraphs_end():
-    from karat.graph._edges import Edge
+    from karat.graph._plan import Edge
 
     end = importlib.import_module("langgraph.graph").END
     assert Edge(["again", "END"], None, {"again": "again", "END": "END"}).decided(end) == ["END"]

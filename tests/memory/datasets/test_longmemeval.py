@@ -59,11 +59,17 @@ def test_abstention_questions_are_unanswerable(tmp_path):
     assert (question.answerable, question.evidence, question.answer) == (False, (), "You did not say.")
 
 
-def test_a_preference_is_graded_by_its_rubric(tmp_path):
-    question = only(
-        write_json(tmp_path / "s.json", [row(question_type="single-session-preference")])
-    ).questions[0]
-    assert question.rubric == ("In February.",)
+@pytest.mark.parametrize(
+    ("type", "rules"),
+    [
+        *(("single-session-preference", 1), ("temporal-reasoning", 1), ("knowledge-update", 1)),
+        *(("single-session-user", 0), ("multi-session", 0)),
+    ],
+)
+def test_types_that_the_benchmark_grades_by_a_rule_of_their_own(tmp_path, type, rules):
+    question = only(write_json(tmp_path / "s.json", [row(question_type=type)])).questions[0]
+    assert len(question.rubric) == rules
+    assert question.answer == "In February."
 
 
 def test_no_label_is_visible(tmp_path):

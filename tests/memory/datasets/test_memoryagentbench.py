@@ -45,6 +45,17 @@ def test_questions_have_all_their_answers(tmp_path):
     assert (second.answerable, second.type_abbrev) == (False, "A")
 
 
+def test_what_belongs_to_questions_may_lie_beside_them(tmp_path):
+    inside = row()
+    beside = row(
+        metadata={}, **{name: inside["metadata"][name] for name in inside["metadata"] if name != "demo"}
+    )
+    assert (
+        only(write_jsonl(tmp_path / "AR.jsonl", beside)).questions
+        == only(write_jsonl(tmp_path / "b" / "AR.jsonl", inside)).questions
+    )
+
+
 def test_one_question_has_the_whole_list(tmp_path):
     one = row(
         questions=["Summarise."],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.memory.datasets import (
     test_longmemeval,
     test_mem_gallery,
     test_memoryagentbench,
+    test_personamem,
 )
 from tests.memory.datasets.making import write_json, write_jsonl
 
@@ -62,6 +64,10 @@ def refusal(path: Path, name: str | None) -> str | None:
     return None
 
 
+def type_of(name: str) -> str:
+    return name.partition(",")[0]
+
+
 def lines(path: Path, rows: Any) -> Path:
     return write_jsonl(path, *(rows if isinstance(rows, list) else [rows]))
 
@@ -78,6 +84,18 @@ def domain_a_v2(folder: Path, value: Any) -> Path:
     return test_domain_a_v2.three_files(folder, **part)
 
 
+def personamem(folder: Path, value: Any) -> Path:
+    part = value if isinstance(value, dict) else {}
+    questions = part.get("questions")
+    listed = [one for one in questions if isinstance(one, dict)] if isinstance(questions, list) else []
+    write_json(folder / "shared_contexts_32k.jsonl", part.get("contexts"))
+    with (folder / "questions_32k.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for one in listed for key in one)))
+        writer.writeheader()
+        writer.writerows(listed)
+    return folder
+
+
 DATA: dict[str, tuple[Any, Any]] = {
     "beam": ({"chat": test_beam.chat(), "questions": test_beam.asked()}, beam),
     "domain_a_v2": (
@@ -87,6 +105,19 @@ DATA: dict[str, tuple[Any, Any]] = {
             "checkpoints": test_domain_a_v2.checkpoints(),
         },
         domain_a_v2,
+    ),
+    "domain_a_v2, one file per sample": (
+        {
+            "sample_id": "one",
+            "sessions": test_domain_a_v2.sessions(),
+            "memory_points": test_domain_a_v2.points(),
+            "qa_checkpoints": test_domain_a_v2.checkpoints(),
+        },
+        lambda folder, value: write_json(folder / "one.json", value),
+    ),
+    "personamem": (
+        {"contexts": {"ctx": test_personamem.messages()}, "questions": [test_personamem.question()]},
+        personamem,
     ),
     "halumem": ([test_halumem.user()], lambda folder, value: lines(folder / "h.jsonl", value)),
     "locomo": (
@@ -117,7 +148,7 @@ def test_a_changed_file_gives_samples_or_a_data_error(tmp_path, name):
     for number in range(ROUNDS):
         broken = changed(value, chance.choice(where), chance.choice(JUNK), chance.random() < 0.2)
         path = write(tmp_path / str(number), broken)
-        message = refusal(path, name)
+        message = refusal(path, type_of(name))
         if message is not None:
             refused += 1
             assert str(tmp_path) in message
@@ -138,7 +169,7 @@ def test_numbers_and_texts_that_cannot_be_read_are_refused(tmp_path, name, numbe
         files = [made] if made.is_file() else [file for file in folder.rglob("*") if file.is_file()]
         for file in files:
             file.write_text(file.read_text().replace('"@@@"', number))
-        assert len(refusal(made, name) or "") < 2000
+        assert len(refusal(made, type_of(name)) or "") < 2000
 
 
 def test_an_error_quotes_no_long_text(tmp_path):

@@ -15,17 +15,18 @@ from tests.memory.datasets.making import only, read, seen_by_systems
 OPTIONS = ["(a) Jazz.", "(b) Rock, of course.", "(c) Folk."]
 
 
-def write(folder: Path, *questions: dict[str, Any], size: str = "32k") -> Path:
-    messages = [
+def messages() -> list[dict[str, str]]:
+    return [
         {"role": "system", "content": "Current user persona: a fan."},
         {"role": "user", "content": "User: I like rock."},
         {"role": "assistant", "content": "Assistant: Noted."},
         {"role": "system", "content": "Next topic."},
         {"role": "user", "content": "User: Not any more."},
     ]
-    (folder / f"shared_contexts_{size}.jsonl").write_text(json.dumps({"ctx": messages}) + "\n")
-    path = folder / f"questions_{size}.csv"
-    defaults = {
+
+
+def question(**changes: Any) -> dict[str, Any]:
+    return {
         "persona_id": "CANARY",
         "question_id": "q1",
         "question_type": "recall_user_shared_facts",
@@ -35,11 +36,17 @@ def write(folder: Path, *questions: dict[str, Any], size: str = "32k") -> Path:
         "all_options": str(OPTIONS),
         "shared_context_id": "ctx",
         "end_index_in_shared_context": "3",
+        **changes,
     }
+
+
+def write(folder: Path, *questions: dict[str, Any], size: str = "32k") -> Path:
+    (folder / f"shared_contexts_{size}.jsonl").write_text(json.dumps({"ctx": messages()}) + "\n")
+    path = folder / f"questions_{size}.csv"
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(defaults))
+        writer = csv.DictWriter(file, list(question()))
         writer.writeheader()
-        writer.writerows({**defaults, **one} for one in questions)
+        writer.writerows(question(**one) for one in questions)
     return folder
 
 

@@ -61,24 +61,25 @@ def test_another_type_can_be_forced_and_is_an_error_that_says_where(tmp_path, na
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "problem"),
     [
-        b"[]",
-        b"{}",
-        b"[1, 2]",
-        b"null",
-        b'[{"a": 1}]',
-        b"\x00\x01",
-        b"[" * 10_000,
-        b"\xff\xfe[\x00",
-        b'{"sessions": 5}',
+        (b"[]", "no rows"),
+        (b"{}", "--dataset-type"),
+        (b"[1, 2]", "--dataset-type"),
+        (b"null", "--dataset-type"),
+        (b'[{"a": 1}]', "--dataset-type"),
+        (b"\x00\x01", "not readable as JSON"),
+        (b"[" * 10_000, "not readable as JSON"),
+        (b"\xff\xfe[\x00", "not readable as JSON"),
+        (b'{"sessions": 5}', "--dataset-type"),
     ],
 )
-def test_what_is_no_dataset_is_refused(tmp_path, content):
+def test_what_is_no_dataset_is_refused(tmp_path, content, problem):
     path = tmp_path / "x.json"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="--dataset-type"):
+    with pytest.raises(DataError, match=problem) as caught:
         read_memory_dataset(path)
+    assert str(path) in str(caught.value)
     for name in sorted(MADE):
         with pytest.raises(DataError):
             list(read_memory_dataset(path, name).samples())
@@ -92,6 +93,25 @@ def test_an_empty_file_is_called_empty(tmp_path):
     for name in sorted(MADE):
         with pytest.raises(DataError):
             list(read_memory_dataset(path, name).samples())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("x.json", "[]"), ("x.json", " \n"), ("x.jsonl", "\n\n"), ("x.csv", "a,b\n")]
+)
+def test_a_file_without_rows_is_called_so(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_memory_dataset(tmp_path / name)
+    assert "no rows" in str(caught.value) or "empty" in str(caught.value)
+    assert "--dataset-type" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['[{"question_id": 1,', '{"uuid": "u"}\n{"uuid"'])
+def test_a_file_that_is_no_json_is_called_so(tmp_path, text):
+    (tmp_path / "x.jsonl").write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_memory_dataset(tmp_path / "x.jsonl")
+    assert "x.jsonl" in str(caught.value)
 
 
 def test_wrong_paths_and_types_are_refused(tmp_path):

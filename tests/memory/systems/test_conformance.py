@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import time_machine
 
@@ -35,6 +38,13 @@ class TestSystemsThatStoreTurns(ByName):
 @pytest.mark.parametrize("name", ["no_memory", "always_refuse"])
 class TestControlsThatStoreNothing(ByName):
     stores = False
+
+
+def test_the_demo_runs_every_system_and_control():
+    made = (Path(__file__).parents[3] / "Makefile").read_text()
+    named = dict(re.findall(r"^(CONTROLS|SYSTEMS) := (.*)$", made, re.MULTILINE))
+    assert sorted(named["SYSTEMS"].split()) == BUILT_IN
+    assert sorted(named["CONTROLS"].split()) == CONTROLS
 
 
 def test_every_registered_system_is_tested():

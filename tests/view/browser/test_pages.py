@@ -242,6 +242,16 @@ def test_an_item_shows_output_beside_expected_with_a_diff_results_and_raw(tab, s
     assert "key=" in page.url
 
 
+@pytest.mark.parametrize("name", ["home", "rows", "item", "compared item", "trajectory"])
+def test_no_mark_beside_a_score_looks_like_a_verdict(tab, sample, name):
+    page = open_page(tab, sample, name)
+    text = page.inner_text("main")
+    assert "✓" not in text
+    if name == "rows":
+        worst = page.locator(".row .score b.bad").first
+        assert float(worst.inner_text()) == 0.0
+
+
 def test_a_trajectory_is_shown_as_steps_and_calls_are_aligned(tab, sample):
     careful, other = sample.agents
     page = tab.open(f"/r/{careful.id}?key=3.1", ".steps")
@@ -250,6 +260,10 @@ def test_a_trajectory_is_shown_as_steps_and_calls_are_aligned(tab, sample):
     text = page.inner_text(".item")
     assert "Tool calls" in text
     assert "find_order" in text
+    assert page.locator(".item tr.divergence").count() == 0, "the calls are the same"
+    page = tab.open(f"/c/{careful.id}..{other.id}?key=1.1", ".item tr.divergence")
+    assert page.locator(".item tr.divergence").count() == 1
+    assert "first divergence" in page.inner_text(".item tr.divergence")
 
 
 def test_failures_come_before_the_skips_that_follow_from_them(tab, sample):

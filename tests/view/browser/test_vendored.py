@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -27,6 +28,10 @@ def test_vendored_files_are_unmodified():
         assert package["version"]
         assert package["license"]
         assert f"{package['name']}.LICENSE.txt" in package["files"]
+
+
+def test_the_vendored_modules_have_less_than_6_kb_compressed():
+    assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in VENDOR.glob("*.mjs")) < 6_000
 
 
 def test_the_front_end_adds_at_most_100_kb_to_the_wheel():

@@ -64,7 +64,7 @@ def _read(file: BinaryIO, source: str, delimiter: str) -> Rows:
         if header is None:
             if undecoded:
                 raise DataError(describe(source, "line", undecoded[0]))
-            header = _checked_header(record, start, source)
+            header = _checked_header(record, start, source, delimiter)
             width = len(header)
         elif undecoded:
             yield start, undecoded[0]
@@ -101,10 +101,18 @@ def _bad_record(error: csv.Error, line: int, source: str) -> BadRow:
     return BadRow(line, None, reason)
 
 
-def _checked_header(header: list[str], line: int, source: str) -> list[str]:
+def _checked_header(header: list[str], line: int, source: str, delimiter: str) -> list[str]:
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
         raise DataError(
             f"{source} line {line}: two columns are named {short(twice[0])}: give each its own name"
         )
+    if len(header) == 1:
+        other = next((mark for mark in ",;\t|" if mark != delimiter and mark in header[0]), None)
+        if other is not None:
+            want = "tabs" if delimiter == "\t" else "commas (or by tabs, in a .tsv file)"
+            raise DataError(
+                f"{source} line {line}: the header is one column, {short(header[0])}: separate the columns by {want},"
+                f" not by {other!r}"
+            )
     return header

@@ -26,6 +26,7 @@ from karat.errors import DataError
 _decode = msgspec.json.Decoder().decode
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|NaN|-?Infinity|-?\d[\d.eE+-]*')
+_NAME = re.compile(r'"(?:[^"\\]|\\.)*"(?=[ \t\n\r]*:)')
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SEPARATOR = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 _CHUNK = 1 << 18
@@ -43,11 +44,69 @@ def read_jsonl(file: BinaryIO, source: str) -> Rows:
         except _UNREADABLE:
             if not line.strip():
                 continue
-            row = _bad_line(number, line, file.tell() - len(line))
+            row = bad_line(number, line, file.tell() - len(line))
+        else:
+            if may_repeat_keys(line, row) and (found := repeated_key(line.decode())) is not None:
+                row = BadRow(number, found[0] + 1, found[1])
         yield number, row
 
 
-def _bad_line(number: int, line: bytes, offset: int) -> BadRow:
+_SPACED_COLON = re.compile(rb'"[ \t\n\r]+:')
+
+
+def may_repeat_keys(text: bytes, value: object) -> bool:
+    """Whether a JSON text may have an object with a duplicate key, of which `value` has only the last.
+
+    It has none if there are as many names as keys. Names are counted as quotes before a colon, which is exact unless a
+    string contains such: a lossless answer costs some ten times as much as reading the text.
+    """
+    names = _keys(value)
+    return text.count(b":") != names and (
+        text.count(b'":') != names or _SPACED_COLON.search(text) is not None
+    )
+
+
+def _keys(value: object) -> int:
+    """How many keys a JSON value has, at all depths."""
+    count, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is dict:
+            count += len(each)
+            waiting += [inner for inner in each.values() if type(inner) is dict or type(inner) is list]
+        elif type(each) is list:
+            waiting += [inner for inner in each if type(inner) is dict or type(inner) is list]
+    return count
+
+
+class _RepeatedKeyError(Exception):
+    """Carries the name of a duplicate key out of a decoder."""
+
+
+def _refuse_repeated(pairs: list[tuple[str, object]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise _RepeatedKeyError(next(name for index, name in enumerate(names) if name in names[:index]))
+
+
+_pairs_decoder = json.JSONDecoder(object_pairs_hook=_refuse_repeated, parse_int=str)
+
+
+def repeated_key(text: str) -> tuple[int, str] | None:
+    """The position of the second of two equal keys in an object, and the reason in words; None without any."""
+    try:
+        _pairs_decoder.decode(text)
+    except _RepeatedKeyError as error:
+        name = str(error)
+        places = [match.start() for match in _NAME.finditer(text) if json.loads(match[0]) == name]
+        return places[1] if len(places) > 1 else 0, f"duplicate key {short(name)}: give each its own name"
+    except RecursionError:
+        pass  # nested too deeply for this decoder; the values were read all the same
+    return None
+
+
+def bad_line(number: int, line: bytes, offset: int) -> BadRow:
+    """Where and why a line is not JSON."""
     line = line.rstrip(b"\r\n")
     try:
         text = line.decode()
@@ -111,8 +170,11 @@ def _elements(text: _Text) -> Rows:
         element = text.value()
         try:
             row = _decode(element)
+            problem = repeated_key(element) if may_repeat_keys(element.encode(), row) else None
         except _UNREADABLE:
-            position, reason = _diagnose(element)
+            problem = _diagnose(element)
+        if problem is not None:
+            position, reason = problem
             before = element[:position]
             line += before.count("\n")
             column = column + position if "\n" not in before else position - before.rindex("\n")

@@ -189,7 +189,7 @@ class UnchangedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.size = _size_of_regular_file(path)
+        self.size = size_of_regular_file(path)
         self.blocks: dict[int, bytes] = {}
 
     def open(self) -> io.BufferedReader:
@@ -261,7 +261,8 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def _size_of_regular_file(path: Path) -> int:
+def size_of_regular_file(path: Path) -> int:
+    """The size of a file; refuses what is not there or is no regular file."""
     if "\0" in str(path):
         raise DataError(f"{str(path)!r} cannot be read: a path cannot contain NUL")
     try:

@@ -7,29 +7,117 @@ prompt. After that it is an error. A failed vote is never a 0 and never left out
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import logging
+import os
 import re
+import secrets
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
 from karat.errors import CannotJudge, RequestError, Stopped
-from karat.evaluators.judges._fence import fence
 from karat.evaluators.judges._prompts import Prompt, scale_text, shipped
 from karat.evaluators.judges._replies import Contract, Malformed, refuses, reply_schema_text
 from karat.evaluators.judges._settings import LENGTH_FACTOR, MAX_TOKENS, JudgeSettings
-from karat.models._retry import gather_or_cancel
+from karat.models._pacing import gather_or_cancel
 from karat.records import Usage, add_usage
+
+if TYPE_CHECKING:
+    from karat.models import Reply
+
+# Fences around untrusted text: a marker that the text cannot know, made from a secret key and the text itself.
+#
+# The marker is a keyed hash of the judge's fingerprint and all parts of the material. The key lies beside the reply
+# cache, so repeating a judgment sends the same request and finds the kept reply; and no two texts share a marker.
+
+_log = logging.getLogger("karat.judges")
+
+KEY_BYTES = 32
+_keys: dict[Path, bytes] = {}
+_lock = threading.Lock()
+
+
+def key_path() -> Path:
+    """The file with the key: `judge.key` beside the reply cache."""
+    from karat import models
+
+    return models.cache_path().with_name("judge.key")
+
+
+def fence_key() -> bytes:
+    """The key of this user's fences; made on first use, readable by the owner alone."""
+    path = key_path()
+    with _lock:
+        if path not in _keys:
+            _keys[path] = _read(path) or _make(path)
+        return _keys[path]
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+        key = bytes.fromhex(text)
+    except (OSError, ValueError):
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _make(path: Path) -> bytes:
+    """Write a new key; concurrent processes all use the key that was linked first."""
+    key = secrets.token_bytes(KEY_BYTES)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(key.hex() + "\n")
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            found = _read(path)
+            if found is None:  # damaged: it protects nothing
+                os.replace(draft, path)
+                return key
+            return found
+        return key
+    except OSError as error:
+        _log.warning("%s cannot be written (%s): judgments of this process are not found again", path, error)
+        return key
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def fence(fingerprint: str, parts: Mapping[str, str]) -> tuple[str, str]:
+    """The material between its markers, and the marker."""
+    digest = hashlib.blake2b(digest_size=8, key=fence_key())
+    for text in (fingerprint, *(each for pair in parts.items() for each in pair)):
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    marker = digest.hexdigest()
+    blocks = [
+        f"[{marker} begin {name}]\n{_without(marker, text)}\n[{marker} end {name}]"
+        for name, text in parts.items()
+    ]
+    return "\n\n".join(blocks), marker
+
+
+def _without(marker: str, text: str) -> str:
+    """A text in which the marker, in any case, is replaced; the regex is ten times as slow as the look before it."""
+    if marker not in text.lower():
+        return text
+    return re.sub(re.escape(marker), "(marker removed)", text, flags=re.IGNORECASE)
+
 
 T = TypeVar("T")
 
 MOST_REQUESTS = 3
 """Requests for one vote: repairs, larger limits and fallbacks count, retries of HTTP failures do not."""
-
-ALTERNATIVES = 5
-"""Alternatives to each token whose probability is asked for. Some providers offer no more."""
 
 LONGEST_REPEATED = 8000
 """Characters of a malformed reply that are sent back with the request to repair it."""
@@ -153,7 +241,7 @@ class Ledger:
         self.requests += 1
         return self.requests
 
-    def add(self, reply: Any) -> None:
+    def add(self, reply: Reply) -> None:
         """Count a reply."""
         self.usage = add_usage({"": self.usage}, {"": reply.usage})[""]
         if reply.served_model:
@@ -328,7 +416,7 @@ class Judge:
             f"{model.spec}: no usable verdict in {requests} requests: {problem}", raw=reply_text, **place
         )
 
-    def reply_limit(self, model: Any, contract: Contract) -> int:
+    def reply_limit(self, model: object, contract: Contract) -> int:
         """The first limit of a reply in tokens: that of the settings, else one that has room for every entry."""
         return self.settings.max_tokens or contract.reply_tokens(MAX_TOKENS, _follows_grammar(model))
 
@@ -343,13 +431,7 @@ class Judge:
     ) -> Any:
         from karat.models._structured import UncheckedSchema
 
-        options: dict[str, Any] = {"max_tokens": limit}
-        if self.settings.temperature is not None:
-            options["temperature"] = self.settings.temperature
-        if self.settings.effort is not None:
-            options["effort"] = self.settings.effort
-        if self.settings.logprobs:
-            options["logprobs"] = ALTERNATIVES
+        options: dict[str, Any] = {"max_tokens": limit, **self.settings.options}
         if not in_words:
             options["schema"] = UncheckedSchema(contract.schema(bounded=_follows_grammar(model)))
         return await model.generate(messages, **options)

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from karat.evaluators._values import nfkc
+
 Field = Literal["pass", "score", "choice", "claims", "verdicts"]
 FIELDS: tuple[Field, ...] = ("pass", "score", "choice", "claims", "verdicts")
 
@@ -532,7 +534,7 @@ _OWN = frozenset(
 
 def _plain(text: str) -> str:
     """A text without case, spaces at its ends, invisible characters and compatibility forms."""
-    visible = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) != "Cf")
+    visible = "".join(c for c in nfkc(text) if unicodedata.category(c) != "Cf")
     return " ".join(visible.split()).casefold()
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Union
 import msgspec
 
 from karat.errors import RequestError, did_you_mean
+from karat.records import JSON
 
 if TYPE_CHECKING:
     from karat.models import Model
@@ -21,6 +22,9 @@ MAX_TOKENS = 1024
 """The first limit of a reply. A reply cut off by it is asked for once more with `LENGTH_FACTOR` times as much."""
 
 LENGTH_FACTOR = 4
+
+ALTERNATIVES = 5
+"""Alternatives to each token whose probability is asked for. Some providers offer no more."""
 
 DEFAULT_ADDRESSES = {"ollama": "http://localhost:11434/v1", "vllm": "http://localhost:8000/v1"}
 """Servers that people run themselves, where the provider is not a preset of `karat.models`."""
@@ -40,6 +44,7 @@ FIELDS = (
     "timeout",
     "check_consistency",
     "logprobs",
+    "api",
     "endpoint_type",
     "base_url",
     "api_base",
@@ -85,6 +90,18 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return out
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The options of every request, where they are set."""
+        out: dict[str, Any] = {}
+        if self.temperature is not None:
+            out["temperature"] = self.temperature
+        if self.effort is not None:
+            out["effort"] = self.effort
+        if self.logprobs:
+            out["logprobs"] = ALTERNATIVES
+        return out
+
+    @property
     def names(self) -> list[str]:
         """The specs of the models, in the order in which they vote."""
         return [model.spec for model in self.models]
@@ -122,11 +139,7 @@ def judge_settings(who: str, judge: object = None, config: object = None) -> Jud
                 f' "PROVIDER/NAME"}}}}\''
             ) from None
     built = tuple(_model(who, spec, given) for spec in specs)
-    logprobs = number.flag("logprobs", given.get("logprobs"))
-    if logprobs:
-        for model in built:
-            model.check_options({"logprobs": True})  # before the first record
-    return JudgeSettings(
+    settings = JudgeSettings(
         models=built,
         samples=number.whole("samples", given.get("samples"), 1, 1, 1000),
         early_stop=number.flag("early_stop", given.get("early_stop")),
@@ -135,9 +148,13 @@ def judge_settings(who: str, judge: object = None, config: object = None) -> Jud
         max_tokens=number.optional_whole("max_tokens", given.get("max_tokens")),
         effort=given.get("effort"),
         check_consistency=number.flag("check_consistency", given.get("check_consistency")),
-        logprobs=logprobs,
+        logprobs=number.flag("logprobs", given.get("logprobs")),
         written=written,
     )
+    if settings.options:
+        for model in built:
+            model.check_options(settings.options)  # before the first record
+    return settings
 
 
 def _given(who: str, judge: Any, config: Any) -> dict[str, Any]:
@@ -159,7 +176,7 @@ def _given(who: str, judge: Any, config: Any) -> dict[str, Any]:
                 )
         if "model" in judge or "models" in judge:
             # Another model is not asked at the address of the one in the configuration, nor with its key.
-            for name in ("model", "models", "endpoint_type", "base_url", "api_base", "api_key"):
+            for name in ("model", "models", "api", "endpoint_type", "base_url", "api_base", "api_key"):
                 out.pop(name, None)
         out.update(judge)
     elif hasattr(judge, "generate") and hasattr(judge, "identity"):
@@ -222,7 +239,7 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
     if not isinstance(spec, str):
         if not hasattr(spec, "generate"):
             raise RequestError(f"{who}: judge.model has to be the name of a model, not {type(spec).__name__}")
-        return spec
+        return spec if given.get("api") is None else models.get(spec, api=given["api"])
     address = given.get("base_url") or given.get("api_base")
     key, kind = given.get("api_key"), given.get("endpoint_type")
     if address is not None and not isinstance(address, str):
@@ -231,6 +248,8 @@ def _model(who: str, spec: Any, given: Mapping[str, Any]) -> Any:
         model = models.get(spec)
     else:
         model = _at(who, str(kind or "openai").lower(), spec, address)
+    if given.get("api") is not None:
+        model = models.get(model, api=given["api"])
     changes: dict[str, Any] = {}
     if key is not None:
         if not isinstance(key, str) or not key.strip():
@@ -294,7 +313,7 @@ class _Numbers:
     def real(
         self,
         name: str,
-        value: Any,
+        value: JSON,
         default: float,
         low: float,
         high: float,

@@ -10,7 +10,14 @@ import msgspec
 
 from karat.errors import CannotJudge, RequestError
 from karat.evaluators._base import register_evaluator
-from karat.evaluators.judges._base import UNDECIDED, Case, JudgeEvaluator, JudgeOptions
+from karat.evaluators.judges._base import (
+    UNDECIDED,
+    Case,
+    JudgeEvaluator,
+    JudgeOptions,
+    render_steps,
+    trajectory_of,
+)
 from karat.evaluators.judges._core import (
     MOST_REQUESTS,
     JudgeFailure,
@@ -22,8 +29,7 @@ from karat.evaluators.judges._core import (
 from karat.evaluators.judges._prompts import Prompt, shipped
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
-from karat.evaluators.judges._steps import render_steps, trajectory_of
-from karat.models._retry import gather_or_cancel
+from karat.models._pacing import gather_or_cancel
 from karat.records import Result
 
 WINDOW = 40_000

@@ -18,6 +18,8 @@ from karat.evaluators.judges._base import (
     JudgeEvaluator,
     JudgeOptions,
     as_text,
+    render_steps,
+    trajectory_of,
 )
 from karat.evaluators.judges._core import (
     JudgeFailure,
@@ -30,8 +32,7 @@ from karat.evaluators.judges._core import (
 from karat.evaluators.judges._prompts import Prompt, prompt_of
 from karat.evaluators.judges._replies import Contract
 from karat.evaluators.judges._settings import JudgeLike
-from karat.evaluators.judges._steps import render_steps, trajectory_of
-from karat.models._retry import gather_or_cancel
+from karat.models._pacing import gather_or_cancel
 from karat.records import Result
 
 Criteria = str | Sequence[str] | Mapping[str, str]
@@ -75,6 +76,8 @@ class AnswerCriterionOptions(CriterionOptions, AnswerOptions, total=False):
 class _CriterionJudge(JudgeEvaluator):
     """What judges of criteria share: the kinds of verdict, several criteria, votes."""
 
+    pass_fail = True
+
     def __init__(
         self,
         config: JudgeLike | None,
@@ -103,6 +106,9 @@ class _CriterionJudge(JudgeEvaluator):
                 f"{self.name}: pass_mark has to be a number above 0 and up to 1, not {pass_mark!r}"
             )
         self.pass_mark = float(pass_mark)
+        self.pass_fail = (
+            len(self.criteria) == 1 and not self.continuous and set(self.choices.values()) <= {0.0, 1.0}
+        )
         self.together = together and len(self.criteria) > 1
         if self.together and self.choices:
             raise RequestError(f"{self.name}: together is for pass and graded criteria, not for choices")

@@ -243,13 +243,13 @@ def read_rubric(given: object) -> Rubric:
     if root not in names:
         hint = did_you_mean(root, names) if root else "name the first node"
         problems.append(
-            f"dag.root is {root!r}, which is no node: {hint}" if root else f"dag.root is missing: {hint}"
+            f"dag.root is {root!r}, which is not a node: {hint}" if root else f"dag.root is missing: {hint}"
         )
     for name, node in nodes.items():
         for choice, branch in node.branches.items():
             if isinstance(branch, str) and branch not in names:
                 problems.append(
-                    f"dag.nodes.{name}.branches.{choice} leads to {branch!r}, which is no node:"
+                    f"dag.nodes.{name}.branches.{choice} leads to {branch!r}, which is not a node:"
                     f" {did_you_mean(branch, names)}"
                 )
     if not problems:
@@ -297,7 +297,7 @@ def _node(name: str, given: Any, problems: list[str]) -> Node | None:
             problems.append(f"{at}: the choice {choice!r} has no branch")
     for choice in branches:
         if choice not in choices:
-            problems.append(f"{at}: the branch {choice!r} is no choice: {did_you_mean(choice, choices)}")
+            problems.append(f"{at}: the branch {choice!r} is not a choice: {did_you_mean(choice, choices)}")
     if len(problems) > before:
         return None
     return Node(str(question).strip(), tuple(choices), branches)
@@ -548,7 +548,10 @@ def choice_worths(rubric: Rubric) -> dict[str, dict[str, float]]:
 
 
 def make_rubric_dag(
-    config: Any = None, dag: Mapping[str, Any] | None = None, preset: str | None = None, **options: Any
+    config: JudgeLike | None = None,
+    dag: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    **options: Any,
 ) -> RubricDagEvaluator:
     """A rubric evaluator from a configuration and your own `dag`, or a `preset` of RUBRIC_PRESETS."""
     return RubricDagEvaluator(config, dag, preset, **options)

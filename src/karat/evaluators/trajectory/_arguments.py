@@ -14,9 +14,10 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from karat.errors import ConfigError, RequestError, did_you_mean
-from karat.evaluators._parameters import code_of, codes_in
+from karat.evaluators._base import code_of, codes_in
 from karat.evaluators.trajectory._values import ATOMS, canonical, contains, equal
 from karat.paths import MISSING, find
+from karat.records import Value
 from karat.registry import load_object
 from karat.traces import TraceError
 
@@ -40,13 +41,13 @@ class Rule(Protocol):
     relation: Literal["equivalence", "preorder", "any"]
     """What may be taken for granted: equal keys say all; equal arguments may be paired first; nothing."""
 
-    def matches(self, agent: Any, reference: Any) -> bool:
+    def matches(self, agent: object, reference: Value) -> bool:
         """Whether the agent's arguments pass for the reference's."""
 
-    def key(self, arguments: Any) -> Hashable | None:
+    def key(self, arguments: object) -> Hashable | None:
         """Equal keys match; for an equivalence, unequal keys do not. None: compare one by one."""
 
-    def differences(self, agent: Any, reference: Any) -> list[Difference]:
+    def differences(self, agent: object, reference: Value) -> list[Difference]:
         """Where they differ, in the eyes of this rule."""
 
 
@@ -243,7 +244,7 @@ def build_rule(tool: str, given: object, mode: ArgumentMode) -> Rule:
         if "." in given or ":" in given:
             found = load_object(given)
             if not callable(found):
-                raise RequestError(f"the override of tool {tool!r}: {given} is no function")
+                raise RequestError(f"the override of tool {tool!r}: {given} is not a function")
             return CallableRule(found, tool)
         raise RequestError(
             f"the override of tool {tool!r}: unknown mode {given!r}: {did_you_mean(given, MODES)}"
@@ -364,7 +365,7 @@ def build_check(rule: object) -> FieldCheck:
         return FieldCheck(_by_function(rule))
     if not isinstance(rule, Mapping) or not rule:
         raise ValueError(
-            f"{rule!r} is no rule: give any, exact, ignore_case, or one of {', '.join(_OPTIONS)}"
+            f"{rule!r} is not a rule: give any, exact, ignore_case, or one of {', '.join(_OPTIONS)}"
         )
     unknown = [key for key in rule if key not in _OPTIONS]
     if unknown:

@@ -44,7 +44,7 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-class Calls(msgspec.Struct, eq=False):
+class Calls(msgspec.Struct, eq=False, gc=False):
     """Tool calls by position; arguments written as JSON text are read when they are needed."""
 
     names: list[str]
@@ -57,11 +57,12 @@ class Calls(msgspec.Struct, eq=False):
     trajectory: Trajectory | None = None
     tools: set[str] | None = None
     """The names without repetitions, where they are known."""
-    _some: dict[int, Any] = {}
+    known_labels: list[str] | None = None
+    """What `labels` returns, where it is known already."""
+    _some: dict[int, Any] | None = None
     """The arguments that were read one by one."""
     _keys: Sequence[Hashable | None] | None = None
     _marks: list[bytes] | None = None
-    _labels: list[str] | None = None
     _encoded: bytes | None = None
 
     @classmethod
@@ -78,6 +79,8 @@ class Calls(msgspec.Struct, eq=False):
         """The arguments as values; `Malformed` where they could not be read."""
         if self.read is not None:
             return self.read[position]
+        if self._some is None:
+            self._some = {}
         value = self._some.get(position, _UNREAD)
         if value is _UNREAD:
             value, raw = read_arguments(self.given[position])
@@ -88,12 +91,12 @@ class Calls(msgspec.Struct, eq=False):
 
     def labels(self) -> list[str]:
         """Return the names as they can be stored: shortened, lone surrogates replaced."""
-        if self._labels is None:
+        if self.known_labels is None:
             whole, names = "".join(self.tools or self.names), self.names
             # Nearly always no name has to be shortened or escaped.
             short = len(whole) <= SHOWN or max(map(len, names)) <= SHOWN
-            self._labels = names if short and whole.isascii() else [storable(name) for name in names]
-        return self._labels
+            self.known_labels = names if short and whole.isascii() else [storable(name) for name in names]
+        return self.known_labels
 
     def values(self) -> list[Any]:
         """The arguments of all calls."""
@@ -229,8 +232,11 @@ def read_calls(outputs: object, context: Mapping[str, Any]) -> Calls:
     if not trace:
         found = fast_calls(outputs)
         if found is not None:
-            names, given, kinds, tools = found
-            return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools)
+            names, given, kinds, tools, whole = found
+            labels = names if 0 < len(whole) <= SHOWN else None
+            return Calls(
+                names, given, dict not in kinds, None if str in kinds else given, None, tools, labels
+            )
     return Calls.of(read_trajectory(outputs, trace))
 
 
@@ -261,8 +267,9 @@ def read_reference(reference_outputs: object, key: str) -> Calls:
     """The calls of the reference, which has to be there."""
     found = fast_calls(reference_outputs)
     if found is not None:
-        names, given, kinds, tools = found
-        return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools)
+        names, given, kinds, tools, whole = found
+        labels = names if 0 < len(whole) <= SHOWN else None
+        return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools, labels)
     if reference_outputs is None:
         raise TraceError(f"{key!r} compares with a reference, and there is none: give `reference_outputs`")
     trajectory = normalize(reference_outputs)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from karat.evaluators.trajectory._arguments import FieldsRule, ModeRule, Rule
 from karat.evaluators.trajectory._calls import Calls, encoded
-from karat.evaluators.trajectory._values import leaf_keys
+from karat.evaluators.trajectory._values import contains, leaf_keys
 from karat.traces import TraceError
 
 RuleOf = Callable[[str], Rule]
@@ -106,6 +106,9 @@ def split_by_order(partners: Pairs) -> tuple[Pairs, Pairs]:
     Each call of the agent has one call of the reference that it may be paired with, and several may have the same. This
     is a longest increasing subsequence, found by patience sorting.
     """
+    if len(partners) == 2:
+        (i, j), (other, following) = partners.items()
+        return (partners, {}) if j < following else ({i: j}, {} if j == following else {other: following})
     last: list[int] = []
     """The lowest position in the reference at which a part of each length ends."""
     ends: list[list[int]] = []
@@ -205,8 +208,9 @@ def _pair_few(
         if name not in asked:
             continue
         rule, given = rule_of(name), agent.arguments(i)
+        matches = rule.matches
         for j in free:
-            if asked[j] == name and rule.matches(given, reference.arguments(j)):
+            if asked[j] == name and matches(given, reference.arguments(j)):
                 pairs[i] = j
                 free.remove(j)
                 taken.append(j)
@@ -478,10 +482,34 @@ def _inclusion_keys(
     mine, theirs = agent.values(), reference.values()
     have, want = [mine[i] for i in agents], [theirs[j] for j in references]
     if type(rule) is ModeRule and rule.mode == "superset":
-        found = leaf_keys(have, want)
+        dead = _odd_ones(reference, references, want, agent, agents, have)
+        found = leaf_keys(have, want, dead)
         return None if found is None else _keyed(agents, found[0], references, found[1])
-    found = leaf_keys(want, have)
+    dead = _odd_ones(agent, agents, have, reference, references, want)
+    found = leaf_keys(want, have, dead)
     return None if found is None else _keyed(agents, found[1], references, found[0])
+
+
+def _odd_ones(
+    calls: Calls,
+    positions: Sequence[int],
+    parts: list[Any],
+    others: Calls,
+    open_: Sequence[int],
+    wholes: list[Any],
+) -> Collection[int]:
+    """Return which of some arguments are included in none of the others, where only a few have names of their own."""
+    shapes = Counter(map(frozenset, parts)) if all(type(part) is dict for part in parts) else {}
+    if len(shapes) != 2:
+        return ()
+    odd = min(shapes, key=shapes.__getitem__)
+    found = [at for at, part in enumerate(parts) if part.keys() == odd] if shapes[odd] <= 2 else []
+    for at in found:
+        name = calls.names[positions[at]]
+        for j, whole in zip(open_, wholes, strict=True):
+            if others.names[j] == name and contains(whole, parts[at]):
+                return ()
+    return found
 
 
 def _common_keys(
@@ -692,21 +720,29 @@ def align(
     last, last_wanted = count - end, wanted - end
     # Calls that match at the beginning or at the end may be paired first under any rule: an alignment has at most
     # one of the two in a pair, which can be exchanged for this one.
-    while start < last and start < last_wanted and matches_at(agent, start, reference, start, rule_of):
+    names, asked, shortest = agent.names, reference.names, last if last < last_wanted else last_wanted
+    while (
+        start < shortest
+        and (name := names[start]) == asked[start]
+        and rule_of(name).matches(agent.arguments(start), reference.arguments(start))
+    ):
         start += 1
-    pairs = dict(zip(range(start), range(start), strict=True)) if start else {}
+    pairs = {at: at for at in range(start)} if start else {}
     misplaced: Pairs = {}
-    if start < last and start < last_wanted and last - start + last_wanted - start > 2:
+    if start < shortest and last - start + last_wanted - start > 2:
         while (
             start < last
             and start < last_wanted
-            and matches_at(agent, last - 1, reference, last_wanted - 1, rule_of)
+            and (name := names[last - 1]) == asked[last_wanted - 1]
+            and rule_of(name).matches(agent.arguments(last - 1), reference.arguments(last_wanted - 1))
         ):
             last, last_wanted = last - 1, last_wanted - 1
         if start < last and start < last_wanted:
             # The first two do not match, nor do the last two.
             mine, theirs = range(start, last), range(start, last_wanted)
-            keys = _common_keys(agent, mine, reference, theirs, rule_of)
+            # A few objects are compared more quickly tool by tool.
+            is_small = len(mine) <= MANY and len(theirs) <= MANY and not agent.as_text
+            keys = None if is_small else _common_keys(agent, mine, reference, theirs, rule_of)
             partners = None if keys is None else _only_partners(*keys)
             if partners is None:
                 masks = _masks(agent, mine, reference, theirs, rule_of, keys, ends_differ=True)
@@ -839,19 +875,29 @@ def _masks(
         return masks
     asked_by_name = by_name(reference, references)
     have, want, first, first_wanted = agent.values(), reference.values(), agents.start, references.start
-    marks, asked_marks = _reliable_marks(agent, reference) or ((), ())
+    marks: Sequence[Any] | None = None
+    asked_marks: Sequence[Any] = ()
     for name, mine in by_name(agent, agents).items():
         if name not in asked_by_name:
             continue
         rule, theirs = rule_of(name), asked_by_name[name]
         if len(mine) * len(theirs) <= FEW:
-            matches, is_marked = rule.matches, bool(marks) and _is_exact(rule)
+            matches, is_exact = rule.matches, _is_exact(rule)
+            if is_exact and marks is None:
+                marks, asked_marks = _reliable_marks(agent, reference) or ((), ())
+            if not is_exact or not marks:
+                for i in mine:
+                    given = have[i]
+                    for j in theirs:
+                        if matches(given, want[j]):
+                            masks[i - first] |= 1 << j - first_wanted
+                continue
             for i in mine:
                 given = have[i]
                 for j in theirs:
                     try:
                         # Where Python and JSON disagree, these are 1 and True, 1 and 1.0, or no JSON.
-                        is_known = is_marked and (given == want[j]) is (marks[i] == asked_marks[j])
+                        is_known = (given == want[j]) is (marks[i] == asked_marks[j])
                     except Exception:  # a foreign object's comparison may raise anything
                         is_known = False
                     if marks[i] == asked_marks[j] if is_known else matches(given, want[j]):
@@ -969,7 +1015,7 @@ Item = tuple[Any, bool, Any]
 class Candidates(Protocol):
     """Finds what is worth comparing; hundreds of calls of one tool are then not compared each with each."""
 
-    def for_(self, given: Any) -> Sequence[int]:
+    def for_(self, given: object) -> Sequence[int]:
         """The positions of the reference's arguments that may match some of the agent's, in their order."""
 
 

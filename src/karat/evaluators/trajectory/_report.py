@@ -18,6 +18,8 @@ DIFFERENCES = 20
 """Differences of one call that metadata lists."""
 DETAILED = 3
 """Mismatched calls whose differences metadata lists; the others are listed by name and position."""
+SHORT = 120
+"""Characters of a value that a comment shows."""
 MENTIONED = 3
 """Calls, or differences, that a comment mentions."""
 
@@ -85,7 +87,8 @@ def copied(values: list[Any], most: int = 4 * SHOWN) -> list[Any] | None:
 
 def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     """A call for metadata: its name, arguments and place."""
-    arguments, name = calls.arguments(position), calls.labels()[position]
+    values, name = calls.read, (calls.known_labels or calls.labels())[position]
+    arguments = calls.arguments(position) if values is None else values[position]
     if type(arguments) is Malformed:
         return {"name": name, side: position, "raw": storable(arguments.raw)}
     # Arguments parsed here from a short JSON text are already plain, and no other object refers to them.
@@ -94,7 +97,7 @@ def describe(calls: Calls, position: int, side: str) -> dict[str, Any]:
     return {"name": name, side: position, "arguments": arguments}
 
 
-def describe_mismatch(name: str, i: int, have: Any, j: int, want: Any, rule: Rule) -> dict[str, Any]:
+def describe_mismatch(name: str, i: int, have: object, j: int, want: object, rule: Rule) -> dict[str, Any]:
     """Return a pair of calls of one tool for metadata: their positions, and the differences in their arguments."""
     found = rule.differences(have, want)
     shown: list[dict[str, Any]] = []
@@ -145,7 +148,9 @@ def show(call: Mapping[str, Any]) -> str:
     """A described call as text: `search({"q": "x"})`."""
     if "raw" in call:
         return f"{call['name']}({call['raw']}) (arguments could not be read)"
-    return f"{call['name']}({_text(call['arguments'])})"
+    given = call["arguments"]
+    text = _encode(given).decode() if type(given) is dict else _text(given)
+    return f"{call['name']}({text if len(text) <= SHORT else _text(given)})"
 
 
 def show_mismatch(call: Mapping[str, Any]) -> str:
@@ -200,4 +205,4 @@ def mention_unused(metadata: dict[str, Any], *sides: Calls) -> str:
 
 def _text(value: Any) -> str:
     text = repr(value) if type(value) is str else _encode(value).decode()
-    return text if len(text) <= 120 else text[:120] + "…"
+    return text if len(text) <= SHORT else text[:SHORT] + "…"

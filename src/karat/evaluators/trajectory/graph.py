@@ -9,14 +9,13 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
-from karat.evaluators._base import Evaluator, register_evaluator
-from karat.evaluators._parameters import ParameterCheck
+from karat.evaluators._base import Evaluator, ParameterCheck, register_evaluator
 from karat.evaluators.trajectory._arguments import ModeRule, Rule
 from karat.evaluators.trajectory._calls import Calls, storable
 from karat.evaluators.trajectory._pairing import pair_in_any_order, pair_in_order
 from karat.evaluators.trajectory._report import LISTED, listed
 from karat.evaluators.trajectory.match import IN_ORDER, Mode, rates
-from karat.records import Result
+from karat.records import Result, Value
 from karat.traces import TraceError
 from karat.traces._objects import plain
 
@@ -65,10 +64,11 @@ class GraphTrajectoryMatchEvaluator(Evaluator):
         self.compare = compare
         self.max_extra = max_extra
         self.graded = graded
+        self.pass_fail = not graded
         self.params = {"mode": mode, "compare": compare, "max_extra": max_extra, "graded": graded}
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Pass or fail (or F1), with the nodes and transitions that are missing or extra."""
         if reference_outputs is None:
@@ -190,7 +190,7 @@ def _nodes(item: Any) -> list[str]:
             return [named]
         if item and all(isinstance(key, str) for key in item):
             return list(item)
-    raise TraceError(f"{type(item).__name__} is no node of a graph: give its name")
+    raise TraceError(f"{type(item).__name__} is not a node of a graph: give its name")
 
 
 def _parts(turns: Turns, part: str) -> list[str]:

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 
 from karat.errors import ConfigError, did_you_mean
-from karat.evaluators._base import Evaluator, register_evaluator
-from karat.evaluators._parameters import ParameterCheck, named
+from karat.evaluators._base import Evaluator, ParameterCheck, named, register_evaluator
 from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,
@@ -53,14 +52,14 @@ from karat.evaluators.trajectory._report import (
     show,
     show_mismatch,
 )
-from karat.records import Result
+from karat.records import Result, Value
 from karat.traces import TraceError
 
 Mode = Literal["strict", "unordered", "subset", "superset", "in_order"]
 IN_ORDER = ("strict", "in_order")
 
 
-class Alignment(msgspec.Struct, frozen=True):
+class Alignment(msgspec.Struct, frozen=True, gc=False):
     """Which calls were paired, which were left, and why; positions in the agent's and the reference's calls."""
 
     pairs: Pairs
@@ -95,6 +94,7 @@ class TrajectoryMatchEvaluator(Evaluator):
     gives_labels = False
 
     name = "trajectory_match"
+    pass_fail = True
     reuse = False
     needs_reference = True
     example: ClassVar[dict[str, Any]] = {
@@ -130,6 +130,7 @@ class TrajectoryMatchEvaluator(Evaluator):
         self.allow_repeats = allow_repeats
         self.max_extra = max_extra
         self.graded = graded
+        self.pass_fail = not graded
         self.optional = list(optional)
         self.default = ModeRule(tool_args_match_mode)
         self.rules = {
@@ -152,21 +153,18 @@ class TrajectoryMatchEvaluator(Evaluator):
         return {**self.params, "code": self._codes} if self._codes else self.params
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Pass or fail (or F1), with the calls that matched, are missing, extra or mismatched."""
         agent = read_calls(outputs, context)
         reference = read_reference(reference_outputs, self.key)
         try:
-            return self._judge(agent, reference)
+            alignment = self._align(agent, reference)
+            passed = self._passes(alignment)
+            metadata = self._metadata(agent, reference, alignment)
+            comment = self._comment(passed, metadata, alignment)
         except RecursionError as error:
             raise TraceError("the arguments of a call are nested too deeply to be compared") from error
-
-    def _judge(self, agent: Calls, reference: Calls) -> Result:
-        alignment = self._align(agent, reference)
-        passed = self._passes(alignment)
-        metadata = self._metadata(agent, reference, alignment)
-        comment = self._comment(passed, metadata, alignment)
         if agent.trajectory is not None or reference.trajectory is not None:
             comment += mention_unused(metadata, agent, reference)
         score = metadata["f1"] if self.graded else 1.0 if passed else 0.0
@@ -280,17 +278,19 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _metadata(self, agent: Calls, reference: Calls, alignment: Alignment) -> dict[str, Any]:
         tools, pairs, absent, unexpected = (
-            agent.labels(),
+            agent.known_labels or agent.labels(),
             alignment.pairs,
             alignment.absent,
             alignment.unexpected,
         )
         mismatched, misplaced, missing = alignment.mismatched, alignment.misplaced, alignment.missing
-        asked = tools if agent.names == reference.names else reference.labels()
+        asked = tools if agent.names == reference.names else reference.known_labels or reference.labels()
         count, wanted, matched = len(tools), len(asked), len(pairs)
         passed_over = 0 if alignment.needed is missing else len(missing) - len(alignment.needed)
         made = count - len(alignment.repeats) if alignment.repeats else count
-        precision, recall, f1 = rates(matched, made, wanted - passed_over)
+        precision = recall = f1 = 0.0
+        if matched or not (made or wanted > passed_over):
+            precision, recall, f1 = rates(matched, made, wanted - passed_over)
         metadata: dict[str, Any] = {
             "mode": self.mode,
             "tool_args_match_mode": self.default.mode,
@@ -363,7 +363,7 @@ class TrajectoryMatchEvaluator(Evaluator):
             total += 1
         if mismatched:
             shown += map(show_mismatch, metadata["mismatched"][: MENTIONED - len(shown)])
-        return f"failed ({mode}): {listed(shown, total)}"
+        return f"failed ({mode}): {shown[0] if total == 1 else listed(shown, total)}"
 
 
 def _out_of_order(call: Mapping[str, Any]) -> str:

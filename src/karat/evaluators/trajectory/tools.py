@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from karat.errors import ConfigError, NotApplicable, did_you_mean
-from karat.evaluators._base import Evaluator, register_evaluator
-from karat.evaluators._parameters import ParameterCheck, named
+from karat.evaluators._base import Evaluator, ParameterCheck, named, register_evaluator
 from karat.evaluators.trajectory._arguments import (
     MODES,
     ArgumentMode,
@@ -31,7 +30,7 @@ from karat.evaluators.trajectory._report import (
     show_mismatch,
 )
 from karat.evaluators.trajectory.match import rates
-from karat.records import Output, Result
+from karat.records import Output, Result, Value
 from karat.traces import ToolCall, TraceError, Trajectory
 
 
@@ -45,6 +44,7 @@ class ToolUseEvaluator(Evaluator):
     gives_labels = False
 
     name = "tool_use"
+    pass_fail = True
     reuse = False
     example: ClassVar[dict[str, Any]] = {
         "params": {"expected_tool": "submit", "expected_args": {"id": 1}},
@@ -72,7 +72,7 @@ class ToolUseEvaluator(Evaluator):
         }
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """1 where a call of the tool has the expected arguments, else 0."""
         calls = read_calls(outputs, context)
@@ -153,7 +153,7 @@ class ToolCallAccuracyEvaluator(Evaluator):
         return {**self.params, "code": self._codes} if self._codes else self.params
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """Return the share of the reference's calls that are matched."""
         agent = read_calls(outputs, context)
@@ -246,7 +246,7 @@ class RedundantCallsEvaluator(Evaluator):
         }
 
     def evaluate(
-        self, *, outputs: Any, reference_outputs: Any = None, inputs: Any = None, **context: Any
+        self, *, outputs: Value, reference_outputs: Value = None, inputs: Value = None, **context: Any
     ) -> Result:
         """One minus redundant calls over all calls; without any call nothing is redundant."""
         output = context.get("output")

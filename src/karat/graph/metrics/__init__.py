@@ -7,8 +7,7 @@ name. Among evaluators a unit metric is written `unit:NAME`, among aggregators a
 
 from __future__ import annotations
 
-from karat.graph.metrics import _gui as _gui  # registers its metrics, as the next one does
-from karat.graph.metrics import _match as _match
+from karat.graph.metrics import _unit_metrics as _unit_metrics  # registers them
 from karat.graph.metrics._aggregator import (
     AggregatorMetricRegistry,
     BaseAggregatorMetric,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from karat.aggregators import Aggregate, Aggregator, Group, aggregators, not_applicable
 from karat.errors import RequestError
@@ -19,8 +19,15 @@ from karat.registry import Registry, check_parameters
 
 M = TypeVar("M", bound=type["BaseAggregatorMetric"])
 
+State: TypeAlias = Any
+"""What a metric has folded so far, of a type of its own."""
+
+MetricResult: TypeAlias = UnitMetricResult | dict[str, Any] | None
+"""A result that is added to a metric: with its fields, as the dict of them, or None where it is missing."""
+
 aggregator_metrics: Registry[Callable[..., Any]] = Registry(
-    "aggregator metric", builtin=["karat.graph.metrics._classification", "karat.graph.metrics._attempts"]
+    "aggregator metric",
+    builtin=["karat.graph.metrics._aggregator_metrics"],
 )
 
 
@@ -79,18 +86,18 @@ class BaseAggregatorMetric:
             raise RequestError(f"aggregator metric {self.get_metric_name()!r} has no calculate(results)")
         return []
 
-    def add(self, state: Any, result: Any) -> Any:
+    def add(self, state: State, result: MetricResult) -> Any:
         """The state with one result added: a UnitMetricResult, its dict, or None where there is none."""
         unit = unit_result(result)
         if unit is not None:
             state.append(unit)
         return state
 
-    def merge(self, a: Any, b: Any) -> Any:
+    def merge(self, a: State, b: State) -> Any:
         """Two states as one."""
         return a + b
 
-    def finish(self, state: Any) -> dict[str, Any]:
+    def finish(self, state: State) -> dict[str, Any]:
         """The metric's values for a state."""
         return self.calculate(state)
 
@@ -103,7 +110,7 @@ class BaseAggregatorMetric:
         return numerator / denominator if denominator else 0.0
 
 
-def unit_result(result: Any) -> UnitMetricResult | None:
+def unit_result(result: MetricResult) -> UnitMetricResult | None:
     """A result as a `UnitMetricResult`; None for a failed result or one without a verdict."""
     if result is None or isinstance(result, UnitMetricResult):
         return result
@@ -126,7 +133,7 @@ class AggregatorMetricRegistry:
     """The registered aggregator metrics, as the graph tasks ask for them."""
 
     @classmethod
-    def register(cls, name: str, metric_class: Any, aliases: Iterable[str] = ()) -> None:
+    def register(cls, name: str, metric_class: object, aliases: Iterable[str] = ()) -> None:
         """Registers a class under a name; a name that another class has is refused."""
         if not isinstance(name, str) or not name:
             raise RequestError(f"an aggregator metric needs a name, not {name!r}")
@@ -202,7 +209,7 @@ class MetricAggregator(Aggregator[Any]):
     def start(self) -> Any:
         return [self.metric.start(), 0, 0]  # the metric's own, the items, those of them with a verdict
 
-    def add(self, state: Any, group: Group) -> Any:
+    def add(self, state: State, group: Group) -> Any:
         for result in group.results:
             if not not_applicable(result):
                 unit = as_unit_result(result.outcome.value) if isinstance(result.outcome, Ok) else None
@@ -214,10 +221,10 @@ class MetricAggregator(Aggregator[Any]):
             state[1] += 1
         return state
 
-    def merge(self, a: Any, b: Any) -> Any:
+    def merge(self, a: State, b: State) -> Any:
         return [self.metric.merge(a[0], b[0]), a[1] + b[1], a[2] + b[2]]
 
-    def finish(self, state: Any) -> Aggregate:
+    def finish(self, state: State) -> Aggregate:
         given = self.metric.finish(state[0])
         if not isinstance(given, dict):
             raise ValueError(f"{self.name} returned {type(given).__name__}, not a dict of metric values")

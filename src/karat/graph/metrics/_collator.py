@@ -16,12 +16,10 @@ import msgspec
 from karat.aggregators import aggregators
 from karat.documents import Place
 from karat.errors import FAILURES, KaratError, RequestError, did_you_mean
-from karat.evaluators import FromOutput
 from karat.graph._postprocess import GraphPostProcessor
 from karat.graph._reading import Section
 from karat.graph.metrics._aggregator import AggregatorMetricRegistry
-from karat.graph.metrics._node import SUFFIX, UnitMetrics
-from karat.graph.metrics._unit import UnitMetricResult
+from karat.graph.metrics._unit import SUFFIX, UnitMetricResult, UnitMetrics
 from karat.registry import parameters_of
 from karat.serialization import encode
 
@@ -129,7 +127,7 @@ class _Field:
         self.folds: list[_Fold] = []
         self._shared: dict[Hashable, _Fold] = {}
 
-    def fold(self, metric: Any, entry: Mapping[str, Any]) -> _Fold:
+    def fold(self, metric: object, entry: Mapping[str, Any]) -> _Fold:
         """The fold of a metric: that of another which folds alike, if there is one."""
         metadata = dict(entry.get("metadata") or {})
         key = None if metadata or not hasattr(metric, "state_key") else metric.state_key()
@@ -314,7 +312,7 @@ def result_keys(entries: Sequence[tuple[Mapping[str, Any], str]]) -> list[str]:
     return out
 
 
-def stored_metrics(task: GraphTask) -> tuple[list[Any], list[dict[str, Any]]]:
+def stored_metrics(task: GraphTask) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The unit metrics of a graph as evaluators of its output, and the aggregators of its reports over them."""
     fields: dict[str, dict[str, str]] = {name: {} for name in _judged(task)}
     folded: dict[tuple[str, str, bool], tuple[str, dict[str, Any], list[str]]] = {}
@@ -328,7 +326,14 @@ def stored_metrics(task: GraphTask) -> tuple[list[Any], list[dict[str, Any]]]:
             folded.setdefault(place, (place[0], params, []))[2].extend(fields_of(entry))
             for field in fields_of(entry):
                 fields[field].update(entry.get("metadata") or {})
-    evaluators = [FromOutput(field, metadata or None) for field, metadata in fields.items()]
+    evaluators: list[dict[str, Any]] = [
+        {
+            "name": "from_output",
+            "params": {"field": field, **({"metadata": metadata} if metadata else {})},
+            "pass_fail": True,
+        }
+        for field, metadata in fields.items()
+    ]
     keys: dict[str, int] = {}
     entries = []
     for (_, _, own), (name, params, of) in folded.items():

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from karat.errors import KaratError, did_you_mean
 from karat.graph._reading import Section
 from karat.graph.nodes._base import Building, Node
-from karat.graph.nodes._lambda import build_lambda
 from karat.graph.nodes._models import build_agent, build_llm, build_multi_llm
-from karat.graph.nodes._sampler import build_sampler
-from karat.graph.nodes._subgraph import build_subgraph
+from karat.graph.nodes._plain import build_lambda, build_sampler, build_subgraph
 
 __all__ = ["KINDS", "Building", "Node", "build_node"]
 

@@ -33,7 +33,7 @@ class Tool:
             },
         }
 
-    async def call(self, arguments: Any) -> str:
+    async def call(self, arguments: object) -> str:
         """The tool message for the model: the result as text, or the error. Both go into the trace."""
         start = time.perf_counter()
         try:

@@ -1,6 +1,6 @@
 """Tasks written for SyGra: their dotted names, and the imports in their Python files.
 
-`_names` is the table of names, `_imports` makes `import` follow it, `_task_modules` keeps the modules of one task apart
+`_imports` has the table of names and makes `import` follow it, `_task_modules` keeps the modules of one task apart
 from those of another. An installed `sygra` is left alone.
 """
 

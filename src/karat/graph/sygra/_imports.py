@@ -1,7 +1,7 @@
 """An import hook for the Python files of graph tasks, active once a graph task is loaded.
 
 It does two things. It makes `tasks` a package over all folders of that name: in the task's tree, the working folder,
-the import path and karat's shipped tasks. And it builds the modules in the table of `_names.py` that are not installed
+the import path and karat's shipped tasks. And it builds the modules in `TABLE` that are not installed
 from karat's own parts. A file in the task's own tree with one of these names adds its own objects to them.
 """
 
@@ -12,14 +12,189 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from karat.graph.sygra._names import TABLE, stands_in
 from karat.graph.sygra._task_modules import load_task_file
+
+# One table: names that tasks written for SyGra use, and the parts of karat they mean.
+
+_METRICS = "karat.graph.metrics"
+_UNIT_METRICS = "karat.graph.metrics._unit_metrics"
+_AGGREGATOR_METRICS = "karat.graph.metrics._aggregator_metrics"
+_FOR_SYGRA = "karat.graph.sygra._functions"
+_FUNCTIONS = "karat.graph._functions"
+_STATE = "karat.graph._state"
+_TRANSFORM = "karat.datasets.transformations"
+_UNIT_THEIRS = "sygra.core.eval.metrics.unit_metrics"
+_AGGREGATOR_THEIRS = "sygra.core.eval.metrics.aggregator_metrics"
+METRICS_THEIRS = (_UNIT_THEIRS, _AGGREGATOR_THEIRS)
+"""Where tasks written for SyGra put metrics of their own, beside those of the table."""
+
+TABLE: dict[str, dict[str, str]] = {
+    "tasks.eval.utils": {
+        "UnitMetrics": "karat.graph.metrics._unit",
+        "MetricCollatorPostProcessor": "karat.graph.metrics._collator",
+        "parse_response_as_json": _FOR_SYGRA,
+    },
+    f"{_UNIT_THEIRS}.base_unit_metric": {"BaseUnitMetric": _METRICS},
+    f"{_UNIT_THEIRS}.unit_metric_registry": {"UnitMetricRegistry": _METRICS, "unit_metric": _METRICS},
+    f"{_UNIT_THEIRS}.unit_metric_result": {"UnitMetricResult": _METRICS},
+    f"{_UNIT_THEIRS}.exact_match": {"ExactMatchMetric": _UNIT_METRICS, "ExactMatchMetricConfig": _FOR_SYGRA},
+    f"{_UNIT_THEIRS}.fuzzy_match": {"FuzzyMatchMetric": _UNIT_METRICS, "FuzzyMatchMetricConfig": _FOR_SYGRA},
+    f"{_UNIT_THEIRS}.action_within_bbox": {
+        "ActionWithinBboxMetric": _UNIT_METRICS,
+        "ActionWithinBboxMetricConfig": _FOR_SYGRA,
+    },
+    f"{_UNIT_THEIRS}.typed_value_match": {
+        "TypedValueMatchMetric": _UNIT_METRICS,
+        "TypedValueMatchMetricConfig": _FOR_SYGRA,
+    },
+    f"{_UNIT_THEIRS}.scroll_direction": {
+        "ScrollDirectionMetric": _UNIT_METRICS,
+        "ScrollDirectionMetricConfig": _FOR_SYGRA,
+    },
+    f"{_UNIT_THEIRS}.scroll_amount": {
+        "ScrollAmountMetric": _UNIT_METRICS,
+        "ScrollAmountMetricConfig": _FOR_SYGRA,
+    },
+    "sygra.core.eval.metrics.base_metric_metadata": {"BaseMetricMetadata=MetricMetadata": _METRICS},
+    f"{_AGGREGATOR_THEIRS}.base_aggregator_metric": {"BaseAggregatorMetric": _METRICS},
+    f"{_AGGREGATOR_THEIRS}.aggregator_metric_registry": {
+        "AggregatorMetricRegistry": _METRICS,
+        "aggregator_metric": _METRICS,
+    },
+    f"{_AGGREGATOR_THEIRS}.accuracy": {"AccuracyMetric": _AGGREGATOR_METRICS},
+    f"{_AGGREGATOR_THEIRS}.precision": {
+        "PrecisionMetric": _AGGREGATOR_METRICS,
+        "PrecisionMetricConfig": _FOR_SYGRA,
+    },
+    f"{_AGGREGATOR_THEIRS}.recall": {"RecallMetric": _AGGREGATOR_METRICS, "RecallMetricConfig": _FOR_SYGRA},
+    f"{_AGGREGATOR_THEIRS}.f1_score": {
+        "F1ScoreMetric": _AGGREGATOR_METRICS,
+        "F1ScoreMetricConfig": _FOR_SYGRA,
+    },
+    f"{_AGGREGATOR_THEIRS}.pass_at_k": {
+        "PassAtKMetric": _AGGREGATOR_METRICS,
+        "PassAtKMetricConfig": _FOR_SYGRA,
+    },
+    f"{_AGGREGATOR_THEIRS}.pass_power_k": {"PassPowerKMetric=PassHatKMetric": _AGGREGATOR_METRICS},
+    f"{_AGGREGATOR_THEIRS}.step_efficiency": {
+        "StepEfficiencyMetric": _AGGREGATOR_METRICS,
+        "StepEfficiencyMetricConfig": _FOR_SYGRA,
+    },
+    "sygra.core.base_task_executor": {
+        "BaseTaskExecutor": _FOR_SYGRA,
+        "DefaultTaskExecutor=BaseTaskExecutor": _FOR_SYGRA,
+    },
+    "sygra.core.models.structured_output.schemas_factory": {"SimpleResponse": "karat.graph.sygra._functions"},
+    "sygra.core.graph.graph_postprocessor": {
+        "GraphPostProcessor": "karat.graph._postprocess",
+        "SemanticDedupPostProcessor": "karat.graph._postprocess",
+    },
+    "sygra.core.state": {"SygraState": _STATE},
+    "sygra.core.graph.sygra_state": {"SygraState": _STATE},
+    "sygra.core.graph.sygra_message": {"SygraMessage": _STATE},
+    "sygra.core.graph.functions.lambda_function": {
+        "LambdaFunction": _FUNCTIONS,
+        "AsyncLambdaFunction": _FUNCTIONS,
+    },
+    "sygra.core.graph.functions.node_processor": {
+        "NodePreProcessor": _FUNCTIONS,
+        "NodePostProcessor": _FUNCTIONS,
+        "NodePostProcessorWithState": _FUNCTIONS,
+    },
+    "sygra.core.graph.functions.edge_condition": {"EdgeCondition": _FUNCTIONS},
+    "sygra.processors.output_record_generator": {"BaseOutputGenerator": "karat.graph._output"},
+    "sygra.processors.data_transform": {
+        "DataTransform": _TRANSFORM,
+        "RenameFieldsTransform": _TRANSFORM,
+        "AddNewFieldTransform": _TRANSFORM,
+        "AddRetryFieldsTransform": _TRANSFORM,
+        "SkipFieldsTransform": _TRANSFORM,
+        "SkipRecords": _TRANSFORM,
+        "CombineRecords": _TRANSFORM,
+        "CreateImageUrlTransform": "karat.datasets.transformations",
+        "CreateAudioUrlTransform": "karat.datasets.transformations",
+    },
+    "sygra.logger.logger_config": {"logger": _FOR_SYGRA},
+    "sygra.utils.constants": {
+        "SYGRA_START": _FOR_SYGRA,
+        "SYGRA_END": _FOR_SYGRA,
+        "START": _STATE,
+        "END": _STATE,
+        "VAR_CHAT_HISTORY=CHAT_HISTORY": _STATE,
+    },
+    "sygra.utils.utils": {
+        "get_func_from_str": _FOR_SYGRA,
+        "load_json_file": _FOR_SYGRA,
+        "load_jsonl_file": _FOR_SYGRA,
+        "load_yaml_file": _FOR_SYGRA,
+        "extract_and_load_json": _FOR_SYGRA,
+        "convert_messages_from_langchain_to_chat_format": _FOR_SYGRA,
+        "convert_messages_from_chat_format_to_langchain": _FOR_SYGRA,
+        "current_task=CURRENT_TASK": _FOR_SYGRA,
+        "get_graph_properties": _FOR_SYGRA,
+        "get_graph_property": _FOR_SYGRA,
+        "get_file_in_task_dir": _FOR_SYGRA,
+    },
+    "langgraph.graph": {
+        "START=SYGRA_START": _FOR_SYGRA,
+        "END=SYGRA_END": _FOR_SYGRA,
+    },
+    "langchain_core.messages": {
+        "BaseMessage=Message": _STATE,
+        "AIMessage": _FOR_SYGRA,
+        "HumanMessage": _FOR_SYGRA,
+        "SystemMessage": _FOR_SYGRA,
+    },
+    "langchain_core.tools": {"tool": _FOR_SYGRA},
+}
+"""Module → its names → karat's module. `theirs=ours` where the name differs too."""
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package of this name is installed; it is then left alone, and so are its names.
+
+    A folder of that name in the working folder, such as that of a clone of SyGra, is not installed, nor is one
+    elsewhere on the import path that has no `__init__.py`.
+    """
+    return _is_installed(package, os.getcwd())
+
+
+@functools.cache
+def _is_installed(package: str, folder: str) -> bool:
+    here = os.path.realpath(folder)
+    places = [entry for entry in sys.path if entry and os.path.realpath(entry) != here]
+    try:
+        spec = PathFinder.find_spec(package, places)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def stands_in(module: str) -> bool:
+    """Whether the table's word counts for a module: `tasks.eval.utils` is part of sygra's own tree."""
+    package = module.partition(".")[0]
+    return not is_installed("sygra" if package == "tasks" else package)
+
+
+def own_name(dotted: str) -> str | None:
+    """karat's own dotted name for one of theirs; None where the table has none or theirs is installed."""
+    module, _, name = dotted.rpartition(".")
+    if module not in TABLE or not stands_in(module):
+        return None
+    for entry, ours in TABLE.get(module, {}).items():
+        theirs, _, other = entry.partition("=")
+        if theirs == name:
+            return f"{ours}.{other or name}"
+    return None
+
 
 _PACKAGES = {name.partition(".")[0] for name in TABLE}
 SHIPPED = Path(__file__).resolve().parents[2] / "shipped"

@@ -14,8 +14,7 @@ from karat.memory._samples import check_sample
 from karat.registry import Registry
 
 if TYPE_CHECKING:
-    from karat.memory.datasets._corrections import Corrections
-    from karat.memory.datasets._reading import DatasetReader
+    from karat.memory.datasets._reading import Corrections, DatasetReader
 
 DEMO = Path(__file__).parent.parent / "demo"
 """The dataset that karat ships, `--dataset demo`."""
@@ -117,7 +116,7 @@ def read_memory_dataset(
     reader = memory_datasets.get(type)
     overlay = None
     if corrections is not None:
-        from karat.memory.datasets._corrections import open_corrections
+        from karat.memory.datasets._reading import open_corrections
 
         overlay = open_corrections(corrections)
     return MemoryDataset(type, _reader_of(reader, type)(where), overlay)
@@ -144,8 +143,9 @@ def _reader_of(part: Any, type: str) -> Callable[[Path], DatasetReader]:
 def _recognise(path: Path) -> str:
     from karat.memory.datasets._reading import DatasetReader
 
+    empty = "give a file with samples, or 'demo' for the set that karat ships"
     if path.is_file() and path.stat().st_size == 0:
-        raise DataError(f"{path} is empty: give a file with samples, or 'demo' for the set that karat ships")
+        raise DataError(f"{path} is empty: {empty}")
     names = memory_datasets.list()
     found = []
     for name in names:
@@ -154,8 +154,25 @@ def _recognise(path: Path) -> str:
             found.append(name)
     if len(found) == 1:
         return found[0]
+    if not found and path.is_file() and _has_no_rows(path):
+        raise DataError(f"{path} has no rows: {empty}")
     problem = "its type is not recognised" if not found else f"it could be {' or '.join(found)}"
     raise DataError(f"{path}: {problem}; give --dataset-type, one of {', '.join(names)}")
+
+
+def _has_no_rows(path: Path) -> bool:
+    """Whether a data file has no rows; a DataError for one that cannot be read."""
+    from karat.memory.datasets._reading import document, rows
+
+    if path.suffix.lower() not in (".json", ".jsonl", ".csv", ".parquet"):
+        return False
+    try:
+        return next(rows(path), None) is None
+    except DataError:
+        if path.suffix.lower() != ".json":
+            raise
+        document(path)  # JSON without rows may be of a type that is one object in a file
+        return False
 
 
 def _hash_of(type: str, root: Path, files: list[Path]) -> str:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from karat.formatting import plural
-from karat.memory._dialogue import Question, Sample, Session, Turn
-from karat.memory._text import abbreviation
+from karat.memory._dialogue import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,

@@ -11,8 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from karat.datasets.readers.rows import short
-from karat.memory._dialogue import Attachment, Evidence, MemoryPoint, Question, Sample, Session, Turn
-from karat.memory._text import abbreviation
+from karat.memory._dialogue import (
+    Attachment,
+    Evidence,
+    MemoryPoint,
+    Question,
+    Sample,
+    Session,
+    Turn,
+    abbreviation,
+)
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,

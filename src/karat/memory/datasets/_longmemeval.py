@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from karat.memory._dialogue import Evidence, Question, Sample, Session, Turn
-from karat.memory._text import abbreviation
+from karat.memory._dialogue import Evidence, Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     REFUSAL,
@@ -25,6 +24,15 @@ from karat.memory.datasets._reading import (
 )
 
 _KEYS = {"question_id", "question", "haystack_sessions", "haystack_dates"}
+
+GRADING = {
+    "single-session-preference": "The right answer describes a preference. An answer that makes use of it is right,"
+    " also if it does not touch every point of the description.",
+    "temporal-reasoning": "A number of days, weeks or months that is off by one is right.",
+    "knowledge-update": "An answer that gives an earlier state as well is right if it gives the present one as the one"
+    " that holds.",
+}
+"""How the benchmark grades some types of questions, in karat's words."""
 
 
 @memory_datasets.register("longmemeval")
@@ -118,7 +126,7 @@ def _question(
         after_session=sessions[-1].session_id,
         question=row["question"].text(),
         answer=answer,
-        rubric=(answer,) if type == "single-session-preference" else (),
+        rubric=(GRADING[type],) if type in GRADING else (),
         answerable=answerable,
         evidence=tuple(evidence) if answerable else (),
         type=type,

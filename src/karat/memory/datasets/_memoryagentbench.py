@@ -2,9 +2,9 @@
 
 Rows have `context`, `questions`, `answers` and `metadata`. The context becomes one session whose turns are pieces of at
 most 4,000 characters, cut between sentences. Of `metadata` only the questions' dates, types, ids and key points are
-read: `haystack_sessions` marks the answers. The benchmark wraps each question into a template of its source, which says
-how to answer; karat gives the same instructions, in words of its own, to the answering model and not to the memory
-system.
+read, which older files have beside the questions: `haystack_sessions` marks the answers. The benchmark wraps each
+question into a template of its source, which says how to answer; karat gives the same instructions, in words of its
+own, to the answering model and not to the memory system.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from karat.memory._dialogue import Question, Sample, Session, Turn
-from karat.memory._text import abbreviation
+from karat.memory._dialogue import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import (
     DatasetReader,
@@ -84,16 +83,16 @@ class MemoryAgentBench(DatasetReader):
 
 def _sample(row: Located, name: str) -> Sample:
     session_id = session_name(1)
-    metadata = row.get("metadata")
-    haystack = metadata if metadata is not None else Located({}, row.source)
+    given = row.get("metadata")
+    metadata = given if given is not None else Located({}, row.source)
     turns = tuple(
         Turn(turn_id=turn_name(session_id, count), speaker="user", text=piece, session_id=session_id)
         for count, piece in enumerate(_pieces(row["context"].text()), start=1)
     )
     session = Session(session_id=session_id, turns=turns)
-    source = haystack.text_at("source") or row.text_at("source")
+    source = row.text_at("source") or metadata.text_at("source")
     questions = tuple(
-        _question(index, question, answers, haystack, source, session_id)
+        _question(index, question, answers, (row, metadata), source, session_id)
         for index, (question, answers) in enumerate(_asked(row))
     )
     return Sample(sample_id=name, uuid=name, sessions=(session,), questions=questions)
@@ -129,14 +128,19 @@ def _asked(row: Located) -> Iterator[tuple[str, list[str]]]:
 
 
 def _question(
-    index: int, question: str, answers: list[str], metadata: Located, source: str, session_id: str
+    index: int,
+    question: str,
+    answers: list[str],
+    places: tuple[Located, Located],
+    source: str,
+    session_id: str,
 ) -> Question:
-    question_id = _at(metadata, "question_ids", index) or _at(metadata, "qa_pair_ids", index)
+    question_id = _at(places, "question_ids", index) or _at(places, "qa_pair_ids", index)
     answerable = not question_id.endswith("_abs")
-    type = _at(metadata, "question_types", index) or source
+    type = _at(places, "question_types", index) or source
     if not answers:
-        raise metadata.error(f"question {index} has no answer")
-    rubric = metadata.get("keypoints")
+        raise places[0].error(f"question {index} has no answer")
+    rubric = next((found for place in places if (found := place.get("keypoints")) is not None), None)
     instruction = next((text for parts, text in INSTRUCTIONS if all(each in source for each in parts)), "")
     return Question(
         index=index,
@@ -149,13 +153,16 @@ def _question(
         answerable=answerable,
         type=type if answerable else "abstention",
         type_abbrev=abbreviation(type if answerable else "abstention"),
-        now=iso_time(_at(metadata, "question_dates", index)),
+        now=iso_time(_at(places, "question_dates", index)),
         instruction=instruction,
         source_id=question_id,
     )
 
 
-def _at(metadata: Located, key: str, index: int) -> str:
-    """The element of a list in the metadata that belongs to a question."""
-    found = list(metadata.list_at(key)) if metadata.has(key) and isinstance(metadata.value[key], list) else []
-    return found[index].written() if index < len(found) and found[index].value is not None else ""
+def _at(places: tuple[Located, Located], key: str, index: int) -> str:
+    """The element of a list in the row or in its metadata that belongs to a question."""
+    for place in places:
+        found = list(place.list_at(key)) if place.has(key) and isinstance(place.value[key], list) else []
+        if index < len(found) and found[index].value is not None:
+            return found[index].written()
+    return ""

@@ -17,8 +17,7 @@ import msgspec
 
 from karat.datasets.readers.rows import bounded_lines, short
 from karat.errors import DataError
-from karat.memory._dialogue import Question, Sample, Session, Turn
-from karat.memory._text import abbreviation
+from karat.memory._dialogue import Question, Sample, Session, Turn, abbreviation
 from karat.memory.datasets import memory_datasets
 from karat.memory.datasets._reading import DatasetReader, Located, rows, session_name, turn_name
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from karat import paths
 from karat.errors import DataError, RequestError
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn
+from karat.memory._dialogue import Turn, turn_text
 from karat.memory._system import Capabilities, Retrieval, RetrievedMemory, StoredMemory
-from karat.memory._text import turn_text
 from karat.memory.systems import _model
 from karat.memory.systems._libraries import Ids, LibraryMemory, reproducible, require, required_model
 from karat.memory.systems._turns import check_whole
@@ -25,6 +25,8 @@ from karat.serialization import storable
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+
+    from karat.models import Model
 
 PAGE = 1_000
 FILE = "items.json"
@@ -93,9 +95,7 @@ class _StoreMemory(LibraryMemory):
         ]
 
     def _text(self, value: Mapping[str, Any]) -> str:
-        found: Any = value
-        for step in self.field.split("."):
-            found = found.get(step) if isinstance(found, Mapping) else None
+        found = paths.get(value, self.field)
         if not isinstance(found, str):
             raise DataError(f"{self.name}: an item of the store has no text at {self.field!r}")
         text: str = storable(found)
@@ -328,7 +328,7 @@ def _untraced() -> Iterator[None]:
         yield
 
 
-def karat_chat_model(model: Any) -> BaseChatModel:
+def karat_chat_model(model: Model) -> BaseChatModel:
     """A model of `karat.models` as a LangChain chat model, so that its calls are recorded, limited and cached."""
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, convert_to_openai_messages

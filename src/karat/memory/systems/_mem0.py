@@ -17,12 +17,12 @@ import msgspec
 
 from karat.errors import DataError, RequestError
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn
+from karat.memory._dialogue import Turn, parse_time, time_text, turn_text
 from karat.memory._system import Capabilities, Retrieval, RetrievedMemory, StoredMemory
-from karat.memory._text import parse_time, time_text, turn_text
 from karat.memory.systems import _model
 from karat.memory.systems._libraries import Ids, LibraryMemory, reproducible, require, required_model
 from karat.memory.systems._turns import check_share
+from karat.records import JSON
 from karat.serialization import storable
 
 USER = "user"
@@ -237,7 +237,7 @@ class _KaratLlm:
     def __init__(self, model: Any) -> None:
         self._model = model
 
-    def generate_response(self, messages: Any, response_format: Any = None, **options: Any) -> str:
+    def generate_response(self, messages: JSON, response_format: object = None, **options: Any) -> str:
         if self._model is None:
             raise RequestError("mem0: infer is false, so there is no model to ask")
         date = _date.get()
@@ -278,10 +278,10 @@ class _KaratEmbeddings:
         self._system = system
         self.config = BaseEmbedderConfig(embedding_dims=dimensions)
 
-    def embed(self, text: str, memory_action: Any = None) -> list[float]:
+    def embed(self, text: str, memory_action: object = None) -> list[float]:
         return self._system._vectors([text])[0]
 
-    def embed_batch(self, texts: Sequence[str], memory_action: Any = "add") -> list[list[float]]:
+    def embed_batch(self, texts: Sequence[str], memory_action: object = "add") -> list[list[float]]:
         return self._system._vectors(texts)
 
 

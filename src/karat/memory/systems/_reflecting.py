@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from karat.memory import memory_systems
-from karat.memory._dialogue import Turn
+from karat.memory._dialogue import Turn, parse_time
 from karat.memory._system import Capabilities, Retrieval
-from karat.memory._text import parse_time
 from karat.memory.systems import _model
 from karat.memory.systems._search import EMBEDDER, EmbeddedMemory
 from karat.memory.systems._turns import (

@@ -17,6 +17,7 @@ import msgspec
 from karat.errors import RequestError
 from karat.models._failures import one_line
 from karat.models._messages import Choice, Request, ToolCall
+from karat.records import JSON
 from karat.registry import Registry
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
     image_output: int = 0
     cache_write_long: int = 0
     """The part of `cache_write` that Anthropic keeps for an hour, at a higher price."""
+    tier: str = ""
+    """The service tier that the provider says it served, such as `flex`; empty for the usual one."""
+    web_searches: int = 0
+    """Searches of the provider's own tool, each of which costs something."""
+    other_fees: bool = False
+    """Whether a tool of the provider was used whose fee the reply does not tell."""
 
 
 MOST_TOKENS = 100_000_000
@@ -96,11 +103,16 @@ def read_tokens(
         ):
             # Most servers give no details, and this is read for every reply.
             return Tokens(given, made, 0, 0, thought) if thought else Tokens(given, made)
-        read, write, long = token_count(cache_read), token_count(cache_write), token_count(cache_write_long)
+        # Checked in one expression: a call for each count would take longer than the rest, for every reply.
+        read, write, long, apart, heard, spoken, seen, drawn = [
+            count if count.__class__ is int and 0 <= count <= MOST_TOKENS else token_count(count)
+            for count in (
+                *(cache_read, cache_write, cache_write_long, reasoning),
+                *(audio_input, audio_output, image_input, image_output),
+            )
+        ]
         given += read + write if cached_apart else 0
-        thought = max(thought, token_count(reasoning))
-        heard, spoken = token_count(audio_input), token_count(audio_output)
-        seen, drawn = token_count(image_input), token_count(image_output)
+        thought = max(thought, apart)
     except ValueError:
         return None
     if (
@@ -112,6 +124,41 @@ def read_tokens(
     ):
         return None
     return Tokens(given, made, read, write, thought, heard, spoken, seen, drawn, long)
+
+
+_USUAL_TIERS = frozenset(
+    ("default", "standard", "auto", "standard_only", "on_demand", "batch", "global", "not_available", "")
+)
+"""Names of the usual tier, and of those whose price is not higher: a batch has a price of its own (`Price.in_batch`).
+
+developers.openai.com/api/docs/guides/fast-mode, platform.claude.com/docs/en/api/service-tiers and
+manage-claude/data-residency, openrouter.ai/docs/guides/features/service-tiers, console.groq.com/docs/flex-processing;
+read 2026-11-17.
+"""
+
+
+def served_tier(*values: object) -> str:
+    """The tier in what a server says about one: its tier, speed or region, joined by `+`; empty for the usual one."""
+    named = [value if isinstance(value, str) else "unknown" for value in values if value is not None]
+    return "+".join(value[:40] for value in named if value not in _USUAL_TIERS)
+
+
+def requested_tier(extra: Mapping[str, Any]) -> str:
+    """The service tier that a request asks for, by the fields that `Tokens.tier` is read from."""
+    return served_tier(*(extra.get(name) for name in ("service_tier", "speed", "inference_geo")))
+
+
+def with_fees(
+    tokens: Tokens | None, tier: str, web_searches: object = None, other_fees: bool = False
+) -> Tokens | None:
+    """Tokens with what else the provider charges for. A number of searches that cannot be true is another fee."""
+    try:
+        searches = token_count(web_searches)
+    except ValueError:
+        searches, other_fees = 0, True
+    if tokens is None or not (tier or searches or other_fees):
+        return tokens
+    return msgspec.structs.replace(tokens, tier=tier, web_searches=searches, other_fees=other_fees)
 
 
 def details(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -250,6 +297,8 @@ class Provider:
     """Whether what fails with 500 fails so every time: the request is at fault, and is not sent again."""
     free: bool = False
     """Whether calls cost nothing."""
+    patience: float | None = None
+    """Seconds to wait for an answer, unless `timeouts` says otherwise, where the usual time is too short."""
     grammar: bool = False
     """Whether every keyword of a schema binds the answer, also those that other providers refuse: `maxLength`,
     `minItems`, `maxItems`, `prefixItems`, `const`. Such an answer ends only where its schema does."""
@@ -334,7 +383,7 @@ class Provider:
             raise RequestError(f"{self.name} needs {', '.join(missing)}: set it, or base_url in models.yaml")
         return _VARIABLE.sub(lambda match: os.environ[match[1]], self.base_url)
 
-    def error(self, raw: Any) -> tuple[str, str]:
+    def error(self, raw: object) -> tuple[str, str]:
         """`(message, code)` of an error body, in the shapes providers use."""
         if isinstance(raw, list) and raw:  # Gemini wraps its errors in a list
             raw = raw[0]
@@ -416,7 +465,7 @@ def refuse_duplicates(calls: Iterable[ToolCall]) -> None:
         raise ValueError("two tool calls with the same id")
 
 
-def read_tool_calls(calls: Any) -> list[ToolCall]:
+def read_tool_calls(calls: JSON) -> list[ToolCall]:
     """OpenAI-shaped tool calls. Ids that occur twice, as some servers give them, are numbered."""
     out: list[ToolCall] = []
     seen: dict[str, int] = {}
@@ -433,7 +482,7 @@ def read_tool_calls(calls: Any) -> list[ToolCall]:
     return out
 
 
-def plain_text(content: Any) -> str:
+def plain_text(content: JSON) -> str:
     """The text of a message's content."""
     if content is None or isinstance(content, str):
         return content or ""

@@ -28,10 +28,12 @@ from karat.models.providers import (
     read_tokens,
     refuse_duplicates,
     served_model,
+    served_tier,
     tool_name,
+    with_fees,
 )
 from karat.models.providers._chat import schema_name, unwrapped
-from karat.models.providers._model_rules import rules_for
+from karat.models.providers._model_rules import ModelRules, rules_for
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
@@ -92,10 +94,15 @@ class AnthropicMessages(WireFormat):
             out["stop_sequences"] = request.stop
         if request.effort == "none":
             out["thinking"] = {"type": (rules.thinking_off if rules is not None else "") or "disabled"}
-        elif request.effort is not None:
-            out["output_config"] = {"effort": request.effort}
-            if rules is None or rules.thinking_off or rules.reasons:
+        else:
+            if request.effort is not None:
+                out["output_config"] = {"effort": request.effort}
+            if _asks_to_think(rules, request):
                 out["thinking"] = {"type": "adaptive"}
+                if rules is not None and rules.hides_thinking:
+                    # Costs no tokens: what was thought is charged for either way
+                    # (platform.claude.com/docs/en/build-with-claude/thinking, read 2026-11-18).
+                    out["thinking"]["display"] = "summarized"
         if request.tools is not None:
             out["tools"] = [_tool(tool) for tool in request.tools]
             if request.tool_choice is not None:
@@ -213,6 +220,17 @@ class AnthropicMessages(WireFormat):
         return unwrapped(choice, request)
 
 
+def _asks_to_think(rules: ModelRules | None, request: Request) -> bool:
+    """Whether a request has a `thinking` field: for an effort, and for a model that thinks and would not show it.
+
+    A model that thinks by itself takes a forced tool, but not beside the field.
+    """
+    if request.effort is not None:
+        return rules is None or bool(rules.thinking_off) or rules.reasons
+    forced = request.tool_choice not in (None, "auto", "none")
+    return rules is not None and rules.reasons and rules.hides_thinking and not forced
+
+
 def closed(schema: object) -> Any:
     """A schema as `output_config.format` takes it: every object closed, without what it refuses; None: not possible."""
     try:
@@ -279,7 +297,7 @@ def _finished(block: dict[str, Any]) -> dict[str, Any]:
 def _tokens(usage: Any) -> Tokens | None:
     if not isinstance(usage, dict) or "input_tokens" not in usage:
         return None
-    return read_tokens(
+    tokens = read_tokens(
         usage["input_tokens"],
         usage.get("output_tokens"),
         usage.get("cache_read_input_tokens"),
@@ -288,6 +306,20 @@ def _tokens(usage: Any) -> Tokens | None:
         cache_write_long=details(usage, "cache_creation").get("ephemeral_1h_input_tokens"),
         cached_apart=True,
     )
+    tools = details(usage, "server_tool_use")
+    return with_fees(
+        tokens,
+        served_tier(usage.get("service_tier"), usage.get("speed"), usage.get("inference_geo")),
+        tools.get("web_search_requests"),
+        any(count for name, count in tools.items() if name not in _TOOLS),
+    )
+
+
+_TOOLS = ("web_search_requests", "web_fetch_requests", "tool_search_requests")
+"""Tools of Anthropic that have a price, or cost no more than their tokens. Code execution has a price by the hour.
+
+platform.claude.com/docs/en/about-claude/pricing, read 2026-11-17.
+"""
 
 
 def _conversation(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:

@@ -21,7 +21,10 @@ from karat.models.providers import (
     read_tokens,
     read_tool_calls,
     served_model,
+    served_tier,
+    with_fees,
 )
+from karat.records import JSON
 
 if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
@@ -35,6 +38,16 @@ _DROPPED = {
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
 }
 """Parameters that change answers, and that a router may drop."""
+
+
+_OF_THE_WHOLE = ("id", "model", "usage", "service_tier")
+"""Fields of the events of a stream that are about the answer as a whole."""
+
+_PAID = {"server_tool_use", "num_sources_used", "num_server_side_tools_used"}
+"""Counts of the tools of OpenRouter and xAI in a usage object (docs.x.ai/developers/pricing, read 2026-11-17).
+
+Groq lists its own as `executed_tools` of a message. A search of OpenAI is not counted, and shows in `annotations`.
+"""
 
 
 class ChatCompletions(WireFormat):
@@ -96,6 +109,7 @@ class ChatCompletions(WireFormat):
         if len(raw["choices"]) > MOST_CHOICES:
             raise ValueError(f"{len(raw['choices'])} choices")
         choices = []
+        searched = False
         for choice in raw["choices"]:
             message = choice["message"]
             text, reason = message.get("content"), choice.get("finish_reason")
@@ -108,6 +122,8 @@ class ChatCompletions(WireFormat):
             calls = read_tool_calls(message["tool_calls"]) if message.get("tool_calls") else []
             thinking = message.get("reasoning_content") or message.get("reasoning")
             logprobs = choice.get("logprobs")
+            if message.get("annotations") or message.get("executed_tools"):
+                searched = True
             choices.append(
                 Choice(
                     text=text,
@@ -122,7 +138,15 @@ class ChatCompletions(WireFormat):
             )
         if not choices:
             raise ValueError("no choices")
-        return Answer(choices, _tokens(raw.get("usage")), served_model(raw))
+        usage, tier = raw.get("usage"), raw.get("service_tier")
+        tokens = _tokens(usage)
+        if (
+            searched
+            or (tier is not None and tier != "default")
+            or (usage.__class__ is dict and not _PAID.isdisjoint(usage))
+        ):
+            tokens = _with_fees(tokens, tier, usage, searched)
+        return Answer(choices, tokens, served_model(raw))
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole: dict[str, Any] = {"choices": []}
@@ -130,7 +154,7 @@ class ChatCompletions(WireFormat):
         for event in events:
             if event.get("error"):
                 return event
-            whole.update({key: event[key] for key in ("id", "model", "usage") if event.get(key)})
+            whole.update({key: event[key] for key in _OF_THE_WHOLE if event.get(key)})
             for part in event.get("choices") or ():
                 index = part.get("index") or 0
                 if not isinstance(index, int):
@@ -233,7 +257,7 @@ def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
         choice.setdefault("logprobs", {"content": []})["content"] += logprobs["content"]
 
 
-def read_logprobs(content: Any) -> list[dict[str, Any]]:
+def read_logprobs(content: JSON) -> list[dict[str, Any]]:
     """Probabilities of tokens: `[{token, logprob, top: {token: logprob}}]`. ValueError: one is not a finite number.
 
     An alternative of probability 0 is left out: its logarithm is no number of JSON, and servers send null for it.
@@ -280,6 +304,14 @@ def _tokens(usage: Any) -> Tokens | None:
         image_output=made.get("image_tokens"),
         total=usage.get("total_tokens"),
     )
+
+
+def _with_fees(tokens: Tokens | None, tier: object, usage: Any, searched: bool) -> Tokens | None:
+    """The tokens with their tier and the searches that the provider counts; without a count the fee is unknown."""
+    counts = usage if isinstance(usage, dict) else {}
+    searches = details(counts, "server_tool_use").get("web_search_requests")
+    others = any(counts.get(name) for name in _PAID if name != "server_tool_use")
+    return with_fees(tokens, served_tier(tier), searches, others or (searched and not searches))
 
 
 def schema_name(schema: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from karat.errors import MissingDependency, RequestError
 from karat.models._messages import Request
-from karat.models._retry import counters
+from karat.models._pacing import counters
 from karat.models.providers import Provider, Quirks, register_provider
 from karat.models.providers import _weights as weights
 
@@ -150,6 +150,9 @@ class Local(Provider):
     derives_seed = True
     repeatable = True  # llama.cpp replies 500 to images, sounds and tools that it cannot read
     free = True
+    # Slots share the threads, and the machine is shared with others: an answer takes minutes there, and one that is
+    # given up and asked for again takes the time from the others, so that none of them ever ends.
+    patience = 3600.0
     grammar = True
     quirks = Quirks(
         max_tokens="max_tokens", several=False

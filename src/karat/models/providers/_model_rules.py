@@ -7,6 +7,7 @@ refused parameter with a 400, which karat turns into one failure of the run. Eac
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from karat.models._messages import Request
 
 SAMPLING = ("temperature", "top_p", "top_k")
+DEFAULT_TEMPERATURE = 1
+"""Models that refuse a temperature accept this one: Anthropic's and OpenAI's documents speak of other values only
+(platform.claude.com/docs, "sampling parameters removed", by way of models.dev pull request 1468, 2026-11-18)."""
 
 _REASONING_REFUSES = (
     *("temperature", "top_p", "logprobs", "top_logprobs"),
@@ -45,6 +49,8 @@ class ModelRules(msgspec.Struct, frozen=True, kw_only=True):
     """Anthropic: whether `output_config.format` takes a JSON Schema."""
     thinking_off: str = ""
     """Anthropic: the `thinking.type` that stands for the effort none."""
+    hides_thinking: bool = False
+    """Anthropic: whether the text of thinking is left out unless `thinking.display` asks for a summary."""
     max_tokens: int = 4096
     """Anthropic: the limit that is sent where the request has none, since the format demands one."""
     source: str
@@ -62,6 +68,7 @@ RULES = (
         prefill=False,
         forced_tool=False,
         json_format=True,
+        hides_thinking=True,
         max_tokens=32000,
         source="https://platform.claude.com/docs/en/models/opus-5-5/migration-guide, 2026-11-16",
     ),
@@ -73,9 +80,23 @@ RULES = (
         prefill=False,
         forced_tool=False,
         json_format=True,
+        hides_thinking=True,
         thinking_off="between_tools",
         max_tokens=32000,
         source="https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide, 2026-11-16",
+    ),
+    ModelRules(
+        pattern=r"claude-(?:fable|mythos)-5-[1-9]",
+        refuses=SAMPLING,
+        efforts=_CLAUDE_EFFORTS,
+        reasons=True,
+        prefill=False,
+        forced_tool=False,
+        json_format=True,
+        hides_thinking=True,
+        max_tokens=32000,
+        source="https://platform.claude.com/docs/en/models/fable-5-1/migration-guide;"
+        " github.com/anthropics/claude-cookbooks/issues/854, 2026-09-02",
     ),
     ModelRules(
         pattern=r"claude-(?:fable|mythos)-[\w-]+",
@@ -84,6 +105,7 @@ RULES = (
         reasons=True,
         prefill=False,
         json_format=True,
+        hides_thinking=True,
         max_tokens=32000,
         source=_MIGRATION,
     ),
@@ -94,6 +116,7 @@ RULES = (
         reasons=True,
         prefill=False,
         json_format=True,
+        hides_thinking=True,
         thinking_off="disabled",
         max_tokens=32000,
         source="https://platform.claude.com/docs/en/models/sonnet-5/migration-guide, 2026-11-16",
@@ -104,6 +127,7 @@ RULES = (
         efforts=("none", *_CLAUDE_EFFORTS),
         prefill=False,
         json_format=True,
+        hides_thinking=True,
         thinking_off="disabled",
         max_tokens=16000,
         source=f"{_MIGRATION}; github.com/danielmiessler/Fabric/issues/2109, 2026-05-01",
@@ -161,7 +185,7 @@ RULES = (
         efforts=("none", "low", "medium", "high"),
         default_effort="none",
         reasons=True,
-        source="github.com/openai/openai-agents-python/issues/2089; github.com/vercel/ai/issues/10932",
+        source="github.com/openai/openai-agents-python/issues/2089, 2025-11-17; github.com/vercel/ai/issues/10932",
     ),
     ModelRules(
         pattern=r"gpt-5(?:-mini|-nano)?",
@@ -186,14 +210,33 @@ RULES = (
         reasons=True,
         source="https://developers.openai.com/api/docs/guides/reasoning, 2026-11-16",
     ),
+    ModelRules(pattern=r"grok-4\.20[\w-]*", source="github.com/vercel/ai (@ai-sdk/xai 4.0.8), 2026-07-07"),
+    ModelRules(
+        pattern=r"grok-4\.3",
+        efforts=("none", "low", "medium", "high"),
+        source="https://docs.x.ai/developers/model-capabilities/text/reasoning#effort-levels, by @ai-sdk/xai 3.0.97,"
+        " read 2026-11-18",
+    ),
+    ModelRules(
+        pattern=r"grok-4\.5",
+        efforts=("low", "medium", "high"),
+        default_effort="high",
+        source="github.com/anomalyco/opencode/issues/39448, read 2026-11-18",
+    ),
+    ModelRules(
+        pattern=r"grok-4\.6",
+        efforts=("low", "medium", "high", "xhigh"),
+        source="github.com/chenyme/grok2api/pull/901, 2026-08-13",
+    ),
     ModelRules(
         pattern=r"gpt-(?:3\.5|4)[\w.-]*|gpt-5[\w.]*-chat[\w-]*",
-        source="https://developers.openai.com/api/docs/models",
+        source="https://developers.openai.com/api/docs/models; community.openai.com/t/1110750 (a table of what each"
+        " model takes), read 2026-11-18",
     ),
 )
 
 _DATED = r"(?:-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)?(?:-v\d+(?::\d+)?)?(?:@\d{8}|@latest)?"
-_NAME = re.compile(r"(?:^|[/.:])(claude-[\w@:.-]+|gpt-[\w.-]+|o\d[\w-]*)$")
+_NAME = re.compile(r"(?:^|[/.:])(claude-[\w@:.-]+|gpt-[\w.-]+|grok-[\w.-]+|o\d[\w-]*)$")
 
 
 @lru_cache(maxsize=256)
@@ -208,7 +251,7 @@ def rules_for(model: str) -> ModelRules | None:
     return None
 
 
-def refusal(endpoint: Endpoint, parameters: Any) -> str | None:
+def refusal(endpoint: Endpoint, parameters: Mapping[str, Any]) -> str | None:
     """Return a sentence with the parameter that the model refuses and the fix; None if no rule applies.
 
     `parameters` are those of a call by name. No rule applies to a model behind a custom address, or behind a router,
@@ -227,6 +270,8 @@ def refusal(endpoint: Endpoint, parameters: Any) -> str | None:
         if parameters.get(name, 0) is not None
     ]
     for name in given:
+        if name == "temperature" and parameters.get(name) == DEFAULT_TEMPERATURE:
+            continue
         if name in rules.refuses:
             return f"{endpoint.spec} does not accept {name}: remove it"
         if name in rules.refuses_while_reasoning and (effort or rules.default_effort) != "none":

@@ -26,7 +26,9 @@ from karat.models.providers import (
     read_tokens,
     refuse_duplicates,
     served_model,
+    served_tier,
     tool_name,
+    with_fees,
 )
 from karat.models.providers._chat import is_strict, read_logprobs, schema_name, unwrapped
 from karat.models.providers._model_rules import rules_for
@@ -35,6 +37,13 @@ if TYPE_CHECKING:
     from karat.models._endpoints import Endpoint
 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+_FREE_CALLS = ("mcp_call", "computer_call", "custom_tool_call", "local_shell_call", "tool_search_call")
+"""Calls that cost no more than their tokens (developers.openai.com/api/docs/pricing, read 2026-11-17).
+
+A web search has a price; files, code and images have others, which the reply does not tell.
+"""
 
 
 class Responses(WireFormat):
@@ -89,6 +98,7 @@ class Responses(WireFormat):
         if raw.get("error") or raw.get("status") not in (None, "completed", "incomplete"):
             raise ValueError(f"the response is {str(raw.get('status'))[:40]}")
         text, thinking, calls, refused = [], [], [], ""
+        searches, other_fees = 0, False
         logprobs: list[dict[str, Any]] = []
         for item in raw["output"]:
             if item["type"] == "message":
@@ -110,6 +120,12 @@ class Responses(WireFormat):
                 thinking += [
                     part.get("text") or "" for part in (item.get("summary") or item.get("content") or ())
                 ]
+            elif item["type"] == "web_search_call":
+                action = item.get("action")
+                # Opening a page and searching in it is part of the search.
+                searches += not isinstance(action, dict) or action.get("type") in (None, "search")
+            elif str(item["type"]).endswith("_call") and item["type"] not in _FREE_CALLS:
+                other_fees = True
         reason = "tool_calls" if calls else "stop"
         if raw.get("status") == "incomplete":
             why = str((raw.get("incomplete_details") or {}).get("reason") or "")
@@ -125,7 +141,9 @@ class Responses(WireFormat):
             provider_items=[_without_status(item) for item in raw["output"]] if calls else [],
         )
         refuse_duplicates(calls)
-        return Answer([choice], _tokens(raw.get("usage")), served_model(raw))
+        tier = served_tier(raw.get("service_tier"))
+        tokens = with_fees(_tokens(raw.get("usage")), tier, searches, other_fees)
+        return Answer([choice], tokens, served_model(raw))
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole: dict[str, Any] = {}
@@ -180,7 +198,10 @@ def _assistant(message: dict[str, Any]) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     text = plain_text(message.get("content"))
     if text:
-        out.append({"role": "assistant", "content": text})
+        # The type and the list are optional at OpenAI, and needed by llama.cpp (ggml-org/llama.cpp/issues/26394,
+        # read 2026-11-18).
+        part = {"type": "output_text", "text": text}
+        out.append({"type": "message", "role": "assistant", "content": [part]})
     for call in message.get("tool_calls") or ():
         function = call["function"]
         arguments = function.get("arguments")

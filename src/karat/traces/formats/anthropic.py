@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import named_call
+from karat.records import JSON
+from karat.traces._calls import Found, named_call, read_parts, simple
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
-from karat.traces._parts import Found, read_parts, simple
-from karat.traces._text_calls import may_hold_calls
+from karat.traces._text_calls import is_prose
 from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest, text_or_none
 
 name = "anthropic"
 
 _USES = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
-_FAST_LENGTHS = {"text": 2, "tool_use": 4, "tool_result": 4}
+_FAST_KEYS = {
+    "text": {"type", "text"},
+    "tool_use": {"type", "id", "name", "input"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error"},
+}
 
 
-def detect(value: object) -> bool:
+def detect(value: JSON) -> bool:
     """A message whose content has tool blocks, or such a block by itself."""
     if not isinstance(value, dict):
         return False
@@ -46,22 +50,26 @@ def fast_blocks(role: str, content: object, names: list[str], arguments: list[An
         return False
     for block in content:
         kind = block["type"]
-        if len(block) > _FAST_LENGTHS.get(kind, 0):
+        if kind not in _FAST_KEYS or not block.keys() <= _FAST_KEYS[kind]:
             return False  # a field out of the ordinary, which may be a call
-        if kind == "tool_use" and role == "assistant" and "role" not in block:
+        if kind == "tool_use" and role == "assistant":
             names.append(block["name"])
             arguments.append(block["input"])
-        elif kind == "tool_use" or (kind == "text" and may_hold_calls(block["text"])):
+        elif kind == "tool_result":
+            if type(block["tool_use_id"]) is not str:
+                return False
+        elif kind == "tool_use" or not is_prose(block["text"]):
             return False
     return True
 
 
 def read_blocks(role: str, blocks: list[Any], extra: dict[str, Any]) -> Iterator[Step | Unused]:
     """Yield the steps of a list of content blocks."""
-    return read_parts(role, blocks, extra, _block)
+    return read_parts(role, blocks, extra, read_block)
 
 
-def _block(block: Any) -> Found:
+def read_block(block: Any) -> Found:
+    """Return the call, or the result, that a content block is; None for other content."""
     if not is_tool_block(block):
         return None
     if block["type"] in _USES:
@@ -69,7 +77,7 @@ def _block(block: Any) -> Found:
     return _result(block)
 
 
-def is_tool_block(block: Any) -> bool:
+def is_tool_block(block: JSON) -> bool:
     """Return whether a block is a tool call or a tool result."""
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str) or "role" in block:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import read_call
+from karat.traces._calls import read_call, result_step
 from karat.traces._objects import plain
-from karat.traces._parts import result_step
 from karat.traces.steps import Step, ToolCall, UnreadCall, Unused, rest, text_or_none
 
 name = "autogen"
@@ -59,7 +58,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         if repeated:
             yield Unused("", "calls and results of earlier events, repeated", repeated, harmless=True)
     elif kind in _EVENTS:
-        yield Unused("", f"{kind} is no message", value, harmless=True)
+        yield Unused("", f"{kind} is not a message", value, harmless=True)
     else:
         yield Step(_role(kind, value.get("source")), content, extra=extra)
 

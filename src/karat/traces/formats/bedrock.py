@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import named_call
+from karat.traces._calls import Found, named_call, read_parts, result_step, simple
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
-from karat.traces._parts import Found, read_parts, result_step, simple
 from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 
 name = "bedrock"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import named_call
+from karat.traces._calls import Found, named_call, read_parts
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
-from karat.traces._parts import Found, read_parts
 from karat.traces.detection import placed
 from karat.traces.steps import (
     Step,
@@ -27,6 +26,8 @@ _CALL = ("functionCall", "function_call")
 _TOOL_CALL = ("toolCall", "tool_call")
 _RESPONSE = ("functionResponse", "function_response")
 _CODE = ("executableCode", "executable_code")
+_PIECES = ("partialArgs", "partial_args", "willContinue", "will_continue")
+"""Fields of a call that is streamed in several parts."""
 _CODE_RESULT = ("codeExecutionResult", "code_execution_result")
 _SYSTEM = ("systemInstruction", "system_instruction")
 _HISTORY = ("automaticFunctionCallingHistory", "automatic_function_calling_history")
@@ -95,7 +96,8 @@ def _part(part: Any) -> Found:
         (key for key in (*_CALL, *_TOOL_CALL) if isinstance(part, dict) and part.get(key) is not None), None
     )
     if key is not None:
-        return _call(part) or UnreadCall("", "a function call without a name", part)
+        reason = "a function call without a name, or a piece of one (merge the parts of a stream first)"
+        return _call(part) or UnreadCall("", reason, part)
     if _first(part, _CODE) is not None:
         return ToolCall(None, "code_execution", _first(part, _CODE), extra=rest(part, *_CODE))
     result = _result(part)
@@ -123,7 +125,7 @@ def _call(part: dict[str, Any]) -> ToolCall | None:
         call = (
             {**rest(call, kind), "name": call[kind]} if isinstance(call, dict) and kind is not None else call
         )
-    if not isinstance(call, dict):
+    if not isinstance(call, dict) or any(call.get(key) for key in _PIECES):
         return None
     arguments, raw = read_arguments(call.get("args"))
     extra = {**rest(call, "id", "name", "args"), **rest(part, *_CALL, *_TOOL_CALL)}

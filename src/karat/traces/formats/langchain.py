@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import msgspec
 
-from karat.traces._calls import named_call, read_call
+from karat.records import JSON
+from karat.traces._calls import Found, named_call, read_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
-from karat.traces._text_calls import may_hold_calls, read_text
-from karat.traces.formats.anthropic import is_tool_block, read_blocks
+from karat.traces._text_calls import NOT_AGENTS, may_hold_calls, read_text
+from karat.traces.formats import openai_responses
+from karat.traces.formats.anthropic import is_tool_block, read_block
 from karat.traces.formats.openai_chat import calls_beside
 from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest, text_or_none
 
@@ -40,6 +42,15 @@ _CLASSES = {
     "ChatMessage": "chat",
 }
 _ARGUMENTS = ("args", "input", "arguments")
+_LISTED_BLOCKS = (
+    "tool_use",
+    "tool_call",
+    "tool_call_chunk",
+    "invalid_tool_call",
+    "function_call",
+    "custom_tool_call",
+)
+"""Content blocks that repeat a call which the message lists."""
 _USED = (
     "type",
     "role",
@@ -51,12 +62,12 @@ _USED = (
 )
 
 
-def detect(value: object) -> bool:
+def detect(value: JSON) -> bool:
     """One message in any of the forms."""
     return _fields(value) is not None
 
 
-def read(value: Any) -> Iterator[Step | Unused]:
+def read(value: JSON) -> Iterator[Step | Unused]:
     """One message as one step."""
     fields = _fields(value)
     assert fields is not None, "read is called for what detect knows"
@@ -75,10 +86,61 @@ def read(value: Any) -> Iterator[Step | Unused]:
             yield from found
             return
     content, calls = _without_calls(content, calls)
-    if isinstance(content, list) and not calls and any(map(is_tool_block, content)):
-        yield from read_blocks(role, content, extra)
-    else:
-        yield Step(role, content, calls, extra=extra)
+    if isinstance(content, list) and role not in NOT_AGENTS:
+        ids = {call.id for call in calls}
+
+        def read_one(block: Any) -> Found:
+            return block if isinstance(block, ToolCall) else _block(block, bool(calls), ids)
+
+        if any(read_one(block) is not None for block in content):
+            # The provider ran its own tools before the message ended with calls to others.
+            yield from read_parts(role, [*content, *calls], extra, read_one)
+            return
+    yield Step(role, content, calls, extra=extra)
+
+
+def _block(block: Any, listed: bool, ids: Set[str | None]) -> Found:
+    """Return the call, or the result, that a content block is; None for other content.
+
+    `listed`: the message lists its calls, so that only calls to tools of the provider are missing there.
+    """
+    if not isinstance(block, dict):
+        return None
+    kind = block.get("type")
+    if kind == "non_standard":
+        return _block(plain(block.get("value")), listed, ids)
+    if any(isinstance(block.get(key), str) and block[key] in ids for key in ("id", "call_id")):
+        return None  # it is listed
+    if kind in ("server_tool_result", "server_tool_call_result"):
+        key = next((key for key in ("tool_call_id", "toolCallId") if key in block), "tool_call_id")
+        extra = rest(block, key, "output", "status")
+        failed = block.get("status") == "error"
+        return result_step(text_or_none(block.get(key)), None, block.get("output"), failed, extra)
+    if kind in ("executable_code", "code_execution_result"):
+        if kind == "executable_code":
+            return ToolCall(text_or_none(block.get("id")), "code_execution", rest(block, "type", "id"))
+        failed = block.get("outcome") not in (None, 1, "OUTCOME_OK")
+        return result_step(None, "code_execution", block.get(kind), failed, rest(block, kind))
+    if kind == "server_tool_call" or (not listed and kind in ("tool_call", "invalid_tool_call")):
+        call = _read_call(block, invalid=kind == "invalid_tool_call")
+        if call is None:
+            return UnreadCall("", "a tool call without a name", block)
+        return (
+            msgspec.structs.replace(call, extra={**call.extra, "type": kind}) if kind != "tool_call" else call
+        )
+    if is_tool_block(block):
+        return None if listed and kind == "tool_use" else read_block(block)
+    if openai_responses.is_item(block) and not (listed and kind in ("function_call", "custom_tool_call")):
+        return [_whole(part) for part in openai_responses.read(block)]
+    return None
+
+
+def _whole(part: Step | Unused) -> ToolCall | Step | Unused:
+    """Return the call of a step that is nothing else, with the fields beside it."""
+    if not isinstance(part, Step) or not part.tool_calls:
+        return part
+    (call,) = part.tool_calls
+    return msgspec.structs.replace(call, extra={**call.extra, **part.extra}) if part.extra else call
 
 
 def tool_message(value: object) -> dict[str, Any] | None:
@@ -185,7 +247,7 @@ def _without_calls(content: Any, calls: list[ToolCall]) -> tuple[Any, list[ToolC
 
 def _repeated(block: Any, calls: list[ToolCall]) -> tuple[int, str | None]:
     """Return the position of the call that a block repeats, and the block's key for the call id."""
-    if isinstance(block, dict) and block.get("type") in ("tool_use", "tool_call", "function_call"):
+    if isinstance(block, dict) and block.get("type") in _LISTED_BLOCKS:
         for key in ("call_id", "id"):
             for at, call in enumerate(calls):
                 if call.id is not None and block.get(key) == call.id:

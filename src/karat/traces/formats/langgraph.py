@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from karat.records import JSON
 from karat.traces._objects import plain
 from karat.traces.detection import ENVELOPES, placed
 from karat.traces.detection import read as read_any
@@ -22,7 +23,7 @@ _NOT_NODES = frozenset((*ENVELOPES, "inputs"))
 _REMOVE_ALL = "__remove_all__"
 
 
-def detect(value: Any) -> bool:
+def detect(value: JSON) -> bool:
     """A snapshot, the history of a thread, states that each extend the previous one, or updates by node."""
     if isinstance(value, dict):
         if "role" in value or "content" in value:
@@ -35,7 +36,7 @@ def detect(value: Any) -> bool:
     return _are_updates(items) or (len(items) > 1 and (_are_of_one_thread(items) or _are_growing(items)))
 
 
-def read(value: Any) -> Iterator[Step | Unused]:
+def read(value: JSON) -> Iterator[Step | Unused]:
     """The messages of the newest state, or of all updates."""
     items = [plain(item) for item in value] if isinstance(value, list) else [value]
     if _are_updates(items):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from karat.records import JSON
 from karat.traces._objects import plain
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._tool_runs import message_of, tool_run
@@ -19,7 +20,7 @@ _TOOLS = ("tool", "retriever")
 _BATCH = {"post", "patch"}
 
 
-def detect(value: object) -> bool:
+def detect(value: JSON) -> bool:
     """A run, a list of runs, or the batches in which they were posted."""
     if isinstance(value, list):
         items = [plain(item) for item in value]
@@ -27,7 +28,7 @@ def detect(value: object) -> bool:
     return _is_run(value) or _is_batch(value)
 
 
-def read(value: Any) -> Iterator[Step | Unused]:
+def read(value: JSON) -> Iterator[Step | Unused]:
     """The model and tool runs in the order in which they began."""
     given = value if isinstance(value, list) else [value]
     if given and all(_is_batch(plain(item)) for item in given):

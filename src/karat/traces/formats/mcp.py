@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import named_call
+from karat.traces._calls import named_call, result_step, simple
 from karat.traces._objects import plain
-from karat.traces._parts import result_step, simple
 from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
 
 name = "mcp"
@@ -42,4 +41,4 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield result_step(identity, None, value["error"], True, rest(value, "jsonrpc", "id", "error"))
     else:
         label = value.get("method", "a result")
-        yield Unused("", f"{label} is no tool call", value, harmless=True)
+        yield Unused("", f"{label} is not a tool call", value, harmless=True)

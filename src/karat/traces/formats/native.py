@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from karat.records import Call, Output
+from karat.records import JSON, Call, Output
 from karat.traces._calls import is_bare_call, read_bare_call
 from karat.traces._observations import Observation, combine, messages
 from karat.traces._tool_runs import tool_run
@@ -20,7 +20,7 @@ _STEP = {"role", "content", "tool_calls", "tool_result"}
 _FAST_KEYS = frozenset(("name", "arguments", "id"))
 
 
-def detect(value: object) -> bool:
+def detect(value: JSON) -> bool:
     """A step, a call, an Output, their dicts, recorded calls, or a dict that names a tool and its arguments."""
     if isinstance(value, dict):
         if value.keys() >= _STEP:
@@ -33,7 +33,7 @@ def detect(value: object) -> bool:
     return isinstance(value, (Step, ToolCall, Output, Call))
 
 
-def read(value: Any) -> Iterator[Step | Unused]:
+def read(value: JSON) -> Iterator[Step | Unused]:
     """Yield steps as they are, a bare call as a step, and recorded calls in the order in which they were made."""
     if isinstance(value, Step):
         yield value

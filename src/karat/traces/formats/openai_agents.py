@@ -34,7 +34,7 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         # The object carries its whole configuration: tools, models, guardrails.
         beside["agent"] = {"name": str(getattr(beside["agent"], "name", ""))}
     if value["type"] in ("mcp_list_tools_item", "handoff_occured_item"):
-        yield Unused("", f"{value['type']} is no message", {**beside, "raw_item": item}, harmless=True)
+        yield Unused("", f"{value['type']} is not a message", {**beside, "raw_item": item}, harmless=True)
         return
     for part in placed(read_any(item), "raw_item"):
         if isinstance(part, Step) and beside:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import read_call
+from karat.traces._calls import read_call, simple
 from karat.traces._objects import plain
-from karat.traces._parts import simple
 from karat.traces._text_calls import NOT_AGENTS, is_prose, may_hold_calls, read_text
 from karat.traces.formats.anthropic import fast_blocks
 from karat.traces.steps import Step, ToolCall, ToolResult, UnreadCall, Unused, rest, text_or_none
@@ -22,6 +21,8 @@ _LISTS = ("tool_calls", "toolCalls")
 _CALL_KEYS = (*_LISTS, "function_call", "functionCall")
 _PLAIN_KEYS = frozenset(("role", "content", "tool_call_id", "name", "refusal", "annotations"))
 _FAST_KEYS = _PLAIN_KEYS | {"tool_calls"}
+_BEFORE_BLOCKS = "[{ \n\t\r"
+"""How a text begins that may be content blocks as JSON, which are looked at beside calls too."""
 
 
 def detect(value: object) -> bool:
@@ -58,19 +59,21 @@ def fast_calls(messages: list[Any]) -> tuple[list[str], list[Any]] | None:
             content, size = None, size + 1
         # The number of keys tells most messages without another key, which may hold a call.
         if content and type(content) is not str:
-            if not message.keys() <= _PLAIN_KEYS or not fast_blocks(role, content, names, arguments):
+            if not _is_plain(message, _PLAIN_KEYS) or not fast_blocks(role, content, names, arguments):
                 return None
         elif role in NOT_AGENTS:
             if (
                 size > 2
-                and not (size == 3 and "tool_call_id" in message)
-                and not message.keys() <= _PLAIN_KEYS
+                and not (size == 3 and type(message.get("tool_call_id")) is str)
+                and not _is_plain(message, _PLAIN_KEYS)
             ):
                 return None
         elif role != "assistant":
             return None
         elif "tool_calls" in message and (calls := message["tool_calls"]) is not None:
-            if type(calls) is not list or (size > 3 and not message.keys() <= _FAST_KEYS):
+            if type(calls) is not list or (size > 3 and not _is_plain(message, _FAST_KEYS)):
+                return None
+            if content and (not calls or content[0] in _BEFORE_BLOCKS) and not is_prose(content):
                 return None
             for call in calls:
                 if "function" in call:
@@ -82,9 +85,17 @@ def fast_calls(messages: list[Any]) -> tuple[list[str], list[Any]] | None:
                 else:
                     names.append(call["name"])
                     arguments.append(call["arguments" if "arguments" in call else "args"])
-        elif (size > 2 and not message.keys() <= _FAST_KEYS) or (content and not is_prose(content)):
+        elif (size > 2 and not _is_plain(message, _FAST_KEYS)) or (content and not is_prose(content)):
             return None
     return names, arguments
+
+
+def _is_plain(message: dict[str, Any], keys: frozenset[str]) -> bool:
+    """Return whether a message has no other fields, and no field but its content and calls holds an object."""
+    return message.keys() <= keys and all(
+        part is None or type(part) is str or part == [] or key in ("content", "tool_calls")
+        for key, part in message.items()
+    )
 
 
 def read_message(message: dict[str, Any]) -> Iterator[Step | Unused]:

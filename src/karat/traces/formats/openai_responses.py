@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from karat.traces._calls import APPROVAL
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
 from karat.traces.steps import (
@@ -21,6 +22,20 @@ from karat.traces.steps import (
 name = "openai_responses"
 
 _TEXTS = frozenset(("input_text", "output_text", "summary_text", "refusal", "input_image", "input_file"))
+_NOT_CALLS = ("tool_call", "server_tool_call", "invalid_tool_call")
+"""Blocks of LangChain's messages, which have a name and arguments."""
+_NAMED = ("function_call", "custom_tool_call", "mcp_call")
+_OUTPUTS = ("_call_output", "program_output", "tool_search_output")
+_NO_STEPS = (
+    "mcp_list_tools",
+    "additional_tools",
+    "configuration_update",
+    "compaction",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "item_reference",
+)
+"""Items that are neither messages nor calls nor results."""
 _NOT_ARGUMENTS = ("type", "id", "call_id", "status", "results", "outputs", "output", "result", "error")
 
 
@@ -35,7 +50,28 @@ def detect(value: object) -> bool:
         return isinstance(value.get("role"), str) and _has_response_content(value.get("content"))
     if kind == "function_call":
         return "call_id" in value or "status" in value
-    return kind == "reasoning" or (kind.endswith(("_call", "_call_output")) and kind != "tool_call")
+    return kind == "reasoning" or kind in _NO_STEPS or is_item(value)
+
+
+def is_item(value: Any) -> bool:
+    """Return whether a value is a call, or the output of one."""
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return False
+    return is_builtin_call(value) or _is_output(value)
+
+
+def _is_output(value: dict[str, Any]) -> bool:
+    """Return whether an item is the output of a call; Gemini's interactions call it a result."""
+    kind = value["type"]
+    return kind.endswith(_OUTPUTS) or (kind.endswith("_result") and "call_id" in value)
+
+
+def is_builtin_call(value: Any) -> bool:
+    """Return whether an item is a call whose type says what was called: `web_search_call`, or a program to be run."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "program":
+        return isinstance(value.get("code"), str)
+    return isinstance(kind, str) and kind.endswith("_call") and kind not in _NOT_CALLS
 
 
 def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
@@ -58,9 +94,11 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
         yield Step(value["role"], _content(value.get("content")), extra=extra)
     elif kind == "reasoning":
         yield Step("assistant", [value])
-    elif kind.endswith("_call_output"):
+    elif _is_output(value):
         yield _output(value)
-    elif kind in ("function_call", "custom_tool_call", "mcp_call"):
+    elif kind in _NO_STEPS:
+        yield Unused("", f"{kind} is not a step", value, harmless=True)
+    elif kind in _NAMED or (isinstance(value.get("name"), str) and "arguments" in value):
         yield from _named_call(value)
     else:
         yield from _builtin_call(value)
@@ -75,8 +113,12 @@ def _named_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
         call = ToolCall(identity, value["name"], value.get("input"))
     else:
         arguments, raw = read_arguments(value.get("arguments"))
-        call = ToolCall(identity, value["name"], arguments, raw)
-    beside = rest(value, "call_id" if "call_id" in value else "id", "name", "arguments", "error", "output")
+        asked = value.get(APPROVAL)
+        call = ToolCall(
+            identity, value["name"], arguments, raw, {APPROVAL: asked} if asked is not None else {}
+        )
+    used = "call_id" if "call_id" in value else "id"
+    beside = rest(value, used, "name", "arguments", "error", "output", APPROVAL)
     if value["type"] == "custom_tool_call":
         beside.pop("input", None)
     if value["type"] == "function_call":
@@ -92,8 +134,12 @@ def _builtin_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
     """Read `web_search_call` and similar items: the type names the tool, the input fields are the arguments."""
     called = value["type"].removesuffix("_call")
     identity = text_or_none(value.get("call_id", value.get("id")))
-    call = ToolCall(identity, called, rest(value, *_NOT_ARGUMENTS))
-    beside = {key: value[key] for key in ("status", "error") if value.get(key) is not None}
+    if isinstance(value.get("arguments"), dict):
+        call = ToolCall(identity, called, value["arguments"])
+        beside = rest(value, "arguments", *_NOT_ARGUMENTS)
+    else:
+        call, beside = ToolCall(identity, called, rest(value, *_NOT_ARGUMENTS)), {}
+    beside |= {key: value[key] for key in ("status", "error") if value.get(key) is not None}
     if "call_id" in value and value.get("id") is not None:
         beside["id"] = value["id"]
     yield Step("assistant", tool_calls=[call], extra=beside)
@@ -104,10 +150,11 @@ def _builtin_call(value: dict[str, Any]) -> Iterator[Step | Unused]:
 
 
 def _output(value: dict[str, Any]) -> Step:
-    content = value.get("output")
+    key = next((key for key in ("output", "result", "tools") if value.get(key) is not None), "output")
+    content = value.get(key)
     failed = value.get("status") == "failed" or value.get("error") is not None
     result = ToolResult(text_or_none(value.get("call_id")), None, content, failed)
-    return Step("tool", content, tool_result=result, extra=rest(value, "type", "call_id", "output"))
+    return Step("tool", content, tool_result=result, extra=rest(value, "type", "call_id", key))
 
 
 def _content(content: Any) -> Any:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import named_call
+from karat.records import JSON
+from karat.traces._calls import Found, named_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import decoded, plain
 from karat.traces._observations import Observation, combine, messages
-from karat.traces._parts import Found, read_parts, result_step
 from karat.traces._spans import Event, Span, flat, spans_of, strays_of
 from karat.traces._tool_runs import ToolRun, tool_run
 from karat.traces.formats import langfuse
@@ -26,12 +26,12 @@ _DETAILS = "gen_ai.client.inference.operation.details"
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def detect(value: object) -> bool:
+def detect(value: JSON) -> bool:
     """Spans of which at least one describes a model or tool call; or a message in typed parts."""
     return _is_message(value) or any(_speaks(span) for span in spans_of(value))
 
 
-def read(value: Any) -> Iterator[Step | Unused]:
+def read(value: JSON) -> Iterator[Step | Unused]:
     """The model and tool spans in the order in which they began."""
     if _is_message(value):
         yield from read_message(value)

@@ -63,7 +63,7 @@ def fast_calls(turns: list[Any]) -> tuple[list[str], list[Any]] | None:
                 return None
             names.append(action[1])
             arguments.append(_decode(action[2]))
-        elif role == "assistant" and "(action)" in text.lower():
+        elif type(text) is not str or (role == "assistant" and "(action)" in text.lower()):
             return None
     return names, arguments
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import read_call
+from karat.traces._calls import read_call, result_step, simple
 from karat.traces._objects import plain
-from karat.traces._parts import result_step, simple
 from karat.traces._text_calls import read_text
 from karat.traces.steps import Step, ToolCall, UnreadCall, Unused, rest, text_of
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from karat.traces._calls import named_call
+from karat.traces._calls import Found, named_call, read_parts, result_step
 from karat.traces._literals import read_arguments
 from karat.traces._objects import plain
-from karat.traces._parts import Found, read_parts, result_step
 from karat.traces._text_calls import may_be_blocks
 from karat.traces.detection import placed
 from karat.traces.steps import Step, UnreadCall, Unused, rest, text_or_none
@@ -17,6 +16,24 @@ name = "vercel"
 
 _STEP_KEYS = ("toolCalls", "toolResults", "text", "content", "reasoning", "reasoningText", "finishReason")
 _APPROVALS = ("tool-approval-request", "tool-approval-response")
+_CHUNKS = tuple(
+    f"tool-{chunk}"
+    for chunk in (
+        "input-start",
+        "input-delta",
+        "input-end",
+        "input-available",
+        "input-error",
+        "output-available",
+        "output-error",
+        "output-denied",
+        "call-delta",
+        "call-streaming-start",
+    )
+)
+"""Kinds of the chunks of a stream; a part of a message has a state."""
+_UNFINISHED = ("input-streaming", "partial-call")
+"""States of a call whose arguments are not complete."""
 _KINDS = ("tool-call", "tool-result", "tool-error", "tool-invocation", "dynamic-tool")
 _UI_KINDS = ("step-start", "text", "reasoning", "source", "source-url", "source-document", "file")
 
@@ -139,6 +156,10 @@ def _part(part: Any) -> Found:
         return _invocation(part, part.get("toolName"), "type")
     if kind in _APPROVALS and "approvalId" in part and "state" not in part:
         return None  # a question about a call that has a part of its own
+    if kind in _CHUNKS and "state" not in part:
+        return UnreadCall(
+            "", "a piece of a tool call (merge the chunks of a stream into messages first)", part
+        )
     if isinstance(kind, str) and kind.startswith("tool-") and ("toolCallId" in part or "state" in part):
         return _invocation(part, kind.removeprefix("tool-"), "type")
     return None
@@ -155,6 +176,10 @@ def _call(part: dict[str, Any], tool: Any, *used: str) -> Found:
 
 def _invocation(part: dict[str, Any], tool: Any, *used: str) -> Found:
     """Return a call, and its result where there is one."""
+    if part.get("state") in _UNFINISHED:
+        return UnreadCall(
+            "", f"a tool call in the state {part['state']!r}, without all of its arguments", part
+        )
     outcome = ("output", "result", "errorText")
     call = _call({key: value for key, value in part.items() if key not in outcome}, tool, *used)
     key = next((key for key in outcome if part.get(key) is not None), None)

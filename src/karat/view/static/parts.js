@@ -53,12 +53,24 @@ export function Plot({ plot, link = () => null }) {
 
 // ---------------------------------------------------------------- values
 
-/** A status as a sign and a word; `short` shows the sign alone. @param {{status: string, short?: boolean}} props */
+/** A status as a sign and a word; `short` shows the sign alone. An item that is ok has no sign: a mark beside a wrong answer
+ * would say that it is right. @param {{status: string, short?: boolean}} props */
 export function Status({ status, short = false }) {
-  const signs = { ok: "✓", success: "✓", failed: "✗", fatal_error: "✗", skipped: "–", pending: "…", running: "▶", better: "▲", worse: "▼" };
-  const tones = { ok: "good", success: "good", better: "good", failed: "bad", fatal_error: "bad", worse: "bad", partial: "warn", interrupted: "warn" };
+  if (short && status === "ok") return html`<span class="hidden">answered</span>`;
+  const signs = { ok: "", success: "", failed: "✗", fatal_error: "✗", skipped: "–", pending: "…", running: "▶", better: "▲", worse: "▼" };
+  const words = { ok: "answered", success: "finished", fatal_error: "stopped by an error", no_data: "no data" };
+  const tones = { better: "good", failed: "bad", fatal_error: "bad", worse: "bad", partial: "warn", interrupted: "warn" };
   const sign = /** @type {Record<string, string>} */ (signs)[status] ?? "•";
-  return html`<span class="status ${/** @type {Record<string, string>} */ (tones)[status] ?? "muted"}" title=${short ? status : undefined}>${sign} ${short ? html`<span class="hidden">${status}</span>` : status}</span>`;
+  const word = /** @type {Record<string, string>} */ (words)[status] ?? status;
+  return html`<span class="status ${/** @type {Record<string, string>} */ (tones)[status] ?? "muted"}" title=${short ? word : undefined}>${sign} ${short ? html`<span class="hidden">${word}</span>` : word}</span>`;
+}
+
+/** Whether a score is the best or the worst that an evaluator gives. @param {any} spec @param {number | null | undefined} score */
+export function tone(spec, score) {
+  const [low, high] = spec?.bounds ?? [null, null];
+  if (score === null || score === undefined || low === high) return "";
+  const [worst, best] = spec.higher_is_better ? [low, high] : [high, low];
+  return score === best ? "good" : score === worst ? "bad" : "";
 }
 
 const SHORT = 2000;
@@ -372,7 +384,7 @@ export class Steps extends Component {
 export function Results({ results }) {
   if (!results.length) return html`<p class="muted">Nothing has judged this output.</p>`;
   return results.map((result) => html`<div class="result">
-    <h4>${result.key} <${Status} status=${result.status} />
+    <h4>${result.key} ${result.status === "ok" ? null : html`<${Status} status=${result.status} />`}
       ${result.score === null || result.score === undefined ? null : html` <strong>${number(result.score)}</strong>`}
       <span class="muted"> ${result.evaluation}${result.reused_from ? `, reused from ${result.reused_from}` : ""}</span></h4>
     ${result.comment ? html`<p class="text" dir="auto">${result.comment}</p>` : null}
@@ -383,22 +395,23 @@ export function Results({ results }) {
     ${result.value && result.value.kind !== "none" ? html`<details><summary>Value</summary><${Field} field=${result.value} /></details>` : null}
     ${result.metadata && result.metadata.kind !== "none" ? html`<details><summary>Details</summary><${Field} field=${result.metadata} /></details>` : null}
     ${result.tries.length > 1 ? html`<details><summary>${plural(result.tries.length, "try").replace("trys", "tries")}</summary>
-      <ol>${result.tries.map((each) => html`<li><${Status} status=${each.status} /> ${each.score === null ? "" : number(each.score)} ${each.error ?? ""}</li>`)}</ol></details>` : null}
+      <ol>${result.tries.map((each) => html`<li>${each.status === "ok" ? null : html`<${Status} status=${each.status} /> `}${each.score === null ? "" : number(each.score)} ${each.error ?? ""}</li>`)}</ol></details>` : null}
     <${Calls} calls=${result.calls ?? []} title="Judge calls" />
   </div>`);
 }
 
-/** The output of an item: its value or its error; a trajectory is folded, its steps say more. @param {{item: import("./types").Item, pieces?: any}} props */
+/** The output of an item: its value or its error; of a trajectory the last answer, the rest is folded. @param {{item: import("./types").Item, pieces?: any}} props */
 export function Output({ item, pieces }) {
   const { output } = item;
-  const value = html`<${Field} field=${output.value} pieces=${pieces} />`;
+  const answer = output.trajectory && output.answer && output.answer.kind !== "none" ? output.answer : null;
+  const value = html`<${Field} field=${output.value} pieces=${output.trajectory ? null : pieces} />`;
   return html`<div>
     ${output.error ? html`<p class="bad text" dir="auto">${output.error}</p>` : null}
     ${output.where ? html`<details><summary>Where</summary><pre tabindex="0">${output.where}</pre></details>` : null}
-    ${output.value.kind === "none" && output.error ? null : output.trajectory ? html`<details><summary>${output.trajectory}</summary>${value}</details>` : value}
+    ${output.value.kind === "none" && output.error ? null : output.trajectory ? html`${answer ? html`<${Field} field=${answer} pieces=${pieces} />` : null}<details><summary>${output.trajectory}</summary>${value}</details>` : value}
     <p class="muted"><${Status} status=${output.status} />
-      ${output.seconds === undefined ? null : ` · ${seconds(output.seconds)}`}
-      ${output.queue_seconds ? ` (+ ${seconds(output.queue_seconds)} waiting)` : null}
+      ${output.seconds === undefined ? null : ` ${output.status === "ok" ? "in" : "after"} ${seconds(output.seconds)}`}
+      ${(output.queue_seconds ?? 0) >= 0.001 ? ` (+ ${seconds(output.queue_seconds)} waiting)` : null}
       ${output.tokens && output.tokens.input + output.tokens.output ? ` · ${whole(output.tokens.input + output.tokens.output)} tokens · ${output.cost === null ? "cost unknown" : dollars(output.cost)}` : null}
       ${(output.try ?? 1) > 1 ? ` · try ${output.try}` : null}</p>
   </div>`;

@@ -48,7 +48,7 @@ export interface Item {
   key: string; example: { id: string; position: number; input: Field; expected: Field; metadata: Field };
   attempt: number; unit: string;
   output: {
-    status: string; value: Field; trajectory?: string; error: string | null; where: string; seconds?: number; queue_seconds?: number;
+    status: string; value: Field; trajectory?: string; answer?: Field; error: string | null; where: string; seconds?: number; queue_seconds?: number;
     cost?: number | null; tokens?: { input: number; output: number }; try?: number; metadata?: Field;
   };
   steps: Step[]; steps_total: number; calls: Call[]; calls_total: number; results: Result[];

@@ -2,6 +2,9 @@
 import { Component, Loaded, address, html, plural, runPath, shell, whole } from "../lib.js";
 import { Plot, Status } from "../parts.js";
 
+/** Evaluators whose skips for one reason are listed at once. */
+const FEW = 5;
+
 export class FailuresPage extends Component {
   componentDidMount() {
     this.props.keys({ command: () => `karat show ${shell(this.props.runs[0])} --failed` });
@@ -17,8 +20,7 @@ export class FailuresPage extends Component {
         <p class="conclusion">${sentence(failed, "failed")} ${sentence(skipped, "skipped")}</p>
         <${Plot} plot=${data.plot ?? null} link=${(/** @type {any} */ about) => (about.filter ? address(path, { filter: about.filter }) : null)} />
         ${failed.map((/** @type {any} */ kind) => section(kind, path))}
-        ${skipped.length ? html`<h2>Skipped</h2><ul class="kind">${skipped.map((/** @type {any} */ kind) => html`<li><a data-row=${kind.type} href=${address(path, { filter: kind.filter })}>${whole(kind.count)}</a>
-          ${kind.what}: <span class="text" dir="auto">${kind.type}</span> ${examples(kind, path)}</li>`)}</ul>` : null}`;
+        ${skipped.length ? html`<h2>Skipped</h2><ul class="kind">${byReason(skipped).map((kinds) => reason(kinds, path))}</ul>` : null}`;
     }}<//>`;
   }
 }
@@ -35,6 +37,26 @@ function sentence(kinds, status) {
   const total = kinds.reduce((sum, kind) => sum + kind.count, 0);
   return `${parts.join(" and ")} ${status === "failed" ? "failed" : total === 1 ? "was skipped" : "were skipped"}.`;
 }
+
+/** Skips by their reason: those that follow from a failed output are the same for every evaluator. @param {any[]} kinds */
+function byReason(kinds) {
+  /** @type {Map<string, any[]>} */
+  const found = new Map();
+  for (const kind of kinds) found.set(kind.type, [...(found.get(kind.type) ?? []), kind]);
+  return [...found.values()];
+}
+
+/** @param {any[]} kinds @param {string} path */
+function reason(kinds, path) {
+  if (kinds.length === 1) return html`<li>${skip(kinds[0], path)}</li>`;
+  const total = kinds.reduce((sum, kind) => sum + kind.count, 0);
+  return html`<li><details open=${kinds.length <= FEW}><summary><span class="text" dir="auto">${kinds[0].type}</span>: ${plural(total, "result")} of ${plural(kinds.length, "evaluator")}</summary>
+    <ul>${kinds.map((kind) => html`<li>${skip(kind, path)}</li>`)}</ul></details></li>`;
+}
+
+/** @param {any} kind @param {string} path */
+const skip = (kind, path) => html`<a data-row=${kind.type} href=${address(path, { filter: kind.filter })}>${whole(kind.count)}</a> <span>${kind.what}: </span>
+  <span class="text" dir="auto">${kind.type}</span> ${examples(kind, path)}`;
 
 /** @param {any} kind @param {string} path */
 const section = (kind, path) => html`<section class="kind">

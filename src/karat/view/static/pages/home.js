@@ -59,7 +59,9 @@ export class HomePage extends Component {
           <td><${Status} status=${run.status} /></td>
           <td class="items"><${Counts} run=${run} /> <a class="muted" href=${runPath(run.id)}>of ${whole(run.counts.total)}</a>
             ${run.counts.failed || run.estimates.some((each) => each.n < each.of) ? html`<br /><a href="/f/${encodeURIComponent(run.id)}">failures by kind</a>` : null}</td>
-          <td class="scores">${headlines(run).slice(0, 4).map((each) => html`<div><span class="muted">${each.label}</span> <${Estimate} estimate=${each} run=${run.id} rows=${run.counts.total} /></div>`)}</td>
+          <td class="scores">${headlines(run).slice(0, 4).map((each) => html`<div><span class="muted">${each.label}</span> <${Estimate} estimate=${each} run=${run.id} rows=${run.counts.total} /></div>`)}
+            ${headlines(run).length > 4 ? html`<div><a href=${runPath(run.id)}>${plural(headlines(run).length - 4, "more metric")}</a></div>` : null}
+            ${run.estimates.length ? null : html`<div class="muted">${run.evaluators.length ? html`<a href=${runPath(run.id)}>${plural(run.evaluators.length, "metric")}</a>, not aggregated` : run.live ? "" : "not evaluated"}</div>`}</td>
           <td class="n">${run.cost === null ? (run.tokens.input ? "unknown" : "—") : html`<a href=${address(runPath(run.id), { sort: "-cost" })}>${dollars(run.cost)}</a>`}</td>
           <td class="settings">${Object.entries(run.settings).slice(0, 6).map(([name, value]) => html`<div><span class="muted">${name}</span> ${value.slice(0, 80)}</div>`)}</td>
           <td class="n">${age(run.created)}</td></tr>`)}</tbody>

@@ -20,6 +20,8 @@ export class PerformancePage extends Component {
           const path = runPath(each.run.id);
           /** Without a model call nothing was paid. @param {number | null} value */
           const cost = (value) => (value === null && !each.tokens.input && !each.tokens.output ? "—" : dollars(value));
+          /** @param {number} count */
+          const tokens = (count) => (count ? whole(count) : "—");
           /** @param {string} text @param {string} sort @param {string} [filter] */
           const opens = (text, sort, filter) => (text === "—" || text === "unknown" ? text : html`<a href=${address(path, { sort, filter })}>${text}</a>`);
           const slow = each.seconds.p95 === undefined ? undefined : `seconds>=${each.seconds.p95}`;
@@ -27,7 +29,7 @@ export class PerformancePage extends Component {
             <td><${Counts} run=${each.run} /></td>
             <td>${estimate ? html`<${Estimate} estimate=${estimate} run=${each.run.id} rows=${each.run.counts.total} />` : "—"}</td>
             <td class="n">${opens(cost(each.cost), "-cost")}</td><td class="n">${opens(cost(each.cost_per_item), "-cost")}</td>
-            <td class="n">${opens(whole(each.tokens.input), "-tokens")}</td><td class="n">${opens(whole(each.tokens.output), "-tokens")}</td>
+            <td class="n">${opens(tokens(each.tokens.input), "-tokens")}</td><td class="n">${opens(tokens(each.tokens.output), "-tokens")}</td>
             <td class="n">${opens(seconds(each.seconds.median), "-seconds")}</td><td class="n">${opens(seconds(each.seconds.p95), "seconds", slow)}</td>
             <td class="n">${opens(seconds(each.queue_seconds.median), "-seconds")}</td></tr>`;
         })}</tbody>

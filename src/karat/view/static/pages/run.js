@@ -2,7 +2,7 @@
 import {
   Component, Loaded, address, ask, change, createRef, go, here, html, number, pairPath, plural, runPath, shell, whole,
 } from "../lib.js";
-import { Calls, Counts, Estimate, Field, FilterBox, Output, Results, Rows, Status, Steps, Tries, groupFilter, side } from "../parts.js";
+import { Calls, Counts, Estimate, Field, FilterBox, Output, Results, Rows, Status, Steps, Tries, groupFilter, side, tone } from "../parts.js";
 import { headlines } from "./home.js";
 
 /** The runs of the same dataset, oldest first. @param {string} id */
@@ -77,7 +77,7 @@ export class RunPage extends Component {
             </select></label></p></div>
         <div class="split ${query.key ? "with-item" : ""} ${query.open ? "opened" : ""}">
           <${Rows} own=${(/** @type {Rows} */ list) => { this.list = list; }} path="/api${path}/rows" query=${{ filter: query.filter, sort: query.sort }} selected=${query.key}
-            address=${{ filter: query.filter, sort: query.sort }} version=${version} label="Rows" draw=${(/** @type {any} */ row) => this.row(row, keys)}
+            address=${{ filter: query.filter, sort: query.sort }} version=${version} label="Rows" draw=${(/** @type {any} */ row) => this.row(row, data.evaluators)}
             onPage=${(/** @type {any} */ said) => this.setState({ page: said })}
             onSelect=${(/** @type {any} */ row) => change({ key: row.key }, { replace: true })} />
           ${query.key ? html`<div class="item" ref=${this.pane} tabindex="0" role="region" aria-label="Item">
@@ -85,8 +85,9 @@ export class RunPage extends Component {
         </div>`;
     }}<//>`;
   }
-  /** @param {import("../types").Row} row @param {string[]} keys */
-  row(row, keys) {
+  /** @param {import("../types").Row} row @param {any[]} evaluators */
+  row(row, evaluators) {
+    const keys = /** @type {string[]} */ (evaluators.map((each) => each.key));
     const { filter = "", sort = "" } = this.props.query;
     const asked = keys.filter((key) => filter.includes(key) || sort.endsWith(key)); // they come first: the place is narrow
     const judged = keys.filter((key) => row.results[key] && row.results[key].status !== "skipped");
@@ -95,7 +96,8 @@ export class RunPage extends Component {
         const result = row.results[key];
         if (!result) return null;
         const text = result.score === null || result.score === undefined ? result.status : number(result.score, 2);
-        return html`<span title="${key} ${result.comment || result.error || ""}"><span class="muted">${key}</span> ${text}</span> `;
+        const spec = evaluators.find((each) => each.key === key);
+        return html`<span class="score" title="${key} ${result.comment || result.error || ""}"><span class="muted">${key}</span> <b class=${tone(spec, result.score)}>${text}</b></span> `;
       })}</span>
       <span class="cell line" dir="auto"><span class="muted">${row.input.slice(0, 120)}</span> → ${row.error || row.output.slice(0, 160)}</span>`;
   }

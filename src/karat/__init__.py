@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from karat.aggregators import Aggregator
     from karat.analysis.comparison import Comparison, compare, compare_async
     from karat.analysis.gates import gate
-    from karat.analysis.ranking import Ranking, rank, rank_async
+    from karat.analysis.ranking import Ranking, RankingPlan, plan_rank, rank, rank_async
     from karat.datasets import Dataset
     from karat.errors import KaratError, NotApplicable
     from karat.evaluators import Evaluator
@@ -42,6 +42,7 @@ _WHERE = {
     "NotApplicable": "errors",
     "Output": "records",
     "Ranking": "analysis.ranking",
+    "RankingPlan": "analysis.ranking",
     "Result": "records",
     "Run": "store.handles",
     "Store": "store",
@@ -56,6 +57,7 @@ _WHERE = {
     "experiment_async": "experiments.running",
     "gate": "analysis.gates",
     "open_store": "store",
+    "plan_rank": "analysis.ranking",
     "rank": "analysis.ranking",
     "rank_async": "analysis.ranking",
     "run": "execution.run",
@@ -78,6 +80,7 @@ __all__ = [
     "NotApplicable",
     "Output",
     "Ranking",
+    "RankingPlan",
     "Result",
     "Run",
     "Store",
@@ -97,6 +100,7 @@ __all__ = [
     "memory",
     "models",
     "open_store",
+    "plan_rank",
     "rank",
     "rank_async",
     "run",

@@ -123,21 +123,21 @@ def check(data, name, params):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_merging_in_any_grouping_and_order_gives_the_same_to_the_last_bit(name, data):
     check(data, name, PARAMS.get(name, {}))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_so_it_does_in_groups_by_a_metadata_field(name, data):
     check(data, name, {**PARAMS.get(name, {}), "by": "topic"})
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "cluster" in aggregators.describe(n)["params"]])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_so_it_does_when_clusters_arrive_in_parts(name, data):
     check(data, name, {**PARAMS.get(name, {}), "cluster": "document"})
@@ -146,7 +146,7 @@ def test_so_it_does_when_clusters_arrive_in_parts(name, data):
 @pytest.mark.parametrize(
     "name", ["accuracy", "precision", "recall", "f1_score", "pass_at_k", "step_efficiency"]
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_so_do_the_aggregator_metrics_of_graph_tasks(name, data):
     check(data, f"metric:{name}", {})

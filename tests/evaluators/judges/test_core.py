@@ -8,6 +8,7 @@ import math
 import os
 import re
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -472,10 +473,13 @@ def test_a_judge_without_probabilities_is_refused_before_the_first_record(model)
 
 
 @pytest.mark.parametrize("logprobs", [[{"token": "x"}], [{"token": "x", "logprob": "much"}], "x", [7]])
-def test_broken_probabilities_are_no_verdict(serve, logprobs):
+def test_broken_probabilities_are_no_verdict(serve, logprobs, tmp_path, monkeypatch):
     server = serve([{"text": json.dumps(PASS), "logprobs": logprobs}])
+    monkeypatch.chdir(tmp_path)
+    retries = "{base: 0.0001, cap: 0.001}"
+    Path("models.yaml").write_text(f"quick: {{model: fake, base_url: {server.url!r}, retries: {retries}}}")
     with pytest.raises(KaratError):
-        LLMJudge(judge={"model": server.spec(), "logprobs": True}).evaluate(outputs="x")
+        LLMJudge(judge={"model": "quick", "logprobs": True}).evaluate(outputs="x")
 
 
 def test_paths_lead_to_the_parts(serve):

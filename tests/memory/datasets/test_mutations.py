@@ -29,7 +29,7 @@ JUNK: list[Any] = [
     None, True, -1, 10**30, 1.5, "", "x", "\0", "True", "D1:1", "\u202e" + "y" * 5000, [], [None], [[[]]], {},
     {"": 1}, {"a": {}},
 ]  # fmt: skip
-ROUNDS = 400
+ROUNDS = 150
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -31,6 +31,7 @@ SNAPSHOTS: dict[str, Any] = {
     "object": [StoredMemory(memory_id="1", text="a", metadata={"x": object()})],
     "turns": [StoredMemory(memory_id="1", text="a", turn_ids="T1")],  # type: ignore[arg-type]
     "surrogate": [StoredMemory(memory_id="1", text="\ud800")],
+    "status": [StoredMemory(memory_id="1", text="a", status="stale")],
 }
 RETRIEVALS: dict[str, Any] = {
     "none": None,
@@ -394,6 +395,28 @@ def test_a_method_that_is_missing_or_takes_other_arguments_is_refused_before_the
     with pytest.raises(RequestError, match=rf"{system.__name__}.*retrieve"):
         run(tmp_path, system)
     assert not (tmp_path / "pipeline_sessions.jsonl").exists()
+
+
+async def forever(*arguments: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("method", ["reset", "ingest_turn", "end_session", "snapshot", "retrieve"])
+def test_a_coroutine_function_is_refused_before_the_first_session(tmp_path, method):
+    with pytest.raises(RequestError, match=rf"Waiting.{method} is a coroutine function"):
+        run(tmp_path, type("Waiting", (Notes,), {"name": "waiting", method: forever}))
+    assert not (tmp_path / "pipeline_sessions.jsonl").exists()
+
+
+@pytest.mark.parametrize("method", ["reset", "ingest_turn", "end_session", "save", "snapshot", "retrieve"])
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_nobody_awaits_is_a_fault_of_the_system(tmp_path, method):
+    members = {"name": "waiting", method: lambda self, *arguments: forever()}
+    made = run(tmp_path, type("Waiting", (Notes,), members), [sample()])
+    failed = "questions" if method == "retrieve" else "sessions"
+    assert made.metrics["missing"][failed] == 3
+    assert "returned" in made.problems[0]
+    assert "coroutine" in made.problems[0]
 
 
 class NewIds(Notes):

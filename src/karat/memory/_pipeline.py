@@ -41,6 +41,7 @@ from karat.memory._samples import (
     units_of,
 )
 from karat.memory._system import (
+    STATUSES,
     Capabilities,
     ControlSystem,
     MemorySystem,
@@ -143,6 +144,11 @@ def _check_methods(given: object, system: MemorySystem) -> None:
             f"{what} has no {' and no '.join(missing)}: define it in the class {kind.__name__}"
         )
     for name, arguments in METHODS.items():
+        if inspect.iscoroutinefunction(getattr(system, name)):
+            raise RequestError(
+                f"{what}: {kind.__name__}.{name} is a coroutine function, which karat does not await: define it with"
+                " def, and run what has to be awaited with asyncio.run"
+            )
         try:
             inspect.signature(getattr(system, name)).bind(*arguments)
         except TypeError as error:
@@ -386,13 +392,20 @@ class _Drive:
         work = self.folder / "work"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        self.system.reset(work)
+        self._done(self.system.reset(work), "reset")
+
+    def _done(self, returned: Any, method: str) -> Any:
+        """What a method returned. A coroutine is refused: nobody awaits it, so nothing was done."""
+        if inspect.iscoroutine(returned):
+            returned.close()  # without a warning that it was never awaited
+            raise SystemFault(f"{self.baseline}: {method}() returned a coroutine, which karat does not await")
+        return returned
 
     def _load(self, place: Path) -> bool:
         """Load a saved state; a system that cannot load it is started again, empty."""
         assert self.system is not None
         try:
-            self.system.load(place / "system")
+            self._done(self.system.load(place / "system"), "load")
             self.previous = {each.memory_id: each for each in self._snapshot()}
         except Stopped:
             raise
@@ -410,7 +423,7 @@ class _Drive:
         place, draft = self.folder / f"saved-{number:06}", self.folder / "draft"
         shutil.rmtree(draft, ignore_errors=True)
         (draft / "system").mkdir(parents=True)
-        self.system.save(draft / "system")
+        self._done(self.system.save(draft / "system"), "save")
         kept = _Saved(number, {**record, **dict.fromkeys(HIDDEN)}, self.origins)
         (draft / "karat.json").write_bytes(encode(kept))
         shutil.rmtree(place, ignore_errors=True)
@@ -436,8 +449,8 @@ class _Drive:
         assert self.system is not None
         start = time.perf_counter()
         for turn in session.turns:
-            self.system.ingest_turn(turn)
-        self.system.end_session(session.session_id)
+            self._done(self.system.ingest_turn(turn), "ingest_turn")
+        self._done(self.system.end_session(session.session_id), "end_session")
         self._spend("memory.write", start, {"turns": len(session.turns)})
         start = time.perf_counter()
         stored = self._snapshot()
@@ -464,7 +477,7 @@ class _Drive:
 
     def _snapshot(self) -> list[StoredMemory]:
         assert self.system is not None
-        return checked_snapshot(self.system.snapshot(), self.baseline)
+        return checked_snapshot(self._done(self.system.snapshot(), "snapshot"), self.baseline)
 
     def _stored(self, memory: StoredMemory) -> dict[str, Any]:
         out = {
@@ -557,7 +570,7 @@ class _Drive:
                 list({turn.turn_id: turn for turn in turns}.values()), [e.text for e in evidence]
             )
         start = time.perf_counter()
-        found = self.system.retrieve(query, top_k, question.now)
+        found = self._done(self.system.retrieve(query, top_k, question.now), "retrieve")
         self._spend("memory.read", start, {"top_k": top_k})
         items = checked_retrieval(found, self.baseline, None if control and control.every_item else top_k)
         context = fit([(item.memory_id, item.text) for item in items], self.settings.context_tokens)
@@ -713,6 +726,11 @@ def checked_snapshot(given: object, who: str) -> list[StoredMemory]:
         _check_texts(
             memory, ("memory_id", "text", "status", "raw_backend_type"), ("session_id", "raw_backend_id"), who
         )
+        if memory.status not in STATUSES:
+            raise SystemFault(
+                f"{who}: the status of memory {memory.memory_id!r} is {memory.status!r:.40}, which is none of"
+                f" {', '.join(STATUSES)}"
+            )
         _check_names(memory.replaces, "replaces", who)
         _check_names(memory.turn_ids, "turn_ids", who)
         if not isinstance(memory.metadata, Mapping):

@@ -10,6 +10,9 @@ import msgspec
 
 from karat.memory._dialogue import Turn
 
+STATUSES = ("active", "archived")
+"""What the status of a stored memory may be."""
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a memory system can do."""
@@ -31,6 +34,7 @@ class StoredMemory(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     session_id: str | None = None
     status: str = "active"
+    """`active`, or `archived` for one that no longer holds and is kept: it is not counted as stored."""
     raw_backend_id: str | None = None
     raw_backend_type: str = ""
     replaces: tuple[str, ...] = ()

@@ -392,10 +392,11 @@ class _Drive:
         work = self.folder / "work"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        self._done(self.system.reset(work), "reset")
+        self._call("reset", work)
 
-    def _done(self, returned: Any, method: str) -> Any:
-        """What a method returned. A coroutine is refused: nobody awaits it, so nothing was done."""
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Call the system. A coroutine is refused: nobody awaits it, so nothing was done."""
+        returned = getattr(self.system, method)(*arguments)
         if inspect.iscoroutine(returned):
             returned.close()  # without a warning that it was never awaited
             raise SystemFault(f"{self.baseline}: {method}() returned a coroutine, which karat does not await")
@@ -405,7 +406,7 @@ class _Drive:
         """Load a saved state; a system that cannot load it is started again, empty."""
         assert self.system is not None
         try:
-            self._done(self.system.load(place / "system"), "load")
+            self._call("load", place / "system")
             self.previous = {each.memory_id: each for each in self._snapshot()}
         except Stopped:
             raise
@@ -423,7 +424,7 @@ class _Drive:
         place, draft = self.folder / f"saved-{number:06}", self.folder / "draft"
         shutil.rmtree(draft, ignore_errors=True)
         (draft / "system").mkdir(parents=True)
-        self._done(self.system.save(draft / "system"), "save")
+        self._call("save", draft / "system")
         kept = _Saved(number, {**record, **dict.fromkeys(HIDDEN)}, self.origins)
         (draft / "karat.json").write_bytes(encode(kept))
         shutil.rmtree(place, ignore_errors=True)
@@ -449,8 +450,8 @@ class _Drive:
         assert self.system is not None
         start = time.perf_counter()
         for turn in session.turns:
-            self._done(self.system.ingest_turn(turn), "ingest_turn")
-        self._done(self.system.end_session(session.session_id), "end_session")
+            self._call("ingest_turn", turn)
+        self._call("end_session", session.session_id)
         self._spend("memory.write", start, {"turns": len(session.turns)})
         start = time.perf_counter()
         stored = self._snapshot()
@@ -477,7 +478,7 @@ class _Drive:
 
     def _snapshot(self) -> list[StoredMemory]:
         assert self.system is not None
-        return checked_snapshot(self._done(self.system.snapshot(), "snapshot"), self.baseline)
+        return checked_snapshot(self._call("snapshot"), self.baseline)
 
     def _stored(self, memory: StoredMemory) -> dict[str, Any]:
         out = {
@@ -570,7 +571,7 @@ class _Drive:
                 list({turn.turn_id: turn for turn in turns}.values()), [e.text for e in evidence]
             )
         start = time.perf_counter()
-        found = self._done(self.system.retrieve(query, top_k, question.now), "retrieve")
+        found = self._call("retrieve", query, top_k, question.now)
         self._spend("memory.read", start, {"top_k": top_k})
         items = checked_retrieval(found, self.baseline, None if control and control.every_item else top_k)
         context = fit([(item.memory_id, item.text) for item in items], self.settings.context_tokens)

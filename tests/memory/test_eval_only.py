@@ -229,6 +229,17 @@ def test_damaged_lines_name_file_and_line(tmp_path, name, line):
         )
 
 
+def test_empty_files_are_refused(tmp_path):
+    folder = first_stage(tmp_path / "one")
+    shutil.rmtree(folder / ".karat")
+    for name in PIPELINE:
+        (folder / name).write_bytes(b"")
+    with pytest.raises(DataError, match="nothing to judge"):
+        karat.memory.evaluate(
+            None, output_dir=folder, eval_only=True, judge="deterministic", store="memory://"
+        )
+
+
 def test_a_directory_of_another_run_is_refused(tmp_path):
     folder = first_stage(tmp_path / "one")
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}

@@ -258,8 +258,9 @@ def test_what_is_no_memory_system_is_refused(tmp_path):
 
 def test_an_output_directory_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RequestError, match="file"):
-        run(tmp_path / "file")
+    for folder in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(RequestError, match="file"):
+            run(folder)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"format": 99}', "[" * 10_000])

@@ -78,6 +78,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except NotADirectoryError as error:
+        raise RequestError(
+            f"{path} cannot be read: a part of its path is a file: give another --output-dir"
+        ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -245,6 +249,8 @@ class PipelineFiles(Task):
         for places in self._samples.values():
             for place in places.values():
                 self.counts[place.file] += 1
+        if not self._samples and manifest is None:  # a manifest says how many sessions failed
+            raise DataError(f"{folder}: {SESSIONS} has no session: there is nothing to judge")
 
     def _read(self, name: str, add: Any) -> None:
         path, digest = self.folder / name, hashlib.sha256()
@@ -259,8 +265,12 @@ class PipelineFiles(Task):
                     if line.strip():
                         try:
                             add(line, _Place(name, offset, len(line)))
-                        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DataError) as error:
+                        except DataError as error:
                             raise DataError(f"{path}:{number}: {error}") from error
+                        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                            raise DataError(
+                                f"{path}:{number}: {error}: restore the file, or write it again without --eval-only"
+                            ) from error
                     offset += len(line)
         except FileNotFoundError:
             raise DataError(f"{path} does not exist: --eval-only needs the files of stage 1") from None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -59,7 +62,12 @@ def test_records_outside_the_selection_belong_to_an_example(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("o.csv", "id,output\n1,2\n", "not JSONL"),
+        ("o.csv", "id,output\n", "no records"),
+        ("o.csv", "id,output\n1,2\n1,3\n", "line 3: a second output for '1'"),
+        ("o.csv", "id,output\n1,2\n2\n", "line 3: the row has 1 columns"),
+        ("o.csv", "id,attempt,output\n1,first,2\n", "line 2: .*attempt"),
+        ("o.json", "[1]", "number, not an object"),
+        ("o.jsonl", "\n\n", "no records"),
         ("o.jsonl", "id,output\n", "line 1, column 1: not JSON"),
         ("o.jsonl", '[{"id": 1, "output": 2}]\n', "array"),
         ("o.jsonl", '{"question_id": 1, "output": 2}\n', "no field 'id'.*question_id"),
@@ -71,6 +79,47 @@ def test_files_that_are_no_recorded_outputs(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         RecordedOutputs(tmp_path / name)
+
+
+CELLS = [
+    {"id": "q0", "attempt": "1", "answer": "4, or so", "error": ""},
+    {"id": "q0", "attempt": "2", "answer": "zwölf\n", "error": ""},
+    {"id": "q1", "attempt": "", "answer": "", "error": ""},
+    {"id": "q1", "attempt": "2", "answer": "", "error": "refused"},
+]
+
+
+@pytest.mark.parametrize("name", ["o.csv", "o.tsv", "o.json", "o.csv.gz", "o.parquet", "o.jsonl"])
+def test_other_formats_give_the_same_outputs(tmp_path, name):
+    rows = [
+        {
+            "id": cell["id"],
+            "attempt": int(cell["attempt"] or 1),
+            "answer": cell["answer"],
+            "error": cell["error"] or None,
+        }
+        for cell in CELLS
+    ]
+    path = tmp_path / name
+    if ".csv" in name or ".tsv" in name:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(CELLS[0]), delimiter="\t" if ".tsv" in name else ",")
+        writer.writeheader()
+        writer.writerows(CELLS)
+        data = text.getvalue().encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    elif name.endswith(".parquet"):
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text(
+            json.dumps(rows) if name == "o.json" else "".join(json.dumps(row) + "\n" for row in rows)
+        )
+    task = RecordedOutputs(path, output="answer")
+    run = karat.run(task, EXAMPLES, store="memory://", attempts=2, progress=False)
+    assert task.name == "o"
+    assert [output.value for output in run.outputs()] == ["4, or so", "zwölf\n", "", None]
+    assert (run.counts.ok, run.counts.failed) == (3, 1)
 
 
 def test_a_file_that_is_not_there_has_a_near_name(tmp_path):

@@ -1,12 +1,13 @@
-"""Recorded outputs as a task: a JSONL of ids and outputs made elsewhere."""
+"""Recorded outputs as a task: a file of ids and outputs made elsewhere."""
 
 from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -14,6 +15,8 @@ from karat.datasets.readers.json import bad_line, may_repeat_keys, repeated_key
 from karat.datasets.readers.rows import (
     BYTE_ORDER_MARK,
     FORMATS,
+    BadRow,
+    RowSource,
     bounded_lines,
     describe,
     size_of_regular_file,
@@ -23,7 +26,7 @@ from karat.paths import MISSING, kind_of, parse
 from karat.records import Example
 from karat.tasks.function import Context, Task
 
-FORM = 'recorded outputs are lines of {"id": …, "output": …}'
+FORM = 'recorded outputs are records of {"id": …, "output": …}'
 SHOWN = 5
 """Ids of records that belong to no example."""
 
@@ -37,11 +40,11 @@ class _Line(msgspec.Struct):
 
 
 class RecordedOutputs(Task):
-    """Outputs made elsewhere, from a JSONL file of `{"id": …, "output": …, "attempt": 1}`.
+    """Outputs made elsewhere, from a file of `{"id": …, "output": …, "attempt": 1}`: JSONL, JSON, CSV or Parquet.
 
     `error` in place of the output is a recorded failure. `output` names the field that is the output, by a dotted path
     (`messages`, `result.text`); without it that is `output` or `outputs`. The file is indexed, not loaded: some 16
-    bytes are kept for each line. The task's name, and so the label of its runs, is the file's name.
+    bytes are kept for each record. The task's name, and so the label of its runs, is the file's name.
     """
 
     names_models = True
@@ -51,11 +54,13 @@ class RecordedOutputs(Task):
             raise RequestError(f"output= takes the name of a field of the records, not {output!r:.60}")
         self.path = Path(path)
         self._output = None if output is None else parse(output)
-        self.name = name or self.path.stem
         if not size_of_regular_file(self.path):
             raise DataError(f"{self.path} is empty: {FORM}")
-        if FORMATS.get(self.path.suffix, "jsonl") != "jsonl":
-            raise DataError(f"{path} is not JSONL: {FORM}")
+        ending = self.path.suffix.lower()
+        plain = ending != ".gz" and FORMATS.get(ending, "jsonl") == "jsonl"
+        self._source = None if plain else RowSource(self.path)
+        self._unit = "line" if self._source is None else self._source.unit
+        self.name = name or (self.path.stem if self._source is None else self._source.stem)
         self._decoder = msgspec.json.Decoder(_Line)
         self._decode_row = msgspec.json.Decoder(dict[str, Any]).decode
         self._where: dict[tuple[str, int], int] = {}
@@ -63,17 +68,36 @@ class RecordedOutputs(Task):
         self._index()
 
     def _index(self) -> None:
-        with self.path.open("rb") as file:
+        with self.path.open("rb") if self._source is None else tempfile.TemporaryFile() as file:
+            lines = bounded_lines(file, str(self.path)) if self._source is None else self._converted(file)
             offset = 0
-            for number, line in bounded_lines(file, str(self.path)):
+            for number, line in lines:
                 self._hash.update(line)
                 if line.strip():
                     self._add(line, number, offset)
                 offset += len(line)
+            if not self._where:
+                raise DataError(f"{self.path} has no records: {FORM}")
+            file.flush()
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
+    def _converted(self, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+        """Write the rows of a file in another format to `file`, as JSONL, and yield its lines."""
+        assert self._source is not None
+        text = self._source.format in ("csv", "tsv")
+        for number, row in self._source.read():
+            if isinstance(row, BadRow):
+                raise DataError(describe(str(self.path), self._unit, row))
+            if text:  # where an empty cell is no value, and numbers are text
+                row = {key: cell for key, cell in row.items() if cell or key not in ("attempt", "error")}
+                if str(row.get("attempt", "")).isdecimal():
+                    row["attempt"] = int(row["attempt"])
+            line = msgspec.json.encode(row) + b"\n"
+            file.write(line)
+            yield number, line
+
     def _add(self, line: bytes, number: int, offset: int) -> None:
-        place = f"{self.path} line {number}"
+        place = f"{self.path} {self._unit} {number}"
         if not offset and line.startswith(BYTE_ORDER_MARK):
             offset = len(BYTE_ORDER_MARK)
             line = line[offset:]
@@ -98,12 +122,11 @@ class RecordedOutputs(Task):
             if self._output is not None:
                 wanted = f"has {self._output.why_missing(self._decode_row(line))}"
             raise DataError(
-                f"{self.path} line {number}: {wanted} (name the field of the output with --output FIELD, or output: in"
-                " the file)"
+                f"{place}: {wanted} (name the field of the output with --output FIELD, or output: in an experiment)"
             )
         key = (str(record.id), record.attempt)
         if key in self._where:
-            raise DataError(f"{self.path} line {number}: a second output for {key[0]!r}, attempt {key[1]}")
+            raise DataError(f"{place}: a second output for {key[0]!r}, attempt {key[1]}")
         self._where[key] = offset
 
     def _value(self, record: _Line, line: bytes) -> Any:

@@ -9,6 +9,8 @@ import wave
 
 import pytest
 
+import karat
+from karat.datasets.readers.hub import hub_rows
 from karat.datasets.sources import source_rows
 from karat.datasets.transformations import CreateAudioUrlTransform, CreateImageUrlTransform
 from karat.errors import DataError, RequestError
@@ -112,3 +114,61 @@ def test_by_name_in_a_source(tmp_path, name):
     source = {"examples": [{"id": 1, "image": {"bytes": PNG}}], "transformations": [{"transform": name}]}
     [row] = source_rows(source, tmp_path, load_object)
     assert row["image"].startswith("data:image/png;base64,")
+
+
+def sound():
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(8000)
+        out.writeframes(bytes(160))
+    return file.getvalue()
+
+
+@pytest.fixture
+def hub_file(tmp_path):
+    """A Parquet file with images and sounds as `datasets` writes it."""
+    pyarrow = pytest.importorskip("pyarrow")
+    media = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    row = {
+        "id": "1",
+        "audio": {"bytes": sound(), "path": "a.wav"},
+        "images": [{"bytes": PNG, "path": None}, {"bytes": PNG, "path": "b.png"}],
+        "other": {"bytes": b"\x00\x01", "path": "x.bin"},
+    }
+    schema = {"id": pyarrow.string(), "audio": media, "images": pyarrow.list_(media), "other": media}
+    features = {
+        "id": {"dtype": "string", "_type": "Value"},
+        "audio": {"_type": "Audio"},
+        "images": {"feature": {"_type": "Image"}, "_type": "List"},
+        "other": {
+            name: {"dtype": kind, "_type": "Value"}
+            for name, kind in {"bytes": "binary", "path": "string"}.items()
+        },
+    }
+    table = pyarrow.Table.from_pylist([row], schema=pyarrow.schema(schema))
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    (tmp_path / "data").mkdir()
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "data" / "train.parquet")
+    return tmp_path / "data" / "train.parquet"
+
+
+def check_media(row):
+    assert content(row["audio"]) == ("data:audio/wav", sound())
+    assert [content(each) for each in row["images"]] == [("data:image/png", PNG)] * 2
+    assert row["other"]["path"] == "x.bin", "content of another kind stays what it is"
+
+
+def test_a_parquet_file_of_images_and_sounds_gives_addresses(hub_file):
+    [example] = karat.Dataset.from_file(hub_file)
+    check_media(example.input)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_images_and_sounds_of_the_hub_are_not_decoded(hub_file, monkeypatch, tmp_path, streaming):
+    """Which needs Pillow, and torch for sounds."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    pytest.importorskip("datasets", reason="the extra `hf` is not installed")
+    [row] = hub_rows({"repo_id": str(hub_file.parent), "split": "train", "streaming": streaming})
+    check_media(row)

@@ -309,7 +309,7 @@ class _AddressTransform(DataTransform):
         form = self.recognised(content[:32])
         if form is None:
             raise DataError(f"{where} is not {with_article(self.kind)} of a known format")
-        return f"data:{self.kind}/{form};base64,{base64.b64encode(content).decode()}"
+        return _written_address(self.kind, form, content)
 
     def _content(self, value: Any, where: str) -> bytes:
         if isinstance(value, Mapping) and not value.get("bytes") and isinstance(value.get("path"), str):
@@ -415,3 +415,22 @@ def _wav(samples: Sequence[float], rate: int) -> bytes:
         out.setframerate(rate)
         out.writeframes(struct.pack(f"<{len(mixed)}h", *(round(each * 32767) for each in mixed)))
     return file.getvalue()
+
+
+def addressed_media(value: Value) -> Value:
+    """A value with each image or sound in it, a file as `{bytes, path}`, as a `data:` address."""
+    if isinstance(value, list):
+        return [addressed_media(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    content = value.get("bytes")
+    if set(value) != {"bytes", "path"} or not isinstance(content, bytes):
+        return {key: addressed_media(each) for key, each in value.items()}
+    for made in (CreateImageUrlTransform(), CreateAudioUrlTransform()):
+        if (form := made.recognised(content[:32])) is not None:
+            return _written_address(made.kind, form, content)
+    return value
+
+
+def _written_address(kind: str, form: str, content: bytes) -> str:
+    return f"data:{kind}/{form};base64,{base64.b64encode(content).decode()}"

@@ -5,11 +5,13 @@ A folder may be given instead of a repository: with data files, or written by `s
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from karat.datasets.transformations import addressed_media
 from karat.errors import DataError, MissingDependency
 
 SAVED = ("state.json", "dataset_dict.json")
@@ -31,8 +33,37 @@ def hub_rows(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         shard = config.get("shard")
         if isinstance(shard, Mapping):
             loaded = loaded.shard(num_shards=int(shard["num_shards"]), index=int(shard.get("index", 0)))
-        for row in loaded:
-            yield {str(key): value for key, value in row.items()}  # the dataset converts them to JSON
+        loaded, media = _undecoded(datasets, loaded)
+        for row in loaded:  # the dataset converts the rows to JSON
+            yield {str(k): addressed_media(v) if k in media else v for k, v in row.items()}
+
+
+def _undecoded(datasets: Any, loaded: Any) -> tuple[Any, set[str]]:
+    """The data with images and sounds as files, and the columns that have some: decoding needs Pillow and torch."""
+    kinds = tuple(getattr(datasets, name) for name in ("Image", "Audio") if hasattr(datasets, name))
+
+    def without_decoding(feature: Any) -> Any:
+        if isinstance(feature, kinds):
+            made = copy.copy(feature)
+            made.decode = False
+            return made
+        if isinstance(feature, dict):
+            return {name: without_decoding(each) for name, each in feature.items()}
+        if isinstance(feature, list):
+            return [without_decoding(each) for each in feature]
+        if hasattr(feature, "feature"):
+            made = copy.copy(feature)
+            made.feature = without_decoding(feature.feature)
+            return made
+        return feature
+
+    media = set()
+    for name, feature in dict(loaded.features or {}).items():
+        plain = without_decoding(feature)
+        if plain != feature:
+            media.add(name)
+            loaded = loaded.cast_column(name, plain)
+    return loaded, media
 
 
 def _loaded(datasets: Any, config: Mapping[str, Any], split: Any) -> Any:

@@ -1,7 +1,7 @@
 """Rows of Parquet files, a row group at a time. Needs the extra `parquet`.
 
 Values become JSON by the rules of karat.serialization: dates, times and decimals as text, binary columns as UTF-8
-text or a data URI.
+text or a data URI. Images and sounds as the package `datasets` writes them become `data:` addresses.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from karat.datasets.readers.rows import MAX_ROW, BadRow, Rows, short, too_large
+from karat.datasets.transformations import addressed_media
 from karat.errors import DataError, MissingDependency, UnsupportedType
 from karat.serialization import to_json_value
 
@@ -33,6 +34,7 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
         raise DataError(f"{source} is not an intact Parquet file: {_first_line(error)}") from error
     with table:
         _refuse_double_columns(table.schema_arrow.names, source)
+        media = {field.name for field in table.schema_arrow if _has_media(field.type)}
         number = 0
         # A batch could also span row groups; one group after the other keeps only one of them in memory.
         for group in range(table.num_row_groups):
@@ -50,7 +52,7 @@ def read_parquet(file: BinaryIO, source: str) -> Rows:
                             raise DataError(f"{source} row {number + 1}: {too_large()}")
                         for row in part.to_pylist():
                             number += 1
-                            yield number, _row(row, number)
+                            yield number, _row(row, number, media)
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{source} row {number + 1} and on: {_first_line(error)}") from error
 
@@ -81,7 +83,19 @@ def _bytes(row: Any) -> int:
     )
 
 
-def _row(row: dict[str, Any], number: int) -> Any:
+def _has_media(kind: Any) -> bool:
+    """Whether a column may have images or sounds, which the package `datasets` writes as `{bytes, path}`."""
+    if getattr(kind, "value_type", None) is not None:  # of a list
+        return _has_media(kind.value_type)
+    children = [kind.field(index) for index in range(kind.num_fields)]
+    return {child.name for child in children} == {"bytes", "path"} or any(
+        _has_media(child.type) for child in children
+    )
+
+
+def _row(row: dict[str, Any], number: int, media: set[str]) -> Any:
+    for name in media:
+        row[name] = addressed_media(row[name])
     try:
         return to_json_value(row)
     except UnsupportedType as error:

@@ -85,7 +85,7 @@ def test_dotted_paths_and_files(fruit, tmp_path):
         ("{folder}/missing.py:Pear", "file not found"),
         ("{folder}/own.py:Peer", "has no 'Peer': did you mean 'Pear'"),
         ("{folder}/own.py", "name an object in the file"),
-        ("{folder}/broken.py:Pear", "importing .* failed: ZeroDivisionError"),
+        ("{folder}/broken.py:Pear", "importing .* failed at broken.py:.*: ZeroDivisionError"),
     ],
 )
 def test_what_cannot_be_loaded_is_reported(tmp_path, path, message):

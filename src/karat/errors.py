@@ -6,7 +6,9 @@ A message has the problem, the place and the fix, in one sentence. `exit_code` i
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
 
 class KaratError(Exception):
@@ -131,6 +133,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"known: {shown}{', …' if len(known) > 12 else ''}"
 
 
+def field_name(name: object) -> str:
+    """The name of a field in a list of names: quoted where it could not be told from the list."""
+    text = str(name)[:40]
+    return text if text and text == text.strip() and "," not in text else repr(text)
+
+
 def with_article(noun: str) -> str:
     """A noun with its article: "an int", "a list"."""
     return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
@@ -141,3 +149,33 @@ def unknown_key(name: str, known: Collection[str]) -> str:
     if "params" in known and not nearest(name, known):
         return f"unknown key: write parameters as params: {{{name}: …}}; {did_you_mean(name, known)}"
     return f"unknown key: {did_you_mean(name, known)}"
+
+
+def where_raised(error: BaseException) -> str:
+    """The innermost frames of an error outside karat, the user's own first: file name, line, function."""
+    import traceback
+
+    karat, libraries = _installed()
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(karat)]
+    frames.reverse()
+    own = [f for f in frames if not f.filename.startswith(libraries) and "site-packages" not in f.filename]
+    shown = own[:2] + [frame for frame in frames if frame not in own[:2]][: 3 - len(own[:2])]
+    return " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in shown)
+
+
+@functools.cache
+def _installed() -> tuple[str, tuple[str, ...]]:
+    """The folder of karat, and those of Python's library and of packages."""
+    import sysconfig
+
+    schemes = ("stdlib", "platstdlib", "purelib", "platlib")
+    return str(Path(__file__).resolve().parent), ("<frozen", *{sysconfig.get_path(name) for name in schemes})
+
+
+def failed_import(what: object, error: BaseException) -> RequestError:
+    """The error for a module whose import raised, with the line of the user's own code that did."""
+    # A syntax error names its line.
+    place = "" if isinstance(error, SyntaxError) else where_raised(error).partition(" ")[0]
+    return RequestError(
+        f"importing {what} failed{f' at {place}' if place else ''}: {type(error).__name__}: {error}"
+    )

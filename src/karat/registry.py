@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
-from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, unknown_key
+from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, failed_import, unknown_key
 
 T = TypeVar("T")
 
@@ -162,11 +162,9 @@ def load_object(path: str, loader: Callable[[str, str], Loader] | None = None) -
         except ModuleNotFoundError as error:
             if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
                 continue
-            raise RequestError(f"{path}: importing {module_name} failed: {error}") from error
+            raise failed_import(module_name, error) from error
         except FAILURES as error:
-            raise RequestError(
-                f"{path}: importing {module_name} failed: {type(error).__name__}: {error}"
-            ) from error
+            raise failed_import(module_name, error) from error
         return _member(found, ".".join(parts[cut:]), module_name)
     raise UnknownName(f"{path}: no module {parts[0]!r} on the import path")
 
@@ -193,7 +191,7 @@ def load_file(path: str | Path, loader: Callable[[str, str], Loader] | None = No
         spec.loader.exec_module(module)
     except FAILURES as error:  # a script without a __main__ guard may call sys.exit
         del sys.modules[name]
-        raise RequestError(f"importing {path} failed: {type(error).__name__}: {error}") from error
+        raise failed_import(path, error) from error
     return module
 
 

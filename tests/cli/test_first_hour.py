@@ -379,3 +379,54 @@ def test_a_dataset_is_not_a_task(karat, project):
     said = karat("run", "qa.jsonl")
     assert said.code == 2
     assert "--data qa.jsonl" in said.err
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "import math\nimport nowhere_at_all\n",
+        "def shout(text):\n    return text\n\nraise RuntimeError('boom')\n",
+        "import json\njson.loads('{')\n",
+        "def shout(text):\n    return text +\n",
+        "import sys\nsys.exit(5)\n",
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_refused_with_the_line(karat, project, says, module):
+    (project / "broken.py").write_text(module)
+    for name in ("broken.py:shout", "broken.shout"):
+        said = karat("run", name, "--data", "qa.jsonl", "--input", "question")
+        assert said.code == 2
+        says(said.err)
+
+
+def test_the_terminal_names_the_line_that_failed(karat, project):
+    (project / "typo.py").write_text("def answer(text):\n    return txet\n")
+    said = karat("run", "typo.py:answer", "--data", "qa.jsonl", "--input", "question")
+    assert "all 6 failed: NameError: name 'txet' is not defined (typo.py:2)" in said.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "task.py:shout", "--data", "-"],
+        ["run", "task.py:shout", "--data", "qa.jsonl", "-e", "exact_match", "--fail-under", "accuracy:80"],
+        ["run", "typed.py:Bot.answer", "--data", "qa.jsonl", "--input", "question"],
+        ["run", "typed.py:typed", "--data", "spaces.csv"],
+        ["run", "promt.yaml"],
+        ["show", "latest", "--store", "sqlite:///empty.db"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_slips_are_refused_with_the_fix(karat, project, says, words):
+    (project / "typed.py").write_text(
+        "def typed(text: str):\n    return text\nclass Bot:\n    def answer(self, text):\n        return text\n"
+    )
+    (project / "spaces.csv").write_text(" Question Text ,answer\na,b\n")
+    (project / "promt.yaml").write_text("dataset: qa.jsonl\ntask: {promt: '{question}', model: local/x}\n")
+    if words[0] == "show":
+        from karat.store import open_store
+
+        open_store("sqlite:///empty.db").close()
+    said = karat(*words)
+    assert said.code == 2
+    says(said.err)

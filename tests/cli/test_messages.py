@@ -228,9 +228,9 @@ def test_failures_of_evaluators_are_printed_by_kind(karat, project):
     for said in (ran, judged):
         assert said.code == 1
         assert "broken: 3 of 4 failed: ValueError: no score for this output" in said.out
-        assert "(first: example q1)" in said.out
-        assert "broken: 1 of 4 failed: KeyError: 'another kind' (first: example q0)" in said.out
-        assert "picky: 1 of 4 failed: ValueError: two is too much (first: example q1)" in said.out
+        assert "first: example q1)" in said.out
+        assert "broken: 1 of 4 failed: KeyError: 'another kind' (broken.py:" in said.out
+        assert "picky: 1 of 4 failed: ValueError: two is too much (broken.py:" in said.out
         assert "\x1b" not in said.out
         [command] = [line for line in said.out.splitlines() if "--failed" in line]
         assert karat(*command.partition("karat ")[2].split()).code == 0

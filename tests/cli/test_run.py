@@ -140,7 +140,7 @@ def test_a_script_that_ends_itself_when_imported_is_one_sentence(karat, project)
     (project / "script.py").write_text("import sys\nsys.exit(4)\n")
     said = karat("run", "script.py:main", "--data", "good.jsonl")
     assert (said.code, said.out) == (2, "")
-    assert "importing script.py failed: SystemExit: 4" in said.err
+    assert "importing script.py failed at script.py:2: SystemExit: 4" in said.err
 
 
 @pytest.mark.parametrize(

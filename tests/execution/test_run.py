@@ -855,3 +855,19 @@ def test_a_key_that_code_of_a_task_quotes_is_not_stored(monkeypatch, padding):
     assert messages[1].startswith("x" * padding)
     if not padding:
         assert messages[1] == "[secret] of 1234567890", "other variables stay"
+
+
+@pytest.mark.parametrize(
+    ("value", "place"), [(object(), "output is an object"), ({"a": [object()]}, "output.a[0] is an object")]
+)
+def test_an_output_that_cannot_be_stored_is_named_by_its_place_in_the_output(value, place):
+    run = karat.run(lambda text: value, [{"id": "a", "input": "x"}], store="memory://", progress=False)
+    [output] = run.outputs()
+    assert output.outcome.error.message.startswith(place)
+
+
+def test_a_dataset_is_no_run(refuses):
+    with refuses(RequestError):
+        karat.evaluate(
+            karat.Dataset.from_examples([("a", "b")], name="few"), ["exact_match"], store="memory://"
+        )

@@ -105,7 +105,7 @@ def test_every_mistake_is_reported_at_once_with_its_line():
         (DATASET + "task: loud.py:lod\n", "line 2: task: loud.py has no 'lod': did you mean 'loud'"),
         (
             DATASET + "task: {functon: loud.py:loud}\n",
-            "line 2: task: must be file.py:function, or have one of",
+            "line 2: task.functon: unknown key: did you mean 'function'?",
         ),
         (
             DATASET + "task: {function: loud.py:loud, params: {ed: x}}\n",

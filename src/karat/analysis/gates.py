@@ -69,6 +69,10 @@ EXIT_CODES: dict[Verdict | None, int] = {None: 0, "holds": 0, "fails": 1, "undec
 VERDICT_STYLES: dict[Verdict, str] = {"holds": "good", "fails": "bad", "undecided": "warning"}
 
 
+SHARES = ("accuracy", "win_rate")
+"""Metrics that lie between 0 and 1, whatever they are computed from."""
+
+
 def read_limit(text: str) -> Limit:
     """`accuracy:0.01`: the metric may be worse by at most 0.01; without a number, by nothing."""
     metric, colon, number = text.rpartition(":")
@@ -106,6 +110,9 @@ def read_threshold(text: str) -> Limit:
         raise RequestError(f"{text!r} is not a threshold: write {metric}:{_share(written)}, a share of 1")
     if not metric or not math.isfinite(value):
         raise RequestError(f"{text!r} is not a threshold: write METRIC:VALUE, such as accuracy:0.8")
+    if metric.rpartition(" ")[2] in SHARES and not 0 <= value <= 1:
+        fix = f": write {metric}:{value / 100:g}" if 1 < value <= 100 else ""
+        raise RequestError(f"{text!r} is not a threshold: {metric} lies between 0 and 1{fix}")
     return Limit(metric, value)
 
 

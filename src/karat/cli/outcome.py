@@ -113,9 +113,7 @@ def next_steps(*handles: Any) -> list[Block]:
     blocks: list[Block] = []
     for each in failed:
         reason = common_failure(each) if isinstance(each, Run) else ""
-        texts = (
-            [f"all {each.counts.failed:,} failed: {clean(reason, 400)}"] if reason else failure_texts(each)
-        )
+        texts = [f"all {each.counts.failed:,} failed: {reason}"] if reason else failure_texts(each)
         blocks += [Paragraph(Styled(text, "bad")) for text in texts]
     if last is None or last.store.url == "memory://":  # nothing is left for another command
         return blocks
@@ -147,7 +145,8 @@ def failure_texts(handle: Run | Evaluation) -> list[str]:
         who = f"{kind.what}: " if isinstance(handle, Evaluation) else ""
         many = f"all {of:,}" if kind.count == of else f"{kind.count:,}" + (f" of {of:,}" if of else "")
         message = clean(f"{kind.type}: {first.get('message', '')}", 400)
-        texts.append(f"{who}{many} failed: {message} (first: example {clean(first['example'], 80)})")
+        place = f"{line}, " if (line := _line(first.get("where", ""))) else ""
+        texts.append(f"{who}{many} failed: {message} ({place}first: example {clean(first['example'], 80)})")
     if len(kinds) > MOST_KINDS:
         texts.append(f"and {plural(len(kinds) - MOST_KINDS, 'more kind')} of failures")
     return texts
@@ -190,7 +189,14 @@ def common_failure(handle: Any) -> str:
         return ""
     first = errors[0]
     named = first.message if first.metadata.get("node") else f"{first.type}: {first.message}"
-    return named if len({error.message for error in errors}) == 1 else f"{named} (the first failure)"
+    differ = len({error.message for error in errors}) > 1
+    notes = ", ".join(filter(None, [_line(first.where), "the first failure" if differ else ""]))
+    return f"{clean(named, 400)}{f' ({notes})' if notes else ''}"
+
+
+def _line(where: str) -> str:
+    """The line of the user's code that raised."""
+    return clean(where.partition(" ")[0], 80)
 
 
 def outcome_blocks(outcome: Outcome) -> list[Block]:

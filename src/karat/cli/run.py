@@ -38,7 +38,7 @@ from karat.cli.parser import (
     whole,
 )
 from karat.cli.terminal import Terminal
-from karat.errors import RequestError, UnknownName, did_you_mean, nearest
+from karat.errors import RequestError, UnknownName, did_you_mean, field_name, nearest
 from karat.formatting import Block, Details, Paragraph
 from karat.layout import Styled
 
@@ -70,7 +70,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="estimate the cost, and stop: from the prompts, or from N records that are run",
     )
-    parser.option("--recorded", metavar="FILE", help="use recorded outputs: JSONL with id and output")
+    parser.option("--recorded", metavar="FILE", help="use recorded outputs: a file with id and output")
     parser.option("--data", metavar="FILE", help="the dataset: a file, or a name in the store")
     parser.option("--input", action="append", metavar="FIELD", help="the input field; repeatable")
     parser.option(
@@ -327,7 +327,7 @@ def _check_parts(
 
 
 def _one_of(fields: list[Any]) -> str:
-    return f", one of {', '.join(str(name)[:40] for name in fields[:10])}" if fields else ""
+    return f", one of {', '.join(map(field_name, fields[:10]))}" if fields else ""
 
 
 def _function(given: argparse.Namespace, target: Target) -> Any:
@@ -354,6 +354,8 @@ def _dataset(given: argparse.Namespace) -> tuple[Any, Sample]:
     from karat.experiments.fitting import Sample
     from karat.store import open_existing
 
+    if given.data == "-":
+        raise UsageError("--data: standard input is not read: write it to a file, as cat > data.jsonl does")
     path = Path(given.data)
     if not path.exists() and path.suffix not in FORMATS and path.parent == Path():
         with open_existing(given.store) as store:

@@ -202,9 +202,11 @@ H = TypeVar("H", Run, Evaluation)
 
 def handle_of(repository: Repository[Any, H], given: H | str) -> H:
     """The run or evaluation with an id, or of a handle. An id of another kind is an error that names the kind."""
+    from karat.datasets.dataset import Dataset
+
     id = given if isinstance(given, str) else getattr(given, "id", None)
     wanted = repository.kind
-    kind = "dataset" if isinstance(given, StoredDataset) else getattr(given, "kind", None)
+    kind = "dataset" if isinstance(given, (Dataset, StoredDataset)) else getattr(given, "kind", None)
     if not isinstance(id, str) or (kind, wanted) in WRONG_KIND:
         problem = WRONG_KIND.get((str(kind), wanted), f"{type(given).__name__} is not {with_article(wanted)}")
         raise RequestError(f"{id}: {problem}" if isinstance(id, str) else problem)

@@ -11,17 +11,14 @@ import asyncio
 import contextvars
 import functools
 import queue
-import sysconfig
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from karat.errors import CredentialsRefused, KaratError, Stopped
+from karat.errors import CredentialsRefused, KaratError, Stopped, where_raised
 from karat.records import Failure
 from karat.redaction import of_environment
 from karat.registry import Registry
@@ -34,8 +31,6 @@ LONGEST_MESSAGE = 4000
 STOPPING: tuple[type[BaseException], ...] = (Stopped, KeyboardInterrupt, GeneratorExit)
 """Exceptions that end the stage. Everything else that a task or an evaluator raises is a failure of its item, also
 what does not derive from Exception: SystemExit, a panic in an extension, the outcomes of pytest."""
-
-_KARAT = str(Path(__file__).resolve().parents[1])
 
 
 def item_failure(error: BaseException) -> Failure:
@@ -61,7 +56,9 @@ def failure_of(error: BaseException) -> Failure:
     message = of_environment().in_text(whole[: 2 * LONGEST_MESSAGE])
     if len(whole) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]}… ({len(whole):,} characters)"
-    return Failure(type=type(error).__name__, message=message, where=_where(error), metadata=_history(error))
+    return Failure(
+        type=type(error).__name__, message=message, where=where_raised(error), metadata=_history(error)
+    )
 
 
 def _message(error: BaseException) -> str:
@@ -69,22 +66,6 @@ def _message(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception as broken:  # its `__str__` is a task's code like any other
         return f"{type(error).__name__} (its message cannot be read: {type(broken).__name__})"
-
-
-def _where(error: BaseException) -> str:
-    """The innermost frames outside karat, the user's own first: file name, line, function."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_KARAT)]
-    frames.reverse()
-    own = [frame for frame in frames if not _is_library(frame.filename)][:2]
-    shown = own + [frame for frame in frames if frame not in own][: 3 - len(own)]
-    return " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in shown)
-
-
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-
-
-def _is_library(filename: str) -> bool:
-    return filename.startswith(("<frozen", *_LIBRARIES)) or "site-packages" in filename
 
 
 def _history(error: BaseException) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from karat.records import (
     RunHeader,
     usage_of,
 )
-from karat.serialization import encode, encode_record
+from karat.serialization import encode, encode_record, to_json_value
 from karat.store.backend import FAILED, OK, Cells, Mark, Row
 from karat.store.columns import cells_of_output
 from karat.store.handles import Chunks, Run, StoredDataset
@@ -359,7 +359,11 @@ class _RunWork:
                 payload = encode_record(output, outcome.value)
             else:
                 payload = encode(output)
-        except RequestError as error:
+        except RequestError:
+            try:
+                to_json_value(outcome.value if isinstance(outcome, Ok) else None, "output")
+            except RequestError as named:  # the place in the output, not in the record
+                error = named
             outcome = Failed(failure_of(error))
             payload = encode(msgspec.structs.replace(output, outcome=outcome, trace=[]))
             trace = []

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from karat.aggregators._base import Resolved, resolve_aggregator
 from karat.documents import Document, Place, read_document, written
-from karat.errors import ConfigError, KaratError, RequestError, did_you_mean
+from karat.errors import ConfigError, KaratError, RequestError, did_you_mean, field_name
 from karat.evaluators._base import ResolvedEvaluator, evaluators, resolve_evaluator
 from karat.experiments.fitting import (
     Sample,
@@ -328,7 +328,7 @@ class _Check:
         row = self.sample.examples[0].input
         if not isinstance(row, dict):
             return "check input:"
-        return f"name the field with input:, one of {', '.join(str(name)[:40] for name in list(row)[:10])}"
+        return f"name the field with input:, one of {', '.join(map(field_name, list(row)[:10]))}"
 
     def _data_of_graph(self, task: Any, dataset: Any) -> Any:
         """The dataset of the file, checked against the graph, or else the graph's own."""

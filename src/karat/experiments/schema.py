@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from karat.documents import Place, written
-from karat.errors import ConfigError, KaratError, unknown_key
+from karat.errors import ConfigError, KaratError, nearest, unknown_key
 
 Whole = Annotated[int, Field(strict=True)]
 Stop = Annotated[str, Field(min_length=1)]
@@ -321,6 +321,7 @@ _WORDS = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
 }
+TASK_FORMS = ("function", "prompt", "graph", "recorded")
 _FORMS_OF = {
     "dataset": "must be a file, a name, {path, …} or a list of examples",
     "task": "must be file.py:function, or have one of function:, prompt:, graph: and recorded:",
@@ -376,6 +377,9 @@ def _read(error: Any, value: Any) -> tuple[Place, str, str]:
         known = [field.alias or name for name, field in form.model_fields.items()]
         return (*place, steps[-1]), "unknown", unknown_key(str(steps[-1]), known)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
+        for key in value if place == ["task"] and isinstance(value, dict) else ():
+            if nearest(str(key), TASK_FORMS):
+                return (*place, key), "unknown", unknown_key(str(key), TASK_FORMS)
         return (*place,), "form", _FORMS_OF[str(place[0])]
     if kind in _WORDS:
         return (*place,), "type", _WORDS[kind]

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean
+from karat.errors import FAILURES, RequestError, UnknownName, did_you_mean, failed_import
 from karat.graph.sygra._imports import METRICS_THEIRS, SHIPPED, TABLE, own_name, task_imports
 from karat.graph.sygra._task_modules import TaskLoader, load_task_file
 from karat.registry import load_object
@@ -85,10 +85,10 @@ class TaskPlace:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise RequestError(f"importing {name} failed: {error}") from error
+                raise failed_import(name, error) from error
             return self.load(name)
         except FAILURES as error:
-            raise RequestError(f"importing {name} failed: {type(error).__name__}: {error}") from error
+            raise failed_import(name, error) from error
 
     def metrics(self) -> None:
         """Imports the metrics of the task, so that their names are known.
@@ -128,7 +128,7 @@ class TaskPlace:
         except RequestError:
             raise
         except FAILURES as error:
-            raise RequestError(f"importing {file} failed: {type(error).__name__}: {error}") from error
+            raise failed_import(file, error) from error
 
 
 def find_task(name: str) -> TaskPlace:

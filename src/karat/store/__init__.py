@@ -79,7 +79,9 @@ class Store:
             known.setdefault(row.kind, []).extend([] if row.kind == "dataset" else [row.id])
         every = [name for names in known.values() for name in names]
         every += [label for label in self._labels() if label not in every]
-        if not every or nearest(id, every):
+        if not every:
+            return "the store is empty: karat run makes the first run"
+        if nearest(id, every):
             return did_you_mean(id, every)
         newest = [
             f"{kind}s {', '.join(names[: -NEWEST - 1 : -1])}{', …' if len(names) > NEWEST else ''}"

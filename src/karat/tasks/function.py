@@ -154,6 +154,11 @@ class FunctionTask(Task):
                 continue
             elif parameter.name == "model":
                 self._wants_model = True
+            elif self._first == "self" and not self._by_keyword:
+                raise RequestError(
+                    f"task {self.name!r} is a method, called without an object: give the method of an object"
+                    " (object.method), or a class with __call__"
+                )
             else:
                 raise RequestError(
                     f"task {self.name!r} asks for {parameter.name!r}: a task gets the example's input and,"

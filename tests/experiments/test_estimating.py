@@ -118,6 +118,79 @@ def test_judges_are_counted_without_a_call(experiment):
     assert len(asked) == 50 * 2
 
 
+def test_the_time_of_judges_is_that_of_the_rate_limits_of_their_models(experiment):
+    _, plan = experiment
+    judges = "judge: {model: m, samples: 2}\nevaluators: [llm_judge]\n"
+    _, judge = estimate_plan(plan(TASK, judges))
+    assert judge.seconds == pytest.approx(50 * 2)  # two requests for each item, at 60 a minute
+    assert "time from the rate limits" in judge.basis
+    run, unlimited = estimate_plan(plan(TASK, judges.replace("model: m", "model: j")))
+    assert (run.seconds, unlimited.seconds) == (None, None)
+    assert estimate_text([run, unlimited]).count("time           unknown") == 2
+
+
+def answer_with(usage):
+    choice = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+    return {"raw": {"model": "m", "choices": [choice], "usage": usage}}
+
+
+PRICES = "{input: 10, output: 50, cache_read: 1, cache_write: 12, audio_input: 100, image_output: 200}"
+
+
+@pytest.mark.parametrize(
+    ("usage", "cost"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 80}}, 20 * 10 + 80 * 1 + 20 * 50),
+        ({"prompt_tokens_details": {"audio_tokens": 60}}, 40 * 10 + 60 * 100 + 20 * 50),
+        ({"completion_tokens_details": {"image_tokens": 10}}, 100 * 10 + 10 * 50 + 10 * 200),
+    ],
+    ids=["cached input", "audio", "images"],
+)
+def test_tokens_with_prices_of_their_own_are_estimated_at_these(experiment, usage, cost):
+    server, plan = experiment
+    counts = {"prompt_tokens": 100, "completion_tokens": 20, **usage}
+    server.script.answers = lambda body: answer_with(counts)
+    text = Path("models.yaml").read_text()
+    Path("models.yaml").write_text(text.replace("{input: 10, output: 50}", PRICES))
+    (asked,) = estimate_plan(plan(), sample=2)
+    (again,) = estimate_plan(plan(), sample=2)  # from the cache: what they cost without it
+    assert server.count == 2
+    assert asked.cost.value == pytest.approx(50 * cost / 1e6)
+    assert again.cost.value == pytest.approx(asked.cost.value)
+
+
+def test_tokens_that_a_provider_does_not_count_are_unknown_and_not_zero(experiment):
+    server, plan = experiment
+    server.script.answers = lambda body: answer_with(None)
+    for _ in range(2):
+        (made,) = estimate_plan(plan(), sample=2)
+        assert (made.input_tokens.value, made.output_tokens.value, made.cost.value) == (None, None, None)
+        assert "does not count" in made.basis
+
+
+def test_images_make_what_prompts_cost_unknown(experiment):
+    _, plan = experiment
+    prompt = "prompt: [{role: user, content: [{type: text, text: 'What is {input}?'}, {type: image, path: a.png}]}]"
+    (made,) = estimate_plan(plan(f"{prompt}, model: m, max_tokens: 5"))
+    assert (made.input_tokens.value, made.input_tokens.high, made.cost.high) == (None, None, None)
+    assert made.input_tokens.low == pytest.approx(50 * 213 / 5.5)
+    assert "--estimate 5" in made.basis
+
+
+@pytest.mark.parametrize("sample", [0, 2])
+def test_a_batch_is_estimated_at_its_price_and_without_a_time(experiment, monkeypatch, sample):
+    server, plan = experiment
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-test")
+    task = "prompt: '{input}', model: openai/gpt-4o-mini, max_tokens: 5"
+    (usual,) = estimate_plan(plan(task), sample=sample)
+    (batch,) = estimate_plan(plan(task), sample=sample, batch=True)
+    assert batch.cost.high == pytest.approx(usual.cost.high / 2)
+    assert (batch.seconds, "batch" in batch.basis) == (None, True)
+    with pytest.raises(models.ParameterRefused, match="no batch API"):
+        estimate_plan(plan("prompt: '{input}', model: ollama/x, max_tokens: 5"), batch=True)
+
+
 def test_judges_of_a_sample_are_not_paid_for_again(experiment):
     server, plan = experiment
     server.script.answers = verdict

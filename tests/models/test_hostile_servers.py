@@ -377,7 +377,9 @@ WAITS = {
 @pytest.mark.parametrize("status", [429, 503, 529])
 @pytest.mark.parametrize("text", WAITS, ids=range(len(WAITS)))
 async def test_every_form_of_retry_after_is_a_wait_or_is_ignored(define, monkeypatch, status, text):
-    talk = said(head(f"Retry-After: {text}", "Content-Length: 2", status=f"HTTP/1.1 {status} Busy") + b"{}")
+    # The server ends the connection: the second request must not be sent on it.
+    headers = (f"Retry-After: {text}", "Content-Length: 2", "Connection: close")
+    talk = said(head(*headers, status=f"HTTP/1.1 {status} Busy") + b"{}")
     started = time.monotonic()
     async with talking(define, monkeypatch, talk, retries="{limit: 1, base: 0.001, longest_wait: 0.1}"):
         with pytest.raises(models.ModelFailure) as failed:

@@ -120,7 +120,7 @@ def execute(given: argparse.Namespace, terminal: Terminal) -> int:
     if given.check:
         return _checked(plan, terminal)
     if given.estimate is not None:
-        return show_estimate(plan, given.estimate, terminal)
+        return show_estimate(plan, given.estimate, given.batch, terminal)
     started = time.time()
     with open_store(plan.store) as store:
         outcome = carry_out(
@@ -192,7 +192,7 @@ def _refuse_unknown_metrics(metrics: list[str], plan: Plan) -> None:
             raise UnknownName(f"--fail-under: no metric {metric!r}: {did_you_mean(metric, known)}")
 
 
-def show_estimate(plan: Any, sample: int, terminal: Terminal) -> int:
+def show_estimate(plan: Any, sample: int, batch: bool, terminal: Terminal) -> int:
     """Print the estimated tokens and cost of a plan."""
     import msgspec
 
@@ -201,9 +201,9 @@ def show_estimate(plan: Any, sample: int, terminal: Terminal) -> int:
 
     if isinstance(plan.dataset, str):
         with open_store(plan.store) as store:
-            estimates = estimate_plan(plan, store, sample=sample)
+            estimates = estimate_plan(plan, store, sample=sample, batch=batch)
     else:
-        estimates = estimate_plan(plan, sample=sample)
+        estimates = estimate_plan(plan, sample=sample, batch=batch)
     terminal.show({"estimates": msgspec.to_builtins(estimates)}, lambda: estimate_text(estimates))
     return 0
 
@@ -674,7 +674,7 @@ def execute_graph(given: argparse.Namespace, name: str, terminal: Terminal) -> i
         refuse_missing_keys(plan)
         return _checked_graph(task, dataset, terminal)
     if given.estimate is not None:
-        return show_estimate(plan, given.estimate, terminal)
+        return show_estimate(plan, given.estimate, given.batch, terminal)
     if plan.options["offset"] >= len(dataset):
         terminal.notice(_no_records(plan.options["offset"], len(dataset)))
     prepare_files(task, **_destination(task, given))

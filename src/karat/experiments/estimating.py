@@ -23,7 +23,8 @@ from karat.evaluators.judges._base import JudgeEvaluator
 from karat.execution.expected import groups_of
 from karat.execution.judgments import Judgment, PreparedEvaluator, asks_no_model
 from karat.experiments.plan import Plan, PlannedRun
-from karat.models import Limits, Reply
+from karat.models import Endpoint, Limits, Model, Reply
+from karat.models.providers import Tokens
 from karat.records import FORMAT, Call, Example, Ok, Output
 from karat.tasks.function import Context, Task
 from karat.tasks.prompt import PromptTask
@@ -39,6 +40,8 @@ ASSUMED = 400
 
 BYTES_PER_TOKEN = (5.5, 4.0, 2.5)
 """High, typical and low: English prose has about 4, code and other languages fewer."""
+
+_TIME_FROM_LIMITS = "; time from the rate limits and the input tokens alone"
 
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Quantiles of Student's t for 95 %, by degrees of freedom from 1."""
@@ -68,8 +71,13 @@ class RunEstimate(msgspec.Struct, frozen=True):
     """The key of the evaluator; None for the run itself."""
 
 
-def estimate_plan(plan: Plan, store: Any = None, *, sample: int = 0) -> list[RunEstimate]:
-    """An estimate for each run of a plan and for each judge of its outputs, from `sample` records that are run."""
+def estimate_plan(
+    plan: Plan, store: Any = None, *, sample: int = 0, batch: bool = False
+) -> list[RunEstimate]:
+    """An estimate for each run of a plan and for each judge of its outputs, from `sample` records that are run.
+
+    With `batch`, at the prices of the providers' batch APIs; the sample is run by plain calls.
+    """
     if isinstance(plan.dataset, str):
         if store is None:
             raise RequestError("an estimate needs the dataset: name a file, or a store that has it")
@@ -85,18 +93,30 @@ def estimate_plan(plan: Plan, store: Any = None, *, sample: int = 0) -> list[Run
     prepared = [PreparedEvaluator(index, each) for index, each in enumerate(plan.evaluators)]
     judges = [each for each in prepared if _may_ask(each.evaluator)]
     if sample:
-        return asyncio.run(_sampled(plan.runs, judges, examples[:sample], items, concurrency))
+        made = asyncio.run(_sampled(plan.runs, judges, examples[:sample], items, concurrency, batch))
+        return [_batched(each) for each in made] if batch else made
     out: list[RunEstimate] = []
     for planned in plan.runs:
-        out.append(_counted(planned, examples, items))
+        out.append(_counted(planned, examples, items, batch))
         for each in judges:
             if each.kind == "single":
-                out.append(asyncio.run(_counted_judge([planned], each, examples[:JUDGED], items)))
+                out.append(asyncio.run(_counted_judge([planned], each, examples[:JUDGED], items, batch)))
     for each in judges:
         if each.kind != "single" and (groups := _groups(each, len(plan.runs))):
             compared = items * len(groups)
-            out.append(asyncio.run(_counted_judge(plan.runs, each, examples[:JUDGED], compared)))
-    return out
+            out.append(asyncio.run(_counted_judge(plan.runs, each, examples[:JUDGED], compared, batch)))
+    return [_batched(each) for each in out] if batch else out
+
+
+def _batched(estimate: RunEstimate) -> RunEstimate:
+    """An estimate for a batch: limits do not make its time, the provider does."""
+    basis = f"{estimate.basis}; at the price of a batch, which the provider ends within a day"
+    return msgspec.structs.replace(estimate, seconds=None, basis=basis)
+
+
+def _endpoint_of(model: Model, batch: bool) -> Endpoint:
+    """Where a model is asked, with its price there."""
+    return model.in_batch if batch else model.endpoint
 
 
 def _groups(prepared: PreparedEvaluator, runs: int) -> list[tuple[int, ...]]:
@@ -108,32 +128,34 @@ def _may_ask(evaluator: Any) -> bool:
     return isinstance(evaluator, JudgeEvaluator) or not asks_no_model(evaluator)
 
 
-def _counted(planned: PlannedRun, examples: list[Example], items: int) -> RunEstimate:
+def _counted(planned: PlannedRun, examples: list[Example], items: int, batch: bool) -> RunEstimate:
     task = planned.task
     if not isinstance(task, PromptTask):
         raise RequestError(
             f"task {task.name!r} is code, so its model calls are unknown: use --estimate 5 to run five records"
         )
     sizes = [task.prompt_size(example.input) for example in examples]
-    mean = sum(sizes) / len(sizes) if sizes else 0.0
+    mean = sum(size for size, _ in sizes) / len(sizes) if sizes else 0.0
+    has_media = any(media for _, media in sizes)
     low, value, high = (items * mean / each for each in BYTES_PER_TOKEN)
-    most, price = task.max_tokens, task.model.endpoint.price_at_tier
+    most, price = task.max_tokens, _endpoint_of(task.model, batch).price_at_tier
     output = Range(None, 0.0, None if most is None else float(items * most))
     cost = Range(None, None, None)
     if price is not None:
         upper = None
-        if output.high is not None:
+        if output.high is not None and not has_media:
             upper = (high * price.dearest_input + output.high * price.dearest_output) / 1e6
-        cost = Range(None, low * (price.cache_read or price.input) / 1e6, upper)
+        cost = Range(None, low * (price.input if price.cache_read is None else price.cache_read) / 1e6, upper)
     basis = "input tokens from prompt size, at 2.5 to 5.5 bytes per token; output from 0 to max_tokens tokens"
     if most is None:
         basis += ", which is not set: use --estimate 5 to run five records"
+    if has_media:
+        basis += "; the tokens of images, audio and files are unknown: use --estimate 5"
     seconds = max(_paced(task.model.endpoint.limits, items, value), default=None)
     if seconds is not None:
-        basis += "; time from the rate limits and the input tokens alone"
-    return RunEstimate(
-        task.name, task.model.spec, items, Range(value, low, high), output, cost, seconds, basis
-    )
+        basis += _TIME_FROM_LIMITS
+    tokens = Range(None, low, None) if has_media else Range(value, low, high)
+    return RunEstimate(task.name, task.model.spec, items, tokens, output, cost, seconds, basis)
 
 
 # ---------------------------------------------------------------- judges without a call
@@ -142,8 +164,8 @@ def _counted(planned: PlannedRun, examples: list[Example], items: int) -> RunEst
 class _Recorder:
     """Stands in for a judge's model: notes the size of each request, and gives the shortest valid reply."""
 
-    def __init__(self, model: Any) -> None:
-        self.spec, self.endpoint, self.identity = model.spec, model.endpoint, model.identity
+    def __init__(self, model: Model, batch: bool) -> None:
+        self.spec, self.endpoint, self.identity = model.spec, _endpoint_of(model, batch), model.identity
         self.requests: list[tuple[int, int]] = []
 
     async def generate(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Reply:
@@ -170,7 +192,7 @@ def _instance(schema: Mapping[str, Any]) -> Any:
 
 
 async def _counted_judge(
-    runs: Sequence[PlannedRun], prepared: PreparedEvaluator, examples: list[Example], items: int
+    runs: Sequence[PlannedRun], prepared: PreparedEvaluator, examples: list[Example], items: int, batch: bool
 ) -> RunEstimate:
     """The requests that a judge would make about outputs of three lengths: short, assumed and longest."""
     judge, name = prepared.evaluator, _name_of(runs)
@@ -183,30 +205,35 @@ async def _counted_judge(
     known = [limit for limit in limits if limit is not None]
     most = max(known) if len(known) == len(limits) else None
     lengths = [1, None, None if most is None else 4 * most]
-    found: list[tuple[float, float, float | None]] = []
+    found: list[_PerItem] = []
     for place, length in enumerate(lengths):
         if place == 2 and length is None:
             continue
         try:
-            found.append(await _dry_run(prepared, examples, length, BYTES_PER_TOKEN[place]))
+            found.append(await _dry_run(prepared, examples, length, BYTES_PER_TOKEN[place], batch))
         except FAILURES as error:
             basis = f"its prompts are unknown before there are outputs ({error}): use --estimate 5"
             return RunEstimate(name, spec, items, unknown, unknown, unknown, None, basis, prepared.key)
-    (low, _, cheapest), (value, _, _), *rest = found
+    low, typical, *rest = found
     high = rest[0] if rest else None
-    input_tokens = Range(items * value, items * low, None if high is None else items * high[0])
-    output_tokens = Range(None, 0.0, None if high is None else items * high[1])
+    input_tokens = Range(
+        items * typical.input, items * low.input, None if high is None else items * high.input
+    )
+    output_tokens = Range(None, 0.0, None if high is None else items * high.output)
     cost = unknown
-    if cheapest is not None:
-        upper = _judge_cost(judge, high, items) if high is not None else None
-        cost = Range(None, items * cheapest, upper)
+    if low.lowest_cost is not None:
+        upper = None if high is None or high.highest_cost is None else items * high.highest_cost
+        cost = Range(None, items * low.lowest_cost, upper)
+    seconds = None if typical.seconds is None else items * typical.seconds
     basis = (
         f"requests of the judge about outputs of 1 to {4 * most:,} bytes" if most else "requests of the judge"
     )
     basis += ", at 2.5 to 5.5 bytes per token; replies from 0 to max_tokens tokens; no repairs"
     if most is None:
         basis += "; the task sets no max_tokens: use --estimate 5 to run five records"
-    return RunEstimate(name, spec, items, input_tokens, output_tokens, cost, None, basis, prepared.key)
+    if seconds is not None:
+        basis += _TIME_FROM_LIMITS
+    return RunEstimate(name, spec, items, input_tokens, output_tokens, cost, seconds, basis, prepared.key)
 
 
 def _name_of(runs: Sequence[PlannedRun]) -> str:
@@ -214,12 +241,27 @@ def _name_of(runs: Sequence[PlannedRun]) -> str:
     return runs[0].task.name if len(runs) == 1 else f"{len(runs)} runs against each other"
 
 
+class _PerItem(msgspec.Struct, frozen=True):
+    """What a judge uses for one item. Costs are None where a price is unknown, seconds where there is no rate limit."""
+
+    input: float
+    output: float
+    """The most tokens of its replies."""
+    lowest_cost: float | None
+    highest_cost: float | None
+    seconds: float | None
+
+
 async def _dry_run(
-    prepared: PreparedEvaluator, examples: list[Example], length: int | None, bytes_per_token: float
-) -> tuple[float, float, float | None]:
-    """Tokens in, most tokens out and the lowest cost per item, for outputs of a length (None: as the reference)."""
+    prepared: PreparedEvaluator,
+    examples: list[Example],
+    length: int | None,
+    bytes_per_token: float,
+    batch: bool,
+) -> _PerItem:
+    """What a judge uses for an item with an output of a length (None: as the reference)."""
     judge: JudgeEvaluator = prepared.evaluator
-    recorders = [_Recorder(model) for model in judge.settings.models]
+    recorders = [_Recorder(model, batch) for model in judge.settings.models]
     dry = copy.copy(judge)
     dry.settings = msgspec.structs.replace(judge.settings, models=tuple(recorders))
     dry._judge_core = None
@@ -238,31 +280,26 @@ async def _dry_run(
                 output=output,
             )
     count = len(examples) or 1
-    tokens = sum(size for each in recorders for size, _ in each.requests) / bytes_per_token / count
-    replies = sum(limit for each in recorders for _, limit in each.requests) / count
-    cost: float | None = 0.0
+    lowest: float | None = 0.0
+    highest: float | None = 0.0
+    inputs, outputs, seconds = 0.0, 0.0, []
     for each in recorders:
-        price = each.endpoint.price_at_tier
         read = sum(size for size, _ in each.requests) / bytes_per_token / count
-        cost = (
-            None if price is None or cost is None else cost + read * (price.cache_read or price.input) / 1e6
-        )
-    return tokens, replies, cost
+        written = sum(limit for _, limit in each.requests) / count
+        inputs, outputs = inputs + read, outputs + written
+        seconds += _paced(each.endpoint.limits, len(each.requests) / count, read)
+        price = each.endpoint.price_at_tier
+        if price is None or lowest is None or highest is None:
+            lowest = highest = None
+        else:
+            lowest += read * (price.input if price.cache_read is None else price.cache_read) / 1e6
+            highest += (read * price.dearest_input + written * price.dearest_output) / 1e6
+    return _PerItem(inputs, outputs, lowest, highest, max(seconds, default=None))
 
 
 def _assumed(example: Example) -> int:
     expected = example.expected
     return len(expected.encode()) if isinstance(expected, str) and expected else ASSUMED
-
-
-def _judge_cost(judge: JudgeEvaluator, high: tuple[float, float, float | None], items: int) -> float | None:
-    """The highest cost, at the price of the dearest model of a jury."""
-    prices = [model.endpoint.price_at_tier for model in judge.settings.models]
-    if any(price is None for price in prices):
-        return None
-    dearest_input: float = max(price.dearest_input for price in prices)
-    dearest_output: float = max(price.dearest_output for price in prices)
-    return items * (high[0] * dearest_input + high[1] * dearest_output) / 1e6
 
 
 # ---------------------------------------------------------------- a sample of records
@@ -274,6 +311,7 @@ async def _sampled(
     examples: list[Example],
     items: int,
     concurrency: int,
+    batch: bool,
 ) -> list[RunEstimate]:
     from karat.models import recording
 
@@ -327,13 +365,13 @@ async def _sampled(
             return  # it asks no model
         model = ", ".join(dict.fromkeys(c.name for calls in judged for c in calls if c.kind == "model"))
         name = _name_of([runs[index] for index in groups[0]] if len(groups) == 1 else runs)
-        estimate = _from_traces(name, model or None, judged, items * len(groups), concurrency)
+        estimate = _from_traces(name, model or None, judged, items * len(groups), concurrency, batch)
         out.append(msgspec.structs.replace(estimate, evaluator=prepared.key))
 
     for number, planned in enumerate(runs):
         done = await asyncio.gather(*(run(planned.task, example) for example in examples))
         traces = [calls for calls, _ in done]
-        out.append(_from_traces(planned.task.name, planned.model, traces, items, concurrency))
+        out.append(_from_traces(planned.task.name, planned.model, traces, items, concurrency, batch))
         outputs.append(
             {
                 example.id: Output(format=FORMAT, example=example.id, outcome=Ok(made), trace=calls)
@@ -351,17 +389,24 @@ async def _sampled(
 
 
 def _from_traces(
-    name: str, model: str | None, traces: Sequence[Sequence[Call]], items: int, concurrency: int
+    name: str,
+    model: str | None,
+    traces: Sequence[Sequence[Call]],
+    items: int,
+    concurrency: int,
+    batch: bool,
 ) -> RunEstimate:
     calls = [[call for call in trace if call.kind == "model"] for trace in traces]
-    tokens_in = [sum(call.usage.input_tokens for call in each if call.usage) for each in calls]
-    tokens_out = [sum(call.usage.output_tokens for call in each if call.usage) for each in calls]
-    costs = [_cost(each) for each in calls]
+    counted = calls if all(_is_counted(call) for each in calls for call in each) else []
+    tokens_in = [sum(call.usage.input_tokens for call in each if call.usage) for each in counted]
+    tokens_out = [sum(call.usage.output_tokens for call in each if call.usage) for each in counted]
+    costs = [_cost(each, batch) for each in calls]
     known = [cost for cost in costs if cost is not None]
     cost = _extrapolated(known, items) if known and len(known) == len(costs) else Range(None, None, None)
     failed = sum(any(call.error for call in each) for each in calls)
     basis = f"{len(traces)} records run, 95 % interval of their mean"
     basis += f"; {failed} had a failed call" if failed else ""
+    basis += "" if counted or not calls else "; the provider does not count tokens"
     if len(traces) < 2:
         basis = "1 record run: the error is unknown" if traces else "no record gave an output to judge"
     return RunEstimate(
@@ -376,23 +421,51 @@ def _from_traces(
     )
 
 
-def _cost(calls: Sequence[Call]) -> float | None:
+def _cost(calls: Sequence[Call], batch: bool) -> float | None:
     """What the calls of a record cost at list price, also those from the cache; None where a price is unknown."""
     total = 0.0
     for call in calls:
-        price = _endpoint(call.name).price if _endpoint(call.name) is not None else None
-        price = price and price.at_tier(call.metadata.get("service_tier", ""))
-        if price is None or call.usage is None or call.metadata.get("web_searches"):
+        usage = call.usage
+        if usage is None or usage.cost is None or not _is_counted(call):
             return None
-        total += (call.usage.input_tokens * price.input + call.usage.output_tokens * price.output) / 1e6
+        if not call.cached and not batch:
+            total += usage.cost
+            continue
+        model = _model(call.name)
+        price = None if model is None else _endpoint_of(model, batch).price
+        if price is None:
+            return None
+        # A trace keeps the audio and image tokens of prompt and answer together: the dearer of the two is taken.
+        tokens = Tokens(
+            input=usage.input_tokens,
+            output=usage.output_tokens,
+            cache_read=usage.cached_input_tokens,
+            cache_write=usage.cache_write_tokens,
+            tier=call.metadata.get("service_tier", ""),
+            web_searches=call.metadata.get("web_searches", 0),
+        )
+        heard, seen = usage.audio_tokens, usage.image_tokens
+        costs = [
+            price.cost(msgspec.structs.replace(tokens, audio_input=heard, image_input=seen)),
+            price.cost(msgspec.structs.replace(tokens, audio_output=heard, image_output=seen)),
+        ]
+        known = [cost for cost in costs if cost is not None]
+        if not known:
+            return None
+        total += max(known)
     return total
 
 
-def _endpoint(spec: str) -> Any:
+def _is_counted(call: Call) -> bool:
+    """Whether the tokens of a call are known: every answer has some."""
+    return bool(call.error or (call.usage and (call.usage.input_tokens or call.usage.output_tokens)))
+
+
+def _model(spec: str) -> Model | None:
     from karat import models
 
     try:
-        return models.get(spec).endpoint
+        return models.get(spec)
     except RequestError:
         return None
 
@@ -435,10 +508,10 @@ def _seconds(
     service = sum(call.service_seconds for each in calls for call in each)
     found = [items * service / n / concurrency]
     for spec in dict.fromkeys(call.name for each in calls for call in each):
-        endpoint = _endpoint(spec)
-        if endpoint is None:
+        model = _model(spec)
+        if model is None:
             continue
-        limits = endpoint.limits
+        limits = model.endpoint.limits
         mine = [call for each in calls for call in each if call.name == spec]
         used = sum(call.usage.input_tokens + call.usage.output_tokens for call in mine if call.usage)
         found.append(
@@ -466,8 +539,9 @@ def estimate_text(estimates: list[RunEstimate]) -> str:
             f"  output tokens  {_shown(each.output_tokens)}",
             f"  cost           {_shown(each.cost, '$', 4)}",
         ]
-        if each.seconds is not None:
-            lines.append(f"  time           about {each.seconds:,.0f} s under the configured limits")
+        known = each.seconds is not None
+        time = f"about {each.seconds:,.0f} s under the configured limits" if known else "unknown"
+        lines.append(f"  time           {time}")
         lines.append(f"  ({each.basis})")
     if len(estimates) > 1:
         lines.append(f"total cost       {_shown(_total([each.cost for each in estimates]), '$', 4)}")

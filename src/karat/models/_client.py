@@ -102,9 +102,13 @@ class Model:
 
     @functools.cached_property
     def in_batch(self) -> Endpoint:
-        """The endpoint with what its batch API costs."""
-        price = self.endpoint.price
-        return msgspec.structs.replace(self.endpoint, price=price and price.in_batch())
+        """The endpoint with what its batch API costs. ParameterRefused: there is none."""
+        endpoint, price = self.endpoint, self.endpoint.price
+        if not provider_of(endpoint).batches:
+            raise ParameterRefused(
+                f"{endpoint.spec}: {endpoint.provider} has no batch API that karat knows: leave batch out"
+            )
+        return msgspec.structs.replace(endpoint, price=price and price.in_batch())
 
     @property
     def priced(self) -> bool:
@@ -233,12 +237,11 @@ class Pending:
         digest = hashlib.blake2b(key, digest_size=20).digest()
         calls = self.calls = current()
         if calls is not None and calls.batch:
-            if not provider_of(endpoint).batches:
-                calls.stopped = ParameterRefused(
-                    f"{endpoint.spec}: {endpoint.provider} has no batch API that karat knows: leave batch out"
-                )
-                raise calls.stopped
-            endpoint = self.spec = model.in_batch
+            try:
+                endpoint = self.spec = model.in_batch
+            except ParameterRefused as refused:
+                calls.stopped = refused
+                raise
         if calls is None:
             self.context = RequestContext(
                 endpoint, request, digest, form, stream=stream, deterministic=deterministic

@@ -106,10 +106,22 @@ class PromptTask(Task):
         given = self._parameters.get("max_tokens") or self.model.endpoint.parameters.get("max_tokens")
         return None if given is None else int(given)
 
-    def prompt_size(self, given: object) -> int:
-        """Bytes of the messages for an input, with the schema that goes with them."""
-        schema = 0 if self._schema is None else len(msgspec.json.encode(self.configuration()["schema"]))
-        return schema + sum(len(text.encode()) for message in self._fill(given) for text in _texts(message))
+    def prompt_size(self, given: object) -> tuple[int, int]:
+        """Bytes of the texts for an input, with the schema that goes with them; and its images, audio and files."""
+        size = 0 if self._schema is None else len(msgspec.json.encode(self.configuration()["schema"]))
+        media = 0
+        for message in self._fill(given):
+            content = message.get("content")
+            if isinstance(content, list):
+                texts = [
+                    part["text"] if isinstance(part, Mapping) else part
+                    for part in content
+                    if not isinstance(part, Mapping) or part.get("type") == "text"
+                ]
+                media += len(content) - len(texts)
+                message = {**message, "content": texts}
+            size += sum(len(text.encode()) for text in _texts(message))
+        return size, media
 
     async def call_async(self, example: Example, context: Context) -> Any:
         reply = await self.model.generate(self._fill(example.input), schema=self._schema, **self._parameters)

@@ -24,11 +24,13 @@ from karat.store.backend import FAILED, OK, SKIPPED, Row
 from karat.store.columns import (
     ItemColumns,
     Segment,
+    cached_segments,
     cells_of_output,
     example_columns,
     flat_fields,
     kind_of_outcome,
     load_columns,
+    made_elsewhere,
 )
 from karat.store.repositories import latest, output_decoder, result_decoder
 from karat.store.sql import time_limit
@@ -439,3 +441,50 @@ def test_examples_are_ranked_by_their_ids_as_texts(
     data = karat.Dataset.from_examples([{"id": id, "input": 1} for id in ids], name="named")
     ranks = example_columns(store.datasets.put(data)).ranks().tolist()
     assert [id for _, id in sorted(zip(ranks, ids, strict=True))] == sorted(ids)
+
+
+def test_building_reports_its_progress_and_keeps_nothing_when_it_is_stopped(
+    store: Store, cache: Path
+) -> None:
+    run = karat.run(shout, examples(900), store=store)
+    (row,) = latest(store.backend.scan(run.number, 0, 1))
+    store.backend.append(run.number, [row])  # without columns
+    shares: list[float] = []
+    stopped = cached_segments(run, shares.append)
+    next(stopped)
+    del stopped
+    assert list(Path(f"{cache}-columns").iterdir()) == []
+    shares.clear()
+    assert sum(records for _, records, _ in cached_segments(run, shares.append)) == 900
+    assert shares == sorted(set(shares))
+    assert shares[-1] == 1.0
+    assert len(list(Path(f"{cache}-columns").iterdir())) == 1
+    assert [each.id for each in run.dataset] == list(example_columns(run.dataset, shares.append).ids())
+    assert shares[-1] == 0.0, "the share of the next examples comes before they are read"
+    with made_elsewhere(lambda what: pytest.fail("they are in the cache")):
+        assert len(load_columns(run)) == len(example_columns(run.dataset)) == 900
+
+
+def test_an_interrupted_run_without_columns_is_built_once(store: Store, cache: Path) -> None:
+    run = karat.run(shout, examples(9), store=store)
+    (row,) = latest(store.backend.scan(run.number, 0, 1))
+    store.backend.append(run.number, [row])
+    store.runs.save(run.number, msgspec.structs.replace(run.header, finished=None, status="running"))
+    run = store.runs.get(run.id)
+    assert run.status == "interrupted"
+    expected = from_columns(load_columns(run))
+    with made_elsewhere(lambda what: pytest.fail("they are in the cache")):
+        assert from_columns(load_columns(run)) == expected
+
+
+def test_a_time_limit_stops_columns_and_ids(store: Store) -> None:
+    run = karat.run(shout, examples(5), store=store)
+    columns = example_columns(run.dataset)
+    assembly = columns_module._Assembly("run", (), 0, None, None)
+    for _, _, payload in store.backend.segments(run.number):
+        assembly.add(payload)
+    with time_limit(-1.0):
+        with pytest.raises(TookTooLong):
+            assembly.done()
+        with pytest.raises(TookTooLong):
+            list(columns.ids())

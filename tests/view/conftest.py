@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import sqlite3
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import pytest
 import karat
 from karat.store import Store, open_store
 from karat.tasks import FunctionTask
+from karat.view import building
 from karat.view.data import Viewer
 from karat.view.server import Server
 
@@ -133,6 +135,29 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "replies.db"
     monkeypatch.setenv("KARAT_CACHE", str(file))
     return file
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Columns that a store lacks are not built before it is set, and no request waits for them."""
+    opened = threading.Event()
+    really = building.open_store
+
+    def open_later(*arguments: Any, **options: Any) -> Store:
+        assert opened.wait(60)
+        return really(*arguments, **options)
+
+    monkeypatch.setattr(building, "open_store", open_later)
+    monkeypatch.setattr(building, "PATIENCE", 0.0)
+    yield opened
+    opened.set()
+
+
+def forget_columns(path: Path) -> None:
+    """Make a store look as if an earlier karat had written it: without columns."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE karat_headers SET columns = 0")
+        connection.execute("DELETE FROM karat_columns")
 
 
 def examples(count: int = COUNT) -> karat.Dataset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sqlite3
 import stat
 import threading
 from pathlib import Path
@@ -19,7 +20,8 @@ from karat.store import open_store
 from karat.store.sql import time_limit
 from karat.tasks import FunctionTask
 from karat.view.data import MOST_RUNS_DRAWN, Viewer, _slices
-from tests.view.conftest import COUNT, HOSTILE, Served, answering, examples
+from karat.view.server import AT_ONCE, SECONDS
+from tests.view.conftest import COUNT, HOSTILE, Served, World, answering, examples, forget_columns
 
 
 def test_the_runs_by_dataset(viewer, world):
@@ -35,7 +37,8 @@ def test_the_runs_by_dataset(viewer, world):
     (estimate,) = [each for each in run["estimates"] if each["evaluator"] == "exact_match"]
     stored = world.store.aggregations.list()[0].estimates.get(evaluator="exact_match", run=world.first.id)
     assert (estimate["value"], estimate["low"], estimate["n"]) == (stored.value, stored.low, stored.n)
-    assert viewer.get("/api/changes") == {"version": found["version"], "live": False}
+    changes = {"version": found["version"], "live": False, "building": [], "built": 0}
+    assert viewer.get("/api/changes") == changes
 
 
 def test_a_run_by_its_label_and_prefix(viewer, world):
@@ -421,6 +424,92 @@ def test_a_run_that_is_going_on(tmp_path, serve):
         assert viewer.get("/api/changes")["version"] != before["version"]
         assert not viewer.get("/api/changes")["live"]
         assert viewer.get(f"/api/r/{run['id']}/rows", filter="status:ok")["matching"] == 30
+
+
+def test_columns_of_an_older_store_are_built_while_its_rows_are_shown(tmp_path, serve, gate):
+    with open_store(tmp_path / "old.db") as store:
+        made = World(store)
+        url, first, second = store.url, made.first.id, made.second.id
+    forget_columns(tmp_path / "old.db")
+    viewer = serve(url)
+    whole = viewer.get("/api/runs")
+    assert {run["id"] for data in whole["datasets"] for run in data["runs"]} == {first, second}
+    page = viewer.get(f"/api/r/{first}/rows", count=COUNT)
+    assert page["building"] == [{"id": first, "kind": "run", "share": 0.0}]
+    assert [row["id"] for row in page["rows"]] == [f"q{i}" for i in range(COUNT)]
+    assert (page["total"], page["counts"]["failed"]) == (COUNT, 1)
+    assert page["rows"][20]["status"] == "failed"
+    assert page["rows"][21]["results"]["exact_match"]["score"] == 0.0
+    assert viewer.get(f"/api/r/{first}/rows", around="30.1", count=4)["start"] == 28
+    assert viewer.get(f"/api/r/{first}/item", key="20.1")["output"]["status"] == "failed"
+    waiting = [f"/api/r/{first}/rows?{part}" for part in ("filter=status:failed", "sort=score", "id=q3")]
+    pair = f"/api/c/{first}..{second}"
+    waiting += [f"/api/f/{first}", f"/api/p?runs={first}", f"/api/s?runs={first}", pair, f"{pair}/rows"]
+    for path in waiting:
+        answer = viewer.ask(path)
+        assert (answer.status, [each["id"] for each in answer.json["building"]][:1]) == (202, [first]), path
+    changes = viewer.get("/api/changes")
+    assert (changes["built"], changes["building"][0]["share"]) == (0, 0.0)
+    gate.set()
+    for path in waiting:
+        for _ in range(20):  # one thing after the other: the runs, their evaluation, the dataset
+            for job in list(viewer.server.viewer.builder._jobs.values()):
+                assert job.finished.wait(60)
+            answer = viewer.ask(path)
+            if answer.status != 202:
+                break
+        assert answer.status == 200, path
+    assert viewer.get("/api/changes")["building"] == []
+    assert viewer.get("/api/changes")["built"] > 0
+    assert viewer.get(f"/api/r/{first}/rows", filter="status:failed")["matching"] == 1
+    assert viewer.get(f"/api/r/{first}/rows")["building"] == []
+
+
+def test_a_store_whose_columns_cannot_be_built_says_why(tmp_path, serve, gate):
+    gate.set()
+    with open_store(tmp_path / "old.db") as store:
+        run = karat.run(answering(0), examples(25), store=store)
+        url = store.url
+    forget_columns(tmp_path / "old.db")
+    with sqlite3.connect(tmp_path / "old.db") as connection:
+        connection.execute(
+            "UPDATE karat_rows SET status = 3 WHERE position = 7 AND parent = ?", (run.number,)
+        )
+    viewer = serve(url)
+    for _ in range(2):  # it is tried again when it is asked for again
+        answer = viewer.ask(f"/api/f/{run.id}")
+        if answer.status == 202:
+            (job,) = viewer.server.viewer.builder._jobs.values()
+            assert job.finished.wait(60)
+            answer = viewer.ask(f"/api/f/{run.id}")
+        assert answer.status in (400, 503)
+        assert "damaged" in answer.json["error"]
+
+
+def test_a_viewer_that_is_closed_stops_building(tmp_path, gate, cache):
+    with open_store(tmp_path / "old.db") as store:
+        run = karat.run(answering(0), examples(25), store=store)
+        url = store.url
+    forget_columns(tmp_path / "old.db")
+    viewer = Viewer(url)
+    assert viewer.rows(run.id)["building"]
+    closing = threading.Thread(target=viewer.close)
+    closing.start()
+    assert viewer.builder._closed.wait(60)
+    gate.set()
+    closing.join(60)
+    assert not viewer.builder._thread.is_alive()
+    assert list(cache.parent.rglob("replies.db-columns/*")) == [], "neither the columns nor a part of them"
+
+
+def test_an_answer_that_does_not_come_is_given_up(viewer, world, monkeypatch):
+    monkeypatch.setattr("karat.view.server.GRACE", 0.05 - SECONDS)  # reading alone would take long enough
+    path = f"/api/r/{world.first.id}/rows"
+    with viewer.server.viewer._comparing, viewer.server.viewer._lock:  # a computation that nothing interrupts
+        answers = [viewer.ask(path) for _ in range(AT_ONCE + 2)]  # more than are computed at once
+    assert {answer.status for answer in answers} == {503}
+    monkeypatch.undo()
+    assert viewer.ask(path).status == 200
 
 
 def test_a_retried_run_and_an_older_store(tmp_path, serve, cache):

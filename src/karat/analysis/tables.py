@@ -190,13 +190,17 @@ class RunTable:
         run: Run,
         sources: Mapping[str, Source] | Sequence[Evaluation],
         examples: Callable[[], ExampleColumns] | None = None,
+        columns: ItemColumns | None = None,
     ) -> None:
-        """Read the results of each evaluator from `sources`; for a list of evaluations, the newest result counts."""
+        """Read the results of each evaluator from `sources`; for a list of evaluations, the newest result counts.
+
+        `columns` are those of the outputs, where they are not to be loaded.
+        """
         self.run = run
         if not isinstance(sources, Mapping):
             sources = {key: by_run[run.id] for key, by_run in sources_of([run], sources).items()}
         self._sources = sources
-        columns = load_columns(run)
+        columns = load_columns(run) if columns is None else columns
         self.kinds = columns.kinds
         self._place(columns)
         self.results = _LazyResults(list(sources), self._load)

@@ -19,10 +19,12 @@ import sys
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -31,12 +33,16 @@ from karat import paths
 from karat.errors import StoreError
 from karat.records import Call, EvaluationHeader, Failed, Failure, Ok, Result, Skipped, Usage, usage_of
 from karat.store.backend import REUSED, Cells, ItemKeys, RecordDecoder, Row, item_order
+from karat.store.sql import check_time_limit
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from karat.store.handles import Evaluation, Run, StoredDataset
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
 
 
 # The user's cache of columns that a store does not have: those of older stores, and those of datasets.
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 30
 _HEAD = b"karat-columns-1\n"
+_BLOCK = 1 << 20
 
 
 def cache_folder() -> Path:
@@ -60,73 +67,136 @@ def cache_folder() -> Path:
 
 
 def cached_segments(
-    handle: Run | Evaluation, make: Callable[[], Iterator[tuple[int, int, bytes]]]
+    handle: Run | Evaluation, report: Report | None = None
 ) -> Iterator[tuple[int, int, bytes]]:
-    """The segments of something finished, from the cache or made and put there; of anything else, made."""
+    """Segments made from the records, for what was stored without columns; kept in the user's cache.
+
+    Those of something that is being written are not kept.
+    """
     finished = handle.header.finished
-    if finished is None:
-        yield from make()
+    if finished is None and handle.status == "running":
+        yield from _read_segments(handle, report)
         return
-    counts = sorted(handle.store.backend.counts(handle.number).items())
-    name = f"{handle.store.url}\n{handle.id}\n{handle.header.created!r}\n{finished!r}\n{counts}"
+    backend = handle.store.backend
+    state = (sorted(backend.counts(handle.number).items()), backend.last_segment(handle.number))
+    name = f"{handle.store.url}\n{handle.id}\n{handle.header.created!r}\n{finished!r}\n{state}"
     found = read_cached(name)
+    if found is None and _needed(handle):
+        found = read_cached(name)
     if found is not None:
         for number, payload in enumerate(found, 1):
             yield number, 0, payload
         return
-    payloads: list[bytes] = []
-    for segment in make():
-        payloads.append(segment[2])
-        yield segment
-    write_cached(name, payloads)
+    with keeping(name) as keep:
+        for segment in _read_segments(handle, report):
+            keep(segment[2])
+            yield segment
+
+
+# Columns that are made while nobody waits for them.
+
+Report: TypeAlias = Callable[[float], None]
+"""Is told which share of the columns is made."""
+
+_make_elsewhere: ContextVar[Callable[[Run | Evaluation | StoredDataset], None] | None] = ContextVar(
+    "make_elsewhere", default=None
+)
+
+
+@contextmanager
+def made_elsewhere(need: Callable[[Run | Evaluation | StoredDataset], None]) -> Iterator[None]:
+    """Within this context, call `need` rather than make columns that the cache lacks.
+
+    It returns when they are in the cache, or when they are to be made here after all; otherwise it raises.
+    """
+    token = _make_elsewhere.set(need)
+    try:
+        yield
+    finally:
+        _make_elsewhere.reset(token)
+
+
+def _needed(what: Run | Evaluation | StoredDataset) -> bool:
+    """Ask for columns to be made elsewhere; false where they are made here."""
+    need = _make_elsewhere.get()
+    if need is None:
+        return False
+    need(what)
+    return True
 
 
 def _file(name: str) -> Path:
     return cache_folder() / hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def read_cached(name: str) -> list[bytes] | None:
+def read_cached(name: str) -> Iterator[bytes] | None:
     """The parts that were kept under a name; None where there are none, or the file is damaged or not ours."""
     path = _file(name)
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.getuid():
-                return None
-            data = file.read()
+        file = path.open("rb")
     except OSError:
         return None
-    head, body = data[: len(_HEAD)], memoryview(data)[len(_HEAD) + 4 :]
-    if head != _HEAD or crc32(body) != int.from_bytes(data[len(_HEAD) : len(_HEAD) + 4], "little"):
-        return None
-    parts: list[bytes] = []
-    at = 0
-    while at < len(body):
-        size = int.from_bytes(body[at : at + 8], "little")
-        parts.append(bytes(body[at + 8 : at + 8 + size]))
-        at += 8 + size
-    with contextlib.suppress(OSError):
+    try:
+        mine = os.fstat(file.fileno()).st_uid == os.getuid()
+        head, expected, found = file.read(len(_HEAD)), file.read(4), 0
+        while mine and head == _HEAD and (block := file.read(_BLOCK)):
+            found = crc32(block, found)
+        if not mine or head != _HEAD or found != int.from_bytes(expected, "little"):
+            file.close()
+            return None
         os.utime(path)
-    return parts
+    except OSError:
+        file.close()
+        return None
+    return _parts(file)
 
 
-def write_cached(name: str, parts: list[bytes]) -> None:
-    """Keep parts under a name, where that is possible."""
+def _parts(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        file.seek(len(_HEAD) + 4)
+        while size := file.read(8):
+            yield file.read(int.from_bytes(size, "little"))
+
+
+@contextmanager
+def keeping(name: str) -> Iterator[Callable[[bytes], None]]:
+    """Keep parts under a name, where that is possible: yields a function that is given one after the other.
+
+    They are written as they come, so that they take no memory, and have their name when all have come.
+    """
     path = _file(name)
-    body = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # mode 0600
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_HEAD + crc32(body).to_bytes(4, "little") + body)
-            Path(temporary).replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-            raise
-        _prune(path.parent)
     except OSError:
+        yield lambda part: None
         return
+    file, checksum, lost = os.fdopen(descriptor, "wb"), 0, False
+
+    def keep(part: bytes) -> None:
+        nonlocal checksum, lost
+        size = len(part).to_bytes(8, "little")
+        checksum = crc32(part, crc32(size, checksum))
+        try:
+            file.write(size + part)
+        except OSError:  # no space
+            lost = True
+
+    try:
+        file.seek(len(_HEAD) + 4)
+        yield keep
+        with contextlib.suppress(OSError):
+            file.seek(0)
+            file.write(_HEAD + checksum.to_bytes(4, "little"))
+            file.close()
+            if not lost:
+                Path(temporary).replace(path)
+                _prune(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            file.close()
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink(missing_ok=True)
 
 
 def _prune(folder: Path) -> None:
@@ -138,15 +208,6 @@ def _prune(folder: Path) -> None:
         path.unlink(missing_ok=True)
         total -= stat.st_size
 
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from karat.store.handles import Evaluation, Run
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
 
 LONGEST_KIND = 1000
 """Characters of the kind of a failure, or of the reason of a skip."""
@@ -535,7 +596,12 @@ def _loaded(
             return _assembled(handle.kind, segments, capacity, fields, last, only, statuses)
         except msgspec.DecodeError as error:
             raise StoreError(f"the columns of {handle.id} cannot be read: {error}") from error
-    return _assembled(handle.kind, built_segments(handle), 0, fields, 0, only, statuses)
+    return _assembled(handle.kind, cached_segments(handle), 0, fields, 0, only, statuses)
+
+
+def empty_columns(handle: Run | Evaluation) -> ItemColumns:
+    """The columns of a run or an evaluation without any item."""
+    return _assembled(handle.kind, (), 0, FIELDS, 0, None)
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
@@ -563,7 +629,10 @@ class StatusCounts:
     def update(self, handle: Run | Evaluation) -> list[int]:
         """Read the segments that are new, and return the counts by status."""
         backend = handle.store.backend
-        if backend.has_columns(handle.number) and not self._retried:
+        if not backend.has_columns(handle.number):
+            stored = backend.counts(handle.number)
+            return [stored.get(status, 0) for status in range(len(self.counts))]
+        if not self._retried:
             for number, _, payload in backend.segments(handle.number, self.last):
                 segment = _decode(payload)
                 if segment.tries:
@@ -583,17 +652,14 @@ class StatusCounts:
         return counts
 
 
-def built_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]:
-    """Segments made from the records, for what was stored without columns; kept in the user's cache."""
-
-    return cached_segments(handle, lambda: _read_segments(handle))
-
-
-def _read_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]:
+def _read_segments(
+    handle: Run | Evaluation, report: Report | None = None
+) -> Iterator[tuple[int, int, bytes]]:
     from karat.store.handles import Chunks
 
     backend, read = handle.store.backend, cell_reader(handle.kind)
-    chunks = Chunks(0, backend.extent(handle.number))
+    extent = backend.extent(handle.number)
+    chunks = Chunks(0, extent)
     waiting: list[list[Any]] = [[] for _ in range(5)]
     positions, items, tries, statuses, cells = waiting
     number = 0
@@ -611,6 +677,8 @@ def _read_segments(handle: Run | Evaluation) -> Iterator[tuple[int, int, bytes]]
         chunks.saw_bytes(sum(map(len, found.payloads)))
         for field, more in zip(waiting, found, strict=True):
             field += map(read, found.payloads) if field is cells else more
+        if report is not None:
+            report(stop / extent)
         if len(positions) >= BUILD_RECORDS:
             number += 1
             yield segment()
@@ -681,6 +749,7 @@ class _Assembly:
         """Join the segments that were added last to the arrays."""
         if not self._waiting:
             return
+        check_time_limit()
         np, segments = self.np, self._waiting
         self._waiting, self._records = [], 0
         codes = np.frombuffer(b"".join(map(self._codes, segments)), "<i4")
@@ -894,7 +963,9 @@ class ExampleColumns:
 
     def ids(self) -> Iterator[str]:
         """All ids, in dataset order."""
-        return map(self.id, range(len(self)))
+        for start in range(0, len(self), JOINED_RECORDS):
+            check_time_limit()
+            yield from map(self.id, range(start, min(start + JOINED_RECORDS, len(self))))
 
     def ranks(self) -> NDArray[np.int32]:
         """The place of each example among the ids in their order."""
@@ -904,7 +975,7 @@ class ExampleColumns:
         longest = int(lengths.max(initial=0))
         ranks = np.empty(len(self), np.int32)
         if longest > LONGEST_SORTED:
-            order: Any = sorted(range(len(self)), key=self.id)
+            order: Any = sorted(range(len(self)), key=list(self.ids()).__getitem__)
         else:
             # The order of UTF-8 is that of the characters. Texts of Python would take ten times the memory.
             padded = np.zeros((len(self), max(1, longest)), np.uint8)
@@ -950,14 +1021,16 @@ class _Described(msgspec.Struct, gc=False):
     metadata: msgspec.Raw = NO_METADATA
 
 
-def example_columns(dataset: StoredDataset) -> ExampleColumns:
+def example_columns(dataset: StoredDataset, report: Report | None = None) -> ExampleColumns:
     """The columns of a dataset, from the user's cache or made now."""
     import numpy as np
 
     name = f"{_FORMAT}\n{dataset.store.url}\n{dataset.id}\n{len(dataset)}"
     kept = read_cached(name)
+    if kept is None and _needed(dataset):
+        kept = read_cached(name)
     if kept is not None:
-        return _unpacked(kept)
+        return _unpacked(list(kept))
     decode, decode_metadata = RecordDecoder(_Described).decode, RecordDecoder(dict[str, Any]).decode
     lengths = array("q")
     text = bytearray()
@@ -966,6 +1039,8 @@ def example_columns(dataset: StoredDataset) -> ExampleColumns:
     first: dict[bytes, int] = {}
     copies, originals = array("q"), array("q")
     for position, payload in enumerate(dataset.payloads()):
+        if report is not None and not position % BUILD_RECORDS:
+            report(position / len(dataset))
         example = decode(payload)
         id = example.id.encode("utf-8", "surrogatepass")
         text += id
@@ -993,7 +1068,9 @@ def example_columns(dataset: StoredDataset) -> ExampleColumns:
     for each in building.values():
         each.copy(*places)
     columns = ExampleColumns(bytes(text), offsets, {field: each.done() for field, each in building.items()})
-    write_cached(name, _packed_examples(columns))
+    with keeping(name) as keep:
+        for part in _packed_examples(columns):
+            keep(part)
     return columns
 
 

@@ -6,7 +6,8 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from karat.analysis.failures import placed_kinds
 from karat.analysis.latency import latency_of
 from karat.analysis.scores import Source, sources_of
 from karat.analysis.stored import is_analysis
-from karat.analysis.tables import ComparedTable, RunTable, joined_rows, mean_score, slice_labels
+from karat.analysis.tables import PENDING, ComparedTable, RunTable, joined_rows, mean_score, slice_labels
 from karat.analysis.text_diff import Piece, word_diff
 from karat.errors import RequestError, TookTooLong, UnknownName, did_you_mean
 from karat.formatting import plural
@@ -27,11 +28,21 @@ from karat.records import Estimate
 from karat.reporting import marks
 from karat.stats._exact import array_total
 from karat.store import ReadPool, Store
-from karat.store.columns import ExampleColumns, StatusCounts, cost_of, example_columns, flat_fields
+from karat.store.columns import (
+    ExampleColumns,
+    ItemColumns,
+    StatusCounts,
+    cost_of,
+    empty_columns,
+    example_columns,
+    flat_fields,
+    made_elsewhere,
+)
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row
 from karat.store.run_labels import differing, run_labels
 from karat.store.sql import check_time_limit
+from karat.view.building import ColumnBuilder, NotBuiltYet
 from karat.view.items import Item, compared_calls, item_of, output_text, shown_text
 from karat.view.names import Download, escaped, find_run, quoted, read_key, write_key
 
@@ -64,23 +75,39 @@ class Viewer:
         self._examples: OrderedDict[str, ExampleColumns] = OrderedDict()
         self._live: dict[tuple[int, str], StatusCounts] = {}
         self._made: dict[tuple[Any, ...], tuple[float, float]] = {}
+        self.builder = None if isinstance(store, Store) else ColumnBuilder(store)
         with self.pool.store() as opened:
             self.url = opened.url
 
     def close(self) -> None:
-        """Close the connections."""
+        """Stop making columns, and close the connections."""
+        if self.builder is not None:
+            self.builder.close()
         self.pool.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Store]:
+        """A store to read from; columns that it lacks are made in the background, those of a given store here."""
+        elsewhere = nullcontext() if self.builder is None else made_elsewhere(self.builder.need)
+        with elsewhere, self.pool.store() as store:
+            yield store
 
     # Runs --------------------------------------------------------------------------------
 
     def changes(self) -> dict[str, Any]:
-        """The version of the store, and whether something in it is going on."""
-        with self.pool.store() as store:
-            return {"version": store.backend.version(), "live": store.backend.is_live()}
+        """The version of the store, whether something in it is going on, and the columns that are being built."""
+        builder = self.builder
+        with self._reading() as store:
+            return {
+                "version": store.backend.version(),
+                "live": store.backend.is_live(),
+                "building": [] if builder is None else builder.progress(),
+                "built": 0 if builder is None else builder.built,
+            }
 
     def runs(self, limit: int = MOST_RUNS) -> dict[str, Any]:
         """The runs by dataset, newest first."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             version = store.backend.version()
             runs = store.runs.list()
             shown = runs[-limit:]
@@ -180,20 +207,24 @@ class Viewer:
 
     def run(self, name: str) -> dict[str, Any]:
         """One run: what it is, and what its rows can be filtered by."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             run = find_run(store, name)
             evaluations = store.evaluations.list()
             # The label that the list of runs shows.
             beside = [each.header for each in store.runs.list() if each.header.dataset == run.header.dataset]
             labels = run_labels([run.header, *(each for each in beside[-MOST_RUNS:] if each.id != run.id)])
             (document,) = self._described([run], evaluations, store.aggregations.list(), labels)
+            estimates = document["estimates"]
+            if not estimates:
+                with suppress(NotBuiltYet):  # they come with the columns
+                    estimates = self._means(self._table(store, run))
             return {
                 "run": document,
                 "version": store.backend.version(),
                 "rows": document["counts"]["total"],
                 "fields": _fields(run),
                 "evaluators": document["evaluators"],
-                "estimates": document["estimates"] or self._means(self._table(store, run)),
+                "estimates": estimates,
             }
 
     def _means(self, table: RunTable) -> list[dict[str, Any]]:
@@ -209,9 +240,10 @@ class Viewer:
 
     # Tables --------------------------------------------------------------------------------
 
-    def _table(self, store: Store, run: Run) -> RunTable:
+    def _table(self, store: Store, run: Run, columns: ItemColumns | None = None) -> RunTable:
         evaluations = [each for each in store.evaluations.list() if run.id in each.header.runs]
-        return self._kept_table(run, _sources(run, evaluations))
+        sources = _sources(run, evaluations)
+        return self._kept_table(run, sources) if columns is None else RunTable(run, sources, columns=columns)
 
     def _kept_table(self, run: Run, sources: Mapping[str, Source]) -> RunTable:
         """The columns of a run's rows; those of the runs that were asked for last are kept."""
@@ -262,11 +294,17 @@ class Viewer:
         around: str | None = None,
         example: str | None = None,
     ) -> dict[str, Any]:
-        """A page of the rows of a run."""
+        """A page of the rows of a run; while its columns are built, of all rows in dataset order."""
         parsed = filters.parse(where)
-        with self.pool.store() as store:
+        with self._reading() as store:
             run = find_run(store, name)
-            table = self._table(store, run)
+            building: list[dict[str, Any]] = []
+            try:
+                table = self._table(store, run)
+            except NotBuiltYet as error:
+                if parsed.text or sort or example or run.header.units:
+                    raise
+                building, table = error.building, self._table(store, run, empty_columns(run))
             chosen = self._chosen(table, parsed, sort)
             start = _start(table, chosen, start, count, around, example)
             page = chosen[start : start + count]
@@ -280,7 +318,10 @@ class Viewer:
                     for place, row in enumerate(page)
                 ],
                 "version": store.backend.version(),
-                "counts": table.counts(None if len(chosen) == len(table) else chosen),
+                "counts": self._counts(run)
+                if building
+                else table.counts(None if len(chosen) == len(table) else chosen),
+                "building": building,
             }
 
     def _chosen(self, table: Any, parsed: filters.Filter, sort: str) -> Any:
@@ -307,7 +348,7 @@ class Viewer:
 
     def item(self, name: str, key: str) -> dict[str, Any]:
         """Return one item with all its stored data."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             run = find_run(store, name)
             found = self._item(store, run, key).document()
             return {**found, "diff": _diff(found["example"]["expected"], _answer(found["output"]))}
@@ -320,12 +361,12 @@ class Viewer:
 
     def steps(self, name: str, key: str, start: int, count: int) -> dict[str, Any]:
         """Further steps of a trajectory."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             return self._item(store, find_run(store, name), key).steps_document(start, count)
 
     def field(self, name: str, key: str, field: str) -> Download:
         """A whole field, to be downloaded."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             return self._item(store, find_run(store, name), key).download(field)
 
     # Comparisons -------------------------------------------------------------------------------
@@ -367,7 +408,7 @@ class Viewer:
 
     def comparison(self, first: str, second: str, evaluator: str | None = None) -> dict[str, Any]:
         """Two runs: how much the second is better or worse, and what differs between them."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             table, shared = self._compared(store, first, second, evaluator)
             runs = [table.first.run, table.second.run]
             documents = self._described(runs, store.evaluations.list(), store.aggregations.list())
@@ -398,7 +439,7 @@ class Viewer:
 
     def differences(self, first: str, second: str) -> dict[str, Any]:
         """The differences by every evaluator that has judged both runs, as a plot; None where one says it all."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             table, shared = self._compared(store, first, second, None)
             keys = shared[: max(1, MOST_DRAWN_ROWS // max(1, len(table)))]
             found = self._found(store, table, keys)
@@ -480,7 +521,7 @@ class Viewer:
     ) -> dict[str, Any]:
         """A page of the rows of a comparison."""
         parsed = filters.parse(where)
-        with self.pool.store() as store:
+        with self._reading() as store:
             table, _ = self._compared(store, first, second, evaluator)
             chosen = self._chosen(table, parsed, sort)
             start = _start(table, chosen, start, count, around, example)
@@ -527,7 +568,7 @@ class Viewer:
         self, first: str, second: str, key: str, evaluator: str | None = None
     ) -> dict[str, Any]:
         """One item of two runs side by side."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             table, _ = self._compared(store, first, second, evaluator)
             position, attempt, unit = read_key(key)
             row = table.row_of(position, attempt, unit)
@@ -547,7 +588,7 @@ class Viewer:
 
     def slices(self, names: Sequence[str], by: str | None, evaluator: str | None) -> dict[str, Any]:
         """Scores by the values of a metadata field, and what each contributes to a difference."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             runs = [find_run(store, name) for name in names]
             if len({run.header.dataset for run in runs}) > 1:
                 raise RequestError("the runs are of different datasets: slices are of one dataset")
@@ -597,7 +638,7 @@ class Viewer:
 
     def failures(self, name: str) -> dict[str, Any]:
         """The failures of a run's outputs and of its newest results, by kind."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             run = find_run(store, name)
             evaluations = [each for each in store.evaluations.list() if run.id in each.header.runs]
             # The label that the list of runs shows.
@@ -652,7 +693,7 @@ class Viewer:
 
     def performance(self, names: Sequence[str], evaluator: str | None) -> dict[str, Any]:
         """Cost and quality of runs: cost, tokens and times beside the estimates."""
-        with self.pool.store() as store:
+        with self._reading() as store:
             runs = [find_run(store, name) for name in names]
             evaluations, aggregations = store.evaluations.list(), store.aggregations.list()
             documents = self._described(runs, evaluations, aggregations)
@@ -740,7 +781,7 @@ def _row_document(table: RunTable, row: int, index: int, joined: Row | None) -> 
         "output": output_text(joined.shown("output")),
         "seconds": joined.service_seconds,
         "cost": joined.cost,
-        "tokens": int(table.tokens[row]),
+        "tokens": None if table.statuses[row] == PENDING else int(table.tokens[row]),
         "try": joined.try_number,
         "results": {
             key: {
@@ -870,6 +911,7 @@ def _number(value: Any) -> float | None:
 def _default_field(table: RunTable, fields: Sequence[str]) -> str:
     """The first metadata field with few values; without one, the first field."""
     for field in fields:
+        check_time_limit()
         found = table.labels(field)
         if found is None or not len(found[0]):
             continue

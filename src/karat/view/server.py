@@ -25,6 +25,7 @@ from aiohttp import web
 
 from karat.errors import KaratError, Stopped, StoreRefused, TookTooLong, UnknownName
 from karat.store.sql import time_limit
+from karat.view.building import NotBuiltYet
 from karat.view.names import Download
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 SECONDS = 30.0
 """How long an answer may take."""
+GRACE = 1.0
+"""How much longer a request waits for its thread to notice that the time has passed."""
 MOST_CONNECTIONS = 100
 """Connections that are open at the same time."""
 IDLE_SECONDS = 75.0
@@ -405,8 +408,9 @@ class Server:
     def _api(self, app: web.Application, path: str, answer: Callable[[web.Request], Any]) -> None:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                async with self._slots:
-                    found = await asyncio.to_thread(_limited, answer, request)
+                found = await self._computed(answer, request)
+            except NotBuiltYet as error:
+                return _error(202, str(error), building=error.building)
             except TookTooLong as error:
                 return _error(503, str(error))
             except UnknownName as error:
@@ -432,6 +436,31 @@ class Server:
             )
 
         app.router.add_get(path, handle)
+
+    async def _computed(self, answer: Callable[[web.Request], Any], request: web.Request) -> Any:
+        """Compute an answer in a thread, and give it up when the time has passed.
+
+        Reads and loops stop by themselves then; a single operation on a large array ends first. Its thread keeps its
+        slot until then, so that there are never more of them than slots.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + SECONDS + GRACE
+        try:
+            async with asyncio.timeout_at(end):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise TookTooLong("the viewer is busy with other answers: ask again later") from None
+        work = asyncio.ensure_future(asyncio.to_thread(_limited, answer, request))
+        work.add_done_callback(self._release)
+        done, _ = await asyncio.wait({work}, timeout=end - loop.time())
+        if not done:
+            raise TookTooLong("the answer took too long and was given up: ask for less")
+        return work.result()
+
+    def _release(self, work: asyncio.Future[Any]) -> None:
+        self._slots.release()
+        if not work.cancelled():
+            work.exception()  # of an answer that was given up, nobody else asks for it
 
 
 def _limited(answer: Callable[[web.Request], Any], request: web.Request) -> Any:
@@ -460,8 +489,8 @@ async def _prepare(request: web.Request, answer: web.StreamResponse) -> None:
     _add_headers(answer)
 
 
-def _error(status: int, reason: str) -> web.Response:
-    body = msgspec.json.encode({"error": reason})
+def _error(status: int, reason: str, **more: Any) -> web.Response:
+    body = msgspec.json.encode({"error": reason, **more})
     return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
 
 

@@ -9,6 +9,7 @@ import pytest
 import karat
 from tests.browser import violations
 from tests.view.browser.conftest import Tab, served, until
+from tests.view.conftest import forget_columns
 
 
 def addresses(sample):
@@ -393,3 +394,25 @@ def test_news_from_the_store_appear_by_themselves(browser, tmp_path):
             page.clock.fast_forward(11_000)
             until(page, "document.querySelectorAll('[data-row]').length === 2")
             tab.close()
+
+
+def test_an_older_store_is_shown_while_its_columns_are_built(browser, tmp_path, gate):
+    with karat.open_store(tmp_path / "old.db") as store:
+        data = karat.Dataset.from_examples([{"id": f"n{n}", "input": n} for n in range(60)], name="numbers")
+        run = karat.run(lambda number: 1 / (number % 20), data, store=store, progress=False)
+        url = store.url
+    forget_columns(tmp_path / "old.db")
+    with served(url) as viewer:
+        tab = Tab(browser, viewer)
+        page = tab.open(f"/r/{run.id}", ".row a")
+        page.wait_for_selector(".building progress")
+        assert run.id in page.inner_text(".building")
+        assert "1 of 60 rows" not in page.inner_text("main")
+        page.fill("#filter", "status:failed")
+        page.press("#filter", "Enter")
+        until(page, "document.querySelector('.rows').innerText.includes('being built')")
+        assert violations(page) == []
+        gate.set()
+        until(page, "document.querySelectorAll('.row a').length === 3")
+        until(page, "document.querySelector('.building') === null")
+        tab.close()

@@ -1,5 +1,5 @@
 // The viewer: which page the address names, the keys, and news from the store.
-import { Component, ask, here, html, onNavigation, render, shell } from "./lib.js";
+import { BUILDING, CHANGES, Component, ask, here, html, onNavigation, render, shell } from "./lib.js";
 import { ComparePage } from "./pages/compare.js";
 import { FailuresPage } from "./pages/failures.js";
 import { HomePage } from "./pages/home.js";
@@ -30,7 +30,7 @@ class App extends Component {
   constructor(props) {
     super(props);
     /** @type {any} */
-    this.state = { ...here(), version: null, live: false, help: false, toast: "" };
+    this.state = { ...here(), version: null, live: false, building: [], help: false, toast: "" };
     /** What the page shown does with the keys. @type {Keys | null} */
     this.keys = null;
     this.timer = 0;
@@ -39,20 +39,22 @@ class App extends Component {
     onNavigation(() => this.setState({ ...here(), toast: "" }));
     document.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("visibilitychange", () => this.poll());
+    document.addEventListener(BUILDING, () => this.poll());
     this.poll();
   }
   async poll() {
     clearTimeout(this.timer);
     if (document.hidden) return; // nobody looks: do not disturb the writer
-    let live = false;
+    let wait = 10_000;
     try {
-      const said = await ask("/api/changes");
-      live = said.live;
-      this.setState({ version: JSON.stringify(said.version), live, lost: false });
+      const { version, built, live, building } = await ask(CHANGES);
+      wait = building.length ? 1000 : live ? 2000 : wait;
+      this.setState({ version: JSON.stringify([version, built]), live, building, lost: false });
     } catch {
       this.setState({ lost: true });
     }
-    this.timer = setTimeout(() => this.poll(), live ? 2000 : 10000);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.poll(), wait);
   }
   /** @param {KeyboardEvent} event */
   key(event) {
@@ -93,7 +95,7 @@ class App extends Component {
     }
   }
   render() {
-    const { page, rest, query, version, live, help, toast, lost } = this.state;
+    const { page, rest, query, version, live, building, help, toast, lost } = this.state;
     const Page = PAGES[page];
     const body = Page && (page === "" || rest[0])
       ? html`<${Page} key=${page} runs=${rest} query=${query} version=${version} keys=${(/** @type {Keys} */ keys) => { this.keys = keys; }} />`
@@ -105,6 +107,7 @@ class App extends Component {
         <span class="muted" role="status">${lost ? "The server does not answer." : live ? "▶ live" : ""}</span>
         <button type="button" onClick=${() => this.setState({ help: true })}>Keys: ?</button>
       </header>
+      ${building.length ? html`<${Building} building=${building} />` : null}
       <main>${body}</main>
       ${toast ? html`<div class="toast" role="status"><code>${toast}</code> <button type="button" onClick=${() => this.setState({ toast: "" })}>Close</button></div>` : null}
       ${help ? html`<div class="help" role="dialog" aria-label="Keys"><h2>Keys</h2>
@@ -112,6 +115,13 @@ class App extends Component {
         <button type="button" onClick=${() => this.setState({ help: false })}>Close</button></div>` : null}
     </div>`;
   }
+}
+
+/** How far the columns are that a page needs. @param {{building: import("./types").Building[]}} props */
+function Building({ building }) {
+  return html`<div class="building" role="status">${building.map((each) => html`<label>Building the columns of ${each.kind} ${each.id}
+      <progress max="1" value=${each.share}></progress> ${Math.floor(100 * each.share)} %</label> `)}
+    <span class="muted">Rows can be read meanwhile; filters, sorting and sums wait for them. They are built once and kept.</span></div>`;
 }
 
 /** The other pages on the same runs. @param {string} page @param {string[]} runs */

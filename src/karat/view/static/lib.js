@@ -125,16 +125,32 @@ document.addEventListener("click", (event) => {
 
 // ---------------------------------------------------------------- requests
 
+/** Is sent to the document when an answer says that columns are being built. */
+export const BUILDING = "karat-building";
+
+/** An answer that has to wait for columns. */
+export class NotBuilt extends Error {}
+
 /**
  * Ask the server.
  * @param {string} url @param {AbortSignal} [signal] @returns {Promise<any>}
  */
 export async function ask(url, signal) {
   const answer = await fetch(url, { signal, credentials: "same-origin", headers: { Accept: "application/json" } });
-  if (answer.ok) return answer.json();
-  const said = await answer.json().catch(() => ({}));
+  const said = await answer.json().catch((/** @type {unknown} */ error) => {
+    if (answer.ok) throw error;
+    return {};
+  });
+  if (said.building?.length && url !== CHANGES) document.dispatchEvent(new Event(BUILDING));
+  if (answer.status === 202) throw new NotBuilt("This needs columns that are being built. It appears when they are there.");
+  if (answer.ok) return said;
   throw new Error(said.error ?? `the server answered ${answer.status}`);
 }
+export const CHANGES = "/api/changes";
+
+/** What went wrong, or what is waited for. @param {{error: Error | null}} props */
+export const Problem = ({ error }) =>
+  !error ? null : error instanceof NotBuilt ? html`<p class="muted" role="status">${error.message}</p>` : html`<p class="problem" role="alert">${error.message}</p>`;
 
 /**
  * Loads an answer and gives it to a function; what was there stays until the next answer has come.
@@ -144,7 +160,7 @@ export class Loaded extends Component {
   /** @param {any} props */
   constructor(props) {
     super(props);
-    this.state = { data: null, error: "", of: "" };
+    this.state = { data: null, error: null, of: "" };
     this.stop = new AbortController();
   }
   componentDidMount() { this.load(); }
@@ -160,14 +176,14 @@ export class Loaded extends Component {
     const path = this.props.path;
     try {
       const data = await ask(path, this.stop.signal);
-      this.setState({ data, error: "", of: path });
+      this.setState({ data, error: null, of: path });
     } catch (error) {
-      if (error instanceof Error && error.name !== "AbortError") this.setState({ error: error.message });
+      if (error instanceof Error && error.name !== "AbortError") this.setState({ error });
     }
   }
   render() {
     const { data, error } = this.state;
-    if (error) return html`<p class="problem" role="alert">${error}</p>`;
+    if (error) return html`<${Problem} error=${error} />`;
     return data === null ? html`<p class="muted" role="status">Loading …</p>` : this.props.children(data);
   }
 }

@@ -1,6 +1,6 @@
 // Parts of pages: plots, fields, diffs, estimates, the filter box and the list of rows.
 import {
-  Component, address, ask, bytes, change, createRef, dollars, html, interval, number, plural, quoted, runPath, seconds,
+  Component, Problem, address, ask, bytes, change, createRef, dollars, html, interval, number, plural, quoted, runPath, seconds,
   whole,
 } from "./lib.js";
 
@@ -205,7 +205,7 @@ export class Rows extends Component {
     /** What the rows that are loaded belong to. */
     this.loaded = "";
     props.own?.(this);
-    this.state = { matching: -1, top: 0, height: 600, error: "" };
+    this.state = { matching: -1, top: 0, height: 600, error: null };
   }
   componentDidMount() {
     this.start();
@@ -245,11 +245,11 @@ export class Rows extends Component {
       this.loaded = JSON.stringify([path, query]);
       this.asked = new Set([first / PAGE]);
       this.props.onPage?.(page);
-      this.setState({ matching: page.matching, error: "" }, () => {
+      this.setState({ matching: page.matching, error: null }, () => {
         if (!quiet) this.show(selected ? this.place(selected) : 0, true);
       });
     } catch (error) {
-      if (generation === this.generation && error instanceof Error) this.setState({ error: error.message, matching: 0 });
+      if (generation === this.generation && error instanceof Error) this.setState({ error, matching: 0 });
     }
   }
   /** @param {number} number */
@@ -323,7 +323,7 @@ export class Rows extends Component {
     const tall = Math.min(TALLEST, Math.max(0, matching) * HEIGHT);
     return html`<div class="rows" ref=${this.box} tabindex="0" role="region" aria-label=${this.props.label}
       onScroll=${(/** @type {any} */ event) => this.setState({ top: event.target.scrollTop })}>
-      ${error ? html`<p class="problem" role="alert">${error}</p>` : null}
+      <${Problem} error=${error} />
       ${matching === 0 && !error ? html`<p class="muted">No rows match.</p>` : null}
       <ul style=${{ height: `${tall}px` }}>${rows}</ul>
     </div>`;

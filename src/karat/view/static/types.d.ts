@@ -29,6 +29,7 @@ export interface Row {
   changed?: string; difference?: number | null; first?: Side; second?: Side;
 }
 export interface Side { status: string; output: string; error: string; score: number | null; comment: string }
+export interface Building { id: string; kind: string; share: number }
 export interface Page { total: number; matching: number; start: number; rows: Row[]; version: unknown; counts: Record<string, number> }
 export interface Call {
   kind: string; name: string; input: Field; output: Field; error: string | null; seconds: number; cached: boolean;

@@ -169,6 +169,17 @@ def test_outputs_may_be_anything_that_can_be_stored_and_nothing_else(store):
     assert (run.status, run.counts.failed) == ("partial", 4)
 
 
+def test_a_tool_call_that_cannot_be_stored_fails_its_item(store):
+    def task(number):
+        karat.models.record_tool_call("search", {"index": object() if number else 0})
+        return number
+
+    run = karat.run(task, examples(2), store=store)
+    stored, refused = [output.outcome for output in run.outputs()]
+    assert (type(stored), type(refused)) == (Ok, Failed)
+    assert refused.error.message.startswith("trace[0].input.index ")
+
+
 def test_recorded_outputs_are_a_task(store, tmp_path):
     from karat.tasks.recorded import RecordedOutputs
 

@@ -359,7 +359,8 @@ class _RunWork:
                 payload = encode_record(output, outcome.value)
             else:
                 payload = encode(output)
-        except RequestError:
+        except RequestError as refused:
+            error = refused
             try:
                 to_json_value(outcome.value if isinstance(outcome, Ok) else None, "output")
             except RequestError as named:  # the place in the output, not in the record

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from karat.cli import main
-from karat.errors import RequestError
+from karat.errors import ConfigError, RequestError
 from tests.graph.yaml_parts import filled
 
 SHARED = """
@@ -224,3 +224,11 @@ def test_a_filter_without_effect_is_noted(project):
     project.write("t/metrics.py", "class Last:\n    def process(self, data):\n        return data\n")
     [note] = project.run("t").task.notes
     assert "graph_post_process[1].filter: has no effect" in note
+
+
+def test_a_module_that_cannot_be_imported_is_one_problem(project, refuses):
+    project.write("t/graph_config.yaml", SHARED)
+    project.write("t/code.py", "import a_package_that_nobody_has\n" + CHANGING)
+    with refuses(ConfigError) as refused:
+        project.run("t")
+    assert len(refused.value.problems) == 1

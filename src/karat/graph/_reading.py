@@ -15,12 +15,12 @@ class Problems:
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self._found: dict[tuple[int, str], None] = {}
+        self._found: dict[tuple[int, str], str] = {}
         self._notes: dict[tuple[int, str], None] = {}
 
     def add(self, place: Place, sentence: str) -> None:
         """A mistake at a place."""
-        self._found[self._told(place, sentence)] = None
+        self._found[self._told(place, sentence)] = sentence
 
     def note(self, place: Place, sentence: str) -> None:
         """Add a note: not an error, but something the user should know."""
@@ -39,8 +39,18 @@ class Problems:
         return len(self._found)
 
     def sentences(self) -> list[str]:
-        """All problems in file order."""
-        return [f"line {line}: {sentence}" for line, sentence in sorted(self._found)]
+        """All problems in file order; a module that cannot be imported is one, however often it is named."""
+        lines: dict[str, list[int]] = {}
+        texts: dict[str, str] = {}
+        for line, text in sorted(self._found):
+            sentence = self._found[line, text]
+            once = sentence if sentence.startswith("importing ") else f"{line} {text}"
+            texts.setdefault(once, text)
+            lines.setdefault(once, []).append(line)
+        return [
+            f"line {first}: {texts[each]}" + (f" (also line {', '.join(map(str, others))})" if others else "")
+            for each, (first, *others) in lines.items()
+        ]
 
     def notes(self) -> list[str]:
         """All notes in file order."""

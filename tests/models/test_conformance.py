@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 import karat
 from karat import models
+from karat.models._endpoints import provider_of
 from karat.models.providers import Quirks, providers
 from karat.models.providers._model_rules import RULES, rules_for
 from karat.models.providers._presets import PRESETS
@@ -446,6 +447,14 @@ def test_addresses_are_filled_from_the_environment(spec, variables, url, monkeyp
     assert models.get(spec).endpoint.base_url == url
 
 
+@pytest.mark.parametrize("path", ["/v1", "/openai/v1", "/anthropic/v1"])
+def test_both_apis_of_bedrock_are_below_the_same_host(path, monkeypatch):
+    monkeypatch.setenv("BEDROCK_BASE_URL", f"https://bedrock-runtime.eu-west-1.amazonaws.com{path}")
+    endpoint = models.get("bedrock/anthropic.claude-haiku-4-5").endpoint
+    url = provider_of(endpoint).url(endpoint.base_url, endpoint, {})
+    assert url == "https://bedrock-runtime.eu-west-1.amazonaws.com/anthropic/v1/messages"
+
+
 async def test_azure_takes_a_key_or_an_entra_token(monkeypatch):
     with FakeProvider() as server:
         monkeypatch.setenv("AZURE_OPENAI_BASE_URL", server.url)
@@ -520,6 +529,8 @@ def sent_for(preset, api, effort):
         return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
     if api == "responses" or preset == "openrouter":
         return {"reasoning": {"effort": effort}}
+    if preset == "deepseek" and effort == "none":
+        return {"thinking": {"type": "disabled"}}
     return {"reasoning_effort": effort}
 
 
@@ -585,6 +596,8 @@ KNOWN_REFUSALS = [
     ("openai/gpt-5.1", {"effort": "minimal"}, "it takes none, low, medium, high"),
     ("openai/gpt-5.6-terra", {"temperature": 0}, "only with effort: none"),
     ("openai/gpt-6.1-sol", {"effort": "none"}, "does not accept effort 'none'"),
+    ("deepseek/deepseek-v4-pro", {"temperature": 0}, "ignores temperature while it thinks"),
+    ("deepseek/deepseek-v4-pro", {"extra": {"top_p": 0.5}, "effort": "high"}, "ignores top_p"),
 ]
 
 
@@ -612,6 +625,9 @@ def test_what_is_known_to_be_refused_is_said_before_the_first_record(spec, param
         ("openai/gpt-5.6-terra", {"temperature": 0, "effort": "none"}),
         ("openai/gpt-5.3-chat-latest", {"temperature": 0}),
         ("openrouter/anthropic/claude-opus-4-7", {"temperature": 0}),  # which drops it in silence
+        ("deepseek/deepseek-v4-pro", {"temperature": 0, "effort": "none"}),
+        ("deepseek/deepseek-v4-pro", {"temperature": 1}),
+        ("deepseek/deepseek-chat", {"temperature": 0}),
         ("claude-opus-4-7@http://127.0.0.1:1/v1", {"temperature": 0}),  # of which nothing is known
         ("openai/some-model-of-next-year", {"temperature": 0, "effort": "max"}),
     ],

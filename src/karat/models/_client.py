@@ -86,6 +86,7 @@ class Model:
         self._unanswered = usage_of_failure(endpoint, asyncio.CancelledError())
         self._known = rules_for(endpoint.model) if endpoint.official else None
         self._unsupported = provider_of(endpoint).format(endpoint).unsupported
+        self._may_refuse = bool(self._known or self._unsupported or endpoint.quirks.ignored_while_thinking)
         check_parameters(endpoint.parameters)  # now: they are stored with the run
         self._refuse(endpoint.parameters)
 
@@ -181,7 +182,7 @@ class Model:
         schema = options.get("schema")
         form = output_schema(schema) if schema is not None else None
         given = read_options(options, self.endpoint.parameters)
-        if self._known is not None or self._unsupported:
+        if self._may_refuse:
             self._refuse(given)
         stream, deterministic = False, None
         if given:

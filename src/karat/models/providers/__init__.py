@@ -192,6 +192,10 @@ class Quirks(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `tool_choice: required` is called."""
     effort: str = "reasoning_effort"
     """How an effort is sent in chat completions: this field, or `reasoning` for `{effort: …}`."""
+    thinking_switch: bool = False
+    """Whether `thinking: {type: disabled}` stands for the effort none in chat completions."""
+    ignored_while_thinking: tuple[str, ...] = ()
+    """Parameters that have no effect, and are no error, unless the effort is none."""
     several: bool = True
     """Whether one request can ask for `n` answers; where not, n requests are made."""
     json_schema: bool = True

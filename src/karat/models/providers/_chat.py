@@ -67,7 +67,9 @@ class ChatCompletions(WireFormat):
         if request.max_tokens is not None:
             newer = "max_completion_tokens" if _NEW_LIMIT.match(model) else "max_tokens"
             out[quirks.max_tokens or newer] = request.max_tokens
-        if request.effort is not None:
+        if request.effort == "none" and quirks.thinking_switch:
+            out["thinking"] = {"type": "disabled"}
+        elif request.effort is not None:
             out[quirks.effort] = (
                 {"effort": request.effort} if quirks.effort == "reasoning" else request.effort
             )

@@ -257,21 +257,25 @@ def refusal(endpoint: Endpoint, parameters: Mapping[str, Any]) -> str | None:
     `parameters` are those of a call by name. No rule applies to a model behind a custom address, or behind a router,
     which drops unsupported parameters.
     """
-    rules = rules_for(endpoint.model) if endpoint.official else None
-    if rules is None or endpoint.quirks.ignores_parameters:
+    if not endpoint.official or endpoint.quirks.ignores_parameters:
         return None
     effort = parameters.get("effort")
-    if effort is not None and rules.efforts is not None and effort not in rules.efforts:
-        has = f"it takes {', '.join(rules.efforts)}" if rules.efforts else "it has no effort to set"
-        return f"{endpoint.spec} does not accept effort {effort!r}: {has}"
     given = [
         name
         for name in (*parameters, *(parameters.get("extra") or ()))
         if parameters.get(name, 0) is not None
+        and not (name == "temperature" and parameters.get(name) == DEFAULT_TEMPERATURE)
     ]
+    ignored = [name for name in given if name in endpoint.quirks.ignored_while_thinking]
+    if ignored and effort != "none" and not endpoint.model.endswith("-chat"):
+        return f"{endpoint.spec} ignores {ignored[0]} while it thinks: remove it, or set effort: none"
+    rules = rules_for(endpoint.model)
+    if rules is None:
+        return None
+    if effort is not None and rules.efforts is not None and effort not in rules.efforts:
+        has = f"it takes {', '.join(rules.efforts)}" if rules.efforts else "it has no effort to set"
+        return f"{endpoint.spec} does not accept effort {effort!r}: {has}"
     for name in given:
-        if name == "temperature" and parameters.get(name) == DEFAULT_TEMPERATURE:
-            continue
         if name in rules.refuses:
             return f"{endpoint.spec} does not accept {name}: remove it"
         if name in rules.refuses_while_reasoning and (effort or rules.default_effort) != "none":

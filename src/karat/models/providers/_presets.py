@@ -93,7 +93,7 @@ PRESETS = (
         base_url_env="GEMINI_BASE_URL",
         key_env="GEMINI_API_KEY",
         source="https://ai.google.dev/gemini-api/docs/openai",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="vertex",
@@ -110,8 +110,10 @@ PRESETS = (
         apis=("chat", "responses", "anthropic"),
         base_url_env="BEDROCK_BASE_URL",
         key_env="AWS_BEARER_TOKEN_BEDROCK",
-        source="https://docs.aws.amazon.com/bedrock/latest/userguide/bedrock-mantle.html",
-        checked="2026-11-16",
+        source="https://docs.aws.amazon.com/bedrock/latest/userguide/inference-responses-api.html;"
+        " …/inference-messages-api.html (bedrock-runtime.REGION.amazonaws.com/openai/v1, which AWS recommends by now,"
+        " has fewer models and features: set BEDROCK_BASE_URL for it, or for a model under /openai/v1 of mantle)",
+        checked="2026-11-18",
     ),
     Preset(
         name="mistral",
@@ -120,7 +122,7 @@ PRESETS = (
         key_env="MISTRAL_API_KEY",
         quirks=Quirks(max_tokens="max_tokens", seed="random_seed", required_tool="any"),
         source="https://docs.mistral.ai/api",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="openrouter",
@@ -139,7 +141,7 @@ PRESETS = (
         key_env="GROQ_API_KEY",
         quirks=Quirks(max_tokens="max_completion_tokens", several=False),
         source="https://console.groq.com/docs/openai (n has to be 1; logprobs are a 400)",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="together",
@@ -148,25 +150,33 @@ PRESETS = (
         key_env="TOGETHER_API_KEY",
         quirks=Quirks(max_tokens="max_tokens"),
         source="https://docs.together.ai/docs/inference/openai-compatibility",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="fireworks",
         base_url="https://api.fireworks.ai/inference/v1",
+        apis=("chat", "responses", "anthropic"),
         base_url_env="FIREWORKS_BASE_URL",
         key_env="FIREWORKS_API_KEY",
         quirks=Quirks(max_tokens="max_tokens"),
-        source="https://docs.fireworks.ai/tools-sdks/openai-compatibility",
-        checked="2026-11-16",
+        source="https://docs.fireworks.ai/tools-sdks/openai-compatibility; …/nexus/apis-and-sdks (responses, messages)",
+        checked="2026-11-18",
     ),
     Preset(
         name="deepseek",
         base_url="https://api.deepseek.com",
         base_url_env="DEEPSEEK_BASE_URL",
         key_env="DEEPSEEK_API_KEY",
-        quirks=Quirks(max_tokens="max_tokens", several=False, json_schema=False),
-        source="https://api-docs.deepseek.com (response_format has json_object only)",
-        checked="2026-11-16",
+        quirks=Quirks(
+            max_tokens="max_tokens",
+            thinking_switch=True,
+            ignored_while_thinking=("temperature", "top_p", "presence_penalty", "frequency_penalty"),
+            several=False,
+            json_schema=False,
+        ),
+        source="https://api-docs.deepseek.com (response_format has json_object only); …/guides/thinking_mode (models"
+        " think unless `thinking` is disabled; sampling parameters are then ignored without an error)",
+        checked="2026-11-18",
     ),
     Preset(
         name="xai",
@@ -175,7 +185,7 @@ PRESETS = (
         base_url_env="XAI_BASE_URL",
         key_env="XAI_API_KEY",
         source="https://docs.x.ai/developers/model-capabilities/text/comparison",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="huggingface",
@@ -272,7 +282,7 @@ class PresetProvider(Provider):
 
     def _url(self, base_url: str, endpoint: Endpoint, body: Mapping[str, Any]) -> str:
         if self.name == "bedrock" and endpoint.api == "anthropic" and not base_url.endswith("/anthropic/v1"):
-            base_url = base_url.removesuffix("/v1") + "/anthropic/v1"
+            base_url = base_url.removesuffix("/v1").removesuffix("/openai") + "/anthropic/v1"
         return super().url(base_url, endpoint, body)
 
 

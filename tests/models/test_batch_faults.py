@@ -373,8 +373,9 @@ def test_the_batch_of_another_user_is_not_taken_for_ones_own(server, clock, tmp_
     assert set(server.batches.requests.values()) == {1}
 
 
-def test_a_key_that_expires_while_a_batch_is_polled_is_printed_again(
-    kind, server, clock, tmp_path, monkeypatch
+@pytest.mark.parametrize("request_number", range(1, 8))
+def test_a_key_that_expires_at_any_step_of_a_batch_is_printed_again(
+    kind, server, clock, tmp_path, monkeypatch, request_number
 ):
     keys = tmp_path / "keys"
     keys.write_text("first-key-for-tests")
@@ -383,16 +384,20 @@ def test_a_key_that_expires_while_a_batch_is_polled_is_printed_again(
     )
     monkeypatch.setenv("KARAT_MODELS", str(tmp_path / "models.yaml"))
     monkeypatch.setitem(PROVIDERS, kind, "mine")
-    server.keys, server.batches.polls = ["first-key-for-tests"], 3
-    state = server.batches._state
 
-    def expiring(name):
-        if server.batches._left[name] == 2:
-            server.keys = ["second-key-for-tests"]
-            keys.write_text("second-key-for-tests")
-        return state(name)
+    class Expiring(list):
+        """The keys of the server: the first one until a number of requests have come."""
 
-    server.batches._state = expiring
+        asked = 0
+
+        def __contains__(self, key):
+            self.asked += 1
+            if self.asked == request_number:
+                keys.write_text("second-key-for-tests")
+                self[:] = ["second-key-for-tests"]
+            return super().__contains__(key)
+
+    server.keys, server.batches.polls = Expiring(["first-key-for-tests"]), 3
     assert run(kind, tmp_path).counts.ok == COUNT
     assert set(server.batches.requests.values()) == {1}
 

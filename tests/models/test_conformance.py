@@ -202,6 +202,25 @@ async def test_what_a_model_thought_goes_back_with_the_results_of_its_tools(
         assert (await other.generate(messages, tools=[TOOL])).text == "It is 3."
 
 
+async def test_the_result_of_a_tool_may_have_an_image(endpoint):
+    server, make = endpoint
+    server.script.answers = [{"tool_calls": [{"name": "add", "arguments": {}}] * 2}, "seen"]
+    model = make()
+    messages = [{"role": "user", "content": "?"}]
+    reply = await model.generate(messages, tools=[TOOL])
+    part = {"type": "image_url", "image_url": {"url": IMAGE}}
+    results = [
+        {"role": "tool", "tool_call_id": call.id, "content": [{"type": "text", "text": f"result {n}"}, part]}
+        for n, call in enumerate(reply.tool_calls)
+    ]
+    assert len(results) == 2  # parallel calls
+    assert (await model.generate([*messages, reply.message, *results], tools=[TOOL])).text == "seen"
+    sent = json.dumps(server.requests[-1])
+    assert sent.count("iVBORw0KGgo=") == 2
+    assert "result 0" in sent
+    assert "result 1" in sent
+
+
 async def test_an_image(endpoint):
     server, make = endpoint
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]
@@ -311,7 +330,7 @@ async def test_a_key_that_expires_is_printed_again(endpoint, define, tmp_path):
     assert (await model.generate("1")).text == "1"
     server.keys = ["fresh"]
     (tmp_path / "key").write_text("fresh")
-    assert (await model.generate("2")).text == "2"
+    assert (await model.generate("2", stream=True)).text == "2"
     assert (await model.generate("3")).text == "3"
     assert (tmp_path / "runs").read_text().count(
         "x"
@@ -939,7 +958,37 @@ WORDINGS = [
             ({"effort": "minimal"}, "Thinking level MINIMAL is not supported for this model.", "effort"),
             ({"effort": "xhigh"}, "reasoning_effort: unknown variant `xhigh`, expected `low`", "effort"),
             ({"logprobs": True}, "Logprobs are not available for this model", "logprobs"),
+            ({"temperature": 0.0}, "temperature is fixed at 1.0 for this model", "temperature"),
+            ({"temperature": 0.0}, "Model only supports temperature=1", "temperature"),
+            ({"temperature": 0.0}, "The temperature parameter has been retired", "temperature"),
+            (
+                {"temperature": 0.0, "effort": "low"},
+                "Sampling parameters are not available on reasoning models",
+                "temperature",
+            ),
+            ({"temperature": 0.0}, "不支持参数 temperature", "temperature"),
+            ({"seed": 3}, "this model ignores seed; strict mode forbids it", "seed"),
+            ({"stop": "x"}, "Request contains unsupported param(s): stop", "stop"),
+            ({"stop": "x"}, "stop sequences cannot be used with this model", "stop"),
+            ({"tools": [TOOL]}, "This endpoint does not offer tool use", "tools"),
+            ({"tools": [TOOL]}, "tool calling is turned off for this model", "tools"),
         )
+    ),
+    ("chat", {"temperature": 0.0}, {"errors": [{"message": "no", "field": "temperature"}]}, "temperature"),
+    (
+        "chat",
+        {"temperature": 0.0},
+        [
+            {
+                "error": {
+                    "message": "bad",
+                    "details": [
+                        {"fieldViolations": [{"field": "generation_config.temperature", "description": "no"}]}
+                    ],
+                }
+            }
+        ],
+        "temperature",
     ),
 ]
 
@@ -1029,6 +1078,8 @@ async def test_a_400_names_a_parameter_in_any_wording(api, options, body, named,
                 "unexpected `tool_use_id` found in `tool_result` blocks: each must have a `tool_use` block",
                 "An assistant message with 'tool_calls' must be followed by tool messages",
                 "Only user and assistant roles are supported!",
+                "All messages must have non-empty content, stop",
+                "The input has an unsupported character before the stop",
             )
         ),
         ({"detail": [{"loc": ["body", "messages", 0, "content"], "msg": "must be text"}]}, models.BadRequest),

@@ -336,9 +336,11 @@ _END = re.compile(rb"\ndata: ?\[DONE\]\s|\nevent: ?message_stop\s+data:[^\n]*\n\
 
 _REFUSAL = re.compile(
     r"deprecated|(?:not|n't|un)[ -]?(?:supported|permitted|allowed|accepted|recognized|known|expected|possible)"
-    r"|(?:does|do|can)(?: not|n't|not) (?:be |both be )?(?:support|accept|allow|take|use|set|specified|combined|change)"
+    r"|(?:does|do|can)(?: not|n't|not) (?:be |both be )?"
+    r"(?:support|accept|allow|take|use|set|specified|combined|change|offer|have|provide)"
     r"|unsupported|unknown|unrecognized|only the default|extraneous|incompatible|not compatible|not available"
-    r"|no longer|forbidden|disabled|removed?\b|mutually exclusive|not (?:be )?(?:configurable|implemented|enabled)",
+    r"|no longer|forbid|disabled|removed?\b|mutually exclusive|not (?:be )?(?:configurable|implemented|enabled)"
+    r"|retired|turned off|switched off|ignores|is fixed|不支持|不允许|不能",
     re.IGNORECASE,
 )
 """Words for a parameter that a model does not accept at all."""
@@ -346,7 +348,8 @@ _REFUSAL = re.compile(
 _INVALID = re.compile(
     r"must|has to be|have to be|(?:may|can) only|only be set|should be|invalid|range|only [^ ]+ (?:is|are)"
     r"|is too (?:large|high|low)|(?:above|below|at) (?:the )?(?:max|min)imum|at most|at least|exceed"
-    r"|(?:greater|less|larger|smaller|more) than|between|requires?\b|expected|one of",
+    r"|(?:greater|less|larger|smaller|more) than|between|requires?\b|expected|one of"
+    r"|only (?:supports?|accepts?|allows?)",
     re.IGNORECASE,
 )
 """Words for a value that a parameter does not accept."""
@@ -413,24 +416,47 @@ def refused_parameter(
 
 
 def _named_field(raw: object) -> str:
-    """The field of the request that an error names: `param` of OpenAI, `loc` of FastAPI servers; empty without one."""
+    """The field of the request that an error names; empty without one.
+
+    It is `param` of OpenAI, `loc` of FastAPI servers, `field` of Google's `fieldViolations` and of lists of errors.
+    """
+    if isinstance(raw, list) and raw:  # Gemini wraps its errors in a list
+        raw = raw[0]
     if not isinstance(raw, dict):
         return ""
     error = raw.get("error")
-    named = error.get("param") if isinstance(error, dict) else None
-    if isinstance(named, str) and named:
-        return re.split(r"[.\[]", named)[0]
-    details = raw.get("detail")
-    first = details[0] if isinstance(details, list) and details else None
-    place = first.get("loc") if isinstance(first, dict) else None
-    if isinstance(place, list):
-        return next((step for step in place if isinstance(step, str) and step != "body"), "")
+    places = [error, *_dicts(raw.get("detail")), *_dicts(raw.get("errors"))]
+    if isinstance(error, dict):
+        places += [each for detail in _dicts(error.get("details")) for each in (detail, *_violations(detail))]
+    for place in places:
+        if not isinstance(place, dict):
+            continue
+        steps = place.get("loc")
+        if isinstance(steps, list):
+            return next((step for step in steps if isinstance(step, str) and step != "body"), "")
+        for key in ("param", "field"):
+            named = place.get(key)
+            if isinstance(named, str) and named:
+                # Google names the message that holds a field: generation_config.temperature
+                return re.split(r"[.\[]", named.removeprefix("generation_config."))[0]
     return ""
+
+
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _violations(detail: dict[str, Any]) -> list[dict[str, Any]]:
+    return _dicts(detail.get("fieldViolations") or detail.get("field_violations"))
 
 
 def _begins_with(message: str, name: str) -> bool:
     """Whether a message is about a field, as Anthropic writes: `max_tokens: 100000 > 64000, which is …`."""
     return re.match(rf"[\s`'\"]*{re.escape(name)}[`'\"]*(?:\.[\w.]+)?\s*:", message) is not None
+
+
+_WORDS = frozenset(("n", "seed", "stop", "store", "thinking", "tools", "user"))
+"""Names of fields that are words of many sentences: they count where the sentence calls them a field."""
 
 
 def _mentions(message: str, name: str, any_wording: bool) -> bool:
@@ -443,14 +469,33 @@ def _mentions(message: str, name: str, any_wording: bool) -> bool:
         quoted = "[`'\"]" if "_" not in each and (any_wording or len(each) < 3) else ""
         # In any case: tool_choice, toolChoice, Tool Choice, tool-choice.
         word = re.escape(each).replace("_", "_" if any_wording else "[ _-]?")
-        if re.search(rf"(?<![\w.-]){quoted}{word}{quoted}(?![\w-])", message, re.IGNORECASE):
+        found = re.search(rf"(?<![\w.-]){quoted}{word}{quoted}(?![\w-])", message, re.IGNORECASE | re.ASCII)
+        if found and (quoted or each not in _WORDS or _is_a_field(message, found.start(), found.end())):
             return True
     return False
 
 
+_BEFORE_A_FIELD = re.compile(
+    r"(?:[`'\"]|(?:param\w*|field|argument|option|property|setting)(?:\(s\))?\W*"
+    r"|(?:support|accept|allow|ignor|use|set|unknown|permit)\w*:?\s+)$",
+    re.IGNORECASE,
+)
+_AFTER_A_FIELD = re.compile(
+    r"\s*[=:]|\s+(?:param|field|argument|option|property|setting|sequence|(?:is|are|may|not|must|cannot|can't)\b)",
+    re.IGNORECASE,
+)
+
+
+def _is_a_field(message: str, start: int, end: int) -> bool:
+    """Whether a word of a message is the name of a field, by its quotes or by the words beside it."""
+    return bool(_BEFORE_A_FIELD.search(message[:start]) or _AFTER_A_FIELD.match(message[end:]))
+
+
 _OTHER_NAMES = {
-    "effort": re.compile(r"\b(?:thinking|reasoning)\b", re.IGNORECASE),
+    "effort": re.compile(r"\b(?:thinking|reasoning)\b(?! models?\b)", re.IGNORECASE),
+    "temperature": re.compile(r"\bsampling (?:parameter|setting|option)s?\b", re.IGNORECASE),
     "tools": re.compile(r"\b(?:tool|function)[ -](?:call|use|calling)\b", re.IGNORECASE),
+    "top_p": re.compile(r"\bsampling (?:parameter|setting|option)s?\b", re.IGNORECASE),
     "logprobs": re.compile(r"\blog[ -]?prob(?:s|abilities)\b", re.IGNORECASE),
 }
 """Words for karat's parameters in sentences of providers; they count where something is said to be unsupported."""

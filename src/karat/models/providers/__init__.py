@@ -392,6 +392,8 @@ class Provider:
         if isinstance(raw, list) and raw:  # Gemini wraps its errors in a list
             raw = raw[0]
         found = raw.get("error", raw) if isinstance(raw, dict) else raw
+        if isinstance(found, dict) and isinstance(listed := found.get("errors"), list) and listed:
+            found = found if found.get("message") else listed[0]
         if isinstance(found, dict):
             message = found.get("message") or found.get("detail") or found.get("msg") or ""
             code = found.get("code") or found.get("type") or ""

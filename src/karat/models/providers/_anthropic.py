@@ -336,7 +336,7 @@ def _conversation(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, A
                 {
                     "type": "tool_result",
                     "tool_use_id": message.get("tool_call_id"),
-                    "content": plain_text(content),
+                    "content": content if isinstance(content, str) else _blocks(content),
                 }
             ]
             role = "user"

@@ -179,7 +179,7 @@ def _items(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
                 {
                     "type": "function_call_output",
                     "call_id": message.get("tool_call_id"),
-                    "output": plain_text(content),
+                    "output": content if isinstance(content, str) else _parts(content or ()),
                 }
             )
         elif role == "assistant":
@@ -219,7 +219,9 @@ def _assistant(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_item(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("type") in ("reasoning", "function_call", "message")
+    kind = item.get("type") if isinstance(item, dict) else None
+    # Calls of the provider's own tools belong to the turn too: the reasoning beside them refers to them.
+    return isinstance(kind, str) and (kind in ("reasoning", "message") or kind.endswith("_call"))
 
 
 def _without_status(item: dict[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from karat.evaluators import RedundantCallsEvaluator, TrajectoryMatchEvaluator
 from karat.evaluators.trajectory._arguments import ModeRule
-from karat.evaluators.trajectory._calls import Calls, read_calls
+from karat.evaluators.trajectory._calls import Calls, fast_calls, read_calls
 from karat.evaluators.trajectory._pairing import align
 from karat.evaluators.trajectory._values import canonical, equal
 from karat.traces import TraceError, normalize
 from karat.traces._literals import read_arguments
-from karat.traces.detection import fast_calls
 
 names = st.sampled_from(["q", "n", "é", ""])
 scalars = (
@@ -271,8 +270,10 @@ def test_the_fast_path_reads_what_normalize_reads() -> None:
         if found is None:
             continue
         accepted += 1
-        values = ((given, None) if isinstance(given, dict) else read_arguments(given) for given in found[1])
-        fast = [(name, *value) for name, value in zip(found[0], values, strict=True)]
+        values = (
+            (given, None) if isinstance(given, dict) else read_arguments(given) for given in found.given
+        )
+        fast = [(name, *value) for name, value in zip(found.names, values, strict=True)]
         assert fast == [(call.name, call.arguments, call.raw) for call in normalize(document).calls], document
     assert accepted > 1_000
 

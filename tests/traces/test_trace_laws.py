@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from karat.evaluators.trajectory._calls import fast_calls
 from karat.traces import TraceError, normalize
 from karat.traces._literals import read_call, read_literal
-from karat.traces.detection import fast_calls
 
 scalars = (
     st.none()
@@ -163,8 +163,8 @@ def test_the_fast_path_gives_what_the_steps_give(conversation: list[Any]) -> Non
     fast = fast_calls(conversation)
     assert fast is not None
     found = normalize(conversation).calls
-    read = [json.loads(each) if isinstance(each, str) else each for each in fast[1]]
-    assert fast[0] == [call.name for call in found]
+    read = [json.loads(each) if isinstance(each, str) else each for each in fast.given]
+    assert fast.names == [call.name for call in found]
     assert read == [call.arguments for call in found]
 
 
@@ -173,7 +173,7 @@ def test_the_fast_path_gives_what_the_steps_give(conversation: list[Any]) -> Non
 def test_the_fast_path_gives_way_where_messages_are_odd(value: list[Any]) -> None:
     fast = fast_calls(value)
     if fast is not None:
-        assert fast[0] == [call.name for call in normalize(value).calls]
+        assert fast.names == [call.name for call in normalize(value).calls]
 
 
 @settings(max_examples=200, deadline=None)

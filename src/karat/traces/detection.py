@@ -182,40 +182,20 @@ def normalize(value: JSON) -> Trajectory:
     return Trajectory(steps, unused)
 
 
-FastCalls = tuple[list[str], list[Any], set[type], set[str], str]
-"""Names and arguments of calls; the types of the arguments, str for JSON text and dict for values; the set of names;
-and the names as one text, if all of them are ASCII identifiers."""
-_GIVEN = frozenset((str, dict))
-_strip = str.strip
+def read_fast(items: object) -> tuple[list[Any], list[Any]] | None:
+    """Read only the names and arguments of the calls of a list in one of the most common shapes.
 
-
-def fast_calls(items: object) -> FastCalls | None:
-    """Read only the calls of a list in one of the most common shapes.
-
-    The result equals the calls of `normalize`, which takes 40 times as long. None means that the list is not in one
-    of these shapes and has to be normalized.
+    They are those of `normalize`, which takes 40 times as long, if all names are texts that are not blank and all
+    arguments are texts or dicts. None, or an error of a lookup or a type, means that the list has to be normalized.
     """
-    if type(items) is not list:
-        return None
-    if not items:
-        return [], [], set(), set(), ""
-    try:
-        for key, read_fast in _fast or _load_fast():
-            if key not in items[0]:
-                continue
-            found = read_fast(items)
-            if found is None:
-                return None
-            names, arguments = found
-            tools, kinds = {*names}, {*map(type, arguments)}
-            whole = "".join(tools)  # a name that is not text raises a TypeError
-            if not (whole.isidentifier() and whole.isascii() and "" not in tools):
-                if "" in map(_strip, tools):
-                    return None  # a blank name is an error that `normalize` reports
-                whole = ""
-            return (names, arguments, kinds, tools, whole) if kinds <= _GIVEN else None
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
-        pass
+    if type(items) is list:
+        if not items:
+            return [], []
+        first = items[0]
+        for key, fast_calls in _fast or _load_fast():
+            if key in first:
+                found: tuple[list[Any], list[Any]] | None = fast_calls(items)
+                return found
     return None
 
 

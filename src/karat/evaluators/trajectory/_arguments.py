@@ -15,7 +15,7 @@ import msgspec
 
 from karat.errors import ConfigError, RequestError, did_you_mean
 from karat.evaluators._base import code_of, codes_in
-from karat.evaluators.trajectory._values import ATOMS, canonical, contains, equal
+from karat.evaluators.trajectory._values import ATOMS, are_alike, canonical, contains, equal
 from karat.paths import MISSING, find
 from karat.records import Value
 from karat.registry import load_object
@@ -318,7 +318,8 @@ def _collect(agent: Any, reference: Any, mode: str, path: str, found: list[Diffe
             kind = type(have)
             # Most arguments are plain values, which need no further call.
             if kind is not type(want) or kind not in ATOMS:
-                _collect(have, want, mode, f"{path}.{key}" if path else str(key), found)
+                if not are_alike(have, want):
+                    _collect(have, want, mode, f"{path}.{key}" if path else str(key), found)
             elif have != want:
                 found.append((f"{path}.{key}" if path else str(key), have, want))
         if mode != "superset" and len(agent) > len(reference) - absent:

@@ -14,7 +14,7 @@ from karat.records import Output
 from karat.traces import TraceError, Trajectory, normalize
 from karat.traces._calls import is_bare_call
 from karat.traces._literals import read_arguments
-from karat.traces.detection import fast_calls
+from karat.traces.detection import read_fast
 
 _UNREAD: Any = object()
 _encode_lines = msgspec.json.Encoder(order="deterministic").encode_lines
@@ -224,19 +224,36 @@ def _object_keys(values: list[Any], written: bytes | None) -> list[bytes] | None
     return lines
 
 
+_GIVEN = frozenset((str, dict))
+_strip = str.strip
+
+
+def fast_calls(items: object) -> Calls | None:
+    """Return the calls of a list in one of the most common shapes; None where it has to be normalized."""
+    try:
+        names, given = read_fast(items)  # type: ignore[misc]  # None is a TypeError
+        tools, kinds = {*names}, {*map(type, given)}
+        if not kinds <= _GIVEN:
+            return None
+        whole = "".join(tools)  # a name that is not text is a TypeError
+        labels = None
+        if whole.isidentifier() and whole.isascii() and "" not in tools:
+            if len(whole) <= SHOWN:
+                labels = names
+        elif "" in map(_strip, tools):
+            return None  # a blank name is an error that `normalize` reports
+        return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools, labels)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
+        return None
+
+
 def read_calls(outputs: object, context: Mapping[str, Any]) -> Calls:
     """Return the agent's calls from its output, or from the recorded trace if the output is not a trajectory."""
     trace: Sequence[Any] = ()
     if context and isinstance(output := context.get("output"), Output):
         trace = output.trace
-    if not trace:
-        found = fast_calls(outputs)
-        if found is not None:
-            names, given, kinds, tools, whole = found
-            labels = names if 0 < len(whole) <= SHOWN else None
-            return Calls(
-                names, given, dict not in kinds, None if str in kinds else given, None, tools, labels
-            )
+    if not trace and (found := fast_calls(outputs)) is not None:
+        return found
     return Calls.of(read_trajectory(outputs, trace))
 
 
@@ -265,11 +282,8 @@ def read_trajectory(outputs: object, trace: Sequence[Any] = ()) -> Trajectory:
 
 def read_reference(reference_outputs: object, key: str) -> Calls:
     """The calls of the reference, which has to be there."""
-    found = fast_calls(reference_outputs)
-    if found is not None:
-        names, given, kinds, tools, whole = found
-        labels = names if 0 < len(whole) <= SHOWN else None
-        return Calls(names, given, dict not in kinds, None if str in kinds else given, None, tools, labels)
+    if (found := fast_calls(reference_outputs)) is not None:
+        return found
     if reference_outputs is None:
         raise TraceError(f"{key!r} compares with a reference, and there is none: give `reference_outputs`")
     trajectory = normalize(reference_outputs)

@@ -101,15 +101,13 @@ def describe_mismatch(name: str, i: int, have: object, j: int, want: object, rul
     """Return a pair of calls of one tool for metadata: their positions, and the differences in their arguments."""
     found = rule.differences(have, want)
     shown: list[dict[str, Any]] = []
-    for path, ours, theirs in found:
+    for path, ours, theirs in found[:DIFFERENCES]:
         each: dict[str, Any] = {"path": storable(path)}
         if ours is not MISSING:
             each["agent"] = storable(ours) if type(ours) is str else bounded(ours, SHOWN)
         if theirs is not MISSING:
             each["reference"] = storable(theirs) if type(theirs) is str else bounded(theirs, SHOWN)
         shown.append(each)
-        if len(shown) == DIFFERENCES:
-            break
     out = {
         "name": name,
         "agent": i,
@@ -162,7 +160,7 @@ def show_mismatch(call: Mapping[str, Any]) -> str:
         return f"{name}: the arguments could not be read"
     differences = call["differences"]
     parts = []
-    for each in differences:
+    for each in differences[:MENTIONED]:
         path = each["path"]
         what = f"{path} is" if path else "the arguments are"
         if "agent" not in each:
@@ -172,8 +170,6 @@ def show_mismatch(call: Mapping[str, Any]) -> str:
             parts.append(f"{what} {_text(each['agent'])}, expected {_text(each['reference'])}")
         else:
             parts.append(f"{what} {_text(each['agent'])}, expected to be absent")
-        if len(parts) == MENTIONED:
-            break
     total = len(differences) + call["more_differences"] if "more_differences" in call else len(differences)
     return f"{name}: {listed(parts, total) if parts else 'other arguments'}"
 

@@ -31,7 +31,7 @@ def equal(a: JSON, b: JSON) -> bool:
         if kind is dict:
             if len(a) != len(b):
                 return False
-            if _are_alike(a, b):
+            if are_alike(a, b):
                 return True
             for key, value in a.items():
                 if key not in b:
@@ -48,7 +48,7 @@ def equal(a: JSON, b: JSON) -> bool:
                     return False
             return True
         if kind is list:
-            return len(a) == len(b) and (_are_alike(a, b) or all(map(equal, a, b)))
+            return len(a) == len(b) and (are_alike(a, b) or all(map(equal, a, b)))
         if kind is float:
             return bool(a == b) or (math.isnan(a) and math.isnan(b))
     if kind is bool or other is bool:
@@ -63,7 +63,7 @@ def equal(a: JSON, b: JSON) -> bool:
         return False
 
 
-def _are_alike(a: object, b: object) -> bool:
+def are_alike(a: object, b: object) -> bool:
     """Return whether values are equal and written alike, found in C; False where they may be equal all the same."""
     try:
         # Python takes 1 and True for equal, which are not written alike.

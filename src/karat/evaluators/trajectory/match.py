@@ -324,14 +324,13 @@ class TrajectoryMatchEvaluator(Evaluator):
 
     def _mismatched(self, agent: Calls, reference: Calls, pairs: Pairs) -> list[dict[str, Any]]:
         """Describe the first mismatched calls with the differences in their arguments, others by their place."""
-        out: list[dict[str, Any]] = []
-        names, labels, rules, default = agent.names, agent.labels(), self.rules, self.default
-        for i, j in pairs.items():
-            if len(out) == DETAILED:
-                return out + _listed_pairs(labels, pairs)[DETAILED:]
+        labels, names, rules, default = agent.labels(), agent.names, self.rules, self.default
+        detailed = pairs.items() if len(pairs) <= DETAILED else islice(pairs.items(), DETAILED)
+        out = []
+        for i, j in detailed:
             have, want, rule = agent.arguments(i), reference.arguments(j), rules.get(names[i], default)
             out.append(describe_mismatch(labels[i], i, have, j, want, rule))
-        return out
+        return out if len(pairs) <= DETAILED else out + _listed_pairs(labels, pairs)[DETAILED:]
 
     def _comment(self, passed: bool, metadata: dict[str, Any], alignment: Alignment) -> str:
         if passed:

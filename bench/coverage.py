@@ -840,14 +840,21 @@ def widths(seed: int, designs: int) -> list[float]:
     found = []
     for _ in range(designs):
         n = int(rng.choice([200, 300, 500, 1000]))
-        kind = int(rng.integers(4))
+        kind = int(rng.integers(6))
         values = [
             lambda n=n: rng.beta(rng.uniform(0.5, 3), rng.uniform(0.5, 3), n),
             lambda n=n: np.clip(rng.normal(rng.uniform(0.3, 0.7), rng.uniform(0.06, 0.2), n), 0, 1),
             lambda n=n: rng.choice(np.arange(5) / 4, n, p=rng.dirichlet(np.full(5, 5.0))),
             lambda n=n: (rng.random(n) < rng.uniform(0.2, 0.8)) * 1.0,
+            lambda n=n: rng.choice(np.arange(5) / 4, n, p=[0.05, 0.05, 0.1, 0.6, 0.2]),
+            # differences of grades, of which half to three quarters tie
+            lambda n=n: (
+                rng.choice([-0.5, -0.25, 0.0, 0.25], n, p=[0.05, 0.1, 0.5, 0.35])
+                * (rng.random(n) < rng.uniform(0.5, 1.0))
+            ),
         ][kind]()
-        bounded, t = mean_interval(values.tolist()), 2 * critical(0.95, n - 1) * values.std(ddof=1) / n**0.5
+        bounded = mean_interval(values.tolist(), bounds=(-1.0, 1.0) if kind == 5 else None)
+        t = 2 * critical(0.95, n - 1) * values.std(ddof=1) / n**0.5
         found.append((bounded.high - bounded.low) / t)
     return found
 
@@ -857,7 +864,7 @@ def powers(seed: int, designs: int, repeats: int) -> list[tuple[str, float]]:
     rng = np.random.default_rng([seed, 101])
     found = []
     for _ in range(designs):
-        n, kind = int(rng.choice([30, 60, 100, 200])), int(rng.integers(5))
+        n, kind = int(rng.choice([30, 60, 100, 200])), int(rng.integers(6))
         noise = float(rng.uniform(0.0, 0.2)) if kind == 0 else float(rng.uniform(0.02, 0.2))
         size, correlation, moved = int(rng.integers(2, 9)), rng.uniform(0.0, 0.7), rng.uniform(0.05, 0.7)
 
@@ -877,6 +884,10 @@ def powers(seed: int, designs: int, repeats: int) -> list[tuple[str, float]]:
                 first = 0.25 + rng.integers(0, 5, n) / 8
                 step = (rng.random(n) < moved) * np.where(rng.random(n) < 0.5, 0.125, -0.125)
                 return first, first + step + 0.125 * (rng.random(n) < effect / 0.125), None
+            if kind == 5:  # clusters of equal size that change as a whole
+                owner = np.repeat(np.arange(n // 2), size)
+                which = rng.choice(3, n // 2, p=[1 - noise - effect, noise / 2, noise / 2 + effect])[owner]
+                return (which != 2) * 1.0, (which != 1) * 1.0, owner
             first = rng.uniform(0.3, 0.5, n)
             if kind == 1:  # graded scores with noise; the effect is a shift
                 return first, np.clip(first + rng.normal(effect, noise, n), 0, 1), None
@@ -888,17 +899,16 @@ def powers(seed: int, designs: int, repeats: int) -> list[tuple[str, float]]:
             changed = rng.random(n) < effect / 0.4  # graded scores that mostly tie; some gain
             return first, np.where(changed, first + 0.4, first), None
 
-        share = []
+        share, limits = [], (0.9 - noise, 0.35, 0.35, 0.12, 0.35, 0.9 - noise)
         for _ in range(repeats // 20):
             stated = paired_arrays(*pairs(0.02 if kind == 2 else 0.0)).smallest_effect
-            if stated is not None and stated < (0.9 - noise, 0.35, 0.35, 0.12, 0.35)[kind]:
+            if stated is not None and stated < limits[kind]:
                 for _ in range(20):
                     p_value = paired_arrays(*pairs(stated)).p_value
                     share.append(p_value is not None and p_value < 0.05)
         if share:
-            name = ("binary", "graded, shifted", "graded, mostly ties", "five grades", "graded, clusters")[
-                kind
-            ]
+            names = ("binary", "graded, shifted", "graded, mostly ties", "five grades", "graded, clusters")
+            name = (*names, "whole clusters")[kind]
             found.append((f"n {n}, {name}, noise {noise:.2f}, moved {moved:.2f}", float(np.mean(share))))
     return found
 

@@ -396,6 +396,19 @@ def test_rounding_errors_are_no_spread(test: Any, clusters: list[int] | None) ->
     assert result.difference.value == pytest.approx(0.1)
     assert (result.difference.low, result.difference.high) == (None, None)
     assert "equal" in result.difference.metadata["reason"] or "same" in result.difference.metadata["reason"]
+    assert result.p_value is None  # it would say more than the interval
+
+
+def test_200_differences_of_which_most_tie_are_as_wide_as_t() -> None:
+    """Ties beside many equal steps are not sparse: the interval of grades was 1.4 times as wide as t's."""
+    steps = [0.0] * 130 + [0.25] * 45 + [-0.25] * 25
+    grades = [0.5] * 200
+    changed = [grade + step for grade, step in zip(grades, steps, strict=True)]
+    ours, t = (paired(grades, changed, test=test).difference for test in ("auto", "t"))
+    assert ours.high - ours.low <= 1.01 * (t.high - t.low)
+    rare = [0.5] * 195 + [0.0] * 5  # these are
+    ours, t = (paired(grades, rare, test=test).difference for test in ("auto", "t"))
+    assert ours.high - ours.low > 1.3 * (t.high - t.low)
 
 
 def test_scores_that_differ_in_their_last_bits_tie() -> None:

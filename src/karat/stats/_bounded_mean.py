@@ -7,9 +7,9 @@ exact interval; no bounded distribution is known for which it covers less than i
 t fails: when all values are equal, or when the rare values that decide the mean were not drawn.
 
 Where enough is known the extra value is not needed, and it would make the interval wider than t. Its weight falls to 0
-where values near that bound have been seen often (from 10 to 30 times). It is 0.6 where the values are spread out,
-without one that half of them share and without a few that carry the variance, and falls to 0 from 150 to 200 of them,
-unless they lie so close together that one value at the bound would move their mean by about a standard error or more.
+where values near that bound have been seen often (from 10 to 30 times). Where no few values carry the variance, it
+falls to 0 from 150 to 200 values, from 1 where half of them tie and from 0.6 where they do not, unless they lie so
+close together that one value at the bound would move their mean by about a standard error or more.
 What remains then is the empirical likelihood with t in place of the normal quantile.
 
 Clusters (sum s, size n) take the place of values: the weights belong to clusters, and the mean is Σws / Σwn.
@@ -43,7 +43,8 @@ rare collapse was not drawn, from the second on many values weigh the extra valu
 _SELDOM, _OFTEN = 10.0, 30.0
 """Values near the bound: the same."""
 _SPARSE, _DENSE = 3.0, 8.0
-"""Values that carry the variance, (Σd²)²/Σd⁴: up to this many the data are sparse, from this many on they are not."""
+"""Values that carry the variance, (Σd²)²/Σd⁴: up to this many the data are sparse, from this many on they are not.
+Where half of the values tie, `_SELDOM` and `_OFTEN` take their place."""
 _UNSEEN = 2.0
 """How far the root of the correlation within clusters may be off, in units of 1/√clusters."""
 _DOUBT = 4.0
@@ -121,14 +122,13 @@ class BoundedMean:
         means = self.sums / np.maximum(self.sizes, 1e-300)
         most_common = float(self.counts.max()) / self.clusters
         few = _falling(self.clusters, _FEW, _MANY)
-        sparse = _falling(carriers, _SPARSE, _DENSE)
+        most, limits = (1.0, (_SELDOM, _OFTEN)) if most_common >= 0.5 else (_SPREAD_OUT, (_SPARSE, _DENSE))
+        sparse = _falling(carriers, *limits)
 
         def weight(near: NDArray[np.bool_], distance: float) -> float:
-            spread_out = 1.0
-            if most_common < 0.5:
-                moved = distance * self.extra_size * math.sqrt(doubt / squares) if squares > 0.0 else math.inf
-                some = _SPREAD_OUT * max(few, 1.0 - _falling(moved, _SAFE, _MOVED))
-                spread_out = some + (1.0 - some) * sparse
+            moved = distance * self.extra_size * math.sqrt(doubt / squares) if squares > 0.0 else math.inf
+            some = most * max(few, 1.0 - _falling(moved, _SAFE, _MOVED))
+            spread_out = some + (1.0 - some) * sparse
             return min(spread_out, _falling(self._seen(near), _SELDOM, _OFTEN))
 
         return weight(means <= _OUTER, self.mean), weight(means >= 1.0 - _OUTER, 1.0 - self.mean)

@@ -268,11 +268,12 @@ def permutation_interval(
     *,
     n_resamples: int,
     seed: int,
-) -> tuple[Estimate, float]:
+) -> tuple[Estimate, float | None]:
     """The mean with the interval that inverts the sign-flip test, and the test's p-value for a mean of 0.
 
     A mean is inside when flipping the signs of the differences from it, by whole clusters, gives an absolute sum as
-    large as the one seen often enough. No limit where the flips are too few to reject, or all differences are equal.
+    large as the one seen often enough. No limit where the flips are too few to reject, or all differences are equal;
+    equal differences other than 0 have no p-value either, because there is no interval that it would invert.
     """
     import numpy as np
 
@@ -306,9 +307,8 @@ def permutation_interval(
     spread = float(np.abs(sums - value * sizes).max())
     if spread <= slack or g < 2:
         metadata = {"reason": "all differences are equal: no limit can be given"}
-        return Estimate(value, n=n, of=n, method=method, confidence=confidence, metadata=metadata), p_value(
-            0.0
-        )
+        found = Estimate(value, n=n, of=n, method=method, confidence=confidence, metadata=metadata)
+        return found, 1.0 if abs(total) <= slack else None
     limits: list[float | None] = []
     for side in (-1.0, 1.0):
         inside, reach = value, spread / n

@@ -1,12 +1,13 @@
 """A program for tests: evaluates a memory system again and again, killed each time at another moment, and resumed.
 
-    python killed.py FOLDER SAVES STEP
+    python killed.py FOLDER SAVES COUNT [SEED]
 
 SAVES is `saves` or `forgets`, for a small system that can or cannot save its state, or the name of a built-in system,
 `mem0` or `langmem`; these two ask a scripted model on loopback, which each child starts on the same port.
 Each evaluation runs in a child process. The child counts the moments at which it could be killed (before and after each
 call of the memory system, each commit, each rename of a file or folder, each line written) and kills itself with
-SIGKILL at the given one. The next child continues to the end. Prints a JSON document with what was found.
+SIGKILL at the given one. The next child continues to the end. COUNT moments are drawn, one from each of as many equal
+parts of the whole, by chance from SEED; with `all` it is killed at every one. Prints a JSON document with its findings.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import random
+import shutil
 import signal
 import socket
 import sys
@@ -185,9 +188,18 @@ def killed_at(root: Path, at: int) -> tuple[Path, bool]:
     return folder, False
 
 
+def drawn(total: int, count: str, seed: int) -> list[int]:
+    """Moments from 1 to `total`: all, or one from each of `count` equal parts."""
+    if count == "all":
+        return list(range(1, total + 1))
+    chance, parts = random.Random(seed), min(int(count), total)
+    return [chance.randint(part * total // parts + 1, (part + 1) * total // parts) for part in range(parts)]
+
+
 def main() -> None:
     global measured, port
-    root, what, step = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    root, what, count = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    seed = int(sys.argv[4]) if len(sys.argv) > 4 else 0
     if what in ("saves", "forgets"):
         Watched.saves = what == "saves"
     else:
@@ -209,7 +221,8 @@ def main() -> None:
     assert status == 0, status
     expected, total = contents(root / "whole"), said["moments"]
     found: dict[str, Any] = {"moments": total, "killed": 0, "different": [], "again": [], "notices": []}
-    for at in range(1, total + 1, step):
+    found["drawn"] = drawn(total, count, seed)
+    for at in found["drawn"]:
         folder, died = killed_at(root, at)
         found["killed"] += died
         status, said = child(folder, 0)
@@ -221,6 +234,7 @@ def main() -> None:
         found["different"] += [[at, name] for name in expected if now[name] != expected[name]]
         if what != "forgets":
             found["again"] += [[at, *each] for each in ingested_again(folder)]
+        shutil.rmtree(folder)
     print(json.dumps(found))
 
 

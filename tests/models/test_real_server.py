@@ -75,16 +75,26 @@ async def test_a_truncated_answer_says_so(model):
     assert (await ask(model, "Count from one to a hundred.", max_tokens=3)).finish_reason == "length"
 
 
-@only(*CHAT)  # in the other formats llama.cpp does not hold these weights to the schema
+COLOR = {
+    "type": "object",
+    "properties": {"color": {"enum": ["red", "blue"]}},
+    "required": ["color"],
+    "additionalProperties": False,
+}
+
+
+@only(*CHAT, RESPONSES)
 async def test_an_answer_of_a_given_form(model):
-    schema = {
-        "type": "object",
-        "properties": {"color": {"enum": ["red", "blue"]}},
-        "required": ["color"],
-        "additionalProperties": False,
-    }
-    reply = await ask(model, "A color?", schema=schema, max_tokens=30)
+    reply = await ask(model, "A color?", schema=COLOR, max_tokens=30)
     assert reply.parsed["color"] in ("red", "blue")
+
+
+@only(ANTHROPIC)
+async def test_a_form_that_the_server_does_not_hold_the_model_to_is_checked(model):
+    """llama.cpp has no field for a schema in this format, and these weights have no template for a forced tool."""
+    with pytest.raises(models.SchemaMismatch) as failed:
+        await ask(model, "A color?", schema=COLOR, max_tokens=8, temperature=0)
+    assert [each.error for each in failed.value.attempts] == ["SchemaMismatch"] * 2  # a repair was asked for
 
 
 async def test_a_stream_amounts_to_the_same_answer(model):

@@ -160,7 +160,7 @@ def _unknown_field(path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
     if path.endswith("/messages"):
         known = ANTHROPIC_FIELDS
     elif path.endswith("/responses"):
-        known = RESPONSES_FIELDS
+        known = RESPONSES_FIELDS | {"json_schema"}  # of llama.cpp
     elif path.endswith("/chat/completions"):
         known = CHAT_FIELDS | SERVER_FIELDS
     else:
@@ -169,7 +169,7 @@ def _unknown_field(path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
         if name not in known:
             if known is ANTHROPIC_FIELDS:
                 return _anthropic_error(f"{name}: Extra inputs are not permitted")
-            if known is RESPONSES_FIELDS:
+            if path.endswith("/responses"):
                 return _openai_error(f"Unknown parameter: '{name}'.", name, "unknown_parameter")
             return _openai_error(f"Unrecognized request argument supplied: {name}", None, None)
     return None

@@ -200,6 +200,8 @@ class Quirks(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether one request can ask for `n` answers; where not, n requests are made."""
     json_schema: bool = True
     """Whether `response_format` takes a JSON Schema."""
+    schema_field: str = ""
+    """A field of the server's own for a JSON Schema, where it ignores that of the Responses API."""
     ignores_parameters: bool = False
     """Whether parameters that a model does not support are dropped in silence.
 

@@ -225,10 +225,11 @@ PRESETS = (
         key_env="LLAMA_API_KEY",
         needs_key=False,
         free=True,
-        quirks=Quirks(max_tokens="max_tokens", several=False),
+        quirks=Quirks(max_tokens="max_tokens", several=False, schema_field="json_schema"),
         source="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md"
-        " (servers announce at start that a future release will listen on 9931: pull/26508)",
-        checked="2026-11-16",
+        " (servers announce at start that a future release will listen on 9931: pull/26508);"
+        " tests/models/test_real_server.py (text.format of the Responses API is ignored, json_schema is not)",
+        checked="2026-11-18",
     ),
     Preset(
         name="lmstudio",

@@ -90,6 +90,8 @@ class Responses(WireFormat):
                     "strict": is_strict(schema),
                 }
             }
+            if endpoint.quirks.schema_field:
+                out[endpoint.quirks.schema_field] = schema
         if request.extra:
             out.update(request.extra)
         return out

@@ -22,6 +22,7 @@ from karat import models
 from karat.errors import BudgetReached, RequestError
 from karat.models import _batches, _transport
 from karat.models._pacing import requested_wait
+from karat.models._replies import read_reply
 from karat.models._structured import output_schema, read_json
 from karat.models.providers import read_tokens, wire_format
 from karat.tasks.prompt import PromptTask
@@ -591,3 +592,48 @@ async def test_a_stream_without_its_end_is_no_answer(quick, body):
         model = quick(server, retries="{limit: 1, base: 0.0001}")
         with pytest.raises(models.BrokenBody):
             await model.generate("?", stream=True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "failure"),
+    [
+        ("insufficient_system_resource", models.BrokenBody),
+        ("abort", models.BrokenBody),
+        ("SAFETY", models.ContentFiltered),
+        ("content_filter: RECITATION", models.ContentFiltered),
+        ("model_length", models.ContextTooLong),
+    ],
+)
+def test_what_a_server_broke_off_in_its_own_words_is_no_answer(reason, failure):
+    choice = {"index": 0, "message": {"role": "assistant", "content": "half"}, "finish_reason": reason}
+    body = json.dumps({"model": "m", "choices": [choice]}).encode()
+    with pytest.raises(failure):
+        read_reply(models.get("m@http://127.0.0.1:1/v1").endpoint, body, 0.1)
+
+
+def test_a_turn_that_is_paused_for_compaction_is_no_answer():
+    raw = {"content": [{"type": "text", "text": "half"}], "stop_reason": "compaction"}
+    endpoint = models.get("m@http://127.0.0.1:1/v1", api="anthropic").endpoint
+    with pytest.raises(models.IncompleteAnswer):
+        read_reply(endpoint, json.dumps(raw).encode(), 0.1)
+
+
+def test_comments_between_tool_calls_are_no_part_of_the_answer():
+    def message(text, phase):
+        content = [{"type": "output_text", "text": text}]
+        return {"type": "message", "role": "assistant", "phase": phase, "content": content}
+
+    endpoint = models.get("m@http://127.0.0.1:1/v1", api="responses").endpoint
+    both = [message("I will look.", "commentary"), message("42", "final_answer")]
+    for output, text, thinking in ((both, "42", "I will look."), (both[:1], "I will look.", "")):
+        body = json.dumps({"status": "completed", "output": output}).encode()
+        choice = read_reply(endpoint, body, 0.1).choices[0]
+        assert (choice.text, choice.thinking) == (text, thinking)
+        assert [item["phase"] for item in choice.provider_items] == [item["phase"] for item in output]
+
+
+def test_an_answer_of_no_tokens_is_not_counted():
+    choice = {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    body = json.dumps({"model": "m", "choices": [choice], "usage": usage}).encode()
+    assert read_reply(models.get("m@http://127.0.0.1:1/v1").endpoint, body, 0.1).tokens is None

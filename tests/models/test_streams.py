@@ -264,3 +264,70 @@ async def test_a_compressed_stream_that_is_cut_or_too_large_is_no_answer(define,
     async with sending(define, gzip.compress(b"data: " + b"x" * (8 << 20)), encoding="gzip"):
         with pytest.raises(models.BrokenBody, match="larger than 1 MB"):
             await models.get("mine", api=api).generate("?", stream=True)
+
+
+def calls_in(*pieces):
+    """The tool calls that a stream of chat completions with these pieces amounts to."""
+    body = b""
+    for piece in pieces:
+        event = {"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]}
+        body += b"data: " + json.dumps(event).encode() + b"\n\n"
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    body += b"data: " + json.dumps(end).encode() + b"\n\ndata: [DONE]\n\n"
+    reply = read("chat", body)
+    return [(call.id, call.name, call.arguments) for call in reply.choices[0].tool_calls]
+
+
+def piece(at, id=None, name=None, arguments=""):
+    return {"index": at, "id": id, "function": {"name": name, "arguments": arguments}}
+
+
+TWO = [("a", "f", {"x": 1}), ("b", "g", {"y": 2})]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [
+            *(piece(0, "a", "f"), piece(1, "b", "g"), piece(0, arguments='{"x"'), piece(1, arguments='{"y"')),
+            *(piece(0, arguments=":1}"), piece(1, arguments=":2}")),
+        ],
+        [piece(0, "a", "f", '{"x":1}'), piece(0, "b", "g", '{"y":2}')],
+        [
+            piece(0, "a", "f", '{"x"'),
+            piece(0, None, None, ":1}"),
+            piece(0, "b", "g", '{"y"'),
+            piece(0, "", "", ":2}"),
+        ],
+        [piece(0, "a", "f", '{"x"'), piece(0, "a", "f", ":1}"), piece(1, "b", "g", '{"y":2}')],
+    ],
+    ids=["interleaved", "the same index", "the same index in pieces", "repeated id and name"],
+)
+def test_parallel_tool_calls_are_told_apart(pieces):
+    assert calls_in(*pieces) == TWO
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [
+        ("overloaded_error", models.ServerFailed),
+        ("rate_limit_error", models.RateLimited),
+        ("invalid_request_error", models.BadRequest),
+        ("authentication_error", models.CredentialsRefused),
+    ],
+)
+def test_an_error_in_the_middle_is_of_the_kind_that_its_status_would_be(code, failure):
+    first, blank, _ = stream("anthropic", *TEXT).partition(b"\n\n")
+    event = {"type": "error", "error": {"type": code, "message": "Stopped here"}}
+    with pytest.raises(failure, match="Stopped here"):
+        read("anthropic", first + blank + b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n")
+
+
+def test_a_response_without_the_items_it_has_sent_is_put_together():
+    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+    events = [
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": {"status": "completed", "output": []}},
+    ]
+    body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    assert read("responses", body).choices[0].text == "hi"

@@ -162,6 +162,23 @@ def _lone_surrogate(endpoint: Endpoint, body: bytes) -> InvalidText | None:
     return failure
 
 
+_STATUS = {
+    "authentication_error": "401",
+    "billing_error": "402",
+    "permission_error": "403",
+    "request_too_large": "413",
+    "invalid_request_error": "400",
+    "rate_limit_error": "429",
+    "rate_limit_exceeded": "429",
+    "insufficient_quota": "429",
+    "api_error": "500",
+    "server_error": "500",
+    "timeout_error": "504",
+    "overloaded_error": "529",
+}
+"""The status that an error in a stream would have had (platform.claude.com/docs/en/api/errors, and OpenAI's codes)."""
+
+
 def _unreadable_reply(endpoint: Endpoint, raw: Any, error: Exception, sent: bytes) -> Exception:
     """An error that a gateway sent with a success status, or an unreadable body."""
     from karat.models._transport import failure_of
@@ -169,8 +186,9 @@ def _unreadable_reply(endpoint: Endpoint, raw: Any, error: Exception, sent: byte
     first = raw[0] if isinstance(raw, list) and raw else raw  # Gemini wraps its errors in a list
     if isinstance(first, dict) and first.get("error"):
         message, code = provider_of(endpoint).error(raw)
-        if re.fullmatch("[45][0-9][0-9]", code):
-            return failure_of(endpoint, int(code), message, "", {}, raw, sent)
+        status = _STATUS.get(code, code)
+        if re.fullmatch("[45][0-9][0-9]", status):
+            return failure_of(endpoint, int(status), message, "" if status == code else code, {}, raw, sent)
         return BrokenBody(f"{endpoint.spec}: {message or code or 'an error without a reason'}")
     return BrokenBody(f"{endpoint.spec}: the answer lacks what it should have: {_missing_part(raw, error)}")
 

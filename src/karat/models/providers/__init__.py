@@ -88,6 +88,8 @@ def read_tokens(
         return None  # not counted, which is not zero
     try:
         given, made = token_count(input), token_count(output)
+        if not given and not made and not cache_read and not cache_write:
+            return None  # there is no request without a token: the server does not count
         thought = 0
         if total is not None and (apart := token_count(total) - given - made) > 0 and not cached_apart:
             made, thought = made + apart, apart

@@ -47,6 +47,7 @@ _FINISH = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "tool_use": "tool_calls",
+    "compaction": "pause_turn",  # asked for by `pause_after_compaction`
 }
 """`refusal`, `pause_turn` and `model_context_window_exceeded` keep their names: no complete answer ends with them."""
 

@@ -50,6 +50,21 @@ Groq lists its own as `executed_tools` of a message. A search of OpenAI is not c
 """
 
 
+_USUAL_REASONS = frozenset(("stop", "length", "tool_calls", "content_filter", ""))
+_REASONS = {
+    "content_filter": "content_filter",  # Gemini: `content_filter: RECITATION`
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii"), "content_filter"),
+    "max_tokens": "length",
+    "model_length": "model_context_window_exceeded",  # Mistral
+    "insufficient_system_resource": "error",  # DeepSeek
+    "abort": "error",  # vLLM
+}
+"""Reasons of other servers, in the words of OpenAI and Anthropic.
+
+docs.mistral.ai/api, api-docs.deepseek.com/api/create-chat-completion, docs.vllm.ai; read 2026-11-18.
+"""
+
+
 class ChatCompletions(WireFormat):
     """OpenAI chat completions, or any compatible server."""
 
@@ -119,6 +134,8 @@ class ChatCompletions(WireFormat):
                 text = _text(text)
             if reason.__class__ is not str:
                 reason = as_name(reason, "finish_reason")
+            if reason not in _USUAL_REASONS:
+                reason = _REASONS.get(reason.partition(":")[0].lower(), reason)
             if not text and message.get("refusal"):
                 text, reason = str(message["refusal"]), "refusal"
             calls = read_tool_calls(message["tool_calls"]) if message.get("tool_calls") else []
@@ -163,6 +180,9 @@ class ChatCompletions(WireFormat):
                     raise ValueError("a choice without a number")
                 choice = choices.setdefault(index, {"index": index, "message": {"role": "assistant"}})
                 _add_delta(choice, part)
+        for choice in choices.values():
+            for call in choice["message"].get("tool_calls", ()):
+                del call["index"]  # which only pieces have
         whole["choices"] = [choices[index] for index in sorted(choices)]
         return whole
 
@@ -244,11 +264,17 @@ def _add_delta(choice: dict[str, Any], part: dict[str, Any]) -> None:
         at = call.get("index", len(calls))
         if not isinstance(at, int) or not 0 <= at <= len(calls):
             raise ValueError("a tool call out of order")
-        if at == len(calls):
-            calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-        known, function = calls[at], call.get("function") or {}
-        known["id"] = call.get("id") or known["id"]
-        known["function"]["name"] += function.get("name") or ""
+        id, function = call.get("id"), call.get("function") or {}
+        known = next((each for each in reversed(calls) if each["index"] == at), None)
+        # Gemini gives all of its calls the same index: another id is another call.
+        if known is None or (id and known["id"] and id != known["id"]):
+            known = {"index": at, "id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+            calls.append(known)
+        if id and id == known["id"]:  # some servers repeat id and name with each piece
+            known["function"]["name"] = function.get("name") or known["function"]["name"]
+        else:
+            known["function"]["name"] += function.get("name") or ""
+        known["id"] = id or known["id"]
         known["function"]["arguments"] += function.get("arguments") or ""
         if call.get("extra_content"):
             known["extra_content"] = call["extra_content"]

@@ -100,12 +100,18 @@ class Responses(WireFormat):
         if raw.get("error") or raw.get("status") not in (None, "completed", "incomplete"):
             raise ValueError(f"the response is {str(raw.get('status'))[:40]}")
         text, thinking, calls, refused = [], [], [], ""
-        searches, other_fees = 0, False
+        searches, other_fees, phased = 0, False, False
+        comments: list[str] = []
+        """What the model says between its tool calls, which is no part of its answer (vercel/ai/pull/12860)."""
         logprobs: list[dict[str, Any]] = []
         for item in raw["output"]:
             if item["type"] == "message":
+                phased = phased or item.get("phase") is not None
                 for part in item["content"]:
                     if part["type"] == "output_text":
+                        if item.get("phase") == "commentary":
+                            comments.append(part["text"])
+                            continue
                         text.append(part["text"])
                         logprobs += part.get("logprobs") or []
                     elif part["type"] == "refusal":
@@ -132,6 +138,10 @@ class Responses(WireFormat):
         if raw.get("status") == "incomplete":
             why = str((raw.get("incomplete_details") or {}).get("reason") or "")
             reason = _INCOMPLETE.get(why, "length")
+        if text:
+            thinking += comments
+        else:
+            text = comments
         if refused and not text:
             text, reason = [refused], "refusal"
         choice = Choice(
@@ -140,7 +150,7 @@ class Responses(WireFormat):
             finish_reason=reason,
             thinking="\n\n".join(each for each in thinking if each),
             logprobs=read_logprobs(logprobs) if logprobs else None,
-            provider_items=[_without_status(item) for item in raw["output"]] if calls else [],
+            provider_items=[_without_status(item) for item in raw["output"]] if calls or phased else [],
         )
         refuse_duplicates(calls)
         tier = served_tier(raw.get("service_tier"))
@@ -149,11 +159,19 @@ class Responses(WireFormat):
 
     def assemble(self, events: Iterable[dict[str, Any]]) -> dict[str, Any]:
         whole: dict[str, Any] = {}
+        items: list[dict[str, Any]] = []
         for event in events:
             if event.get("type") == "error":
-                return {"error": {"message": event.get("message"), "code": event.get("code")}}
+                error = event.get("error") if isinstance(event.get("error"), dict) else event
+                return {
+                    "error": {"message": error.get("message"), "code": error.get("code") or error.get("type")}
+                }
+            if event.get("type") == "response.output_item.done" and isinstance(event.get("item"), dict):
+                items.append(event["item"])
             if isinstance(event.get("response"), dict):
                 whole = event["response"]
+        if whole.get("output") == []:  # some servers leave out what they have sent before
+            whole = {**whole, "output": items}
         if whole.get("status") in (None, "in_progress", "queued"):
             raise ValueError("the stream ended before the response was complete")
         return whole

@@ -9,6 +9,7 @@ import importlib
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -71,11 +72,11 @@ from karat.formatting import (
     percent,
     plural,
 )
-from karat.records import Estimate, ItemResult, Ok, usage_of
+from karat.records import Estimate, ItemResult, Ok
 from karat.stats._paired import score_differences
 from karat.store import Store
-from karat.store.backend import OK
-from karat.store.columns import distinct
+from karat.store.backend import OK, REUSED
+from karat.store.columns import ItemName, distinct, load_columns
 from karat.store.handles import CHUNK, Evaluation, Run
 from karat.store.run_labels import run_labels
 from karat.sync import plain
@@ -166,8 +167,8 @@ def tally_results(
     expected: dict[Any, tuple[tuple[str, ...], Together]] = {}
     ordered = any(s.both_orders for each in evaluations for s in each.header.evaluators if s.key == key)
     for evaluation in reversed(evaluations):
-        for position, result in current_results(evaluation):
-            if result.key != key or len(wanted.intersection(result.runs)) < 2:
+        for position, result in current_results(evaluation, key):
+            if len(wanted.intersection(result.runs)) < 2:
                 continue
             places[result.example] = position
             identity = (result.example, result.runs, result.attempt, result.unit)
@@ -833,30 +834,29 @@ def plan_ranking(
     cost, priced, unpriced = 0.0, 0, 0
     wanted = {run.id for run in runs}
     for evaluation in store.evaluations.list():
-        specs = {
-            spec.key
-            for spec in evaluation.header.evaluators
+        names = evaluation.header.runs
+        same = {
+            place
+            for place, spec in enumerate(evaluation.header.evaluators)
             if fingerprint and spec.fingerprint == fingerprint
         }
-        if not specs or len(wanted & set(evaluation.header.runs)) < 2:
+        if not same or len(wanted & set(names)) < 2:
             continue
-        for _, result in current_results(evaluation):
-            if (
-                result.key not in specs
-                or not wanted.issuperset(result.runs)
-                or not isinstance(result.outcome, Ok)
-            ):
-                continue
-            order = result.runs if both_orders else ()
-            known.setdefault(frozenset(result.runs), set()).add(
-                (result.example, result.attempt, result.unit, order)
+        mine = {place for place, run in enumerate(names) if run in wanted}
+        columns = load_columns(
+            evaluation, ("costs",), only=partial(_is_among, same, mine), statuses=(OK, REUSED)
+        )
+        for code, item in enumerate(columns.items):
+            shown = tuple(names[place] for place in item.runs)
+            order = shown if both_orders else ()
+            known.setdefault(frozenset(shown), set()).update(
+                (position, item.attempt, item.unit, order)
+                for position in columns.positions[columns.codes == code].tolist()
             )
-            spent = [usage.cost for usage in usage_of(result.trace).values()]
-            if spent and all(each is not None for each in spent):
-                cost += sum(each for each in spent if each is not None)
-                priced += 1
-            elif not result.reused_from:
-                unpriced += 1
+        paid = ~np.isnan(columns.costs)
+        cost += float(columns.costs[paid].sum())
+        priced += int(paid.sum())
+        unpriced += int((~paid & (columns.statuses != REUSED)).sum())
     pairs = []
     items = {run.id: _judgeable(run) for run in runs}
     for one, other in combinations(runs, 2):
@@ -875,6 +875,10 @@ def plan_ranking(
         cost=0.0 if not missing else estimate,
         reason=reason if missing else "",
     )
+
+
+def _is_among(evaluators: set[int], runs: set[int], item: ItemName) -> bool:
+    return item.evaluator in evaluators and runs.issuperset(item.runs)
 
 
 def _judgeable(run: Run) -> set[tuple[int, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 from statsmodels.stats.proportion import proportion_confint
 
@@ -12,6 +14,7 @@ import karat
 from karat.aggregators._base import resolve_aggregator
 from karat.errors import RequestError
 from karat.stats import share
+from tests.aggregators.conftest import folded, item
 
 
 def test_accuracy_is_wilsons_of_statsmodels(make):
@@ -124,6 +127,30 @@ def test_a_quantile_has_no_limit_where_there_are_too_few_scores(make):
     )
     assert (made.low, made.high) == (0.85, None)
     assert "upper" in made.metadata["reason"]
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0]), min_size=1, max_size=12),
+    st.lists(st.sampled_from([0.0, 0.3, 1.0]), max_size=8),
+    st.sampled_from([0.0, 0.05, 0.25, 0.5, 0.9, 1.0]),
+)
+def test_quantiles_allow_for_missing_scores(known, missing, p):
+    """Whatever the missing scores are, the quantile of all scores lies within the bounds, which are reached."""
+
+    def quantile(scores):
+        return folded("quantiles", [[item(score)] for score in scores], probabilities=[p]).estimates[0]
+
+    rows = [[item(score)] for score in known] + [[item(failed=True)] for _ in missing]
+    made = folded("quantiles", rows, probabilities=[p]).estimates[0]
+    assert (made.n, made.of) == (len(known), len(known) + len(missing))
+    if not missing:
+        assert (made.lowest, made.highest) == (None, None)
+        return
+    assert made.lowest <= quantile(known + missing).value <= made.highest
+    assert made.lowest == quantile(known + [0.0] * len(missing)).value
+    assert made.highest == quantile(known + [1.0] * len(missing)).value
+    graded = folded("quantiles", [[item(5.0)], *rows], probabilities=[p]).estimates[0]
+    assert (graded.lowest, graded.highest) == (None, None)  # a missing score could be any
 
 
 def test_many_different_scores_are_rounded_and_it_is_reported(make, monkeypatch):

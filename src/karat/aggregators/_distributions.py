@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from karat.aggregators._base import Aggregate, Aggregator, Group, register_aggregator
-from karat.records import Estimate
+from karat.records import Estimate, EvaluatorSpec
 from karat.stats._distributions import scaled_ranks
 from karat.stats._means import Sizes
 from karat.stats._proportions import share_limits
@@ -85,6 +88,7 @@ class Quantiles(_Distribution):
     The limits are order statistics, which hold for every distribution; the attempts at an example count as one item
     there. A limit that so few scores cannot give is None: 20 scores have no upper limit for the quantile 0.95.
     Up to 50,000 different scores the quantiles are exact, beyond that every score is rounded to one part in 8,192.
+    Missing scores could lie anywhere between the bounds that the evaluator declares, else 0 and 1.
     """
 
     name = "quantiles"
@@ -99,6 +103,13 @@ class Quantiles(_Distribution):
                 f"probabilities are {probabilities!r}: give numbers between 0 and 1, such as 0.5"
             )
         self.probabilities = [float(p) for p in given]
+        self._bounds: tuple[float | None, float | None] = (0.0, 1.0)
+
+    def for_evaluator(self, spec: EvaluatorSpec) -> Quantiles:
+        """The same aggregator with the bounds that an evaluator declares."""
+        adapted = copy.copy(self)
+        adapted._bounds = spec.bounds or (0.0, 1.0)
+        return adapted
 
     def finish(self, state: _Spread) -> Aggregate:
         values = sorted(state.counts)
@@ -123,13 +134,30 @@ class Quantiles(_Distribution):
                     _at(values, upto, p), low, high, n, of, "order statistics",
                     self.confidence, metadata={**metadata, **reason},
                 )  # fmt: skip
+                if state.missing:
+                    estimate = self._with_missing(estimate, values, upto, p)
             out.add(estimate, f"q{100 * p:g}")
         return out
+
+    def _with_missing(self, estimate: Estimate, values: list[float], upto: list[int], p: float) -> Estimate:
+        """The quantile if all missing scores were as small, or as large, as possible; None if a score is outside."""
+        least, most = self._bounds
+        if (least is not None and values[0] < least) or (most is not None and values[-1] > most):
+            return estimate
+        rank, missing = _rank(p, estimate.of), estimate.of - estimate.n
+        lowest = _ranked(values, upto, rank - missing) if rank > missing else least
+        highest = _ranked(values, upto, rank) if rank <= estimate.n else most
+        return msgspec.structs.replace(estimate, lowest=lowest, highest=highest)
 
 
 def _at(values: list[float], upto: list[int], p: float) -> float:
     """The smallest score that at least a share `p` of all scores do not exceed."""
-    return _ranked(values, upto, math.ceil(p * upto[-1] - 1e-9))
+    return _ranked(values, upto, _rank(p, upto[-1]))
+
+
+def _rank(p: float, n: int) -> int:
+    """Of the quantile `p` among so many scores, counted from 1."""
+    return max(1, math.ceil(p * n - 1e-9))
 
 
 def _ranked(values: list[float], upto: list[int], rank: int) -> float:

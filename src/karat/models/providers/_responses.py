@@ -162,7 +162,8 @@ class Responses(WireFormat):
         items: list[dict[str, Any]] = []
         for event in events:
             if event.get("type") == "error":
-                error = event.get("error") if isinstance(event.get("error"), dict) else event
+                nested = event.get("error")
+                error = nested if isinstance(nested, dict) else event
                 return {
                     "error": {"message": error.get("message"), "code": error.get("code") or error.get("type")}
                 }

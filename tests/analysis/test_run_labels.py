@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -26,6 +27,9 @@ def header(number: int, parameters: dict[str, Any], **metadata: Any) -> RunHeade
     )
 
 
+START = "You are an assistant, and whatever you are asked, you answer and stay "
+
+
 @given(st.lists(st.text(max_size=80), min_size=2, max_size=6))
 def test_every_run_has_a_unique_name(prompts: list[str]) -> None:
     headers = [
@@ -44,7 +48,19 @@ def test_every_run_has_a_unique_name(prompts: list[str]) -> None:
         (["short", ""], ["prompt=short", 'prompt=""']),
         (
             ["x" * 40 + " one of them", "x" * 40 + " two of them"],
-            ["prompt=…xxxxxxx one of them", "prompt=…xxxxxxx two of them"],
+            ["prompt=…one of them", "prompt=…two of them"],
+        ),
+        (
+            [START + each for each in ("kind, in French", "kind, in German", "rude")],
+            ["prompt=…stay kind, in French", "prompt=…stay kind, in German", "prompt=…stay rude"],
+        ),
+        (
+            [f"{START}{manner}. {START}in {tongue}" for manner in ("kind", "rude") for tongue in ("A", "B")],
+            [
+                f"prompt=…stay {manner[:3]}…in {tongue}"
+                for manner in ("kind", "rude")
+                for tongue in ("A", "B")
+            ],
         ),
         (["x" * 40, "y"], [f"prompt={'x' * 31}…", "prompt=y"]),
     ],
@@ -54,6 +70,15 @@ def test_long_values_are_shown_where_they_part(prompts: list[str], labels: list[
         list(matrix_labels([header(i, {}, matrix={"prompt": p}) for i, p in enumerate(prompts)]).values())
         == labels
     )
+
+
+def test_values_that_do_not_fit_into_a_label_are_cut_where_that_tells_runs_apart() -> None:
+    headers = [
+        header(i, {"model": f"provider/{START}{a}", "system": START + b, "style": START + c})
+        for i, (a, b, c) in enumerate(itertools.product(("large", "small"), ("kind", "rude"), ("one", "two")))
+    ]
+    labels = run_labels(headers)
+    assert len({label.removesuffix(f" ({id})") for id, label in labels.items()}) == len(headers)
 
 
 def test_only_runs_of_one_matrix_are_held_against_each_other() -> None:

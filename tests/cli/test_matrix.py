@@ -30,7 +30,7 @@ def test_check_says_how_many_runs_there_would_be(karat, matrix):
 
 def test_the_outcome_and_ls_say_what_differs(karat, matrix):
     said = karat("run", "matrix.yaml").out
-    labels = ['end=""', "end=…ts end: yes", "end=…ts end: no"]
+    labels = ['end=""', "end=…end: yes", "end=…end: no"]
     lines = [line for line in said.splitlines() if " run-" in line]
     assert [label in line for label, line in zip(labels, lines, strict=True)] == [True] * 3
     listed = [line for line in karat("ls", "runs").out.splitlines() if "run-" in line]
@@ -40,7 +40,7 @@ def test_the_outcome_and_ls_say_what_differs(karat, matrix):
 def test_a_matrix_ends_with_a_grid(karat, matrix):
     document = karat("run", "matrix.yaml", "--json").json["grid"]
     assert document["metrics"] == ["exact_match accuracy ↑"]
-    assert document["variants"] == ['end=""', "end=…ts end: yes", "end=…ts end: no"]
+    assert document["variants"] == ['end=""', "end=…end: yes", "end=…end: no"]
     assert [row[0]["estimate"]["value"] for row in document["cells"]] == [1.0, 0.0, 0.0]
     assert [row[0]["best"] for row in document["cells"]] == [True, False, False]
     text = karat("run", "matrix.yaml").out

@@ -11,8 +11,8 @@ from karat.records import RunHeader
 
 LONGEST = 60
 LONGEST_VALUE = 32
-BEFORE = 8
-"""Characters shown of what long values begin with alike, before they part."""
+WIDTHS = (LONGEST_VALUE, 20, 12)
+"""Characters of a value: fewer where several values do not fit into a label, and the labels would be alike."""
 
 CONSEQUENCES = {
     "messages": ("prompt", "system"),
@@ -71,6 +71,11 @@ def differing(headers: Sequence[RunHeader]) -> list[dict[str, Any]]:
     return _apart([settings_of(header) for header in headers])
 
 
+def brief_settings(headers: Sequence[RunHeader], longest: int) -> list[dict[str, str]]:
+    """The settings that differ between runs, each from where the values part, without those that follow from others."""
+    return _brief(_without_consequences(differing(headers)), longest)
+
+
 def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
     """A unique readable name for each run: its own label, else its task and what differs, at worst its id."""
     own = _own_labels(headers)
@@ -87,9 +92,12 @@ def run_labels(headers: Sequence[RunHeader]) -> dict[str, str]:
         {k: v for k, v in each.items() if k != "recorded" or names[header.task] > 1}
         for header, each in zip(headers, apart, strict=True)
     ]
-    for header, words in zip(headers, _worded(apart), strict=True):
-        label = " ".join([header.task, *words] if several or not words else words)
-        labels[header.id] = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
+    for longest in WIDTHS:
+        for header, words in zip(headers, _worded(apart, longest), strict=True):
+            label = " ".join([header.task, *words] if several or not words else words)
+            labels[header.id] = label if len(label) <= LONGEST else label[: LONGEST - 1] + "…"
+        if len(set(labels.values())) == len(labels):
+            break
     taken = list(labels.values())
     return {run: f"{label} ({run})" if taken.count(label) > 1 else label for run, label in labels.items()}
 
@@ -142,30 +150,51 @@ def _without_consequences(every: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return every
 
 
-def _worded(every: Sequence[dict[str, Any]]) -> list[list[str]]:
+def _worded(every: Sequence[dict[str, Any]], longest: int = LONGEST_VALUE) -> list[list[str]]:
     """`openai/a`, `temperature=0.7`: each setting in few words, that of a model without its name."""
-    names = dict.fromkeys(name for settings in every for name in settings)
-    short = {
-        name: _shortened([_text(settings[name]) for settings in every if name in settings]) for name in names
-    }
     return [
-        [
-            short[name][_text(value)] if name == "model" else f"{name}={short[name][_text(value)]}"
-            for name, value in settings.items()
-        ]
-        for settings in every
+        [text if name == "model" else f"{name}={text}" for name, text in settings.items()]
+        for settings in _brief(every, longest)
     ]
 
 
-def _shortened(values: Sequence[str]) -> dict[str, str]:
-    """Each text cut to a few words; long ones that would then look alike begin a little before they part."""
+def _brief(every: Sequence[dict[str, Any]], longest: int) -> list[dict[str, str]]:
+    names = dict.fromkeys(name for settings in every for name in settings)
+    short = {
+        name: _shortened({_text(settings[name]) for settings in every if name in settings}, longest)
+        for name in names
+    }
+    return [{name: short[name][_text(value)] for name, value in settings.items()} for settings in every]
+
+
+def _shortened(values: set[str], longest: int) -> dict[str, str]:
+    """Each text cut to a few words; those that would then look alike are shown from where they part."""
+    short = _parted(values, longest, 0, None)
+    return short if len(set(short.values())) == len(values) else _parted(values, longest, 0, "")
+
+
+def _parted(values: set[str], longest: int, start: int, before: str | None) -> dict[str, str]:
+    """Texts that are alike up to `start`, from there on.
+
+    `before` is what has told them from others, unless it is None: `…kind…in French`, `…rude…in French`.
+    """
     alike: dict[str, set[str]] = {}
     for value in values:
-        alike.setdefault(_cut(value), set()).add(value)
+        text = f"{before or ''}…{value[start:]}" if start else value
+        alike.setdefault(_cut(text, longest), set()).add(value)
     short: dict[str, str] = {}
     for cut, those in alike.items():
-        start = max(0, _alike(min(those), max(those)) - BEFORE)  # what these two begin with alike, all do
-        short |= {each: _cut(f"…{each[start:]}") if len(those) > 1 else cut for each in those}
+        if len(those) == 1:
+            short[those.pop()] = cut
+            continue
+        one, other = min(those), max(those)
+        told = before
+        if before is not None and len(alike) > 1 and len(before) < longest // 3:
+            told = before + ("…" if start else "") + one[start : start + longest // 4].strip()
+        at = _alike(one, other)  # what these two begin with alike, all do
+        around = at - longest // 4
+        word = one.find(" ", around, at) + 1
+        short |= _parted(those, longest, word or around, told)
     return short
 
 
@@ -176,10 +205,10 @@ def _alike(one: str, other: str) -> int:
     )
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, longest: int) -> str:
     if not text:
         return '""'
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _text(value: Any) -> str:

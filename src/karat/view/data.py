@@ -40,10 +40,10 @@ from karat.store.columns import (
 )
 from karat.store.handles import Evaluation, Run
 from karat.store.rows import Row
-from karat.store.run_labels import differing, run_labels
+from karat.store.run_labels import brief_settings, run_labels
 from karat.store.sql import check_time_limit
 from karat.view.building import ColumnBuilder, NotBuiltYet
-from karat.view.items import Item, compared_calls, item_of, output_text, shown_text
+from karat.view.items import LONGEST_TEXT, Item, compared_calls, item_of, output_text, shown_text
 from karat.view.names import Download, escaped, find_run, quoted, read_key, write_key
 
 MOST_RUNS = 200
@@ -60,6 +60,8 @@ CONFIDENCE = 0.95
 MOST_GROUPS = 200
 FEW = 20
 """Values of a metadata field that slices are shown by where none was chosen."""
+LONGEST_SETTING = 80
+"""Characters of a setting beside a run, from where it differs from those of the others."""
 SAMPLED = 200
 """Examples that are read to learn the fields of the metadata."""
 
@@ -145,7 +147,7 @@ class Viewer:
     ) -> list[dict[str, Any]]:
         """Documents of runs; without `labels`, each has the label that tells it from the others."""
         headers = [run.header for run in runs]
-        labels, apart = labels or run_labels(headers), differing(headers)
+        labels, apart = labels or run_labels(headers), brief_settings(headers, LONGEST_SETTING)
         out = []
         for run, settings in zip(runs, apart, strict=True):
             header = run.header
@@ -169,7 +171,7 @@ class Viewer:
                         "input": sum(each.input_tokens for each in usage),
                         "output": sum(each.output_tokens for each in usage),
                     },
-                    "settings": {name: shown_text(value) for name, value in settings.items()},
+                    "settings": settings,
                     "labels": header.labels,
                     "description": header.description,
                     "evaluators": [
@@ -416,7 +418,7 @@ class Viewer:
             found = self._difference(store, table, shared)
             if table.key is None:
                 found["conclusion"] = "No evaluator has judged both runs."
-            settings = differing([run.header for run in runs])
+            settings = brief_settings([run.header for run in runs], LONGEST_TEXT)
             names = dict.fromkeys([*settings[0], *settings[1]])
             return {
                 "runs": documents,
@@ -428,8 +430,8 @@ class Viewer:
                 "differs": [
                     {
                         "name": name,
-                        "first": shown_text(settings[0].get(name)),
-                        "second": shown_text(settings[1].get(name)),
+                        "first": settings[0].get(name, ""),
+                        "second": settings[1].get(name, ""),
                     }
                     for name in names
                 ],
@@ -447,7 +449,13 @@ class Viewer:
             plot = None
             if len(shown) > 1:
                 plot = marks.differences("Paired differences", shown, {}, found.confidence, by_metric=True)
-            return {"plot": plot, "metrics": len(shared), "left_out": len(shared) - len(shown)}
+            left_out = len(keys) - len(shown)
+            return {
+                "plot": plot,
+                "metrics": len(shared),
+                "left_out": left_out,
+                "beyond": len(shared) - len(keys),
+            }
 
     def _found(self, store: Store, table: ComparedTable, keys: Sequence[str]) -> Found:
         """The differences by some evaluators, adjusted for their number."""

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import karat
+from karat.tasks import FunctionTask
 from tests.browser import violations
 from tests.view.browser.conftest import Tab, served, until
 from tests.view.conftest import forget_columns
@@ -416,3 +417,36 @@ def test_an_older_store_is_shown_while_its_columns_are_built(browser, tmp_path, 
         until(page, "document.querySelectorAll('.row a').length === 3")
         until(page, "document.querySelector('.building') === null")
         tab.close()
+
+
+def test_long_texts_are_folded_and_attempts_are_told_apart(browser, tmp_path):
+    name = "an-example-with-an-identifier-that-is-much-longer-than-its-place-in-a-narrow-list"
+    start = "You are an assistant that answers questions, and whatever you are asked, you answer "
+    with karat.open_store(tmp_path / "long.db") as store:
+        data = karat.Dataset.from_examples(
+            [{"id": name, "input": "a", "expected": "the last word"}, {"id": "bad", "input": "b"}]
+        )
+
+        def answer(text: str, prompt: str) -> str:
+            if text == "b":
+                raise ValueError("no answer")
+            return "a long paragraph that goes on. " * 200 + "the last word"
+
+        tasks = [FunctionTask(answer, parameters={"prompt": start + how}) for how in ("kindly", "rudely")]
+        first, _ = (karat.run(task, data, store=store, attempts=2, progress=False) for task in tasks)
+        with served(store.url) as viewer:
+            tab = Tab(browser, viewer, viewport={"width": 800, "height": 860})
+            settings = [each.inner_text().split() for each in tab.page.locator("td.settings").all()]
+            assert [words[-1] for words in settings] == ["rudely", "kindly"], "the part that differs is shown"
+            page = tab.open(f"/r/{first.id}?key=0.1&open=1", ".item h2")
+            assert page.query_selector(".item ins") is None, "nearly all of it would be marked"
+            assert len(page.inner_text(".beside section:nth-child(2) pre")) < 3000
+            page = tab.open(f"/r/{first.id}", ".row a")
+            shown = page.locator(".row .part").all()
+            assert [each.inner_text().strip() for each in shown] == ["· attempt 2"] * 2
+            for each in shown:
+                box = each.bounding_box()
+                assert box["x"] + box["width"] <= 800, "it is in sight, whatever the length of the id"
+            page = tab.open(f"/f/{first.id}", ".kind li")
+            assert "bad · attempt 2" in page.inner_text(".kind")
+            tab.close()

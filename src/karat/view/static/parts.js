@@ -86,33 +86,50 @@ export class Field extends Component {
     /** @type {{field: import("./types").Field | undefined, pieces?: any}} */
     const { field, pieces } = this.props;
     if (!field || field.kind === "none") return html`<p class="muted">none</p>`;
-    const long = field.text.length > SHORT && !pieces;
-    const text = long && !this.state.whole ? `${field.text.slice(0, SHORT)}…` : field.text;
+    const long = field.text.length > SHORT;
+    const most = long && !this.state.whole ? SHORT : field.text.length;
+    const text = `${field.text.slice(0, most)}${most < field.text.length ? "…" : ""}`;
     const more = long && !this.state.whole
       ? html`<button type="button" onClick=${() => this.setState({ whole: true })}>
           Show ${field.cut ? "the first 20,000 characters" : "all"} (${bytes(field.size)})</button>`
       : null;
     const download = field.download ? html`<a class="download" href=${field.download} download>Download all ${bytes(field.size)}</a>` : null;
     return html`<div class="field">
-      <pre dir="auto" tabindex="0" class=${field.kind}>${pieces ?? (text === "" ? html`<span class="muted">(empty)</span>` : text)}</pre>
+      <pre dir="auto" tabindex="0" class=${field.kind}>${pieces ? [...drawn(pieces, most), most < field.text.length ? "…" : ""] : (text === "" ? html`<span class="muted">(empty)</span>` : text)}</pre>
       ${more}${download}
     </div>`;
   }
 }
 
+/** Of a text, the part that has to be the same for its differences to be worth marking. */
+const ALIKE = 0.1;
+
 /**
- * One side of a word diff.
+ * One side of a word diff; undefined where the texts have next to nothing in common.
  * @param {import("./types").Piece[] | null | undefined} pieces @param {"removed" | "added"} mine
  */
 export function side(pieces, mine) {
-  if (!pieces || !pieces.some((piece) => piece.kind === "same" && /\w/.test(piece.text))) return undefined;
-  return pieces.map((piece) => {
-    if (piece.kind === "left_out") return html`<span class="muted"> … </span>`;
-    if (piece.kind === "same") return piece.text;
-    if (piece.kind !== mine) return null;
-    return mine === "removed" ? html`<del>${piece.text}</del>` : html`<ins>${piece.text}</ins>`;
+  const letters = { same: 0, removed: 0, added: 0 };
+  for (const { kind, text } of pieces ?? []) letters[kind] += (text.match(/\w/gu) ?? []).length;
+  const { same, removed, added } = letters;
+  if (!same || same < ALIKE * (same + Math.max(removed, added))) return undefined;
+  return pieces?.filter((piece) => piece.kind === "same" || piece.kind === mine);
+}
+
+/** The first characters of a side of a diff, as elements. @param {import("./types").Piece[]} pieces @param {number} most */
+function drawn(pieces, most) {
+  let left = most;
+  return pieces.map(({ kind, text }) => {
+    const part = text.slice(0, Math.max(0, left));
+    left -= text.length;
+    if (!part || kind === "same") return part;
+    return kind === "removed" ? html`<del>${part}</del>` : html`<ins>${part}</ins>`;
   });
 }
+
+/** Which output of an example it is, where there are several. @param {{attempt: number, unit: string}} of */
+export const part = ({ attempt, unit }) =>
+  attempt > 1 || unit ? html`<span class="part">${attempt > 1 ? ` · attempt ${attempt}` : ""}${unit ? ` · ${unit}` : ""}</span>` : null;
 
 /** The filter of the rows of an estimate's group. @param {Record<string, string> | null | undefined} group */
 export const groupFilter = (group) =>

@@ -20,7 +20,7 @@ export interface Mark {
 }
 export interface Plot { title: string; description: string; width: number; height: number; marks: Mark[] }
 export interface Field { kind: "text" | "json" | "none"; text: string; size: number; cut: boolean; download: string | null }
-export interface Piece { kind: "same" | "removed" | "added" | "left_out"; text: string }
+export interface Piece { kind: "same" | "removed" | "added"; text: string }
 export interface Cell { status: string; score?: number | null; comment?: string; error?: string }
 export interface Row {
   key: string; index: number; position: number; id: string; attempt: number; unit: string; status: string;

@@ -2,7 +2,7 @@
 import {
   Component, Loaded, address, ask, change, createRef, go, here, html, interval, number, pairPath, plural, probability, runPath, shell, whole,
 } from "../lib.js";
-import { Choice, Field, FilterBox, Output, Plot, Results, Rows, Status, Steps, side } from "../parts.js";
+import { Choice, Field, FilterBox, Output, Plot, Results, Rows, Status, Steps, part, side } from "../parts.js";
 import { siblings } from "./run.js";
 
 const CHANGES = ["better", "worse", "same", "missing", "not applicable"];
@@ -106,8 +106,9 @@ export class ComparePage extends Component {
 function differences(all, one, path) {
   if (!all.plot) return html`<${Plot} plot=${one} link=${() => address(path, { filter: PAIRED, sort: "difference" })} />`;
   const open = (/** @type {any} */ about) => address(path, { evaluator: about.evaluator, filter: PAIRED, sort: "difference" });
-  const plot = html`<${Plot} plot=${all.plot} link=${open} />${all.left_out ? html`<p class="muted">${plural(all.left_out, "further metric")} without scores of both runs, or of too many rows to compare at once.</p>` : null}`;
-  const shown = all.metrics - all.left_out;
+  const plot = html`<${Plot} plot=${all.plot} link=${open} />${all.left_out ? html`<p class="muted">${plural(all.left_out, "further metric")} without scores of the same items in both runs.</p>` : null}
+    ${all.beyond ? html`<p class="muted">${plural(all.beyond, "further metric")} not shown, because there are so many rows: choose one above.</p>` : null}`;
+  const shown = all.metrics - all.left_out - all.beyond;
   return shown <= FEW ? plot : html`<details><summary>Paired differences of ${plural(shown, "metric")}</summary>${plot}</details>`;
 }
 
@@ -116,14 +117,14 @@ function row(each) {
   const score = (/** @type {import("../types").Side | undefined} */ side) =>
     side?.score === null || side?.score === undefined ? side?.status ?? "—" : number(side.score, 2);
   const text = each.second?.error || each.second?.output || "";
-  return html`<span class="cell id"><${Status} short status=${each.changed ?? ""} /> ${each.id}${each.attempt > 1 ? ` · attempt ${each.attempt}` : ""}${each.unit ? ` · ${each.unit}` : ""}</span>
+  return html`<span class="cell id"><${Status} short status=${each.changed ?? ""} /> <span class="text-id">${each.id}</span>${part(each)}</span>
     <span class="cell scores">${each.changed === "not applicable" ? each.changed : `${score(each.first)} → ${score(each.second)}`}</span>
     <span class="cell line" dir="auto"><span class="muted">${each.input.slice(0, 120)}</span> → ${text.slice(0, 160)}</span>`;
 }
 
 /** @param {any} item @param {any} a @param {any} b */
 function pair(item, a, b) {
-  return html`<h2>${item.example.id} <${Status} status=${item.changed ?? ""} />
+  return html`<h2>${item.example.id}${part(item.first)} <${Status} status=${item.changed ?? ""} />
       <button type="button" class="close" onClick=${() => change({ key: null, open: null })}>Close</button></h2>
     <section><h3>Input</h3><${Field} field=${item.example.input} /></section>
     <section><h3>Expected</h3><${Field} field=${item.example.expected} /></section>

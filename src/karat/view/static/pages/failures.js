@@ -1,6 +1,6 @@
 // The failures of a run by kind.
 import { Component, Loaded, address, html, plural, runPath, shell, whole } from "../lib.js";
-import { Plot, Status } from "../parts.js";
+import { Plot, Status, part } from "../parts.js";
 
 /** Evaluators whose skips for one reason are listed at once. */
 const FEW = 5;
@@ -61,11 +61,11 @@ const skip = (kind, path) => html`<a data-row=${kind.type} href=${address(path, 
 /** @param {any} kind @param {string} path */
 const section = (kind, path) => html`<section class="kind">
   <h2><a data-row=${kind.type} href=${address(path, { filter: kind.filter })}>${kind.type}</a> <span class="muted">${kind.what}</span> <${Status} status=${kind.status} /> ${whole(kind.count)}</h2>
-  <ul>${kind.examples.map((/** @type {any} */ each) => html`<li><a href=${address(path, { filter: kind.filter, key: each.key, open: 1 })}>${each.example}</a>
+  <ul>${kind.examples.map((/** @type {any} */ each) => html`<li><a href=${address(path, { filter: kind.filter, key: each.key, open: 1 })}>${each.example}${part({ attempt: each.attempt, unit: "" })}</a>
     <span class="text" dir="auto"> ${each.message}</span>${each.where ? html` <span class="muted">${each.where}</span>` : null}</li>`)}</ul>
   <p><a href=${address(path, { filter: kind.filter })}>all ${whole(kind.count)}</a></p>
 </section>`;
 
 /** The first examples of a kind in a line. @param {any} kind @param {string} path */
 const examples = (kind, path) => html`<span class="muted">${kind.examples.map((/** @type {any} */ each, /** @type {number} */ place) =>
-  html`${place ? ", " : ""}<a href=${address(path, { filter: kind.filter, key: each.key, open: 1 })}>${each.example}</a>`)}${kind.count > kind.examples.length ? ", …" : ""}</span>`;
+  html`${place ? ", " : ""}<a href=${address(path, { filter: kind.filter, key: each.key, open: 1 })}>${each.example}${part({ attempt: each.attempt, unit: "" })}</a>`)}${kind.count > kind.examples.length ? ", …" : ""}</span>`;

@@ -63,7 +63,7 @@ export class HomePage extends Component {
             ${headlines(run).length > 4 ? html`<div><a href=${runPath(run.id)}>${plural(headlines(run).length - 4, "more metric")}</a></div>` : null}
             ${run.estimates.length ? null : html`<div class="muted">${run.evaluators.length ? html`<a href=${runPath(run.id)}>${plural(run.evaluators.length, "metric")}</a>, not aggregated` : run.live ? "" : "not evaluated"}</div>`}</td>
           <td class="n">${run.cost === null ? (run.tokens.input ? "unknown" : "—") : html`<a href=${address(runPath(run.id), { sort: "-cost" })}>${dollars(run.cost)}</a>`}</td>
-          <td class="settings">${Object.entries(run.settings).slice(0, 6).map(([name, value]) => html`<div><span class="muted">${name}</span> ${value.slice(0, 80)}</div>`)}</td>
+          <td class="settings">${Object.entries(run.settings).slice(0, 6).map(([name, value]) => html`<div><span class="muted">${name}</span> ${value}</div>`)}</td>
           <td class="n">${age(run.created)}</td></tr>`)}</tbody>
       </table></div></section>`;
   }

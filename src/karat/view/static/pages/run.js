@@ -2,7 +2,7 @@
 import {
   Component, Loaded, address, ask, change, createRef, go, here, html, number, pairPath, plural, runPath, shell, whole,
 } from "../lib.js";
-import { Calls, Counts, Estimate, Field, FilterBox, Output, Results, Rows, Status, Steps, Tries, groupFilter, side, tone } from "../parts.js";
+import { Calls, Counts, Estimate, Field, FilterBox, Output, Results, Rows, Status, Steps, Tries, groupFilter, part, side, tone } from "../parts.js";
 import { headlines } from "./home.js";
 
 /** The runs of the same dataset, oldest first. @param {string} id */
@@ -91,7 +91,7 @@ export class RunPage extends Component {
     const { filter = "", sort = "" } = this.props.query;
     const asked = keys.filter((key) => filter.includes(key) || sort.endsWith(key)); // they come first: the place is narrow
     const judged = keys.filter((key) => row.results[key] && row.results[key].status !== "skipped");
-    return html`<span class="cell id"><${Status} short status=${row.status} /> ${row.id}${row.attempt > 1 ? ` · attempt ${row.attempt}` : ""}${row.unit ? ` · ${row.unit}` : ""}</span>
+    return html`<span class="cell id"><${Status} short status=${row.status} /> <span class="text-id">${row.id}</span>${part(row)}</span>
       <span class="cell scores">${[...new Set([...asked, ...(judged.length ? judged : keys)])].slice(0, 4).map((key) => {
         const result = row.results[key];
         if (!result) return null;
@@ -104,7 +104,7 @@ export class RunPage extends Component {
   /** @param {import("../types").Item} item @param {any} run */
   itemView(item, run) {
     this.item = item.example.id;
-    return html`<h2>${item.example.id}${item.attempt > 1 ? ` · attempt ${item.attempt}` : ""}${item.unit ? ` · ${item.unit}` : ""}
+    return html`<h2>${item.example.id}${part(item)}
         <button type="button" class="close" onClick=${() => change({ key: null, open: null })}>Close</button></h2>
       <section><h3>Input</h3><${Field} field=${item.example.input} /></section>
       <div class="beside">

@@ -23,7 +23,7 @@ export class SlicesPage extends Component {
       return html`<h1>Slices by ${data.by}</h1>
         <div class="facts"><${Choice} name="by" label="By" value=${data.by} options=${data.fields} />
           <${Choice} name="evaluator" label="Metric" value=${data.evaluator} options=${data.evaluators} /></div>
-        ${two && data.difference !== null ? html`<p>${b.label} differs from ${a.label} by <a href=${address(pairPath(a.id, b.id), { evaluator: data.evaluator, filter: PAIRED })}><strong>${signed(data.difference)}</strong></a> over the items that both have; the contributions of the slices add up to it.</p>` : null}
+        ${two && data.difference !== null ? html`<p>${b.label} minus ${a.label}: <a href=${address(pairPath(a.id, b.id), { evaluator: data.evaluator, filter: PAIRED })}><strong>${signed(data.difference)}</strong></a> over the items that both have; the contributions of the slices add up to it.</p>` : null}
         <${Plot} plot=${data.plot} link=${(/** @type {any} */ about) => (about.run ? address(runPath(about.run), { filter: about.filter }) : null)} />
         <div class="scroll" tabindex="0" role="region" aria-label="Slices"><table>
           <thead><tr><th scope="col">${data.by}</th><th scope="col">items</th>${data.runs.map((/** @type {any} */ run) => html`<th scope="col">${run.label}</th>`)}

@@ -46,6 +46,20 @@ def test_where_no_difference_is_found_the_smallest_one_is_named(compared):
     assert f"one smaller than {effect:.3f} may have been missed" in made.conclusions[0]
 
 
+@pytest.mark.parametrize("test", ["t", "permutation", "bootstrap"])
+def test_equal_differences_that_cannot_be_tested_are_not_called_no_difference(compared, test):
+    """A run that loses every example has no interval by these tests; the conclusion still says that it lost."""
+    made = compared(1.0, 0.0, test=test, fail_if_worse="accuracy:0.1")
+    found = made.differences[0].compared
+    assert (found.difference.low, found.difference.high, found.p_value) == (None, None, None)
+    reason = found.difference.metadata["reason"]
+    assert "rate=0.0 scored worse than rate=1.0 by 1.000" in made.conclusions[0]
+    assert "no difference found" not in made.conclusions[0]
+    assert reason in made.conclusions[0]
+    assert made.verdict == "undecided"
+    assert reason in made.gates[0].reason
+
+
 def test_the_conclusion_is_corrected_for_how_many_comparisons_there_are(store):
     runs = [run_at(store, 0.9)] + [run_at(store, 0.9 - 0.01 * step) for step in range(9, 13)]
     karat.evaluate(runs, [right], store=store)

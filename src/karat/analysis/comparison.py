@@ -586,6 +586,15 @@ def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confi
         )
         if missing and (side.lowest is None or side.lowest <= 0):
             found += f", but the {missing:,} missing {_items(missing)} could reverse that"
+    elif p is None and better.value:
+        word, reason = (
+            "better" if better.value > 0 else "worse",
+            better.metadata.get("reason", "too few pairs"),
+        )
+        found = (
+            f"{run} scored {word} than {baseline} by {number(abs(better.value))},"
+            f" but no interval and no test can be given ({reason})"
+        )
     else:
         found = f"no difference found between {run} and {baseline}"
         if several > 1 and each.compared.p_value is not None and each.compared.p_value <= 1.0 - confidence:

@@ -124,7 +124,8 @@ def judge(limit: Limit, baseline: str, run: str, improvement: Estimate, examples
     missing = _missing(improvement, "pair")
     match cause:
         case "no interval":
-            reason = "too few pairs for an interval" + (f"; {missing}" if missing else "")
+            why = improvement.metadata.get("reason", "too few pairs")
+            reason = f"no interval can be given ({why})" + (f"; {missing}" if missing else "")
         case "below":
             reason = f"worse by more than {limit.margin:g}: the interval of the change is {shown}"
         case "above":

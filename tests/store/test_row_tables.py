@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import karat
+from karat.formatting import as_text
+from karat.layout import Layout
 from karat.store import arrow
+from karat.store.rows import row_tables
 
 
 def answer(number: int) -> dict[str, int]:
@@ -182,3 +185,16 @@ def test_an_arrow_table_does_not_depend_on_how_many_records_are_read_at_once(rec
             found = [[None if text is None else json.loads(text) for text in column] for column in found]
             assert found[1] == values
         assert found[0] == found[1]
+
+
+def test_attempts_are_told_apart_at_any_width_and_large_scores_are_whole_numbers(tmp_path, data):
+    def characters(outputs):
+        return karat.Result("characters", 7843.5)
+
+    with karat.open_store(tmp_path / "k.db") as opened:
+        run = karat.run(answer, data, store=opened, attempts=2, limit=2)
+        rows = list(karat.evaluate(run, [right, characters, "json_valid"]).rows())
+    for width in (60, 80, 200):
+        text = as_text(row_tables(rows), Layout(width))
+        assert text.splitlines()[0].split()[:2] == ["example", "attempt"]
+    assert "7,844" in text

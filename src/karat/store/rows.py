@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from karat.formatting import Block, Table, plural
+from karat.formatting import Block, Table, plural, short_number
 from karat.layout import Styled
 from karat.records import (
     EvaluatorSpec,
@@ -373,7 +373,7 @@ class _Tables:
         # Of many metrics the first ones stay, and those that were asked for.
         ranked = sorted((key for key in keys if key not in unscored), key=lambda key: key not in self.fields)
         few, others = ranked[:MOST_SCORES], ranked[MOST_SCORES:]
-        order = (*unscored, "expected", *reversed(others), "input", "attempt", *reversed(few[1:]))
+        order = (*unscored, "expected", *reversed(others), "input", *reversed(few[1:]))
         drop = [place[name] for name in order if name in place]
         return Table(head, table, right, cell=LONGEST_CELL, drop=drop)
 
@@ -410,7 +410,7 @@ class _Tables:
             return value_text(judged.value)
         spec = self.specs.get(key)
         low, high = (spec.bounds if spec is not None and spec.bounds else None) or (0.0, 1.0)
-        text = f"{judged.score:.3g}"
+        text = short_number(judged.score)
         if low is None or high is None or spec is None:
             return text
         good = judged.score >= (low + high) / 2

@@ -61,7 +61,8 @@ _REASONS = {
 }
 """Reasons of other servers, in the words of OpenAI and Anthropic.
 
-docs.mistral.ai/api, api-docs.deepseek.com/api/create-chat-completion, docs.vllm.ai; read 2026-11-18.
+Mistral's and DeepSeek's as the clients generated from or written for their APIs list them (crates
+mistral-openapi-client 0.1 and ds-api 0.10), read 2026-11-18; `abort` is what vLLM's requests end with when aborted.
 """
 
 

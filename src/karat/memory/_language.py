@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import date as CalendarDate
 from datetime import timedelta
+from itertools import pairwise
 from typing import NamedTuple
 
 LONGEST = 200_000
@@ -55,7 +56,7 @@ _PHRASES = tuple(
         (r"\b(?:a )?(?:(?:big|huge|great) )?fan of\b", "like"),
         (r"\bturn(?:ed|s|ing)? down\b", "declined"),
         (r"\bunable to\b", "cannot"),
-        (r"\bfail(?:ed|s)? to\b", "did not"),
+        (r"\b(?:fail(?:ed|s)?|refus(?:ed|es)|forg(?:ot|ets|otten)) to\b", "did not"),
         (r"\bno one\b", "nobody"),
     )
 )
@@ -377,6 +378,17 @@ def _spelled(text: str) -> Iterator[float]:
         place += 1
 
 
+def counted_words(text: str) -> dict[str, str]:
+    """The word that follows each number: `cat` for 2 in `two cats and a dog`."""
+    tokens = [match[0] for match in _WORD.finditer(_plain(text).casefold())]
+    out: dict[str, str] = {}
+    for token, following in pairwise(tokens):
+        form, word = _word(token), _word(following)
+        if form.isdigit() and word and not word.isdigit():
+            out.setdefault(form, word)
+    return out
+
+
 def _spelled_at(words: list[str], place: int) -> tuple[int, int]:
     """The number in words that begins at a place, and the place after it."""
     total, group = 0, 0
@@ -429,6 +441,12 @@ _ALTERNATIVES = tuple(
         "like favourite prefer | hate dislike detest despise loathe",
         "start begin | stop quit finish end",
         "buy | sell",
+        "book reserve | cancel",
+        "doubt | certain sure",
+        "join start | leave quit resign",
+        "live reside | born",
+        "speak | learn",
+        "run play | watch",
         "open | close",
         "accept | decline reject refuse",
         "increase rise | decrease fall",
@@ -614,14 +632,16 @@ def _polarity(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 _UNREAL = re.compile(
-    r"\b(?:could|should|might|almost|nearly|wish|if|(?:would|['\u2019]d) (?:love|like) to|dream(?:ing|t|ed)? of)\b",
+    r"\b(?:could|should|might|almost|nearly|wish|if|(?:would|['\u2019]d) (?:love|like) to|dream(?:ing|t|ed)? of"
+    r"|(?:want(?:s|ed)?|hop(?:e|es|ed|ing)|plan(?:s|ned|ning)?|intend(?:s|ed)?|learn(?:s|ing)?) to|plan(?:s|ning)? on"
+    r"|(?<!is )(?<!am )(?<!are )(?<!was )(?<!were )(?<!get )(?<!got )(?<!['\u2019]\w )used to)\b",
     re.IGNORECASE,
 )
 _CLAUSE_END = re.compile(r"[,;:.!?()\n]|\b(?:but|because|so|although|though|however)\b", re.IGNORECASE)
 _PLANS = re.compile(
     r"\b(?:could|should|might|may|wish\w*|if|would|want\w*|like to|hop(?:es?|ing) to|plan\w*|intend\w*|dream\w*|goal"
     r"|aim\w*|consider\w*|think\w* (?:of|about)|recommend\w*|suggest\w*|advi[sc]e\w*|interested|almost|nearly"
-    r"|try\w*|tries)\b",
+    r"|try\w*|tries|learn\w*|used to)\b",
     re.IGNORECASE,
 )
 

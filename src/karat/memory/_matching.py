@@ -20,6 +20,7 @@ from karat.memory._language import (
     Facts,
     Word,
     content_words,
+    counted_words,
     dates,
     facts_of,
     is_plan,
@@ -263,6 +264,14 @@ class Matcher:
 
 
 _FROM_TO = re.compile(r"\bfrom\b(?P<a>[^.;,!?]{1,60}?)\bto\b(?P<b>[^.;,!?]{1,60})", re.IGNORECASE)
+_BETWEEN = re.compile(
+    r"(?P<a>[^.;,!?]{1,80}?)\b(?:over|than|instead of|of)\b(?P<b>[^.;,!?]{1,60})", re.IGNORECASE
+)
+"""`tea over coffee`, `older than Jan`, `the manager of Lee`: what stands on either side is not interchangeable."""
+_BY = re.compile(
+    r"(?P<a>[^.;,!?]{1,80}?)\b(?:is|are|was|were|been|being|gets?|got)\s+\w+\s+(?:[^.;,!?]{0,40}?\s)?by\b(?P<b>[^.;,!?]{1,60})",
+    re.IGNORECASE,
+)
 _PASSIVE = re.compile(
     r"\b(?:is|are|was|were|been|being|be|gets?|got)\s+(?:\w+ly\s+)?\w+(?:ed|en|[^aeiou]t|ght|nt|ld)\b|\bby\b|\bfrom\b",
     re.IGNORECASE,
@@ -281,14 +290,42 @@ def swapped(wanted: str, given: str) -> bool:
     """
     if max(len(wanted), len(given)) > LONGEST_ORDERED:
         return False
-    one, other = _FROM_TO.search(wanted), _FROM_TO.search(given)
-    if one and other:
-        (a, b), (c, d) = ((content_words(found["a"]), content_words(found["b"])) for found in (one, other))
-        if a & d and b & c and not a & c:
-            return True
+    for pattern in (_FROM_TO, _BETWEEN):
+        one, other = pattern.search(wanted), pattern.search(given)
+        if one and other:
+            (a, b), (c, d) = (
+                (content_words(found["a"]), content_words(found["b"])) for found in (one, other)
+            )
+            if (a - c) & d and (c - a) & b:
+                return True
+    if _other_doer(wanted, given) or _other_doer(given, wanted) or _counts_others(wanted, given):
+        return True
     if _PASSIVE.search(wanted) or _PASSIVE.search(given):
         return False
     return any(_is_swapped(wanted, clause) for clause in _CLAUSE.split(given))
+
+
+def _other_doer(passive: str, active: str) -> bool:
+    """Whether one sentence says by whom it was done, and in the other that one comes after whom it was done to."""
+    found = _BY.search(passive)
+    if found is None or _PASSIVE.search(active):
+        return False
+    order = [word.form for word in word_sequence(active)]
+    done_to, done_by = (
+        [order.index(form) for form in content_words(found[side]) if form in order] for side in "ab"
+    )
+    return bool(done_to and done_by) and max(done_to) < min(done_by)
+
+
+def _counts_others(wanted: str, given: str) -> bool:
+    """Whether both speak of the same two things, and one counts the one and the other the other."""
+    ours, theirs = counted_words(wanted), counted_words(given)
+    shared = content_words(wanted) & content_words(given)
+    return any(
+        theirs[number] != word and {word, theirs[number]} <= shared
+        for number, word in ours.items()
+        if number in theirs
+    )
 
 
 def _is_swapped(wanted: str, given: str) -> bool:

@@ -232,6 +232,10 @@ def test_the_url_that_is_shown_never_has_the_password(own_server: Any) -> None:
         ("postgresql:///db?sslpassword=secret", "postgresql:///db?sslpassword=***"),
         ("postgresql://", "postgresql://"),
         ("postgres://host/db", "postgresql://host/db"),
+        ("postgres://user:secret@[::1]:5432/db", "postgresql://user:***@[::1]:5432/db"),
+        ("postgresql://user:secret@one:1,two:2/db", "postgresql://user:***@one:1,two:2/db"),
+        ("postgresql://one,two/db", "postgresql://one,two/db"),
+        ("postgresql:///db?host=/run,/tmp&port=7", "postgresql://:7/db?host=/run%2C/tmp"),
     ],
 )
 def test_passwords_are_starred(url: str, shown: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from ipaddress import IPv6Address
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -361,6 +362,13 @@ def _refuse_misread(options: Mapping[str, Any]) -> None:
         raise ValueError("port")
 
 
+def _is_ipv6(host: str) -> bool:
+    try:
+        return IPv6Address(host) is not None
+    except ValueError:
+        return False
+
+
 def without_password(url: str) -> str:
     """A URL as it may be shown: built from the parts that are known to be no secrets, not by removing secrets.
 
@@ -375,10 +383,16 @@ def without_password(url: str) -> str:
         parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
     except Error:
         return f"{scheme}://***"
-    for name in ("user", "host", "dbname"):
+    hosts = [f"[{each}]" if _is_ipv6(each) else each for each in parts.get("host", "").split(",")]
+    for name, values in (
+        ("user", [parts.get("user", "")]),
+        ("host", hosts),
+        ("dbname", [parts.get("dbname", "")]),
+    ):
         # `host?password=p@w` makes libpq take `host?password=p` for the user: what looks like an option is not shown.
-        if any(sign in parts.get(name, "") for sign in "?=&@:") and not parts.get(name, "").startswith("/"):
+        if any(sign in each for each in values for sign in "?=&@:" if each[:1] not in ("/", "[")):
             parts[name] = "***"
+            hosts = ["***"] if name == "host" else hosts
     if not all(each.isdigit() for each in parts.get("port", "").split(",") if each):
         parts["port"] = "***"
     credentials = quote(parts.get("user", ""), safe="*")
@@ -386,9 +400,12 @@ def without_password(url: str) -> str:
         credentials += ":***"
     host = parts.get("host", "")
     in_path = not host.startswith("/")
-    place = host if in_path else ""
-    if "port" in parts:
-        place += f":{parts['port']}"
+    ports = parts.get("port", "").split(",")
+    if not in_path:
+        hosts = [""] * len(ports)
+    elif len(ports) != len(hosts):
+        ports = ports[:1] * len(hosts)  # one port for all
+    place = ",".join(f"{each}:{port}" if port else each for each, port in zip(hosts, ports, strict=True))
     shown = {
         name: value
         for name, value in parts.items()

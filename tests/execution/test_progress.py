@@ -158,3 +158,11 @@ def test_an_experiment_says_which_variant_runs(tmp_path, monkeypatch):
     seen: list[tuple[str, int, int]] = []
     karat.experiment("experiment.yaml", progress=lambda p: seen.append((p.what, p.variant, p.variants)))
     assert set(seen) >= {("run", 1, 2), ("run", 2, 2), ("evaluate", 0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.02, "200/s"), (2, "2.0/s"), (40, "0.1/s"), (100, "2.4/min"), (1000, "0.2/min")]
+)
+def test_a_slow_rate_is_never_zero(monkeypatch, seconds, said):
+    monkeypatch.setattr("karat.execution.progress.time.monotonic", lambda: 50.0 + seconds)
+    assert Progress("run", 100, done=4, started=50.0).facts[0] == said

@@ -47,7 +47,8 @@ class Progress(msgspec.Struct):
         """Rate, failures, retries, cost and time left, as far as there is something to say."""
         found = []
         if self.done > self.before:
-            found.append(f"{self.rate:,.0f}/s" if self.rate >= 10 else f"{self.rate:.1f}/s")
+            slow = f"{self.rate:.1f}/s" if self.rate >= 0.1 else f"{60 * self.rate:.1f}/min"
+            found.append(f"{self.rate:,.0f}/s" if self.rate >= 10 else slow)
         if self.failed:
             found.append(f"{self.failed:,} failed")
         if self.retries:

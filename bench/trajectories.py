@@ -1,7 +1,8 @@
 """Trajectory match beside its peers: a sweep of small and large trajectories, and rates at 5, 50 and 500 calls.
 
 The sweep compares karat with Potato, both through `evaluate` on raw trajectories, in one process: the two take turns
-in short rounds, and the best round of each counts, because other work on the machine slows both and not evenly. It
+in short rounds of processor time, and the best round of each counts, because other work on the machine slows both and
+not evenly. It
 covers all modes, all modes of the arguments, 1 to 500 calls, four forms of input, and these kinds of cases: both sides
 equal, the first, the last or every call with another argument, one call more, one less, all tools renamed, the calls
 shuffled. Rows in which karat is slower are counted and listed. Potato reads no arguments of calls in LangChain's form;
@@ -251,7 +252,7 @@ def take_turns(
     judges: tuple[Callable[..., Any], Callable[..., Any]], agent: Any, reference: Any, rounds: int
 ) -> tuple[float, float]:
     """The best seconds of an evaluation of each of two, which are called in turns."""
-    clock, best = time.perf_counter, [float("inf")] * 2
+    clock, best = time.process_time, [float("inf")] * 2
     for judge in judges:
         judge(outputs=agent, reference_outputs=reference)
     start = clock()

@@ -1,11 +1,14 @@
 """JSON Schema validation of hostile values: bounded in time, and nothing is ever fetched.
 
-`jsonschema` alone fetches remote references, matches patterns with `re`, which cannot be interrupted, and compares
-every pair of items for `uniqueItems`. Schemas come from files people share, and the values from models.
+`jsonschema` alone fetches remote references, matches patterns with `re`, which cannot be interrupted, compares every
+pair of items for `uniqueItems`, and follows references that double at each level, two to the power of their depth.
+Schemas come from files people share, and the values from models.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -18,14 +21,81 @@ from karat.errors import RequestError
 PATTERN_SECONDS = 1.0
 """How long one pattern may take on one text."""
 
+SECONDS = 1.5
+"""How much processor time one value of up to `PARTS` parts may take; a larger one may take more in proportion."""
+PARTS = 50_000
+"""More than a text of 100 kB has."""
+
 _DATA = ("const", "enum", "default", "examples")
 """Keywords whose values are data: a `$ref` inside of them is no reference."""
 
 Rule = Callable[[Any, Any, Any, Any], Iterator[Any]]
 
 
-class PatternUndecided(Exception):
-    """A pattern had not matched or failed within its time, or cannot be used at all."""
+class Undecided(Exception):
+    """A pattern, or the whole schema, had not accepted or refused a value in its time, or cannot be used at all."""
+
+
+class Validator:
+    """Finds the violations of a schema, within a limit of processor time for each value."""
+
+    def __init__(self, base: Any, rules: Mapping[str, Rule], schema: Any, **options: Any) -> None:
+        from jsonschema.validators import extend
+
+        limited = {name: _limited(rule) for name, rule in (base.VALIDATORS | rules).items()}
+        self._validator = extend(base, limited)(schema, **options)  # type: ignore[no-untyped-call]  # its stub
+
+    def iter_errors(self, value: Any) -> Iterator[Any]:
+        """Yield the violations; `Undecided` and `referencing.exceptions.Unresolvable` may be raised meanwhile."""
+        _watch.value, _watch.steps, _watch.end = value, 0, time.thread_time() + SECONDS
+        yield from self._validator.iter_errors(value)
+
+
+class _Watch(threading.local):
+    """The value that is validated in a thread, and when its time ends."""
+
+    value: Any = None
+    steps = 0
+    end = 0.0
+
+    def check(self) -> None:
+        """Raise `Undecided` if the time has ended; a large value first gets the time that it may take."""
+        if time.thread_time() <= self.end:
+            return
+        parts, self.value = _count_parts(self.value), None
+        if parts <= PARTS:
+            raise Undecided(
+                f"the schema had not decided after {SECONDS:g} s: it refers to the same parts again and again, "
+                "or compares with too many values"
+            )
+        self.end += SECONDS * (parts / PARTS - 1)
+
+
+_watch = _Watch()
+
+
+def _limited(rule: Rule) -> Rule:
+    def run(validator: Any, keyword: Any, instance: Any, schema: Any) -> Any:
+        _watch.steps += 1
+        # The clock is a system call: most keywords take less time than it.
+        if _watch.steps & 31 == 0:
+            _watch.check()
+        return rule(validator, keyword, instance, schema)
+
+    return run
+
+
+def _count_parts(value: Any) -> int:
+    """Count the values inside of a value, and itself."""
+    count, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        count += 1
+        if isinstance(part, Mapping):
+            waiting += part.values()
+        elif isinstance(part, (list, tuple)):
+            waiting += part
+    return count
 
 
 def validator(
@@ -35,11 +105,10 @@ def validator(
     schema_formats: Any = None,
     formats: Any = None,
     where: str = "the schema",
-) -> Any:
-    """A `jsonschema` validator of a schema. RequestError: it is not one.
+) -> Validator:
+    """The validator of a schema. RequestError: it is not one.
 
-    `schema_formats` and `formats` are format checkers for the schema and for what is validated. While validating,
-    `PatternUndecided` and `referencing.exceptions.Unresolvable` may be raised.
+    `schema_formats` and `formats` are format checkers for the schema and for what is validated.
     """
     import jsonschema
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # it has no stubs
@@ -60,8 +129,7 @@ def validator(
             base.VALIDATORS.get("additionalProperties"), pattern_seconds
         ),
     }
-    cls = jsonschema.validators.extend(base, rules)  # type: ignore[no-untyped-call]  # its stub
-    return cls(schema, registry=REGISTRY, format_checker=formats)
+    return Validator(base, rules, schema, registry=REGISTRY, format_checker=formats)
 
 
 def refuse_remote_references(schema: object, where: str = "the schema") -> None:
@@ -200,13 +268,14 @@ def _compiled(pattern: str) -> Any:
 
 
 def _found(pattern: str, text: str, seconds: float) -> bool:
+    _watch.check()
     try:
         # Without the interpreter lock: other threads go on meanwhile.
         return _compiled(pattern).search(text, timeout=seconds, concurrent=True) is not None
     except TimeoutError:
-        raise PatternUndecided(f"the pattern {_clip(pattern)} had not decided after {seconds:g} s") from None
+        raise Undecided(f"the pattern {_clip(pattern)} had not decided after {seconds:g} s") from None
     except Exception as error:  # what `regex` raises for a bad pattern is not exported as one type
-        raise PatternUndecided(f"the pattern {_clip(pattern)} cannot be used: {error}") from None
+        raise Undecided(f"the pattern {_clip(pattern)} cannot be used: {error}") from None
 
 
 def _clip(value: Any, limit: int = 60) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from karat import json_schema
 from karat.errors import CannotJudge, KaratError, NotApplicable
 from karat.evaluators import RunOutput, build_evaluator, evaluators
 from karat.evaluators._pairwise import ByFunction, ByMetric
@@ -183,6 +184,59 @@ def test_many_long_references_are_bounded_together(name: str, limited: Any) -> N
         evaluator.evaluate(outputs=LINES[:SIZE], reference_outputs=references)
     limited()
     assert evaluator.evaluate(outputs="a b", reference_outputs=["a b", "b c"]).score == pytest.approx(1.0)
+
+
+def test_short_references_beside_a_long_output_are_embedded_quickly(limited: Any) -> None:
+    """Texts that are embedded in one call are padded to the longest, and the output is written as text once."""
+    evaluator = build_evaluator("embedding_similarity", {"any_of": True})
+    evaluator.evaluate(outputs="a", reference_outputs=["a"])
+    output = [f"item {at}" for at in range(6_000)]
+    limited()
+    assert evaluator.evaluate(outputs=output, reference_outputs=[f"item {at}" for at in range(900)]).score
+
+
+def test_a_long_output_without_a_number_is_read_once(limited: Any) -> None:
+    output = [{"speaker": "Agent", "text": "f(" + "(" * 90} for _ in range(900)]
+    evaluator = build_evaluator("numeric_match", {"extract": "last", "any_of": True})
+    limited()
+    result = evaluator.evaluate(outputs=output, reference_outputs=[f"b={at}" for at in range(900)])
+    assert (result.score, "no number" in result.comment) == (0.0, True)
+
+
+def _doubling(keyword: str, leaf: Any, depth: int = 40) -> dict[str, Any]:
+    """A schema of a few kB that applies its last part two to the power of the depth times."""
+    parts = {f"d{at}": {keyword: [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(depth)}
+    return {"$defs": {**parts, f"d{depth}": leaf}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _doubling("allOf", {}),
+        _doubling("anyOf", {"type": "null"}),
+        _doubling("oneOf", {}),
+        {"items": {"not": {"enum": [{"a": at} for at in range(3_000)]}}},
+    ],
+    ids=["allOf", "anyOf", "oneOf", "enum"],
+)
+def test_a_schema_that_takes_too_long_is_an_error(schema: Any, monkeypatch: Any, limited: Any) -> None:
+    monkeypatch.setattr(json_schema, "SECONDS", 0.1)
+    evaluator = build_evaluator("json_schema_match", {"schema": schema})
+    limited()
+    with pytest.raises(CannotJudge, match="had not decided"):
+        evaluator.evaluate(outputs=[{"a": -1}] * 3_000)
+
+
+def test_a_large_value_may_take_longer(monkeypatch: Any) -> None:
+    monkeypatch.setattr(json_schema, "SECONDS", 0.001)
+    evaluator = build_evaluator(
+        "json_schema_match", {"schema": {"items": {"$ref": "#/$defs/n"}, "$defs": {"n": {}}}}
+    )
+    value = [1] * 3_000
+    with pytest.raises(CannotJudge, match="had not decided"):
+        evaluator.evaluate(outputs=value)
+    monkeypatch.setattr(json_schema, "PARTS", 1)
+    assert evaluator.evaluate(outputs=value).score == 1.0
 
 
 @pytest.mark.parametrize("what", PAIRS)

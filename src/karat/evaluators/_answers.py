@@ -379,17 +379,19 @@ class NumericMatch(ReferenceEvaluator):
         return None if text is None else self._read(text)
 
     def prepare(self, output: object) -> Any:
-        return output, self._quantity(output, "the output")
+        given = self._quantity(output, "the output")
+        if given is not None:
+            return given, ""
+        return None, f"no number can be read from the output {clip(output)}{self._hint(output)}"
 
     def judge(self, output: Value, reference: object) -> Result:
         expected = self._quantity(reference, "the reference")
         if expected is None:
             comment = f"no number can be read from the reference {clip(reference)}{self._hint(reference)}"
             raise CannotJudge(f"{self.key}: {comment}")
-        output, given = output
+        given, problem = output
         if given is None:
-            comment = f"no number can be read from the output {clip(output)}{self._hint(output)}"
-            return Result(self.key, 0.0, False, comment)
+            return Result(self.key, 0.0, False, problem)
         metadata = {
             "output_number": _shown(given.value),
             "reference_number": _shown(expected.value),

@@ -239,9 +239,11 @@ class EmbeddingDistance(ReferenceEvaluator):
                 f"{self.key}: a text of {longest:,} characters is over max_length ({self._max_length:,})"
             )
 
-    def judge(self, output: object, reference: object) -> Result:
-        expected = reference_text(reference, self.key)
-        text = text_of(output, "the output")
+    def prepare(self, output: object) -> str | None:
+        return text_of(output, "the output")
+
+    def judge(self, output: str | None, reference: object) -> Result:
+        text, expected = output, reference_text(reference, self.key)
         if text is None:
             return Result(self.key, 0.0, None, "there is no output")
         self._check_length((text, expected))

@@ -194,7 +194,7 @@ class JSONSchemaMatch(_JSONEvaluator):
                 if count == MAX_PROBLEMS or branches > MAX_BRANCHES:
                     is_all = False
                     break
-        except json_schema.PatternUndecided as error:
+        except json_schema.Undecided as error:
             raise CannotJudge(f"{self.key}: {error}") from None
         except Unresolvable as error:
             raise CannotJudge(

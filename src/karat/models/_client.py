@@ -589,11 +589,20 @@ def find_embedder(endpoint: Endpoint) -> Embedder | None:
 class WordLlamaEmbedder(Embedder):
     """WordLlama: 256 dimensions, weights inside its wheel, no network."""
 
+    ALONE = 2_000
+    """Characters from which a text is embedded alone: WordLlama pads all texts of a call to the longest."""
+
     _loading = threading.Lock()
     _loaded: Any = None
 
     def vectors(self, texts: Sequence[str]) -> Any:
-        return self._load().embed(list(texts))
+        embed = self._load().embed
+        if max(map(len, texts), default=0) <= self.ALONE:
+            return embed(list(texts))
+        import numpy
+
+        short = iter(embed([text for text in texts if len(text) <= self.ALONE]))
+        return numpy.stack([embed([text])[0] if len(text) > self.ALONE else next(short) for text in texts])
 
     @classmethod
     def _load(cls) -> Any:

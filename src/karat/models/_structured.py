@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from karat.errors import RequestError
-from karat.json_schema import PatternUndecided, refuse_remote_references, validator
+from karat.json_schema import Undecided, refuse_remote_references, validator
 from karat.models._failures import one_line
 from karat.models._messages import Request
 
@@ -59,7 +59,7 @@ class OutputSchema:
         try:
             for error in self._validator.iter_errors(value):
                 raise ValueError(f"{_where(error.absolute_path)}: {one_line(error.message, 300)}")
-        except PatternUndecided as error:
+        except Undecided as error:
             raise ValueError(str(error)) from None
         except RecursionError:
             raise ValueError("it is nested too deeply to be checked") from None

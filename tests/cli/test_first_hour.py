@@ -405,6 +405,15 @@ def test_the_terminal_names_the_line_that_failed(karat, project):
     assert "all 6 failed: NameError: name 'txet' is not defined (typo.py:2)" in said.out
 
 
+def test_a_task_that_returns_nothing_is_noticed(karat, project):
+    (project / "silent.py").write_text(
+        "def silent(text):\n    text.upper()\ndef partly(text):\n    return text if 'e' in text else None\n"
+    )
+    rest = ["--data", "qa.jsonl", "--input", "question", "-e", "json_valid"]
+    assert "every output is null" in karat("run", "silent.py:silent", *rest).out
+    assert "every output is null" not in karat("run", "silent.py:partly", *rest).out
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import msgspec
 import numpy
+import pandas
 import pydantic
 import pytest
 
@@ -203,7 +204,9 @@ def test_a_wrong_example_is_named_with_the_remedy(given: object, named: str) -> 
         Dataset.from_examples([{"id": "taken", "input": 0}, given])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("given", ["text", {"input": 1}, Example("a", 1), 7])
+@pytest.mark.parametrize(
+    "given", ["text", {"input": 1}, Example("a", 1), 7, pandas.DataFrame({"input": [1]})]
+)
 def test_one_example_is_not_a_list_of_them(given: object, refuses) -> None:
     with refuses(DataError):
         Dataset.from_examples(given)  # type: ignore[arg-type]

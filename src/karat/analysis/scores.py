@@ -679,7 +679,9 @@ def shared_examples(store: Store, datasets: Sequence[str]) -> tuple[Shared, str]
         common = here if place == 0 else {k: v for k, v in common.items() if here.get(k) == v}
     names = " and ".join(f"{data.label} ({len(data):,} examples)" for data in handles)
     if not common:
-        raise RequestError(f"the runs are of different datasets that share no example: {names}")
+        raise RequestError(
+            f"the runs are of different datasets that share no example: {names}: run both over one"
+        )
     note = f"the runs are of different datasets, {names}: compared over the {len(common):,} examples that are the same"
     return Shared(handles[0], common), note
 

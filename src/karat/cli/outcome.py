@@ -20,7 +20,7 @@ from karat.formatting import (
     plural,
 )
 from karat.layout import Styled
-from karat.records import Failed, Status
+from karat.records import Failed, Ok, Status
 from karat.store.handles import Aggregation, Evaluation, Run
 from karat.store.run_labels import matrix_labels, run_labels
 
@@ -115,6 +115,11 @@ def next_steps(*handles: Any) -> list[Block]:
         reason = common_failure(each) if isinstance(each, Run) else ""
         texts = [f"all {each.counts.failed:,} failed: {reason}"] if reason else failure_texts(each)
         blocks += [Paragraph(Styled(text, "bad")) for text in texts]
+    blocks += [
+        Paragraph(Styled("every output is null: does the task return its answer?", "warning"))
+        for each in there
+        if isinstance(each, Run) and each.counts.ok and _returns_nothing(each)
+    ]
     if last is None or last.store.url == "memory://":  # nothing is left for another command
         return blocks
     commands = [each.store.command("show", each.id, "--failed") for each in failed]
@@ -124,6 +129,11 @@ def next_steps(*handles: Any) -> list[Block]:
     if isinstance(last, Run) and last.counts.ok:
         lines.append(("scores", [last.store.command("evaluate", last.id, "-e", "NAME")]))
     return [*blocks, Details("", lines)] if lines else blocks
+
+
+def _returns_nothing(run: Run) -> bool:
+    """Whether a task returned None for every example, as functions without a return statement do."""
+    return all(isinstance(each.outcome, Ok) and each.outcome.value is None for each in run.outputs())
 
 
 MOST_KINDS = 3

@@ -420,9 +420,15 @@ class MemoryExamples:
     """The examples of an iterable, which is gone through once."""
 
     def __init__(self, examples: Iterable[Example | Mapping[str, Any] | tuple[Any, ...]]) -> None:
-        if isinstance(examples, (str, bytes, Mapping, Example)) or not isinstance(examples, Iterable):
+        frame = hasattr(examples, "columns")  # iterating over one gives the names of its columns
+        if (
+            isinstance(examples, (str, bytes, Mapping, Example))
+            or not isinstance(examples, Iterable)
+            or frame
+        ):
+            fix = ": give its rows, frame.to_dict('records') or frame.to_dicts()" if frame else ""
             raise DataError(
-                f"from_examples takes a list of examples, not {with_article(type(examples).__qualname__)}"
+                f"from_examples takes a list of examples, not {with_article(type(examples).__qualname__)}{fix}"
             )
         self._spool = Spool()
         identities = Identities("examples", "example", self._look_back)

@@ -215,8 +215,11 @@ def measure_viewer(path: Path) -> dict[str, float]:
         base = url.partition("/?")[0]
 
         def get(place: str) -> Any:
-            with opener.open(base + place, timeout=120) as answer:
-                return json.loads(answer.read())
+            while True:
+                with opener.open(base + place, timeout=120) as answer:
+                    if answer.status != 202:  # columns are being built
+                        return json.loads(answer.read())
+                time.sleep(0.1)
 
         start = time.perf_counter()
         get("/api/runs")

@@ -6,6 +6,10 @@ On the shipped set, and on a part of a published Mem-Gallery dialogue where the 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +99,44 @@ def test_every_system_is_evaluated_on_a_published_dialogue(tmp_path):
     made = evaluated(write_json(tmp_path / "data" / "part.json", part), tmp_path)
     totals = {each.metrics["question_answering"]["num_total"] for each in made.values()}
     assert totals == {len(asked)}
+
+
+ALONE = """
+    import fcntl, socket, struct, sys
+    with socket.socket() as lo:
+        fcntl.ioctl(lo, 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS: loopback is down at first
+
+    def left():
+        counted = [line.split() for line in open("/proc/self/net/snmp") if line.startswith("Ip:")]
+        over4 = int(dict(zip(*counted))["OutNoRoutes"])
+        return over4 + int(dict(line.split() for line in open("/proc/self/net/snmp6"))["Ip6OutNoRoutes"])
+
+    import ctypes
+    from karat.memory import evaluate
+    from tests.memory.parts import sample
+    from tests.memory.systems.scripted import extracting
+    from tests.memory.systems.test_conformance import BUILT_IN, CONTROLS
+    with extracting() as provider:
+        for name in [*CONTROLS, *BUILT_IN, "mem0", "langmem"]:
+            made = evaluate(
+                [sample()], name, output_dir=f"{sys.argv[1]}/{name}", store="memory://", judge="deterministic",
+                model="extractive", params={"model": provider.spec()} if name in ("mem0", "langmem") else None,
+            )
+            assert made.exit_code == 0, made.problems
+    before, libc = left(), ctypes.CDLL(None)
+    address = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(80), socket.inet_aton("192.0.2.1"))
+    libc.connect(libc.socket(socket.AF_INET, socket.SOCK_STREAM, 0), address, len(address))
+    print("tried to leave:", before, "and by hand:", left() - before)
+    """
+
+
+def test_no_connection_leaves_a_machine_that_is_only_loopback(tmp_path):
+    """In a network namespace of its own, whose kernel counts what finds no route: of compiled code and children too."""
+    alone = ["unshare", "--map-root-user", "--net"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
+        pytest.skip("network namespaces are not allowed here")
+    done = subprocess.run(
+        [*alone, sys.executable, "-c", textwrap.dedent(ALONE), str(tmp_path)],
+        capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False,
+    )  # fmt: skip
+    assert "tried to leave: 0 and by hand: 1" in done.stdout, done.stderr

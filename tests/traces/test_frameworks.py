@@ -140,6 +140,21 @@ def test_the_text_before_calls_stays_with_its_message() -> None:
         assert [call.name for call in step.tool_calls] in (["get_weather"], ["get_weather", "convert"])
 
 
+def test_the_lines_of_a_resumed_session_count_once() -> None:
+    """A session of Claude Code that is resumed begins with a copy of its history, with the same identities."""
+    document = DOCUMENTS["claude_code_jsonl"]
+    lines = [json.loads(line) for line in document.splitlines()] if isinstance(document, str) else document
+    once = normalize(lines)
+    resumed = normalize([*lines, *copy.deepcopy(lines)])
+    assert resumed.calls == once.calls
+    assert resumed.steps == once.steps
+    changed = copy.deepcopy(lines)
+    for line in changed:
+        if line.get("type") == "assistant":
+            line["message"]["content"].append({"type": "tool_use", "id": "new", "name": "more", "input": {}})
+    assert "more" in [call.name for call in normalize([*lines, *changed]).calls]
+
+
 def test_a_system_prompt_is_a_step() -> None:
     for name in ("pydantic_ai_messages", "inspect_sample"):
         assert [step.text for step in normalize(DOCUMENTS[name]).steps if step.role == "system"] == [SYSTEM]

@@ -510,6 +510,10 @@ def test_a_call_added_anywhere_is_read_or_refused(value: Any, key: str) -> None:
         ({"run_type": "tool", "inputs": {}}, "LangSmith"),
         ({"values": 1, "next": [], "config": {}}, "LangGraph"),
         ({"jsonrpc": "2.0", "params": {}}, "MCP"),
+        (
+            [{"type": "odd", "uuid": "1", "data": {"content": [{**CALL, "type": "tool_use"}]}}],
+            "Claude Agent SDK",
+        ),
         ([{"role": "assistant", "content": "x", "functionCalls": [CALL]}], "OpenAI messages"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

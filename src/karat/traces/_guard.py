@@ -8,6 +8,7 @@ frameworks write calls twice. Anything else is refused, because an evaluator wou
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -114,12 +115,21 @@ _FORMATS = tuple(
 )
 
 
+_SHARED = Counter(key for _, keys, _ in _FORMATS for key in keys)
+"""In how many formats a key occurs: `uuid` says more about a format than `type`."""
+
+
 def nearest_format(value: object) -> str:
     """Return "the nearest format is …: give …" for a dict, or for the first dict of a list."""
     if isinstance(value, (list, tuple)):
         value = next((each for each in value if isinstance(each, dict)), None)
     keys = {str(key) for key in value} if isinstance(value, dict) else set()
-    name, _, fix = max(_FORMATS, key=lambda each: (len(each[1] & keys), len(each[1] & keys) / len(each[1])))
+
+    def likeness(each: tuple[str, frozenset[str], str]) -> tuple[float, float]:
+        shared = each[1] & keys
+        return sum(1 / _SHARED[key] for key in shared), len(shared) / len(each[1])
+
+    name, _, fix = max(_FORMATS, key=likeness)
     return f"the nearest known format is {name}: {fix}"
 
 

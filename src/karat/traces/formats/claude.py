@@ -32,7 +32,9 @@ _RESULT = frozenset(("subtype", "num_turns", "duration_ms"))
 
 
 def detect(value: object) -> bool:
-    """A line of `stream-json` or of a session file, or a message of the SDK, which has no role."""
+    """A line of `stream-json` or of a session file, a message of the SDK, which has no role, or lines that repeat."""
+    if isinstance(value, list):
+        return any(_repeated(value))
     if not isinstance(value, dict) or "role" in value:
         return False
     kind = value.get("type")
@@ -43,8 +45,17 @@ def detect(value: object) -> bool:
     return value.keys() >= _MESSAGE or value.keys() >= _RESULT or value.keys() == {"subtype", "data"}
 
 
-def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
+def read(value: Any) -> Iterator[Step | Unused]:
     """Yield the steps of a message; the lines between messages hold none."""
+    if isinstance(value, list):
+        for position, (line, is_repeated) in enumerate(zip(value, _repeated(value), strict=True)):
+            if is_repeated:
+                yield Unused(
+                    f"[{position}]", "a line of the session, repeated", line, harmless=True, reviewed=True
+                )
+            else:
+                yield from placed(read_any(line), f"[{position}]")
+        return
     kind = value.get("type")
     if kind in _TYPES:
         message = plain(value["message"])
@@ -62,6 +73,19 @@ def read(value: dict[str, Any]) -> Iterator[Step | Unused]:
     else:
         label = kind or value.get("subtype")
         yield Unused("", f"{label!r} is an event and no message", value, harmless=True)
+
+
+def _repeated(lines: list[Any]) -> Iterator[bool]:
+    """Yield for each line whether it repeats an earlier one: a session that is resumed copies its history."""
+    seen: dict[str, Any] = {}
+    for line in lines:
+        is_message = (
+            isinstance(line, dict) and line.get("type") in _TYPES and isinstance(line.get("uuid"), str)
+        )
+        if not is_message or (first := seen.setdefault(line["uuid"], line)) is line:
+            yield False
+        else:
+            yield bool(first.get("message") == line.get("message"))
 
 
 def _read_sdk_message(value: dict[str, Any]) -> Iterator[Step | Unused]:

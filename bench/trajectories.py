@@ -2,11 +2,10 @@
 
 The sweep compares karat with Potato, both through `evaluate` on raw trajectories, in one process: the two take turns
 in short rounds of processor time, and the best round of each counts, because other work on the machine slows both and
-not evenly. It
-covers all modes, all modes of the arguments, 1 to 500 calls, four forms of input, and these kinds of cases: both sides
-equal, the first, the last or every call with another argument, one call more, one less, all tools renamed, the calls
-shuffled. Rows in which karat is slower are counted and listed. Potato reads no arguments of calls in LangChain's form;
-these rows are counted apart.
+not evenly. It covers all modes, all modes of the arguments, 1 to 500 calls, four forms of input, and these kinds of
+cases: both sides equal, the first, the last or every call with another argument, one call more, one less, all tools
+renamed, the calls shuffled. Rows in which karat is slower are counted and listed. Potato reads no arguments of calls in
+LangChain's form; these rows are counted apart.
 
 The rates compare with agentevals as well, each package in a process of its own. In the rows marked `respelt` the agent
 writes the keys of its arguments in another order, so that no two texts are the same; in those marked `objects`

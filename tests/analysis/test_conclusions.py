@@ -39,6 +39,28 @@ def test_a_better_run_is_called_better(compared):
     assert "rate=0.9 is better than rate=0.6 by 0.3" in compared(0.6, 0.9).conclusions[0]
 
 
+@pytest.mark.parametrize(
+    ("failed", "conclusion"), [(0, "]."), (3, "]."), (28, "could undo that."), (60, "could reverse that.")]
+)
+def test_missing_items_qualify_a_difference(store, failed, conclusion):
+    """A fifth of the examples got better; those that failed could have got worse."""
+
+    def answer(number: int, good: bool, failed: int) -> int:
+        if number < failed:
+            raise ValueError("no answer")
+        return number if good or number % 5 else -1
+
+    data = [{"id": str(i), "input": i, "expected": i} for i in range(200)]
+    runs = [
+        karat.run(FunctionTask(answer, parameters={"good": good, "failed": failed}), data, store=store)
+        for good in (False, True)
+    ]
+    karat.evaluate(runs, ["exact_match"], store=store)
+    [found] = compare(runs).conclusions
+    assert "better than" in found
+    assert found.endswith(conclusion)
+
+
 def test_where_no_difference_is_found_the_smallest_one_is_named(compared):
     made = compared(0.9, 0.89)
     effect = made.differences[0].compared.smallest_effect

@@ -58,6 +58,24 @@ def test_missing_items_leave_a_gate_undecided():
     assert karat.gate(aggregated([*complete, None]), "accuracy:0.95")[0].verdict == "holds", "whatever it is"
 
 
+def test_missing_items_and_chance_count_together():
+    """If all missing items were wrong, 0.855 of all would be right: a value as low as 0.82 would not be surprising."""
+    scores = [1] * 171 + [0] * 9 + [None] * 20
+    [estimate] = aggregated(scores).estimates
+    assert estimate.low > 0.9
+    assert estimate.lowest == pytest.approx(0.855)
+    assert karat.gate(aggregated(scores), "accuracy:0.84")[0].verdict == "undecided"
+    assert karat.gate(aggregated(scores), "accuracy:0.81")[0].verdict == "holds"
+
+
+def test_a_gate_does_not_fail_where_missing_items_could_save_it():
+    scores = [1] * 70 + [0] * 30
+    assert karat.gate(aggregated(scores), "accuracy:0.85")[0].verdict == "fails"
+    [gate] = karat.gate(aggregated([*scores, *[None] * 100]), "accuracy:0.85")
+    assert (gate.verdict, "up to" in gate.reason) == ("undecided", True)
+    assert karat.gate(aggregated([*scores, *[None] * 5]), "accuracy:0.85")[0].verdict == "fails"
+
+
 def test_pending_items_are_missing(tmp_path):
     """A run that stopped early does not pass on what it has."""
     store = karat.open_store(f"sqlite:///{tmp_path}/k.db")

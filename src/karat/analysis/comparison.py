@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Unpack
 
 import msgspec
 
-from karat.analysis.gates import VERDICT_STYLES, Gate, Limit, Verdict, judge, negated, read_limit, worst
+from karat.analysis.gates import (
+    VERDICT_STYLES,
+    Gate,
+    Limit,
+    Verdict,
+    judge,
+    limits_with_missing,
+    negated,
+    read_limit,
+    worst,
+)
 from karat.analysis.latency import Spread, latency_of, seconds_text
 from karat.analysis.scores import (
     Paired,
@@ -584,8 +594,10 @@ def _conclusion(each: Difference, labels: Mapping[str, str], several: int, confi
             f"{run} is {'better' if better.value > 0 else 'worse'} than {baseline}"
             f" by {number(side.value)} {interval(side.low, side.high)}"
         )
-        if missing and (side.lowest is None or side.lowest <= 0):
-            found += f", but the {missing:,} missing {_items(missing)} could reverse that"
+        least, _ = limits_with_missing(side)
+        if missing and (least is None or least <= 0):
+            turn = "reverse" if side.lowest is None or side.lowest <= 0 else "undo"
+            found += f", but the {missing:,} missing {_items(missing)} could {turn} that"
     elif p is None and better.value:
         word, reason = (
             "better" if better.value > 0 else "worse",

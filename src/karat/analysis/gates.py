@@ -131,9 +131,7 @@ def judge(limit: Limit, baseline: str, run: str, improvement: Estimate, examples
         case "above":
             reason = f"not worse by more than {limit.margin:g}: the interval of the change is {shown}"
         case "missing":
-            lowest = improvement.lowest
-            worst_case = "" if lowest is None else f", down to {lowest:+.3f}"
-            reason = f"{missing} and could make it worse{worst_case}: complete them first"
+            reason = f"{missing}, {_reach(least, improvement, form='+.3f')}"
         case "between":
             reason = f"the interval of the change, {shown}, {_undecided(least, 'change', needed, examples)}"
             reason += f"; {missing}" if missing else ""
@@ -197,9 +195,7 @@ def _judge_threshold(limit: Limit, estimate: Estimate, better: Literal["higher",
             side = "below" if (cause == "below") == (better == "higher") else "above"
             reason = f"the interval, {shown}, is {side} {threshold}"
         case "missing":
-            end = estimate.lowest if better == "higher" else estimate.highest
-            reached = "" if end is None else f" it {number(end)}"
-            reason = f"{missing} and could make{reached or ' it worse'}: complete them first"
+            reason = f"{missing}, {_reach(sign * limit.margin, oriented, sign)}"
         case "between":
             reason = f"the interval, {shown}, {_undecided(limit.margin, 'value', needed, examples)}"
             reason += f"; {missing}" if missing else ""
@@ -232,13 +228,38 @@ def _decide(least: float, estimate: Estimate, examples: int) -> tuple[Verdict, C
     value, low, high = estimate.value, estimate.low, estimate.high
     if value is None or (low is None and high is None):
         return "undecided", "no interval", None
+    worst, best = limits_with_missing(estimate)
     if high is not None and high < least:
-        return "fails", "below", None
+        return ("undecided", "missing", None) if best is None or best >= least else ("fails", "below", None)
     if low is None or low < least:
         return "undecided", "between", _examples_needed(least, estimate, examples)
-    if estimate.of > estimate.n and (estimate.lowest is None or estimate.lowest < least):
-        return "undecided", "missing", None
-    return "holds", "above", None
+    return ("undecided", "missing", None) if worst is None or worst < least else ("holds", "above", None)
+
+
+def limits_with_missing(estimate: Estimate) -> tuple[float | None, float | None]:
+    """The interval of a value over all items, whatever the missing ones are; None where there is no limit.
+
+    The bounds say where the value would be if the missing items were as bad, or as good, as can be. The items that are
+    there leave their doubt beside it, by their share of all: for means, shares and differences this is exact.
+    """
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if value is None or estimate.of <= estimate.n:
+        return low, high
+    share, lowest, highest = estimate.n / estimate.of, estimate.lowest, estimate.highest
+    return (
+        None if low is None or lowest is None else lowest - share * (value - low),
+        None if high is None or highest is None else highest + share * (high - value),
+    )
+
+
+def _reach(least: float, estimate: Estimate, sign: float = 1.0, form: str = ".3f") -> str:
+    """How far missing items could take the interval across `least`; `sign` is −1 for an estimate that was negated."""
+    worst, best = limits_with_missing(estimate)
+    better = estimate.high is not None and estimate.high < least
+    reached = best if better else worst
+    way = "up" if better == (sign > 0) else "down"
+    to = "anywhere" if reached is None else f"{way} to {sign * reached:{form}}"
+    return f"which could take the interval {to}: complete them first"
 
 
 def _missing(estimate: Estimate, noun: str) -> str:

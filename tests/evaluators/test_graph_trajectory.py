@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
@@ -83,7 +84,26 @@ def test_graded_and_bounded_extras() -> None:
     assert bounded.evaluate(outputs=["a", "b", "c"], reference_outputs=["a"]).score == 0.0
 
 
-@pytest.mark.parametrize("value", [None, 3, {"x": 1}, "text", [1], [["a"], "b"]])
+_CALL = {"id": "1", "type": "function", "function": {"name": "rm", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        3,
+        {"x": 1},
+        "text",
+        [1],
+        [["a"], "b"],
+        # Conversations, of which the keys of the messages were taken for nodes: any two of them were equal.
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [_CALL]}],
+        [{"role": "tool", "name": "rm", "content": "done"}],
+        {"steps": [[{"type": "human", "content": "hi"}]]},
+        AIMessage("hi", name="agent"),
+        [AIMessage("hi", name="agent")],
+    ],
+)
 def test_what_is_no_graph_trajectory_says_so(value: Any) -> None:
     with pytest.raises(TraceError):
         GraphTrajectoryMatchEvaluator().evaluate(outputs=value, reference_outputs=["a"])

@@ -185,6 +185,10 @@ def _nodes(item: Any) -> list[str]:
     if isinstance(item, str):
         return [item]
     if isinstance(item, dict):
+        if isinstance(item.get("role"), str) or ("content" in item and isinstance(item.get("type"), str)):
+            raise TraceError(
+                "a message is not a node of a graph: trajectory_match compares the calls of messages"
+            )
         named = next((item[key] for key in _NODE_KEYS if isinstance(item.get(key), str)), None)
         if named is not None:
             return [named]

@@ -220,3 +220,24 @@ def test_functions_of_agentevals_and_openevals_are_evaluators_as_they_are(
     assert scores["exact_match"] == [1.0, 0.0]
     assert scores["levenshtein_distance"][0] == 1.0
     assert evaluation.status == "success"
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "scores"), [("all", [0.0, 1.0]), ("average", [0.5, 1.0]), (None, [None, None])]
+)
+def test_a_json_evaluator_of_openevals_is_one_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, aggregator: Any, scores: list[float | None]
+) -> None:
+    """It refused the input that every other function of the two packages may be given."""
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
+    from openevals.json import create_async_json_match_evaluator, create_json_match_evaluator
+
+    examples = [{"id": str(n), "input": n, "expected": {"a": 1, "b": 2}} for n in range(2)]
+    run = karat.run(lambda input: {"a": input, "b": 2}, examples, store="memory://")
+    for create in (create_json_match_evaluator, create_async_json_match_evaluator):
+        results = list(karat.evaluate(run, [create(aggregator=aggregator)], new=True).results())
+        assert [item.result.score if item.result else None for item in results] == scores
+        if aggregator is None:
+            assert {item.outcome.error.message for item in results} == {
+                "openevals gave 2 results for one output: set its aggregator"
+            }

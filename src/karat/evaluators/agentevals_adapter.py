@@ -66,7 +66,9 @@ class AgentEvalsEvaluator(Evaluator):
         self.package = package if package in PACKAGES else "agentevals"
         parameters = inspect.signature(function).parameters
         takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-        self._takes_inputs = takes_all or "inputs" in parameters
+        # The JSON evaluators of openevals pass an `inputs` of their own on, beside everything they are given.
+        passes_on = takes_all and function.__module__ != "openevals.json.match"
+        self._takes_inputs = passes_on or "inputs" in parameters
         self.params = {
             name: value
             if isinstance(value, (str, int, float, bool, type(None), list, dict))

@@ -439,7 +439,7 @@ class Found(BaseUnitMetric):
         with pytest.raises(RequestError, match="no folder"):
             discover(tmp_path / "nowhere")
         (tmp_path / "broken.py").write_text(self.METRIC.format(name="x") + "\n1 / 0\n")
-        with pytest.raises(RequestError, match=r"broken\.py failed: ZeroDivisionError"):
+        with pytest.raises(RequestError, match=r"broken\.py failed at broken\.py:9: ZeroDivisionError"):
             discover(tmp_path)
 
 

@@ -12,6 +12,7 @@ import karat
 from karat.analysis.summary import summarise
 from karat.errors import BudgetReached, RequestError
 from karat.formatting import Heading, Paragraph, Table, as_markdown, as_text, escape, short_number
+from karat.reporting.html_report import html_report
 from karat.reporting.rendering import render
 from tests.analysis.conftest import right, run_at
 
@@ -223,3 +224,23 @@ def test_a_terminal_shows_the_first_numbers_of_an_aggregator_and_says_how_many_m
 )
 def test_a_large_score_has_no_exponent(score, text):
     assert short_number(score) == text
+
+
+def test_a_side_without_a_limit_is_shown_as_such(store):
+    """20 scores have no upper limit for the quantile 0.95."""
+
+    def graded(outputs, inputs):
+        return inputs / 20
+
+    evaluation = karat.evaluate(run_at(store, 0.9, count=20), [graded], store=store)
+    part = {"name": "quantiles", "params": {"probabilities": [0.95]}}
+    made = karat.aggregate(evaluation, [part], store=store)
+    [estimate] = made.estimates
+    assert estimate.low is not None
+    assert estimate.high is None
+    summary = summarise(store, [made.id])
+    for shown in (render(summary, "text"), render(summary, "markdown"), html_report(store, summary)):
+        assert "no upper limit" in shown
+    [row] = csv.DictReader(io.StringIO(render(summary, "csv")))
+    assert (row["high"], float(row["low"])) == ("", estimate.low)
+    assert json.loads(render(summary, "json"))["metrics"][0]["estimate"].get("high") is None

@@ -163,3 +163,16 @@ def test_waiting_is_not_part_of_the_service_time(store):
     latency = latency_of(run)
     assert latency.service == {"mean": 0.75, "median": 0.75, "p95": pytest.approx(0.975), "max": 1.0}
     assert latency.queue == {"mean": 2.25, "median": 2.25, "p95": pytest.approx(2.475), "max": 2.5}
+
+
+def test_a_store_that_can_only_be_read_is_compared_and_ranked(runs, store):
+    gate = "accuracy:0.05"
+    with karat.open_store(store.url, read_only=True) as reader:
+        seen = [reader.runs.get(run.id) for run in runs]
+        compared, ranked = compare(seen, fail_if_worse=gate), rank(seen, metric="right")
+    assert (compared.id, ranked.id, store.aggregations.list()) == ("", "", [])
+    for made, stored in (
+        (compared, compare(runs, fail_if_worse=gate)),
+        (ranked, rank(runs, metric="right")),
+    ):
+        assert msgspec.structs.replace(made, id=stored.id) == stored

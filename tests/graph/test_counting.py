@@ -8,8 +8,10 @@ import pytest
 
 import karat
 from karat.cli import main
+from karat.evaluators import ExactMatch
 from karat.graph import load_task, write_files
 from karat.graph.metrics._collator import MetricCollatorPostProcessor, stored_metrics
+from karat.graph.metrics._unit import EvaluatorMetric, UnitMetricEvaluator
 from karat.records import Skipped
 from tests.graph.yaml_parts import filled
 
@@ -203,3 +205,48 @@ output_config: {output_map: {id: {from: id}, judged: {from: exact_match}}}
     evaluation = json.loads(capsys.readouterr().out)["evaluation"]
     assert [each["key"] for each in evaluation["evaluators"]] == ["judged"]
     assert evaluation["counts"]["ok"] == 2
+
+
+LOWER = """
+from karat.evaluators import BaseUnitMetric, UnitMetricResult
+from karat.graph.metrics import MetricMetadata, unit_metric
+
+
+class Differs(BaseUnitMetric):
+    def evaluate(self, golden, predicted):
+        return [UnitMetricResult(g != p, g, p) for g, p in zip(golden, predicted)]
+
+
+@unit_metric("declared")
+class Declared(Differs):
+    higher_is_better = False
+
+
+@unit_metric("described")
+class Described(Differs):
+    def get_metadata(self):
+        return MetricMetadata("described", higher_is_better=False)
+"""
+
+
+@pytest.mark.parametrize("name", ["declared", "described"])
+def test_the_direction_of_a_unit_metric_is_that_of_its_evaluation(project, capsys, name):
+    """A run with nothing but mistakes passed a gate against one without any."""
+    project.write("t/my_metric.py", LOWER)
+    graph = filled("""
+data_config: {source: {examples: [{id: 1, answer: x, said: x}, {id: 2, answer: x, said: y}]}}
+graph_config: {nodes: {metrics: JUDGING}}
+output_config: {output_map: {id: {from: id}, mistake: {from: exact_match}}}
+""")
+    project.write("t/graph_config.yaml", graph.replace("exact_match", name))
+    assert main(["run", "t", "--json"]) == 0
+    [evaluator] = json.loads(capsys.readouterr().out)["evaluation"]["evaluators"]
+    assert (evaluator["key"], evaluator["higher_is_better"]) == ("mistake", False)
+
+
+def test_an_evaluator_among_unit_metrics_keeps_its_direction():
+    class Errors(ExactMatch):
+        higher_is_better = False
+
+    metric = EvaluatorMetric(Errors(), "errors", 1.0, {})
+    assert UnitMetricEvaluator(metric, "errors", {}).higher_is_better is False

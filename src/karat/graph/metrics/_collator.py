@@ -314,7 +314,8 @@ def result_keys(entries: Sequence[tuple[Mapping[str, Any], str]]) -> list[str]:
 
 def stored_metrics(task: GraphTask) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The unit metrics of a graph as evaluators of its output, and the aggregators of its reports over them."""
-    fields: dict[str, dict[str, str]] = {name: {} for name in _judged(task)}
+    judged = _judged(task)
+    fields: dict[str, dict[str, str]] = {name: {} for name in judged}
     folded: dict[tuple[str, str, bool], tuple[str, dict[str, Any], list[str]]] = {}
     for processor in task.graph.processors:
         fields |= {name: {} for _, name in processor.wants if name not in fields}
@@ -331,6 +332,7 @@ def stored_metrics(task: GraphTask) -> tuple[list[dict[str, Any]], list[dict[str
             "name": "from_output",
             "params": {"field": field, **({"metadata": metadata} if metadata else {})},
             "pass_fail": True,
+            **({} if judged.get(field, True) else {"higher_is_better": False}),
         }
         for field, metadata in fields.items()
     ]
@@ -344,13 +346,16 @@ def stored_metrics(task: GraphTask) -> tuple[list[dict[str, Any]], list[dict[str
     return evaluators, entries
 
 
-def _judged(task: GraphTask) -> list[str]:
-    """The output fields that hold results of its unit metrics."""
-    calls = [getattr(node, "call", None) for node in task.plan.nodes.values()]
-    judged = [field for call in calls if isinstance(call, UnitMetrics) for field in call.fields]
+def _judged(task: GraphTask) -> dict[str, bool]:
+    """The output fields that hold results of its unit metrics, each with whether a higher score is better."""
+    judged: dict[str, bool] = {}
+    for node in task.plan.nodes.values():
+        if isinstance(call := getattr(node, "call", None), UnitMetrics):
+            judged |= call.fields
     if task.output.is_whole_state:
         return judged
-    return [name for name, source in (task.output.fields or {}).items() if source in judged]
+    fields = task.output.fields or {}
+    return {name: judged[source] for name, source in fields.items() if source in judged}
 
 
 def _is_pooled(name: str, params: dict[str, Any]) -> bool:

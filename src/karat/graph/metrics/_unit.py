@@ -89,8 +89,8 @@ class BaseUnitMetric(ABC):
     """The name it is registered under; the decorator `unit_metric` sets it where the class has none."""
     bounds: ClassVar[tuple[float | None, float | None]] = (0.0, 1.0)
     """The lowest and the highest score: a unit metric gives 1 for correct and 0 for wrong."""
-    higher_is_better: ClassVar[bool] = True
-    """False where `correct` marks what should not happen."""
+    higher_is_better: bool = True
+    """False where `correct` marks what should not happen; `get_metadata` may say so too."""
 
     metadata: Any
 
@@ -115,6 +115,11 @@ class BaseUnitMetric(ABC):
     @abstractmethod
     def evaluate(self, golden: list[Any], predicted: list[Any]) -> list[UnitMetricResult]:
         """One result for each pair, in order."""
+
+
+def _is_higher_better(metric: BaseUnitMetric) -> bool:
+    described = getattr(metric, "metadata", None)
+    return metric.higher_is_better and getattr(described, "higher_is_better", True) is not False
 
 
 def check_lengths(golden: Sequence[Any], predicted: Sequence[Any], who: str) -> None:
@@ -259,7 +264,7 @@ class UnitMetricEvaluator(Evaluator):
         super().__init__(f"unit:{name}")
         self.metric = metric
         self.bounds = type(metric).bounds
-        self.higher_is_better = type(metric).higher_is_better
+        self.higher_is_better = _is_higher_better(metric)
         # a metric that others wrote may wait on something, and a batch is judged where nothing may wait
         self.batched = type(metric).__module__.startswith("karat.")
         self.params = {"metric": name, **params}
@@ -328,6 +333,7 @@ class EvaluatorMetric(BaseUnitMetric):
         self.evaluator = evaluator
         self.evaluator_name = name
         self.threshold = threshold
+        self.higher_is_better = evaluator.higher_is_better
         super().__init__(threshold=threshold, **params)
 
     def get_metric_name(self) -> str:
@@ -473,8 +479,8 @@ class UnitMetrics:
             raise RequestError("unit_metrics_map must be a list of {name, params} with at least one of them")
         asked = set(output_keys or ())
         self._judges: list[tuple[list[str], BaseUnitMetric, str | None]] = []
-        self.fields: dict[str, None] = {}
-        """The fields it sets."""
+        self.fields: dict[str, bool] = {}
+        """The fields it sets, each with whether a higher score is better."""
         for entry in unit_metrics_map:
             self._add(entry, asked)
 
@@ -500,7 +506,7 @@ class UnitMetrics:
                 raise RequestError(
                     f"unit_metrics_map: {field!r} is set by two metrics: give one of them field: NAME"
                 )
-            self.fields[field] = None
+            self.fields[field] = _is_higher_better(metric)
         within = params.get("key")
         if not (isinstance(within, str) and within):  # karat's own compare a bare value as it is
             within = None if type(metric).__module__.startswith("karat.") else KEY

@@ -772,14 +772,18 @@ async def test_the_usage_of_a_paused_turn_is_unknown_where_a_part_does_not_say_i
         assert (reply.usage.cost, reply.usage.input_tokens) == (None, 0)
 
 
-async def test_probabilities_of_tokens_are_kept_in_the_trace(provider):
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_probabilities_of_tokens_are_kept_in_the_trace(provider, api, stream):
     content = [{"token": "yes", "logprob": -0.1, "top_logprobs": [{"token": "no", "logprob": -2.5}]}]
     provider.script.answers = {"": {"text": "yes", "logprobs": content}}
     with models.recording(example="1") as calls:
-        reply = await models.get(provider.spec()).generate("?", logprobs=1)
+        reply = await models.get(provider.spec(), api=api).generate("?", logprobs=1, stream=stream)
     assert reply.logprobs == [{"token": "yes", "logprob": -0.1, "top": {"no": -2.5}}]
     assert calls[0].metadata["logprobs"] == reply.logprobs
-    assert (provider.requests[0]["logprobs"], provider.requests[0]["top_logprobs"]) == (True, 1)
+    (sent,) = provider.requests
+    assert sent["top_logprobs"] == 1
+    assert sent.get("logprobs") if api == "chat" else "message.output_text.logprobs" in sent["include"]
 
 
 def test_the_list_of_models_says_what_each_provider_needs(monkeypatch):
@@ -957,6 +961,11 @@ WORDINGS = [
             ),
             ({"effort": "minimal"}, "Thinking level MINIMAL is not supported for this model.", "effort"),
             ({"effort": "xhigh"}, "reasoning_effort: unknown variant `xhigh`, expected `low`", "effort"),
+            (
+                {"effort": "minimal"},
+                'invalid reasoning value: "minimal" (must be "high", "medium", "low", "max", or "none")',
+                "effort",
+            ),
             ({"logprobs": True}, "Logprobs are not available for this model", "logprobs"),
             ({"temperature": 0.0}, "temperature is fixed at 1.0 for this model", "temperature"),
             ({"temperature": 0.0}, "Model only supports temperature=1", "temperature"),
@@ -1080,6 +1089,7 @@ async def test_a_400_names_a_parameter_in_any_wording(api, options, body, named,
                 "Only user and assistant roles are supported!",
                 "All messages must have non-empty content, stop",
                 "The input has an unsupported character before the stop",
+                "Invalid message: its reasoning is longer than allowed",
             )
         ),
         ({"detail": [{"loc": ["body", "messages", 0, "content"], "msg": "must be text"}]}, models.BadRequest),
@@ -1091,6 +1101,6 @@ async def test_a_400_about_one_record_does_not_stop_the_run(body, failure, provi
     provider.script.failures = {1: Failing(status=400, body=json.dumps(body))}
     with pytest.raises(failure) as caught:
         await models.get(provider.spec()).generate(
-            "?", max_tokens=5, n=2, stop="x", temperature=1.0, tools=[TOOL]
+            "?", max_tokens=5, n=2, stop="x", temperature=1.0, tools=[TOOL], effort="low"
         )
     assert not isinstance(caught.value, models.ParameterRefused)

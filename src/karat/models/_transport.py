@@ -391,14 +391,14 @@ def refused_parameter(
     if "/v1/responses" in message and endpoint.api != "responses":
         return ParameterRefused(f"{endpoint.spec}: {message} (400): set api: responses for this model")
     try:
-        fields = msgspec.json.decode(sent)
+        fields = msgspec.json.decode(sent, type=dict[str, object])
     except msgspec.DecodeError:
         return None
-    if not isinstance(fields, dict) or any(_begins_with(message, name) for name in _NOT_PARAMETERS):
+    if any(_begins_with(message, name) for name in _NOT_PARAMETERS):
         return None
     unsupported = bool(_REFUSAL.search(f"{message} {code.replace('_', ' ')}"))
     by_field = _named_field(raw)
-    for name in map(str, fields):
+    for name, value in fields.items():
         if name in _NOT_PARAMETERS:
             continue
         ours = _OWN_NAMES.get(name, name)
@@ -408,7 +408,8 @@ def refused_parameter(
             about = unsupported or _INVALID.search(message) is not None
             found = _begins_with(message, name) or _mentions(message, name, any_wording=not about)
             other = _OTHER_NAMES.get(ours)
-            found = found or (unsupported and other is not None and other.search(message) is not None)
+            if other is not None and (unsupported or _quotes(message, value)):
+                found = found or other.search(message) is not None
         if found:
             what = f"{ours}: remove it" if unsupported else f"this {ours}: change it or remove it"
             return ParameterRefused(f"{endpoint.spec} does not accept {what} ({one_line(message, 300)}, 400)")
@@ -455,6 +456,11 @@ def _begins_with(message: str, name: str) -> bool:
     return re.match(rf"[\s`'\"]*{re.escape(name)}[`'\"]*(?:\.[\w.]+)?\s*:", message) is not None
 
 
+def _quotes(message: str, value: object) -> bool:
+    """Whether a message quotes the value that was sent, as Ollama writes: `invalid reasoning value: "minimal"`."""
+    return isinstance(value, str) and any(f"{mark}{value}{mark}" in message for mark in "`'\"")
+
+
 _WORDS = frozenset(("n", "seed", "stop", "store", "thinking", "tools", "user"))
 """Names of fields that are words of many sentences: they count where the sentence calls them a field."""
 
@@ -498,7 +504,8 @@ _OTHER_NAMES = {
     "top_p": re.compile(r"\bsampling (?:parameter|setting|option)s?\b", re.IGNORECASE),
     "logprobs": re.compile(r"\blog[ -]?prob(?:s|abilities)\b", re.IGNORECASE),
 }
-"""Words for karat's parameters in sentences of providers; they count where something is said to be unsupported."""
+"""Words for karat's parameters in sentences of providers; they count where something is said to be
+unsupported, or where the value that was sent is quoted."""
 
 
 def _decompressed(body: bytes, encodings: str, spec: str, limit: int) -> bytes:

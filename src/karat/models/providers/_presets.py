@@ -61,8 +61,8 @@ PRESETS = (
         base_url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         batches="openai",
-        source="https://developers.openai.com/api/reference",
-        checked="2026-11-16",
+        source="https://developers.openai.com/api/reference; github.com/openai/openai-openapi (stored 2026-08-21)",
+        checked="2026-11-18",
     ),
     Preset(
         name="anthropic",
@@ -74,7 +74,7 @@ PRESETS = (
         key_header="x-api-key",
         batches="anthropic",
         source="https://platform.claude.com/docs/en/api/overview",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="azure",
@@ -85,7 +85,7 @@ PRESETS = (
         token_env="AZURE_OPENAI_AD_TOKEN",  # noqa: S106 - the name of a variable
         key_header="api-key",
         source="https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle (v1 API)",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="gemini",
@@ -100,9 +100,9 @@ PRESETS = (
         base_url="https://aiplatform.googleapis.com/v1/projects/{GOOGLE_CLOUD_PROJECT}/locations/global/endpoints/openapi",
         base_url_env="VERTEX_BASE_URL",
         key_env="VERTEX_ACCESS_TOKEN",
-        source="https://cloud.google.com/vertex-ai/generative-ai/docs/migrate/openai/auth-and-credentials"
-        " (tokens last an hour: api_key_command)",
-        checked="2026-11-16",
+        source="https://docs.cloud.google.com/vertex-ai/generative-ai/docs/migrate/openai/auth-and-credentials"
+        " (tokens last an hour: api_key_command); …/docs/learn/locations (the global endpoint)",
+        checked="2026-11-18",
     ),
     Preset(
         name="bedrock",
@@ -130,8 +130,8 @@ PRESETS = (
         base_url_env="OPENROUTER_BASE_URL",
         key_env="OPENROUTER_API_KEY",
         quirks=Quirks(max_tokens="max_tokens", effort="reasoning", several=False, ignores_parameters=True),
-        source="https://openrouter.ai/docs/features/provider-routing",
-        checked="2026-11-16",
+        source="https://openrouter.ai/docs/features/provider-routing; …/docs/use-cases/reasoning-tokens",
+        checked="2026-11-18",
     ),
     Preset(
         name="groq",
@@ -190,21 +190,25 @@ PRESETS = (
     Preset(
         name="huggingface",
         base_url="https://router.huggingface.co/v1",
+        apis=("chat", "responses", "anthropic"),
         base_url_env="HF_BASE_URL",
         key_env="HF_TOKEN",
         quirks=Quirks(max_tokens="max_tokens", several=False),
-        source="https://huggingface.co/docs/inference-providers",
-        checked="2026-11-16",
+        source="https://huggingface.co/docs/inference-providers; …/guides/responses-api (beta);"
+        " …/integrations/claude-code (messages)",
+        checked="2026-11-18",
     ),
     Preset(
         name="ollama",
         base_url="http://localhost:11434/v1",
+        apis=("chat", "responses", "anthropic"),
         base_url_env="OLLAMA_BASE_URL",
         needs_key=False,
         free=True,
         quirks=Quirks(max_tokens="max_tokens", several=False),
-        source="https://docs.ollama.com/api/openai-compatibility",
-        checked="2026-11-16",
+        source="https://docs.ollama.com/api/openai-compatibility (n is not supported); …/anthropic-compatibility"
+        " (no tool_choice, so that nothing forces a schema there: structured: prompt)",
+        checked="2026-11-18",
     ),
     Preset(
         name="vllm",
@@ -215,7 +219,7 @@ PRESETS = (
         needs_key=False,
         quirks=Quirks(max_tokens="max_tokens"),
         source="https://docs.vllm.ai/en/stable/serving/online_serving.html",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="llama.cpp",
@@ -241,7 +245,7 @@ PRESETS = (
         free=True,
         quirks=Quirks(max_tokens="max_tokens", several=False),
         source="https://lmstudio.ai/docs/developer/openai-compat; …/anthropic-compat; …/core/authentication",
-        checked="2026-11-16",
+        checked="2026-11-18",
     ),
     Preset(
         name="litellm",
@@ -250,8 +254,8 @@ PRESETS = (
         base_url_env="LITELLM_BASE_URL",
         key_env="LITELLM_API_KEY",
         needs_key=False,
-        source="https://docs.litellm.ai/docs/proxy/user_keys",
-        checked="2026-11-16",
+        source="https://docs.litellm.ai/docs/proxy/user_keys; …/response_api; …/anthropic_unified",
+        checked="2026-11-18",
     ),
 )
 

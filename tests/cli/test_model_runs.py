@@ -39,6 +39,21 @@ def test_a_prompt_is_asked_and_its_cost_is_reported(karat, prompt, provider):
     assert provider.count == 4
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_parameter_that_the_model_refuses_is_one_sentence_and_fails_no_record(karat, prompt, known):
+    """Before the first record at the provider's own address, otherwise with the first answer."""
+    with FakeProvider() as server:
+        spec = "anthropic/claude-opus-4-7" if known else server.spec("gpt-5-mini")
+        text = (prompt / "prompt.yaml").read_text().replace("model: priced", f"model: '{spec}'")
+        (prompt / "prompt.yaml").write_text(text.replace("concurrency: 1", "concurrency: 4"))
+        said = karat("run", "prompt.yaml")
+        assert said.code == 2
+        assert said.err.count(f"{spec} does not accept temperature: remove it") == 1
+        assert (server.count == 0) is known
+        runs = [] if known else karat("ls", "runs", "--json").json["runs"]
+        assert [run["counts"]["failed"] for run in runs] == ([] if known else [0])
+
+
 def test_ls_has_the_cost_of_a_run(karat, prompt):
     karat("run", "prompt.yaml")
     lines = karat("ls", "runs").out.splitlines()

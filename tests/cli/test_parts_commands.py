@@ -1,6 +1,7 @@
 """evaluators, models and doctor: what there is, and what works here."""
 
 from karat.evaluators import evaluators
+from karat.models.providers._presets import PRESETS
 
 
 def test_evaluators_are_listed(karat):
@@ -34,7 +35,11 @@ def test_models_are_listed_with_what_they_need(karat):
     assert said.code == 0
     assert "OPENAI_API_KEY" in said.out
     listed = karat("models", "--json").json
-    assert "local/smollm2-135m" in [each["spec"] for each in listed["models"]]
+    specs = {each["spec"] for each in listed["models"]}
+    assert "local/smollm2-135m" in specs
+    for preset in PRESETS:
+        assert f"{preset.name}/" in said.out
+        assert any(spec.startswith(f"{preset.name}/") for spec in specs)
 
 
 def test_a_model_that_does_not_answer_is_reported(karat):

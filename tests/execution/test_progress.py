@@ -11,6 +11,7 @@ from karat.execution import pipeline
 from karat.execution.progress import Progress, ProgressLine
 from karat.models._pacing import counters
 from karat.models.providers import _local
+from karat.tasks.prompt import PromptTask
 from karat.testing import FakeProvider
 
 
@@ -26,6 +27,24 @@ from karat.testing import FakeProvider
 def test_the_line_says_the_cost_so_far_and_the_projected_total(progress, said):
     parts = ProgressLine().line(progress).split("  ")
     assert said in parts
+
+
+def test_a_run_reports_its_cost_as_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipeline, "TICK_SECONDS", 0.001)
+    lines: list[str] = []
+    with FakeProvider(lambda body: {"text": "x", "usage": (1000, 1000)}, latency=0.02) as server:
+        (tmp_path / "models.yaml").write_text(
+            f"priced:\n  model: m\n  base_url: {server.url}\n  prices: {{input: 100, output: 400}}\n"
+        )
+        task = PromptTask("{input}", model="priced")
+        data = [{"id": str(n), "input": str(n)} for n in range(4)]
+        show = ProgressLine()
+        karat.run(task, data, store="memory://", concurrency=1, progress=lambda p: lines.append(show.line(p)))
+    assert any("$0.50 of about $2.00" in line for line in lines)
+    assert "$2.00" in lines[-1]
+    assert "of about" not in lines[-1]
 
 
 def test_without_a_cost_nothing_is_said_of_it():

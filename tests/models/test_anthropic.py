@@ -128,5 +128,6 @@ async def test_cached_input_tokens_have_their_own_price(claude, provider):
     }
     provider.script.answers = lambda body: {"raw": raw}
     reply = await claude.generate("q")
-    assert reply.usage.input_tokens == 1110
+    usage = reply.usage
+    assert (usage.input_tokens, usage.cached_input_tokens, usage.cache_write_tokens) == (1110, 100, 1000)
     assert reply.usage.cost == pytest.approx((10 * 3 + 100 * 0.3 + 1000 * 3.75 + 2 * 15) / 1e6)

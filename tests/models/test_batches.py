@@ -187,11 +187,14 @@ def _given(body, text):
     return text
 
 
-def test_a_batch_is_split_at_the_size_limit(batched, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("requests", "size", "count"), [(4, 1 << 20, 3), (1000, 1000, 5), (1000, 1, 10)])
+def test_a_batch_is_split_at_the_limits_of_requests_and_bytes(
+    batched, tmp_path, monkeypatch, requests, size, count
+):
     server, task = batched
-    monkeypatch.setattr(_batches, "LIMITS", {"openai": (4, 1 << 20), "anthropic": (4, 1 << 20)})
+    monkeypatch.setattr(_batches, "LIMITS", {"openai": (requests, size), "anthropic": (requests, size)})
     assert karat.run(task(), questions(10), store=tmp_path / "k.db", batch=True).counts.ok == 10
-    assert server.batches.count == 3
+    assert server.batches.count == count
     assert set(server.batches.requests.values()) == {1}
 
 

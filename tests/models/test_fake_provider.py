@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -154,3 +157,75 @@ async def test_a_field_that_the_format_defines_is_accepted_for_any_model(provide
     model = models.get(provider.spec("some-model"))
     await model.generate("?", temperature=0.3, logprobs=2, extra={"top_p": 0.9, "min_p": 0.1, "top_k": 3})
     assert provider.requests[0]["top_p"] == 0.9
+
+
+ASKED = [{"role": "user", "content": "?"}]
+PREFILLED = [*ASKED, {"role": "assistant", "content": "{"}]
+FUNCTION = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+TOOL = {"name": "add", "input_schema": {"type": "object"}}
+FORCED = {"tools": [TOOL], "tool_choice": {"type": "any"}}
+DEPRECATED = "`{}` is deprecated for this model."
+TOOLS_REFUSED = "Function tools with reasoning_effort are not supported for {} in /v1/chat/completions."
+PREFILL = "This model does not support assistant message prefill."
+
+
+def chat(model, message, **fields):
+    return ("chat/completions", {"model": model, "messages": ASKED, **fields}, message)
+
+
+def claude(model, message, **fields):
+    return ("messages", {"model": model, "messages": ASKED, "max_tokens": 9, **fields}, message)
+
+
+def response(model, message, **fields):
+    return ("responses", {"model": model, "input": "?", **fields}, message)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        chat("gpt-5-mini", "'temperature' does not support 0 with this model. Only the default (1)", temperature=0),
+        chat("o3", "Unsupported parameter: 'top_p' is not supported with this model.", top_p=0.5),
+        chat("o3", "Use 'max_completion_tokens' instead.", max_tokens=5),
+        chat("gpt-5.1", "Unsupported parameter: 'temperature'", temperature=0, reasoning_effort="low"),
+        chat("gpt-5.1", None, temperature=0, reasoning_effort="none"),
+        chat("gpt-5.1", "Supported values are: 'none', 'low', 'medium', 'high'.", reasoning_effort="minimal"),
+        chat("gpt-5.4", TOOLS_REFUSED.format("gpt-5.4"), tools=TOOLS, reasoning_effort="low"),
+        chat("gpt-5.4", None, tools=TOOLS),
+        chat("gpt-5.6-terra", TOOLS_REFUSED.format("gpt-5.6-terra"), tools=TOOLS),
+        chat("gpt-5.6-terra", None, tools=TOOLS, reasoning_effort="none"),
+        chat("gpt-4o", "Unrecognized request argument supplied: top_k", top_k=3),
+        response("gpt-5.6-terra", "Unknown parameter: 'max_tokens'.", max_tokens=5),
+        response("gpt-5.6-terra", "Missing required parameter: 'tools[0].name'.", tools=TOOLS),
+        response("gpt-5.6-terra", None, tools=[{"type": "function", **FUNCTION}]),
+        *(
+            claude(model, DEPRECATED.format(name), **{name: value})
+            for model in ("claude-opus-4-7", "claude-opus-4-8-20260601", "claude-sonnet-5")
+            for name, value in (("temperature", 0), ("top_p", 0.5), ("top_k", 3))
+        ),
+        claude("claude-opus-4-6", None, temperature=0),
+        claude("claude-opus-4-6", PREFILL, messages=PREFILLED),
+        claude("claude-opus-4-7", PREFILL, messages=PREFILLED),
+        claude("claude-opus-4-5", None, messages=PREFILLED),
+        claude("claude-haiku-4-5", "does not support the effort parameter", output_config={"effort": "low"}),
+        claude("claude-opus-4-7", "Thinking may not be enabled", thinking={"type": "adaptive"}, **FORCED),
+        claude("claude-opus-4-7", None, **FORCED),
+        claude("claude-opus-4-7", "seed: Extra inputs are not permitted", seed=1),
+        chat("some-model", None, temperature=0, max_tokens=5, tools=TOOLS, reasoning_effort="low"),
+        claude("some-model", None, temperature=0, messages=PREFILLED, output_config={"effort": "low"}),
+    ],
+)  # fmt: skip
+def test_what_a_real_model_refuses_is_a_400_with_its_message(path, body, message):
+    """For any client: this one is not karat's. Names that are not known accept all that the format defines."""
+    headers = {"Content-Type": "application/json", "anthropic-version": "2023-06-01"}
+    with FakeProvider() as server:
+        request = urllib.request.Request(f"{server.url}/{path}", json.dumps(body).encode(), headers)
+        if message is None:
+            with urllib.request.urlopen(request) as answer:
+                assert answer.status == 200
+            return
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        assert refused.value.code == 400
+        assert message in json.load(refused.value)["error"]["message"]

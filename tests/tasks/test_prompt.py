@@ -44,6 +44,44 @@ def test_a_prompt_is_run_like_any_task(server):
     assert run.header.usage[spec].calls == 1
 
 
+@pytest.mark.parametrize(
+    ("parameters", "requests"),
+    [
+        ("", 3),
+        ("deterministic: true", 1),
+        ("temperature: 0", 1),
+        ("temperature: 0, deterministic: false", 3),
+    ],
+)
+def test_an_experiment_says_whether_examples_share_an_answer(server, tmp_path, parameters, requests):
+    """Models that refuse a temperature are shared by `deterministic`; attempts are asked for apart either way."""
+    spec, asked = server
+    file = tmp_path / "e.yaml"
+    file.write_text(
+        "dataset: [{id: a, input: same}, {id: b, input: same}, {id: c, input: same}]\n"
+        f"task: {{prompt: 'Say {{input}}', model: '{spec}', {parameters}}}\nconcurrency: 1\n"
+    )
+    for attempts in (1, 2):
+        made = karat.experiment(file, store="memory://", attempts=attempts)
+        assert made.runs[0].counts.ok == 3 * attempts
+        assert len(asked) == requests * attempts
+    assert not any("deterministic" in body for body in asked)
+
+
+def test_an_experiment_says_the_wire_format_and_streams_and_wants_probabilities(tmp_path):
+    chances = [{"token": "yes", "logprob": -0.1, "top_logprobs": []}]
+    with FakeProvider({"": {"text": "yes", "logprobs": chances}}) as provider:
+        (tmp_path / "e.yaml").write_text(
+            "dataset: [{id: a, input: x}]\n"
+            f"task: {{prompt: '{{input}}', model: '{provider.spec()}', api: responses, stream: true, logprobs: 2}}\n"
+        )
+        made = karat.experiment(tmp_path / "e.yaml", store="memory://")
+    assert all("/responses" in each for each in provider.counts)
+    call = next(made.runs[0].outputs()).trace[0]
+    assert call.metadata["first_token_seconds"] > 0
+    assert call.metadata["logprobs"][0]["token"] == "yes"
+
+
 def test_another_model_prompt_or_parameter_is_another_configuration(server):
     spec, _ = server
     base = PromptTask("Say {input}", model=spec)

@@ -161,6 +161,7 @@ async def test_a_field_that_the_format_defines_is_accepted_for_any_model(provide
 
 ASKED = [{"role": "user", "content": "?"}]
 PREFILLED = [*ASKED, {"role": "assistant", "content": "{"}]
+HEARD = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}]
 FUNCTION = {"name": "add", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 TOOL = {"name": "add", "input_schema": {"type": "object"}}
@@ -199,6 +200,7 @@ def response(model, message, **fields):
         response("gpt-5.6-terra", "Unknown parameter: 'max_tokens'.", max_tokens=5),
         response("gpt-5.6-terra", "Missing required parameter: 'tools[0].name'.", tools=TOOLS),
         response("gpt-5.6-terra", None, tools=[{"type": "function", **FUNCTION}]),
+        response("gpt-5.6-terra", "Invalid value: 'input_audio'.", input=HEARD),
         *(
             claude(model, DEPRECATED.format(name), **{name: value})
             for model in ("claude-opus-4-7", "claude-opus-4-8-20260601", "claude-sonnet-5")

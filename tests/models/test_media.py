@@ -54,10 +54,10 @@ async def test_audio_goes_to_those_who_take_it(files, provider):
     await models.get(provider.spec()).generate(asked({"type": "audio", "path": "cat.wav"}))
     part = provider.requests[0]["messages"][0]["content"][1]
     assert (part["type"], part["input_audio"]["format"]) == ("input_audio", "wav")
-    with pytest.raises(RequestError, match="take no audio"):
-        await models.get(provider.spec(), api="anthropic").generate(
-            asked({"type": "audio", "path": "cat.wav"})
-        )
+    for api in ("anthropic", "responses"):
+        with pytest.raises(RequestError, match="no audio"):
+            await models.get(provider.spec(), api=api).generate(asked({"type": "audio", "path": "cat.wav"}))
+    assert provider.count == 1
 
 
 @pytest.mark.parametrize(

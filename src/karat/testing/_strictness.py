@@ -248,7 +248,7 @@ def _responses(model: str, rules: ModelRules, body: Mapping[str, Any]) -> dict[s
             return _openai_error(
                 f"Missing required parameter: '{param}'.", param, "missing_required_parameter"
             )
-    kinds = ("input_text", "input_image", "input_file", "input_audio", "output_text", "refusal")
+    kinds = ("input_text", "input_image", "input_file", "output_text", "refusal")
     for at, item in enumerate(body["input"] if isinstance(body.get("input"), list) else ()):
         for number, part in enumerate(item.get("content") if isinstance(item.get("content"), list) else ()):
             if part.get("type") not in kinds:

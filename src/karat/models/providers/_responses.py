@@ -268,6 +268,8 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
         return out
     if kind == "file" and isinstance(part.get("file"), dict):
         return {"type": "input_file", **part["file"]}
+    if kind == "input_audio":  # `InputContent` of github.com/openai/openai-openapi, read 2026-11-18
+        raise RequestError("the Responses API takes no audio: leave the part out or set api: chat")
     return part
 
 

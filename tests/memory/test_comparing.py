@@ -308,6 +308,12 @@ def test_the_directory_of_other_settings_is_refused_with_what_differs(tmp_path, 
         run(tmp_path / "one", store=tmp_path / "karat.db", top_k=3, context_tokens=100, seed=2)
 
 
+def test_the_directory_of_other_data_is_refused_with_names_and_sizes(tmp_path, refuses):
+    run(tmp_path / "one", "BM25Memory", "demo", max_samples=1)
+    with refuses(RequestError):
+        run(tmp_path / "one", "BM25Memory", "demo", max_samples=2)
+
+
 def test_a_limit_of_all_samples_is_the_same_run_as_none(tmp_path):
     first = run(tmp_path / "one", store=tmp_path / "karat.db")
     again = run(tmp_path / "one", store=tmp_path / "karat.db", max_samples=2)

@@ -271,6 +271,30 @@ def test_a_damaged_manifest_is_named(tmp_path, content):
         run(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"baseline": 3},
+        {"run": ["run-1"]},
+        {"dataset": "demo"},
+        {"dataset": {"notes": 5}},
+        {"models": []},
+        {"models": {"answer": "extractive"}},
+        {"pipeline": [1]},
+        {"missing": {"sessions": 0}},
+        {"efficiency": {"write": {}}},
+    ],
+)
+def test_a_manifest_with_a_damaged_part_is_named(tmp_path, part):
+    run(tmp_path / "out", samples=[sample()])
+    path = tmp_path / "out" / ".karat" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **part}))
+    with pytest.raises(DataError, match=rf"manifest\.json is damaged.*{next(iter(part))}"):
+        karat.memory.evaluate(
+            None, output_dir=tmp_path / "out", eval_only=True, judge="deterministic", store="memory://"
+        )
+
+
 def test_snapshots_at_checkpoints_are_written_where_they_are_needed(tmp_path):
     whole = run(tmp_path / "all", samples=[sample()])
     made = run(tmp_path / "some", samples=[sample()], snapshots="checkpoints")

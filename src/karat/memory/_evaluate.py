@@ -474,7 +474,7 @@ def _first_stage(
         "snapshots": settings.snapshots,
         "seed": settings.seed,
     }
-    earlier = files.check_folder(folder, msgspec.to_builtins(identity))
+    earlier = files.check_folder(folder, msgspec.to_builtins(identity), data.name, len(data))
     _check_same_run(folder, earlier, store)
     manifest: dict[str, Any] = {
         "format": files.FORMAT,

@@ -13,6 +13,7 @@ import msgspec
 
 from karat.datasets import whole_file
 from karat.errors import DataError, RequestError
+from karat.formatting import plural
 from karat.memory._samples import question_unit, session_unit, summary_of_unit, units_of
 from karat.records import Example, Value
 from karat.serialization import encode
@@ -69,6 +70,41 @@ def write_document(path: Path, document: object) -> None:
         file.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
 
+class _About(msgspec.Struct, frozen=True):
+    name: str = ""
+    samples: int = 0
+    notes: list[str] = []
+
+
+class _Missing(msgspec.Struct):
+    sessions: int
+    questions: int
+    of_sessions: int
+    of_questions: int
+
+
+class _Step(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    n: int
+    cost: float | None
+    p50_seconds: float | None
+    p95_seconds: float | None
+
+
+class _Manifest(msgspec.Struct):
+    """The parts of a manifest that are read again, to find a damaged one; it is used as it is."""
+
+    baseline: str
+    asked_for: str | None = None
+    run: str | None = None
+    dataset: _About = _About()
+    models: dict[str, dict[str, Any] | None] = {}
+    pipeline: dict[str, str] = {}
+    missing: _Missing | None = None
+    efficiency: dict[str, _Step] = {}
+
+
 def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest of an output directory; None without one."""
     path = folder / MANIFEST
@@ -88,6 +124,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         raise DataError(f"{path} is not JSON: {error}: remove it or restore the original") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DataError(f"{path} is not a manifest of this version: remove it or restore the original")
+    try:
+        msgspec.convert(found, _Manifest)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path} is damaged: {error}: remove it or restore the original") from error
     return found
 
 
@@ -97,8 +137,13 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_folder(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The manifest of this very run, if the directory has one; a directory of another run is refused."""
+def check_folder(
+    folder: Path, identity: Mapping[str, Any], dataset: str, samples: int
+) -> dict[str, Any] | None:
+    """The manifest of this very run, if the directory has one; a directory of another run is refused.
+
+    `dataset` and `samples` say in the refusal what an id does not.
+    """
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"{folder} is a file: give --output-dir a directory")
     manifest = read_manifest(folder)
@@ -115,6 +160,15 @@ def check_folder(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | 
         changed = list(_changed(known, identity))
         if known.get("baseline") != identity["baseline"]:  # its parameters and its code differ too
             changed = [("baseline", known.get("baseline"), identity["baseline"])]
+        about = manifest.get("dataset") or {}
+        named = (
+            f"{about.get('name')} ({plural(about.get('samples', 0), 'sample')})",
+            f"{dataset} ({plural(samples, 'sample')})",
+        )
+        if named[0] != named[1]:
+            changed = [
+                (name, *named) if name == "dataset" else (name, old, new) for name, old, new in changed
+            ]
         changes = ", ".join(f"{name} {_short(old)} and not {_short(new)}" for name, old, new in changed[:3])
         raise RequestError(f"{folder} belongs to another run ({changes}): give another --output-dir")
     return manifest

@@ -148,6 +148,37 @@ def test_unequal_settings_are_refused_unless_asked_for(tmp_path, capsys, says):
     assert "top_k is not the same" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_ranking_names_unequal_settings(tmp_path):
+    store = tmp_path / "karat.db"
+    one = run(tmp_path / "one", store=store)
+    other = run(tmp_path / "two", Forgetful, store=store, top_k=3)
+    ranked = karat.rank([one.run.id, other.run.id], metric="answer", store=store)
+    assert any("top_k is not the same" in note for note in ranked.notes)
+    third = run(tmp_path / "three", "BM25Memory", store=store)
+    assert not any("not the same" in n for n in karat.rank([one.run, third.run], metric="answer").notes)
+
+
+def test_a_ranking_by_no_metric_names_the_option(two, refuses):
+    store, one, other = two
+    with refuses(RequestError):
+        karat.rank([one.run.id, other.run.id], store=store)
+
+
+def test_a_rate_that_is_pooled_over_items_is_not_called_a_mean(tmp_path):
+    """Comparisons have the mean of the scores of records: one name for both would show two figures under it."""
+    several = [sample(), msgspec.structs.replace(sample("bea"), questions=sample().questions[:1])]
+    made = run(tmp_path / "one", samples=several)
+    names = {
+        each.evaluator: each.aggregator
+        for each in made.aggregation.estimates
+        if not each.name and not each.group
+    }
+    assert names == {
+        "answer": "accuracy", "evidence": "hit_rate", "recall": "mean", "correctness": "mean", "update": "score",
+        "interference": "score",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("changed", ["context_tokens", "answer_model", "answer_prompt", "answer_tokens"])
 def test_systems_share_everything_that_answers_depend_on(tmp_path, monkeypatch, changed):
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))

@@ -27,7 +27,7 @@ from karat.aggregators._comparisons import (
     probabilities,
     rank_tally,
 )
-from karat.analysis.comparison import arrow
+from karat.analysis.comparison import arrow, unequal_settings
 from karat.analysis.scores import (
     RunOrEvaluation,
     Scores,
@@ -344,7 +344,9 @@ def _ranking(
                 f" the first error: {tally.error}"
             )
         raise RequestError(f"there are no comparisons of these runs by {source!r}")
-    labels = run_labels([run.header for run in runs])
+    headers = [run.header for run in runs]
+    labels = run_labels(headers)
+    unequal = unequal_settings(headers, labels)
     names = [run.id for run in runs]
     ranked = rank_tally(tally, names, method=method, ties=ties, prior=prior, confidence=confidence, seed=seed)
     places = [
@@ -374,7 +376,7 @@ def _ranking(
         position_bias=ranked.position_bias,
         win_probability=probabilities(ranked),
         components=[[str(name) for name in members] for members in ranked.fit.components],
-        notes=_notes(ranked, tally, labels),
+        notes=[*(f"Unequal settings: {each}." for each in unequal), *_notes(ranked, tally, labels)],
         confidence=confidence,
         failures=failures,
         failed=ranked.failed,
@@ -513,7 +515,9 @@ def rank_stored(
         sources = sources_of(runs, evaluations)
         keys = chosen_keys(sources, runs, evaluations, [metric] if metric else None)
         if len(keys) > 1:
-            raise RequestError(f"several evaluators have judged these runs: rank by one of {', '.join(keys)}")
+            raise RequestError(
+                f"several evaluators have judged these runs: give one as --metric: {', '.join(keys)}"
+            )
         source = keys[0]
         chosen = [(run, sources[source][run.id]) for run in runs]
         used = list({each.evaluation.id: each.evaluation for _, each in chosen}.values())

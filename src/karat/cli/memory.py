@@ -2,7 +2,8 @@
 
 Stage 1 writes pipeline_sessions.jsonl and pipeline_qa.jsonl. Stage 2 judges them and writes session_records.jsonl,
 qa_records.jsonl and aggregate_metrics.json. --eval-only repeats stage 2 from the files alone. The same command
-continues an interrupted evaluation. Everything is in the store too: compare, rank, report and show work on the runs.
+continues an interrupted evaluation. Everything is in the store too: compare, rank, report, show, view and export work
+on the runs.
 
 NAME is a memory system (FUMemory, STMemory, LTMemory, BM25Memory, GAMemory, MGMemory, RFMemory, an adapter such as
 mem0, or file.py:Class) or a control (no_memory, always_refuse, full_context, oracle). The judge is --judge, else

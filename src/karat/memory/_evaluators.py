@@ -358,6 +358,11 @@ BETTER = {
 """The better direction of figures beside the rates of the dimensions; the others have none."""
 
 
+MAIN_RATES = {"answer": "accuracy", "recall": "mean", "correctness": "mean"}
+"""The names of first rates that are means of the scores of records. Others are pooled over items and keep their own
+names, because a mean of scores, as in a comparison, is another figure where records have several items."""
+
+
 class MemoryDimensions(Aggregator[_State]):
     """The rates of a dimension with intervals clustered by sample, and its block of `aggregate_metrics.json`."""
 
@@ -461,7 +466,7 @@ class MemoryDimensions(Aggregator[_State]):
             means = {name: mean for name, mean in state.totals.means.items() if mean.n}
         shown = {**means, **{name: mean for name, mean in state.means.items() if mean.n}}
         main = self.dimension.means[0].name if self.dimension is not None else ""
-        kind = "accuracy" if self.key == "answer" else "mean"
+        kind = MAIN_RATES.get(self.key, main)
         for name, mean in shown.items():
             bounded = (0.0, 1.0) if mean.least >= 0.0 and mean.most <= 1.0 else None
             estimate = mean.estimate(self.confidence, bounds=bounded)

@@ -14,6 +14,8 @@ import karat
 from karat.cli import main
 from karat.errors import DataError, RequestError
 from karat.testing import FakeProvider
+from tests.memory.datasets import test_longmemeval
+from tests.memory.datasets.making import write_json
 from tests.memory.parts import Notes, sample
 
 PIPELINE = ("pipeline_sessions.jsonl", "pipeline_qa.jsonl")
@@ -81,6 +83,22 @@ def test_another_judge_in_another_directory_with_an_empty_store(tmp_path, monkey
     }  # fmt: skip
     record = json.loads((moved / "session_records.jsonl").read_text().splitlines()[0])
     assert record["eval"]["methods"]["recall"] == "judge: openai/judge-1"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("extractive", "answers: extractive, copied from retrieved text by no LLM"), (None, "answers: none")],
+)
+def test_what_is_to_know_about_stage_1_is_said_again(tmp_path, model, said):
+    folder = tmp_path / "one"
+    rows = write_json(tmp_path / "s.json", [test_longmemeval.row()])
+    options: dict[str, Any] = {"judge": "deterministic", "store": "memory://"}
+    first = karat.memory.evaluate(rows, "BM25Memory", output_dir=folder, model=model, **options)
+    again = karat.memory.evaluate(None, output_dir=folder, eval_only=True, **options)
+    for made in (first, again):
+        printed = " ".join(made.report().split())
+        assert said in printed
+        assert "not on original data" in printed
 
 
 def test_the_stored_run_is_used_where_the_store_has_it(tmp_path):

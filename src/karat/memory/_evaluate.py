@@ -509,11 +509,7 @@ def _first_stage(
         metadata={"baseline": system.name, "dataset_type": about.get("type")},
         **common,
     )
-    notices = [answering.text]
-    notes = about.get("notes", [])
-    notices += [f"dataset: {note}" for note in notes[:MOST_NOTES]]
-    if len(notes) > MOST_NOTES:
-        notices.append(f"dataset: {len(notes) - MOST_NOTES} more notes are in {files.MANIFEST}")
+    notices = [answering.text, *_dataset_notices(manifest)]
     if made.notice:
         notices.append(made.notice)
     if task.restarted:
@@ -535,6 +531,14 @@ def _first_stage(
     if made.counts.pending == 0:
         shutil.rmtree(folder / files.STATE, ignore_errors=True)
     return _Stage(made, system.name, manifest, notices)
+
+
+def _dataset_notices(manifest: Mapping[str, Any]) -> list[str]:
+    """What to know about results on the dataset."""
+    notes = (manifest.get("dataset") or {}).get("notes", [])
+    shown = [f"dataset: {note}" for note in notes[:MOST_NOTES]]
+    more = len(notes) - MOST_NOTES
+    return [*shown, f"dataset: {more} more notes are in {files.MANIFEST}"] if more > 0 else shown
 
 
 def _check_same_run(folder: Path, earlier: Mapping[str, Any] | None, store: karat.Store) -> None:
@@ -707,6 +711,8 @@ def _from_files(folder: Path, baseline: str | None, store: karat.Store, common: 
         notices.append(
             f"{folder} has no {files.MANIFEST}: its files are consistent and are judged as they are"
         )
+    else:
+        notices += [_answered_by(manifest), *_dataset_notices(manifest)]
     made = None
     if manifest is not None and manifest.get("run"):
         try:
@@ -728,6 +734,14 @@ def _from_files(folder: Path, baseline: str | None, store: karat.Store, common: 
             "of_questions": task.counts[files.QUESTIONS],
         }
     return _Stage(made, task.name, found, notices)
+
+
+def _answered_by(manifest: Mapping[str, Any]) -> str:
+    """Which model gave the answers of an earlier run."""
+    used = (manifest.get("models") or {}).get("answer")
+    if not used:
+        return f"answers: none, because no model was named for stage 1 ({files.MANIFEST})"
+    return _answering(EXTRACTIVE if EXTRACTIVE in used else used.get("model"), str(files.MANIFEST)).text
 
 
 # ---------------------------------------------------------------- stage 2

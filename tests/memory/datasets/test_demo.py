@@ -21,6 +21,7 @@ def test_it_is_large_enough():
     assert len(SAMPLES) >= 3
     assert all(len(sample.sessions) >= 6 for sample in SAMPLES)
     assert all(sample.notes == () for sample in SAMPLES)
+    assert read_memory_dataset("demo").notes == []  # the set is its own original data
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.sample_id)

@@ -43,7 +43,7 @@ class MemoryDataset:
         self.path = reader.path
         self.type = type
         self.title = reader.title or type
-        self.tested = reader.tested
+        self.tested = reader.tested or reader.path == DEMO  # the demo set is its own original
         """Whether the reader was tested on original data."""
         self.licence = reader.licence
         self.corrections = corrections

@@ -22,8 +22,7 @@ from karat.memory._evaluate import JUDGE_VARIABLES
 from karat.memory.systems._baselines import FullContext
 from karat.store.rows import row_tables
 from karat.testing import FakeProvider
-from tests.memory.parts import Notes, Oracle, sample
-from tests.memory.test_eval_only import labels_for
+from tests.memory.parts import Notes, Oracle, labels_for, sample
 from tests.memory.test_files import FIVE, run
 
 
@@ -59,6 +58,29 @@ def test_systems_are_compared_ranked_and_reported(two, capsys):
     printed = capsys.readouterr().out
     assert "forgetful" in printed
     assert main(["show", one.run.id, "--example", "ana", "--store", str(store)]) == 0
+
+
+def test_intervals_of_a_comparison_count_samples(two):
+    store, one, other = two
+    compared = karat.compare([one.run.id, other.run.id], store=store, metrics=["answer"])
+    [answer] = compared.differences
+    assert answer.compared.difference.n == 6  # questions
+    assert answer.compared.difference.metadata["clusters"] == 2
+
+
+def test_a_report_has_the_accuracy_with_and_without_unanswerable_questions(two):
+    _, one, _ = two
+    tables = [block for block in one.blocks() if isinstance(block, Table) and block.head[0] == "figure"]
+    shown = {str(row[0]): row[1] for row in tables[0].rows}
+    stated = one.metrics["abstention"]
+    assert (
+        shown["correct, with unanswerable questions"]
+        == f"{one.metrics['question_answering']['correct_ratio']:.1%}"
+    )
+    assert shown["correct, without them"] == f"{stated['accuracy_answerable']:.1%}"
+    assert shown["unanswerable questions refused"] == f"{stated['correct_refusal_rate']:.1%}"
+    assert shown["answerable questions refused"] == f"{stated['false_refusal_rate']:.1%}"
+    assert shown["correct, with unanswerable questions"] != shown["correct, without them"]
 
 
 def test_dimensions_that_apply_to_no_record_do_not_stop_a_comparison(tmp_path):
@@ -234,6 +256,22 @@ def test_the_command_prints_one_json_document(tmp_path, capsys):
     assert said["ok"] is True
     assert said["metrics"] == json.loads((tmp_path / "out" / "aggregate_metrics.json").read_text())
     assert {"write", "read", "answer", "judge"} == set(said["efficiency"])
+
+
+def test_options_of_the_command_reach_the_run(tmp_path):
+    given = {
+        "--dataset": "demo", "--dataset-type": "domain_a_v2", "--baseline": "BM25Memory", "--param": "k1=1.5",
+        "--output-dir": str(tmp_path / "out"), "--judge": "deterministic", "--model": "extractive", "--top-k": "3",
+        "--context-tokens": "80", "--max-samples": "1", "--snapshots": "checkpoints", "--seed": "7",
+        "--concurrency": "2", "--store": "memory://",
+    }  # fmt: skip
+    assert main(["memory", *(word for option in given.items() for word in option), "--quiet"]) == 0
+    manifest = json.loads((tmp_path / "out" / ".karat" / "manifest.json").read_text())
+    assert (manifest["top_k"], manifest["context_tokens"], manifest["seed"]) == (3, 80, 7)
+    assert (manifest["snapshots"], manifest["dataset"]["samples"]) == ("checkpoints", 1)
+    assert (manifest["dataset"]["type"], manifest["system"]["k1"]) == ("domain_a_v2", 1.5)
+    records = [json.loads(line) for line in (tmp_path / "out" / "pipeline_qa.jsonl").read_text().splitlines()]
+    assert all(len(each["retrieval"]["items"]) <= 3 and each["context"]["tokens"] <= 80 for each in records)
 
 
 def numbers_in(value: Any) -> Iterator[float]:

@@ -16,7 +16,7 @@ from karat.errors import DataError, RequestError
 from karat.testing import FakeProvider
 from tests.memory.datasets import test_longmemeval
 from tests.memory.datasets.making import write_json
-from tests.memory.parts import Notes, sample
+from tests.memory.parts import Notes, labels_for, sample
 
 PIPELINE = ("pipeline_sessions.jsonl", "pipeline_qa.jsonl")
 VARIABLES = (
@@ -47,13 +47,6 @@ def first_stage(folder: Path, system: Any = Notes, **options: Any) -> Path:
     options = {"judge": "deterministic", "model": "extractive", "store": "memory://", **options}
     karat.memory.evaluate([sample(), sample("bea", "Rome")], system, output_dir=folder, **options)
     return folder
-
-
-def labels_for(body: dict[str, Any]) -> str:
-    """A judge that gives every item the first label it may give."""
-    wanted = body["response_format"]["json_schema"]["schema"]["properties"]["verdicts"]["items"]["properties"]
-    verdicts = [{"analysis": "", "id": n, "label": wanted["label"]["enum"][0]} for n in wanted["id"]["enum"]]
-    return json.dumps({"analysis": "scripted", "verdicts": verdicts})
 
 
 def test_another_judge_in_another_directory_with_an_empty_store(tmp_path, monkeypatch, capsys):

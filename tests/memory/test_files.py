@@ -15,7 +15,8 @@ from karat.memory._answering import prompt_identity
 from karat.memory._evaluators import prompt_hashes
 from karat.memory.datasets import read_memory_dataset
 from karat.memory.systems._search import BM25Memory
-from tests.memory.parts import Notes, sample
+from karat.testing import FakeProvider
+from tests.memory.parts import Notes, labels_for, sample
 
 FIVE = [
     "aggregate_metrics.json",
@@ -141,6 +142,28 @@ def test_pipeline_files_are_the_records_without_eval(tmp_path):
         assert [{k: v for k, v in each.items() if k != "eval"} for each in judged] == lines(
             tmp_path / f"{first}.jsonl"
         )
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_every_verdict_says_its_method(tmp_path, monkeypatch, judged):
+    monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
+    with FakeProvider(labels_for) as server:
+        run(tmp_path / "out", judge=server.spec() if judged else "deterministic")
+    rates = {
+        "recall": "recall", "correctness": "correctness_rate", "update": "update_score",
+        "interference": "interference_score", "answer": "answer_label", "evidence": "evidence_hit_rate",
+    }  # fmt: skip
+    seen = set()
+    for name in ("session_records.jsonl", "qa_records.jsonl"):
+        for each in (record["eval"] for record in lines(tmp_path / "out" / name)):
+            assert each["methods"].keys() == {
+                key for key, rate in rates.items() if each.get(rate) is not None
+            }
+            assert all(
+                how.startswith("judge: " if judged else "matcher: ") for how in each["methods"].values()
+            )
+            seen |= each["methods"].keys()
+    assert seen == rates.keys()
 
 
 def test_null_rules(tmp_path):

@@ -26,9 +26,8 @@ from karat.memory import (
     Turn,
 )
 from karat.testing import FakeProvider
-from tests.memory.parts import Notes, Oracle, sample
+from tests.memory.parts import Notes, Oracle, labels_for, sample
 from tests.memory.systems.test_conformance import BUILT_IN, CONTROLS
-from tests.memory.test_eval_only import labels_for
 
 ANSWER = '{"answer": "I do not know.", "cited": []}'
 CANARY = "CANARY"

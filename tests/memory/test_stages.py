@@ -12,7 +12,7 @@ import pytest
 import karat
 from karat.memory import Capabilities
 from karat.testing import FakeProvider
-from tests.memory.parts import Notes, sample
+from tests.memory.parts import Notes, labels_for, sample
 from tests.memory.test_files import lines, run
 
 
@@ -75,8 +75,6 @@ def test_tokens_and_seconds_are_told_apart_by_step(tmp_path, monkeypatch):
 
 
 def test_tokens_and_seconds_of_the_judge_stand_apart(tmp_path, monkeypatch):
-    from tests.memory.test_eval_only import labels_for
-
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
     with FakeProvider(lambda body: {"text": labels_for(body), "usage": {"input": 11, "output": 3}}) as server:
         made = run(tmp_path / "out", samples=[sample()], judge=server.spec())
@@ -127,8 +125,6 @@ def test_a_system_that_works_alone_gets_one_sample_at_a_time(tmp_path):
 
 
 def test_a_judge_that_judges_its_own_answers_is_named(tmp_path, monkeypatch):
-    from tests.memory.test_eval_only import labels_for
-
     monkeypatch.setenv("KARAT_CACHE", str(tmp_path / "replies.db"))
 
     def both(body: dict[str, Any]) -> str:

@@ -80,6 +80,15 @@ def test_a_reply_that_cannot_be_read_is_an_error(drive, reply):
         drive("mem0", CHAT, model=hostile.spec())
 
 
+def test_a_memory_of_little_similarity_is_found(drive):
+    system = drive("mem0", CHAT, infer=False)
+    found = system.retrieve("Who repaired the carburettor?", 5, None).items
+    assert [
+        item.score for item in found if item.score is not None and 0 < item.score < 0.1
+    ]  # below mem0's threshold
+    system.close()
+
+
 def test_nothing_to_remember_is_no_error(drive):
     with FakeProvider('{"memory": []}') as quiet:
         system = drive("mem0", CHAT, model=quiet.spec())

@@ -159,8 +159,15 @@ def test_a_comparison_shows_both_runs_in_order_with_the_verdict(karat, made):
     assert row["others"][0]["output"] == "ONE"
     assert row["results"]["duel"]["status"] == "ok"
     assert "shown first" in karat("show", evaluation).out
+    assert row["results"]["duel"]["value"] == "tie"
     one = karat("show", evaluation, "--example", "q0").out
+    assert "value         tie" in one
     assert one.index(f"shown first   {made['run']}: ONE") < one.index(f"shown second  {other}: ONE")
+    for run, compared in ((made["run"], other), (other, made["run"])):
+        assert karat("show", run, "--example", "q0").out.count(": ONE") == 2, "of a run, both outputs too"
+        document = karat("show", run, "--example", "q0", "--json").json
+        assert [each["run"] for each in document["outputs"]] == [run]
+        assert [each["run"] for each in document["compared"]] == [compared]
 
 
 def test_every_try_is_shown(karat, made):

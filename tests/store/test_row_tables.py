@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 import karat
 from karat.formatting import as_text
 from karat.layout import Layout
+from karat.reporting import export
 from karat.store import arrow
 from karat.store.rows import row_tables
+from karat.tasks import FunctionTask
 
 
 def answer(number: int) -> dict[str, int]:
@@ -98,6 +103,74 @@ def test_a_comparison_has_both_outputs_and_the_verdict(store, data):
     flat = row.flat()
     assert flat["second.output"] == {"number": 0}
     assert rows[2].results["Larger"].status == "skipped"
+
+
+class Ordered:
+    version = "1"
+
+    def evaluate_runs(self, example, outputs):
+        return {each.run: float(each.value["number"]) for each in outputs}
+
+
+def test_a_joint_evaluation_has_every_output_in_each_format(store, data):
+    def shifted(number: int, shift: int) -> dict[str, int]:
+        return {"number": number + shift}
+
+    tasks = [FunctionTask(shifted, parameters={"shift": shift}) for shift in range(6)]
+    runs = [karat.run(task, data, store=store, limit=2) for task in tasks]
+    evaluation = karat.evaluate(runs, [Ordered()])
+    records = [row.flat() for row in evaluation.rows()]
+    names = ["", "second.", "third.", "fourth.", "5th.", "6th."]
+    for number, record in enumerate(records):
+        assert [record[f"{name}run"] for name in names] == [run.id for run in runs]
+        assert [record[f"{name}output"]["number"] for name in names] == list(range(number, number + 6))
+    table = evaluation.to_arrow()
+    columns = export.columns_of(evaluation)
+    assert set(table.column_names) == set(columns) == set(records[0])
+    assert [json.loads(text) for text in table["6th.output"].to_pylist()] == [{"number": 5}, {"number": 6}]
+    written = {}
+    for format in ("jsonl", "csv", "parquet"):
+        file = io.BytesIO()
+        export.write(evaluation, file, format)
+        written[format] = file.getvalue()
+    assert [json.loads(line) for line in written["jsonl"].splitlines()] == records
+    lines = list(csv.DictReader(io.StringIO(written["csv"].decode())))
+    tabled = parquet.read_table(io.BytesIO(written["parquet"])).to_pylist()
+    for name in names:
+        for found in (lines, tabled):
+            assert [json.loads(row[f"{name}output"]) for row in found] == [
+                record[f"{name}output"] for record in records
+            ]
+
+
+def test_exports_are_the_joined_rows_with_nested_fields_as_json(store):
+    examples = [
+        {"id": f"e{n}", "input": {"n": [n]}, "expected": [{"n": n}], "metadata": {"tags": ["a", {"b": n}]}}
+        for n in range(3)
+    ]
+
+    def nested(outputs):
+        return karat.Result("nested", 0.5, value={"parts": [outputs]}, comment="half")
+
+    data = karat.Dataset.from_examples(examples, name="nested")
+    run = karat.run(lambda value: {"copy": value}, data, store=store)
+    evaluation = karat.evaluate(run, [nested])
+    records = [row.flat() for row in evaluation.rows()]
+    assert records[1]["nested.value"] == {"parts": [{"copy": {"n": [1]}}]}
+    for format in ("jsonl", "csv", "parquet"):
+        file = io.BytesIO()
+        assert export.write(evaluation, file, format) == 3
+        if format == "jsonl":
+            assert [json.loads(line) for line in file.getvalue().splitlines()] == records
+            continue
+        found = (
+            list(csv.DictReader(io.StringIO(file.getvalue().decode())))
+            if format == "csv"
+            else parquet.read_table(io.BytesIO(file.getvalue())).to_pylist()
+        )
+        assert list(found[0]) == list(export.columns_of(evaluation))
+        for name in ("input", "expected", "metadata", "output", "nested.value"):
+            assert [json.loads(row[name]) for row in found] == [record[name] for record in records]
 
 
 def test_tables(store, data):

@@ -30,7 +30,7 @@ from karat.layout import Styled
 from karat.records import EvaluatorSpec, ItemResult, Output, summary_of
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
 from karat.store.repositories import output_decoder, result_decoder
-from karat.store.rows import LONGEST_CELL, row_tables, trajectory_of, value_text
+from karat.store.rows import LONGEST_CELL, place_name, row_tables, trajectory_of, value_text
 from karat.store.run_labels import settings_of
 
 if TYPE_CHECKING:
@@ -293,7 +293,10 @@ MOST_STEPS = 200
 
 
 def example_of(store: Store, handle: Any, id: str) -> dict[str, Any]:
-    """An example with every try of its outputs (of a run, or of the runs of an evaluation) and of their results."""
+    """An example with every try of its outputs (of a run, or of the runs of an evaluation) and of their results.
+
+    `compared` are the outputs of other runs that a run's were compared with.
+    """
     evaluations: list[Evaluation] = []
     if isinstance(handle, Aggregation):
         evaluations = handle.evaluations
@@ -305,19 +308,23 @@ def example_of(store: Store, handle: Any, id: str) -> dict[str, Any]:
     runs = [handle] if isinstance(handle, Run) else _runs(evaluations)
     dataset = handle if isinstance(handle, StoredDataset) else runs[0].dataset
     position, example = _find(dataset, id)
+    results = [
+        {"evaluation": each.id, **msgspec.to_builtins(result)}
+        for each in evaluations
+        for result in _results(each, position)
+        if not isinstance(handle, Run) or handle.id in result.runs
+    ]
+    shown = {run for result in results for run in result["runs"]} - {run.id for run in runs}
+    others = [run for run in _runs(evaluations) if run.id in shown]
+    outputs, compared = (
+        [{"run": run.id, **msgspec.to_builtins(output)} for run in some for output in _outputs(run, position)]
+        for some in (runs, others)
+    )
     return {
         "example": msgspec.to_builtins(example),
-        "outputs": [
-            {"run": run.id, **msgspec.to_builtins(output)}
-            for run in runs
-            for output in _outputs(run, position)
-        ],
-        "results": [
-            {"evaluation": each.id, **msgspec.to_builtins(result)}
-            for each in evaluations
-            for result in _results(each, position)
-            if not isinstance(handle, Run) or handle.id in result.runs
-        ],
+        "outputs": outputs,
+        "compared": compared,
+        "results": results,
     }
 
 
@@ -437,8 +444,9 @@ def _result_block(result: dict[str, Any], document: dict[str, Any]) -> Details:
     title += f", {_attempt(result)}"
     fields: list[tuple[str, list[str]]] = []
     if len(runs) > 1:
-        for place, run in zip(("shown first", "shown second", "shown third"), runs, strict=False):
-            fields.append((place, [f"{run}: {_compared_output(run, result, document)}"]))
+        for number, run in enumerate(runs, 1):
+            output = _compared_output(run, result, document)
+            fields.append((f"shown {place_name(number)}", [f"{run}: {output}"]))
     fields += _judgment(result["outcome"])
     fields += [_call(call) for call in result.get("trace", [])]
     return Details(title, fields)
@@ -447,7 +455,7 @@ def _result_block(result: dict[str, Any], document: dict[str, Any]) -> Details:
 def _compared_output(run: str, result: dict[str, Any], document: dict[str, Any]) -> str:
     same = [
         output
-        for output in document["outputs"]
+        for output in [*document["outputs"], *document["compared"]]
         if output["run"] == run
         and output.get("attempt", 1) == result.get("attempt", 1)
         and output.get("unit", "") == result.get("unit", "")

@@ -17,6 +17,7 @@ from karat.datasets.writers import ANY, FORMATS, NUMBER, TEXT, WHOLE, record_wri
 from karat.errors import MissingDependency, RequestError, did_you_mean
 from karat.store.arrow import table_with
 from karat.store.handles import Aggregation, Evaluation, Run, StoredDataset
+from karat.store.rows import place_name
 
 COLUMNS: dict[str, dict[str, str]] = {
     "dataset": {"id": TEXT, "input": ANY, "expected": ANY, "metadata": ANY},
@@ -61,7 +62,7 @@ ROW = {
 RESULT = {"score": NUMBER, "value": ANY, "comment": TEXT, "error": TEXT}
 """Further columns for each evaluator: `KEY.score` and so on."""
 OTHER = {"run": TEXT, "run_label": TEXT, "status": TEXT, "output": ANY, "error": TEXT}
-"""Further columns of a comparison: the output shown second."""
+"""Further columns of a comparison, for each output after the first: `second.run` and so on."""
 
 Handle = StoredDataset | Run | Evaluation | Aggregation
 Row = dict[str, Any]
@@ -144,10 +145,15 @@ def columns_of(handle: Handle) -> dict[str, str]:
     if not isinstance(handle, (Run, Evaluation)):
         return COLUMNS[_kind(handle)]
     columns = dict(ROW)
-    for spec in handle.header.evaluators if isinstance(handle, Evaluation) else ():
+    if isinstance(handle, Run):
+        return columns
+    specs = handle.header.evaluators
+    for spec in specs:
         columns |= {f"{spec.key}.{name}": kind for name, kind in RESULT.items()}
-    if isinstance(handle, Evaluation) and any(spec.kind != "single" for spec in handle.header.evaluators):
-        columns |= {f"second.{name}": kind for name, kind in OTHER.items()}
+    kinds = {spec.kind for spec in specs}
+    shown = len(handle.header.runs) if "joint" in kinds else 2 if "pair" in kinds else 1
+    for number in range(2, shown + 1):
+        columns |= {f"{place_name(number)}.{name}": kind for name, kind in OTHER.items()}
     return columns
 
 

@@ -23,7 +23,7 @@ from karat.records import ItemResult, Output, Usage, usage_of
 from karat.serialization import encode
 from karat.store.backend import OK, REUSED, RecordDecoder, Row, latest
 from karat.store.columns import cost_of, item_name
-from karat.store.rows import PLACES, error_text, metadata_of
+from karat.store.rows import error_text, metadata_of, place_name
 from karat.store.run_labels import run_labels
 
 if TYPE_CHECKING:
@@ -673,13 +673,13 @@ class _Reader:
             mine = at[its_evaluator == evaluator]
             places[mine] = compared[whole[mine]]
             results[evaluator] = places
-        for number, other in enumerate(PLACES[: most - 1], 1):
+        for number in range(1, most):
             column = np.full(len(main), -1)
             column[at] = shown_rows[whole[at], number]
             with_other = np.flatnonzero(column >= 0)
             if len(with_other):
                 evaluator = int(its_evaluator[np.searchsorted(at, with_other[0])])
-                others.setdefault(evaluator, {})[other] = column
+                others.setdefault(evaluator, {})[place_name(number + 1)] = column
         return _Joined(*base, main[final], results, others)
 
 

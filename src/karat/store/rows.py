@@ -38,8 +38,12 @@ POSITIONS_AT_ONCE = 16
 """Positions whose records are held in memory together: a record may be some mebibytes large."""
 
 
-PLACES = ("second", "third", "fourth")
-"""How a flat row calls the outputs that were compared with the first one."""
+def place_name(number: int) -> str:
+    """How flat rows and tables call the outputs of a comparison: `first` to `fourth`, then `5th`."""
+    if number <= 4:
+        return ("first", "second", "third", "fourth")[number - 1]
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -94,9 +98,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         for key, judged in self.results.items():
             for name in ("score", "value", "comment", "error"):
                 fields[f"{key}.{name}"] = getattr(judged, name)
-        for place, other in zip(PLACES, self.others, strict=False):
+        for number, other in enumerate(self.others, 2):
             for name in ("run", "run_label", "status", "output", "error"):
-                fields[f"{place}.{name}"] = getattr(other, name)
+                fields[f"{place_name(number)}.{name}"] = getattr(other, name)
         return fields
 
 
